@@ -1,0 +1,1 @@
+"""Agent environments with per-turn credit: rollouts, turn rewards, advantages, records."""

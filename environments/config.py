@@ -1,0 +1,91 @@
+"""Every setting of an environment: flat, bounded and described."""
+
+from typing import Literal
+
+from atroposlib.envs.base import BaseEnvConfig
+from pydantic import ConfigDict, Field
+
+EMBEDDED_TOKENIZER = "embedded"
+
+
+class AgentEnvConfig(BaseEnvConfig):
+    """Settings of an `AgentEnv`; environments subclass it to add their own flat fields."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    # What Atropos already names, with defaults that work offline.
+    group_size: int = Field(default=4, ge=1, le=1024, description="Rollouts per item.")
+    tokenizer_name: str = Field(
+        default=EMBEDDED_TOKENIZER,
+        description="Tokenizer for text of servers that return no token ids: `embedded`, a local folder or "
+        "a Hugging Face name.",
+    )
+    use_wandb: bool = Field(default=False, description="Log to Weights & Biases.")
+    total_steps: int = Field(
+        default=-1,
+        ge=-1,
+        description="process: groups to roll out, going round the items again when there are fewer; -1: every "
+        "item once. serve: trainer steps; -1: what the trainer says.",
+    )
+    max_token_length: int = Field(
+        default=32768, ge=16, description="Tokens one training row may have; a rollout stops before it."
+    )
+    include_messages: bool = Field(default=True, description="Send messages with the tokens.")
+
+    # Items.
+    dataset_name: str | None = Field(default=None, description="Hugging Face hub dataset.")
+    dataset_config: str | None = Field(default=None, description="Configuration of the hub dataset.")
+    dataset_split: str = Field(default="train", description="Split of the hub dataset.")
+    dataset_path: str | None = Field(default=None, description="Local .jsonl, .json or .parquet file.")
+    max_items: int | None = Field(default=None, ge=1, description="Use only the first items.")
+
+    # Rollouts.
+    seed: int = Field(default=0, ge=0, description="Seed of the whole run; each rollout derives its own.")
+    max_turns: int = Field(default=10, ge=1, le=10_000, description="Model calls per rollout.")
+    max_tokens_per_turn: int = Field(default=1024, ge=1, description="Tokens one model call may sample.")
+    token_budget: int = Field(default=16_384, ge=1, description="Tokens one rollout may sample in all.")
+    rollout_timeout_s: float = Field(default=300.0, gt=0, description="Wall clock of one rollout, tools included.")
+    min_group_size: int = Field(
+        default=2, ge=1, description="Siblings that must survive; a smaller group is recorded as failed."
+    )
+    max_concurrent_rollouts: int = Field(default=16, ge=1, le=4096, description="Rollouts in flight at once.")
+
+    # The policy. A server given by --openai.base_url replaces the scripted agent.
+    scripted_skill: float = Field(
+        default=0.6, ge=0, le=1, description="How good the scripted agent is: 0 clumsy, 1 flawless."
+    )
+    temperature: float = Field(default=1.0, ge=0, le=2, description="Sampling temperature of a model server.")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling of a model server.")
+    request_timeout_s: float = Field(default=120.0, gt=0, description="Wall clock of one request to the server.")
+    request_tries: int = Field(default=4, ge=1, le=20, description="Requests per model call before it is lost.")
+
+    # Tools and sandbox.
+    enabled_toolsets: list[str] | None = Field(
+        default=None, description="Toolsets the agent gets; unset: those of the environment."
+    )
+    disabled_toolsets: list[str] = Field(default=[], description="Toolsets taken away.")
+    tool_output_chars: int = Field(
+        default=8_000, ge=200, description="Characters of a tool's output the model sees; the middle is cut."
+    )
+    tool_timeout_s: float = Field(default=30.0, gt=0, description="Longest a tool's command may take.")
+    sandbox_memory_mb: int = Field(default=1024, ge=64, description="Memory of one sandbox.")
+    sandbox_pids: int = Field(default=256, ge=8, description="Processes of one sandbox.")
+    sandbox_disk_mb: int = Field(default=256, ge=1, description="Workspace of one sandbox.")
+    allow_unsafe_sandbox: bool = Field(
+        default=False, description="Run the agent's code unisolated where this machine cannot isolate it."
+    )
+
+    # Reward and credit.
+    score_aggregation: Literal["sum", "mean", "outcome"] = Field(
+        default="sum",
+        description="A trajectory's scalar: outcome plus the sum, plus the mean, of its turn rewards, or outcome alone.",
+    )
+    estimator: str | None = Field(
+        default=None,
+        description="Advantage estimator (see `turnwise estimators`); unset: turn_return with turn rewards, "
+        "grpo without.",
+    )
+
+    # Evaluation.
+    eval_rollouts: int = Field(default=4, ge=1, le=1024, description="Rollouts per evaluation item.")
+    pass_score: float = Field(default=1.0, description="Score from which a rollout counts as passed.")

@@ -1,0 +1,36 @@
+"""What a policy is: whoever writes the assistant turns."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from environments.trajectory import Completion, Message
+from tools.calls import ToolSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionRequest:
+    """One model call. It carries the whole conversation, so a policy keeps no state between calls."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    seed: int = 0
+    """The rollout's seed, the same for each of its calls."""
+    max_tokens: int = 1024
+
+
+class Policy(Protocol):
+    """Writes assistant turns."""
+
+    @property
+    def name(self) -> str:
+        """What the record calls this policy, for example `scripted:0.6` or the model's name."""
+        ...
+
+    async def complete(self, request: CompletionRequest) -> Completion:
+        """Sample the next assistant message.
+
+        Raises:
+            PolicyError: the call is lost after its retries.
+            ContextOverflow: the prompt is longer than the model's context.
+        """
+        ...

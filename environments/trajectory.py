@@ -1,0 +1,185 @@
+"""The values that flow from a rollout to its credit. Nobody changes one after it is made."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Literal
+
+from tools.calls import ToolCall, ToolResult
+from tools.sandbox.base import SandboxRecord
+
+IGNORED = -100
+"""Mask value of a token that is not trained (PyTorch's `ignore_index`)."""
+NOT_SAMPLED = 1.0
+"""Log-probability at positions that were not sampled, by Atropos' convention."""
+
+
+class StopReason(StrEnum):
+    """Why a rollout ended."""
+
+    COMPLETED = "completed"
+    MAX_TURNS = "max_turns"
+    TOKEN_BUDGET = "token_budget"
+    CONTEXT_OVERFLOW = "context_overflow"
+    TIME_BUDGET = "time_budget"
+    POLICY_ERROR = "policy_error"
+    SANDBOX_LOST = "sandbox_lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One chat message."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    reasoning: str | None = None
+    """What a reasoning model thought before it answered (`reasoning_content` or `reasoning`)."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    """For role `tool`: the call that this answers."""
+
+    def to_openai(self) -> dict[str, Any]:
+        """The message in OpenAI's shape; `role` and `content` are always present."""
+        message: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.reasoning is not None:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [call.to_openai() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
+        return message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What a policy gave for one model call."""
+
+    message: Message
+    finish_reason: str
+    """`stop`, `tool_calls`, `length`, …, as the server said."""
+    prompt_ids: tuple[int, ...]
+    """Every token the model saw before it sampled."""
+    token_ids: tuple[int, ...]
+    """The sampled tokens, the stop token included, never re-tokenised when `exact`."""
+    logprobs: tuple[float, ...] | None
+    """One per sampled token; `None` when the server gave none."""
+    exact: bool
+    """False when the ids were made from text by our own tokenizer, because the server gave none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Where a turn's sampled tokens sit: `rows[row].token_ids[start:end]`."""
+
+    row: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRow:
+    """One token sequence for the trainer."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+    """As long as `token_ids`, `NOT_SAMPLED` where a token was not sampled; `None` when unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One model call, its assistant message and the tool results that answer it."""
+
+    index: int
+    message: Message
+    tool_results: tuple[ToolResult, ...] = ()
+    finish_reason: str = "stop"
+    span: Span
+    state: str | None = None
+    """Anchor state before this turn, for estimators that compare equal states (`state_key`)."""
+    model_s: float = 0.0
+    tools_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewards:
+    """What an environment gave for one trajectory."""
+
+    turns: tuple[float | None, ...] | None = None
+    """One per turn, `None` for a turn that was not scored; `None` as a whole: a scalar environment."""
+    outcome: float | None = None
+    """The reward that belongs to the whole session; `None` when the environment gives none."""
+    score: float
+    """The scalar: outcome and turn rewards aggregated."""
+    turn_components: tuple[Mapping[str, float], ...] = ()
+    """Per turn, the named parts that add up to its reward; empty when the environment names none."""
+    outcome_components: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """The result of one rollout."""
+
+    item_id: str
+    sibling: int = 0
+    """Position among the rollouts of its item; stays when another sibling fails."""
+    seed: int = 0
+    prompt: tuple[Message, ...] = ()
+    turns: tuple[Turn, ...]
+    rows: tuple[TokenRow, ...]
+    stop_reason: StopReason = StopReason.COMPLETED
+    exact: bool = True
+    """Whether every token id came from the sampler."""
+    sandbox: SandboxRecord | None = None
+    rewards: Rewards | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Numbers the environment noted for people; they carry no credit."""
+    wall_s: float = 0.0
+
+    @property
+    def score(self) -> float:
+        """The scalar score; NaN before the rewards are known."""
+        return math.nan if self.rewards is None else self.rewards.score
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation: the prompt, then each turn's message and tool results."""
+        spoken = list(self.prompt)
+        for turn in self.turns:
+            spoken.append(turn.message)
+            spoken += [
+                Message(role="tool", content=result.content, tool_call_id=result.call_id)
+                for result in turn.tool_results
+            ]
+        return tuple(spoken)
+
+    def with_rewards(self, rewards: Rewards, metrics: Mapping[str, float]) -> "Trajectory":
+        """The same trajectory, scored."""
+        return replace(self, rewards=rewards, metrics=metrics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A sibling that was dropped: it has no score and earns no credit."""
+
+    sibling: int
+    stop_reason: StopReason | None
+    """`policy_error` or `sandbox_lost`; `None` when the environment's own code raised."""
+    error: str
+    """Class and message of the error."""
+    traceback: str
+    turns: int
+    """Turns that were finished before it broke."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryGroup:
+    """Siblings from one item that did not break, ordered by sibling."""
+
+    group_id: str = ""
+    env: str = ""
+    item_id: str = ""
+    epoch: int = 0
+    """How often the item had been rolled out before."""
+    trajectories: tuple[Trajectory, ...]
+    failures: tuple[Failure, ...] = ()

@@ -1,0 +1,61 @@
+"""What passes between a model and its tools: the call, the result, and the tool's description."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+ToolErrorKind = Literal["unknown_tool", "invalid_json", "invalid_arguments", "tool_error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+    """Raw JSON text, verbatim: it may be malformed."""
+
+    def to_openai(self) -> dict[str, Any]:
+        """The call in the shape of an OpenAI assistant message."""
+        return {
+            "id": self.id,
+            "type": "function",
+            "function": {"name": self.name, "arguments": self.arguments},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What a call gave back to the model."""
+
+    call_id: str
+    name: str
+    content: str
+    error: ToolErrorKind | None = None
+    """Why the call itself failed; `None` when the tool ran, whatever the command in it returned."""
+    exit_code: int | None = None
+    """Exit status, for tools that run a command."""
+    timed_out: bool = False
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """A tool as the model sees it."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON schema of the arguments."""
+
+    def to_openai(self) -> dict[str, Any]:
+        """The tool in the shape of OpenAI's `tools` parameter."""
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": dict(self.parameters),
+            },
+        }

@@ -1,0 +1,80 @@
+"""The error tree of Turnwise, sorted by who must act.
+
+```
+TurnwiseError
+├── ToolError                 the model acts: the text becomes the tool's result, the rollout goes on
+├── RolloutError              nobody acts: this sibling is dropped and recorded, the group goes on
+│   ├── PolicyError           the model call is lost (after its retries)
+│   │   └── ContextOverflow   the conversation no longer fits: the rollout ends there and still counts
+│   ├── SandboxError          the sandbox is broken; never shown to the model as output
+│   │   ├── SandboxCreateError
+│   │   └── SandboxUnavailable
+│   └── RewardError           the environment's reward broke the contract
+└── UsageError                the developer acts: one line, exit code 2, never a traceback
+    ├── ConfigError           a setting, a name or an option
+    ├── DatasetError          an item source
+    ├── RecordError           a rollout JSONL
+    ├── CreditError           the numbers or parameters given to an estimator
+    └── IsolationError        this machine cannot isolate code as asked
+```
+"""
+
+
+class TurnwiseError(Exception):
+    """Base of every error that Turnwise raises on purpose."""
+
+
+class ToolError(TurnwiseError):
+    """A tool refuses a call; the message is written for the model."""
+
+
+class RolloutError(TurnwiseError):
+    """A rollout is lost. The sibling is dropped and never scored."""
+
+
+class PolicyError(RolloutError):
+    """The policy gave no usable completion."""
+
+
+class ContextOverflow(PolicyError):
+    """The prompt is longer than the model's context."""
+
+
+class SandboxError(RolloutError):
+    """The sandbox itself is broken, as opposed to a command that failed in it."""
+
+
+class SandboxCreateError(SandboxError):
+    """No sandbox could be made; nothing of it is left behind."""
+
+
+class SandboxUnavailable(SandboxError):
+    """A sandbox that was open is gone or no longer answers."""
+
+
+class RewardError(RolloutError):
+    """A reward broke the contract: wrong length, NaN or infinity."""
+
+
+class UsageError(TurnwiseError):
+    """Wrong input from the person who runs Turnwise."""
+
+
+class ConfigError(UsageError):
+    """A setting, a name or an option is wrong."""
+
+
+class DatasetError(UsageError):
+    """Items cannot be loaded, or one of them is malformed."""
+
+
+class RecordError(UsageError):
+    """A rollout JSONL cannot be read or written."""
+
+
+class CreditError(UsageError):
+    """An estimator got numbers or parameters that it cannot use."""
+
+
+class IsolationError(UsageError):
+    """This machine cannot isolate code the way it was asked to."""

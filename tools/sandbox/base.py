@@ -1,0 +1,126 @@
+"""What a sandbox is: the protocol that every backend keeps, its limits and its results."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+MAX_READ_BYTES = 10 << 20
+MAX_OUTPUT_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxLimits:
+    """What one sandbox may use. A limit that cannot be enforced is an error, never ignored."""
+
+    memory_mb: int = 1024
+    pids: int = 256
+    cpus: float | None = None
+    """CPU quota in cores; `None` sets no quota."""
+    disk_mb: int = 256
+    """Size of the writable workspace; kept below the memory limit, it lives in memory."""
+    file_mb: int = 128
+    """Largest single file a command may write."""
+    output_mb: int = 64
+    """A command that writes more than this to one stream is killed."""
+    network: Literal["none"] = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxRecord:
+    """How a rollout was isolated, kept in its trajectory."""
+
+    backend: str
+    tier: str
+    """What isolates, for example `A` (bubblewrap) or `B` (unshare) for the local backend."""
+    limits: SandboxLimits
+    enforced: tuple[str, ...]
+    """Names of the limits that hold, found by doing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecResult:
+    """What a command did. A failed or timed-out command is a result, not an error."""
+
+    exit_code: int
+    """Shell convention: 128 + signal when a signal ended it."""
+    stdout: bytes
+    """Head and tail are kept, the middle is cut."""
+    stderr: bytes
+    stdout_total: int
+    """Bytes written, kept or not."""
+    stderr_total: int
+    timed_out: bool = False
+    oom_killed: bool = False
+    shell_restarted: bool = False
+    """The persistent shell had to be replaced: its directory and variables are gone."""
+    duration_s: float = 0.0
+
+    @property
+    def truncated(self) -> bool:
+        """Whether output was cut from the middle of a stream."""
+        return self.stdout_total > len(self.stdout) or self.stderr_total > len(self.stderr)
+
+    def text(self) -> str:
+        """Standard output, decoded; bytes that are not UTF-8 are replaced."""
+        return self.stdout.decode("utf-8", "replace")
+
+
+class Sandbox(Protocol):
+    """An isolated machine for one rollout.
+
+    A command that fails is an `ExecResult`. A file that is missing or refused raises the builtin
+    `OSError` family (`FileNotFoundError`, `IsADirectoryError`, `PermissionError`, …). Only a broken
+    sandbox raises `SandboxError`. Paths that are not absolute start at `workdir`.
+    """
+
+    @property
+    def record(self) -> SandboxRecord:
+        """How this sandbox isolates."""
+        ...
+
+    @property
+    def workdir(self) -> str:
+        """The writable workspace, an absolute path inside."""
+        ...
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout_s: float = 60.0,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+    ) -> ExecResult:
+        """Run one command on its own: a string through `sh -c`, a sequence as argv.
+
+        When the time is up every process of the command dies, whatever group or session it moved to.
+        """
+        ...
+
+    async def shell(
+        self, command: str, *, timeout_s: float = 60.0, max_output_bytes: int = MAX_OUTPUT_BYTES
+    ) -> ExecResult:
+        """Run a command in the sandbox's one persistent shell: directory, variables and jobs stay.
+
+        stderr is kept apart from stdout. On timeout the command dies; the shell and jobs that earlier
+        commands left in the background live on.
+        """
+        ...
+
+    async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
+        """The content of a regular file, resolved inside the sandbox.
+
+        Raises:
+            OSError: missing, a directory, not allowed, not a regular file, or larger than `max_bytes`.
+        """
+        ...
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Write a file, resolved inside the sandbox; missing parent directories are made.
+
+        Raises:
+            OSError: not allowed, a directory is in the way, or the workspace is full.
+        """
+        ...

@@ -183,3 +183,19 @@ class TrajectoryGroup:
     """How often the item had been rolled out before."""
     trajectories: tuple[Trajectory, ...]
     failures: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditedGroup:
+    """A finished group with the advantage of each of its turns: what is recorded and delivered."""
+
+    group: TrajectoryGroup
+    advantages: tuple[tuple[float, ...], ...]
+    """Ordered like the trajectories and their turns; empty when the group failed."""
+    policy: str
+    estimator: str
+    estimator_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    status: Literal["ok", "no_credit", "failed"] = "ok"
+    """`no_credit`: every advantage is zero, so a trainer would learn nothing from it. `failed`: too few
+    siblings survived. Both are recorded, neither is delivered."""
+    reason: str | None = None

@@ -1,0 +1,65 @@
+"""What a reward may use: the live sandbox, a fresh one for verification, and notes for people."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+
+from tools.sandbox.base import ExecResult, Sandbox
+
+Reward = float | Mapping[str, float]
+"""A number, or named components whose sum is the reward."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RewardContext:
+    """Handed to `score_turn`, `compute_turn_rewards`, `compute_outcome` and `compute_reward`."""
+
+    env: str
+    item_id: str
+    sandbox: Sandbox
+    """The rollout's own sandbox, still open: same files, same processes."""
+    fresh_sandbox: Callable[[], AbstractAsyncContextManager[Sandbox]]
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    """Numbers worth seeing in the record and the summary; they carry no credit."""
+    turn_scores: list[Reward | None] = field(default_factory=list["Reward | None"])
+    """What `score_turn` gave so far, one entry per finished turn."""
+    notes: dict[str, object] = field(default_factory=dict[str, object])
+    """What one reward call wants to keep for the next one of the same rollout."""
+
+    async def verify(
+        self,
+        *,
+        command: str | Sequence[str],
+        artefacts: Sequence[str] = (),
+        files: Mapping[str, bytes | str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float = 30.0,
+    ) -> ExecResult:
+        """Run `command` in a fresh sandbox of the same kind.
+
+        The agent's processes and its other files are not there, so it cannot have shadowed a module, left a
+        `conftest.py` or kept a job that rewrites results.
+
+        Args:
+            command: A shell string or an argv.
+            artefacts: Files copied over from the agent's sandbox; one that is missing, or is not a regular
+                file, is simply not there.
+            files: The verifier's own files; they win over an artefact of the same name.
+            stdin: Given to the command.
+            timeout_s: Wall clock of the command.
+
+        Raises:
+            SandboxError: a sandbox is broken. The agent cannot cause it to escape a bad result.
+        """
+        contents: dict[str, bytes] = {}
+        for path in artefacts:
+            try:
+                contents[path] = await self.sandbox.read_file(path)
+            except OSError:
+                continue
+        for path, data in (files or {}).items():
+            contents[path] = data.encode() if isinstance(data, str) else data
+        async with self.fresh_sandbox() as verifier:
+            for path, data in contents.items():
+                await verifier.write_file(path, data)
+            return await verifier.exec(command, stdin=stdin, timeout_s=timeout_s)

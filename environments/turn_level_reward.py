@@ -1,0 +1,148 @@
+"""How a rollout is scored: `TurnLevelRewardMixin` turn by turn, and the scalar path beside it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from environments.reward_context import Reward, RewardContext
+from environments.trajectory import Rewards, Trajectory, Turn
+from tools.errors import RewardError
+
+Aggregation = Literal["sum", "mean", "outcome"]
+
+
+class Scoring(Protocol):
+    """Scores one rollout: sees each turn as it happens, then the whole."""
+
+    async def on_turn(self, turn: Turn) -> None:
+        """Called after every turn, while the sandbox is open."""
+        ...
+
+    async def finish(self, trajectory: Trajectory) -> Rewards:
+        """Called once after the last turn, while the sandbox is open.
+
+        Raises:
+            RewardError: what the environment returned breaks the contract.
+        """
+        ...
+
+
+class RewardsOutcome(Protocol):
+    """An environment that scores a whole session with one number."""
+
+    async def compute_reward(self, item: Any, trajectory: Trajectory, ctx: RewardContext) -> Reward:
+        """The scalar reward."""
+        ...
+
+
+class ScalarScoring:
+    """The path of an environment without turn rewards."""
+
+    def __init__(self, env: RewardsOutcome, item: Any, ctx: RewardContext) -> None:
+        self._env, self._item, self._ctx = env, item, ctx
+
+    async def on_turn(self, turn: Turn) -> None:
+        """Nothing is scored while the rollout runs."""
+
+    async def finish(self, trajectory: Trajectory) -> Rewards:
+        """The environment's one number is outcome and score alike."""
+        reward = await self._env.compute_reward(self._item, trajectory, self._ctx)
+        outcome, components = _number(reward, f"{_where(self._ctx)}: compute_reward")
+        return Rewards(outcome=outcome, score=outcome, outcome_components=components)
+
+
+class TurnLevelRewardMixin:
+    """Gives an environment one reward per turn. List it before `AgentEnv` among the bases.
+
+    Write `compute_turn_rewards` to score after the rollout, or `score_turn` to score while it runs.
+    """
+
+    score_aggregation: Aggregation = "sum"
+
+    async def score_turn(self, item: Any, turn: Turn, ctx: RewardContext) -> Reward | None:
+        """Score one turn right after it happened; `None` leaves it unscored."""
+        return None
+
+    async def compute_turn_rewards(
+        self, item: Any, trajectory: Trajectory, ctx: RewardContext
+    ) -> Sequence[Reward | None]:
+        """One entry per turn, `None` for a turn that is not scored. Default: what `score_turn` gave."""
+        return ctx.turn_scores
+
+    async def compute_outcome(self, item: Any, trajectory: Trajectory, ctx: RewardContext) -> Reward | None:
+        """The reward that belongs to the whole session, or `None` when there is none."""
+        return None
+
+    def scoring(self, item: Any, ctx: RewardContext) -> Scoring:
+        """The hook of `AgentEnv` that this mixin takes over."""
+        return TurnScoring(self, item, ctx)
+
+
+class TurnScoring:
+    """The path of an environment with `TurnLevelRewardMixin`."""
+
+    def __init__(self, env: TurnLevelRewardMixin, item: Any, ctx: RewardContext) -> None:
+        self._env, self._item, self._ctx = env, item, ctx
+
+    async def on_turn(self, turn: Turn) -> None:
+        """Ask the environment for this turn's reward now."""
+        self._ctx.turn_scores.append(await self._env.score_turn(self._item, turn, self._ctx))
+
+    async def finish(self, trajectory: Trajectory) -> Rewards:
+        """Turn rewards first, then the outcome, both checked."""
+        where = _where(self._ctx)
+        given = await self._env.compute_turn_rewards(self._item, trajectory, self._ctx)
+        if len(given) != len(trajectory.turns):
+            raise RewardError(
+                f"{where}: compute_turn_rewards gave {len(given)} rewards for {len(trajectory.turns)} turns; "
+                f"give one entry per turn, None for a turn that is not scored"
+            )
+        turns = [_optional(reward, f"{where}: turn {index}") for index, reward in enumerate(given)]
+        ended = await self._env.compute_outcome(self._item, trajectory, self._ctx)
+        outcome, outcome_components = _optional(ended, f"{where}: compute_outcome")
+        values = tuple(value for value, _ in turns)
+        components = tuple(parts for _, parts in turns)
+        return Rewards(
+            turns=values,
+            outcome=outcome,
+            score=aggregate(values, outcome, self._env.score_aggregation),
+            turn_components=components if any(components) else (),
+            outcome_components=outcome_components,
+        )
+
+
+def aggregate(turns: Sequence[float | None], outcome: float | None, how: Aggregation) -> float:
+    """The scalar of a trajectory: the outcome plus the sum or the mean of its scored turns, or alone."""
+    scored = [reward for reward in turns if reward is not None]
+    total = outcome or 0.0
+    if how == "sum":
+        return math.fsum([total, *scored])
+    if how == "mean" and scored:
+        return total + math.fsum(scored) / len(scored)
+    return total
+
+
+def _optional(reward: Reward | None, where: str) -> tuple[float | None, dict[str, float]]:
+    return (None, {}) if reward is None else _number(reward, where)
+
+
+def _number(reward: Any, where: str) -> tuple[float, dict[str, float]]:
+    """A reward as a finite float, with its components by name."""
+    if isinstance(reward, Mapping):
+        parts = {str(name): _finite(part, f"{where}, component {name!r}") for name, part in reward.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # given by the user
+        return math.fsum(parts.values()), parts
+    return _finite(reward, where), {}
+
+
+def _finite(value: Any, where: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise RewardError(f"{where}: a reward is a finite number or None, got {value!r}") from None
+    if isinstance(value, str | bytes) or not math.isfinite(number):
+        raise RewardError(f"{where}: a reward is a finite number or None, got {value!r}")
+    return number
+
+
+def _where(ctx: RewardContext) -> str:
+    return f"environment {ctx.env!r}, item {ctx.item_id!r}"

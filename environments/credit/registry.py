@@ -1,0 +1,172 @@
+"""Estimators by name: registered, described, and called with checked parameters and a checked result."""
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ParamSpec
+
+from environments.credit.parameters import Parameter, Value, check_all, parameters_of, unknown
+from environments.credit.presets import PRESETS
+from environments.trajectory import TrajectoryGroup
+from tools.errors import CreditError
+
+Advantages = list[list[float]]
+"""One float per turn, ordered like the group's trajectories and their turns."""
+
+Estimator = Callable[..., Advantages]
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimatorSpec:
+    """An estimator as data."""
+
+    name: str
+    summary: str
+    formula: str
+    bias: str
+    """How its expected gradient differs from that of the session's return."""
+    source: str
+    parameters: tuple[Parameter, ...]
+
+    def parameter(self, name: str) -> Parameter:
+        """The parameter of that name.
+
+        Raises:
+            CreditError: there is none.
+        """
+        for parameter in self.parameters:
+            if parameter.name == name:
+                return parameter
+        raise unknown(f"parameter of {self.name} named", name, [p.name for p in self.parameters])
+
+
+_functions: dict[str, Estimator] = {}
+_specs: dict[str, EstimatorSpec] = {}
+
+ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(_functions)
+"""Every registered estimator: `ESTIMATORS[name](group, **parameters)`."""
+
+
+def register_estimator(
+    name: str, *, formula: str = "", bias: str = "", source: str = ""
+) -> Callable[[Callable[P, Advantages]], Callable[P, Advantages]]:
+    """Make a function an estimator: it takes a group, and keyword-only parameters with defaults.
+
+    Parameters are described in their annotation, `Annotated[float, Param("discount", low=0, high=1)]`.
+    The returned function checks its parameters before each call and its advantages after it.
+
+    Raises:
+        CreditError: the name is taken by another function, or a parameter cannot be described.
+    """
+
+    def register(function: Callable[P, Advantages]) -> Callable[P, Advantages]:
+        known = _functions.get(name)
+        if known is not None and _origin(known) != _origin(function):
+            raise CreditError(f"an estimator named {name!r} exists: {'.'.join(_origin(known))}")
+        spec = EstimatorSpec(
+            name=name,
+            summary=(inspect.getdoc(function) or "").split("\n")[0],
+            formula=formula,
+            bias=bias,
+            source=source,
+            parameters=parameters_of(function),
+        )
+        by_name = {parameter.name: parameter for parameter in spec.parameters}
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> Advantages:
+            group = args[0]
+            if not isinstance(group, TrajectoryGroup):
+                raise CreditError(f"{name} takes a TrajectoryGroup, not {type(group).__name__}")
+            check_all(name, by_name, kwargs)
+            return _checked_result(name, group, function(*args, **kwargs))
+
+        _functions[name] = checked
+        _specs[name] = spec
+        return checked
+
+    return register
+
+
+def estimate(
+    name: str, group: TrajectoryGroup, *, preset: str | None = None, **params: object
+) -> list[list[float]]:
+    """One advantage per turn, ordered like the group and its turns.
+
+    Args:
+        name: a key of `ESTIMATORS`.
+        group: siblings with rewards; it is not changed.
+        preset: a trainer whose constants to use (`PRESETS`); `params` override it.
+        params: the estimator's own parameters.
+
+    Raises:
+        CreditError: an unknown estimator, preset or parameter, a value out of bounds, or rewards that
+            are missing, NaN or infinite; the message names trajectory and turn.
+    """
+    merged = {**preset_for(name, preset), **params}
+    return ESTIMATORS[name](group, **merged)
+
+
+def describe(name: str) -> EstimatorSpec:
+    """The estimator's formula, parameters, known bias and source.
+
+    Raises:
+        CreditError: no such estimator.
+    """
+    if name not in _specs:
+        raise unknown("estimator", name, _specs)
+    return _specs[name]
+
+
+def preset_for(name: str, preset: str | None) -> Mapping[str, Value]:
+    """What a preset sets for one estimator.
+
+    Raises:
+        CreditError: no such estimator or preset, or a preset that does not cover the estimator.
+    """
+    describe(name)
+    if preset is None:
+        return {}
+    if preset not in PRESETS:
+        raise unknown("estimator preset", preset, PRESETS)
+    if name not in PRESETS[preset]:
+        raise CreditError(
+            f"preset {preset!r} does not cover {name}; it covers {', '.join(sorted(PRESETS[preset]))}"
+        )
+    return PRESETS[preset][name]
+
+
+def resolve(name: str, *, preset: str | None = None, **params: object) -> dict[str, object]:
+    """Every parameter with the value that a call would use: default, then preset, then `params`.
+
+    Raises:
+        CreditError: as for `estimate`.
+    """
+    spec = describe(name)
+    check_all(name, {parameter.name: parameter for parameter in spec.parameters}, params)
+    defaults = {parameter.name: parameter.default for parameter in spec.parameters}
+    return {**defaults, **preset_for(name, preset), **params}
+
+
+def _origin(function: Estimator) -> tuple[str, str]:
+    return function.__module__, function.__qualname__
+
+
+def _checked_result(name: str, group: TrajectoryGroup, advantages: Advantages) -> Advantages:
+    if len(advantages) != len(group.trajectories):
+        raise CreditError(
+            f"{name} gave {len(advantages)} lists for a group of {len(group.trajectories)} trajectories"
+        )
+    for place, (row, trajectory) in enumerate(zip(advantages, group.trajectories, strict=True)):
+        if len(row) != len(trajectory.turns):
+            raise CreditError(
+                f"{name} gave {len(row)} advantages to trajectory {place}, which has {len(trajectory.turns)} turns"
+            )
+        if not all(map(math.isfinite, row)):
+            turn = next(turn for turn, value in enumerate(row) if not math.isfinite(value))
+            raise CreditError(f"{name} gave {row[turn]} to trajectory {place}, turn {turn}")
+    return [[float(value) for value in row] for row in advantages]

@@ -1,0 +1,79 @@
+"""The numbers that credit is made of, read from a group and checked."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from environments.trajectory import Rewards, Trajectory, TrajectoryGroup
+from tools.errors import CreditError
+
+LARGEST = 1e100
+"""Rewards beyond this size would overflow when they are squared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """One trajectory's rewards; in a scalar environment the score is the outcome and no turn is scored."""
+
+    turns: tuple[float | None, ...]
+    outcome: float
+    score: float
+
+    def returns(self, gamma: float, outcome_weight: float = 1.0) -> list[float]:
+        """Discounted return-to-go per turn; the outcome belongs to the last turn, unscored turns add 0."""
+        following = 0.0
+        to_go: list[float] = []
+        final = outcome_weight * self.outcome
+        for reward in reversed(self.turns):
+            following = (reward or 0.0) + final + gamma * following
+            final = 0.0
+            to_go.append(following)
+        to_go.reverse()
+        return to_go
+
+
+def read(group: TrajectoryGroup) -> list[Scored]:
+    """The group's rewards in its order.
+
+    Raises:
+        CreditError: a trajectory without rewards, with rewards that do not match its turns, or with one
+            that is NaN, infinite or beyond `LARGEST`.
+    """
+    return [_read(trajectory, place) for place, trajectory in enumerate(group.trajectories)]
+
+
+def _read(trajectory: Trajectory, place: int) -> Scored:
+    rewards = trajectory.rewards
+    if rewards is None:
+        raise CreditError(f"trajectory {place} has no rewards; score the group before it gets credit")
+    if rewards.turns is not None and len(rewards.turns) != len(trajectory.turns):
+        raise CreditError(
+            f"trajectory {place} has {len(rewards.turns)} turn rewards for its {len(trajectory.turns)} turns"
+        )
+    _check(rewards, place)
+    if rewards.turns is None:
+        return Scored(turns=(None,) * len(trajectory.turns), outcome=rewards.score, score=rewards.score)
+    return Scored(turns=rewards.turns, outcome=rewards.outcome or 0.0, score=rewards.score)
+
+
+def _check(rewards: Rewards, place: int) -> None:
+    if rewards.turns is not None:
+        check_turns(rewards.turns, place, "reward")
+    if rewards.outcome is not None:
+        usable(rewards.outcome, f"outcome of trajectory {place}")
+    usable(rewards.score, f"score of trajectory {place}")
+
+
+def check_turns(values: Sequence[float | None], place: int, what: str) -> None:
+    """Refuse a value per turn that no return can be made of, naming trajectory and turn."""
+    for turn, value in enumerate(values):
+        if value is not None and not -LARGEST <= value <= LARGEST:
+            usable(value, f"{what} of trajectory {place}, turn {turn}")
+
+
+def usable(value: float, name: str) -> None:
+    """Refuse NaN, infinity and sizes that overflow."""
+    if not math.isfinite(value):
+        raise CreditError(f"{name} is {value}; it must be a finite number (None means not scored)")
+    if abs(value) > LARGEST:
+        raise CreditError(f"{name} is {value:g}; sizes up to {LARGEST:g} are possible")

@@ -1,0 +1,122 @@
+"""Shipped doubles: real values built from a few numbers, for tests and for users."""
+
+import math
+from collections.abc import Sequence
+
+from environments.trajectory import (
+    NOT_SAMPLED,
+    Message,
+    Rewards,
+    Span,
+    TokenRow,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+)
+from tools.calls import ToolCall, ToolResult
+from tools.errors import UsageError
+
+_PROMPT, _SAMPLED, _OBSERVED = 1, 2, 3
+
+
+def group_of(
+    turn_rewards: Sequence[Sequence[float | None]] | None,
+    *,
+    outcomes: Sequence[float | None] | None = None,
+    states: Sequence[Sequence[str | None]] | None = None,
+    lengths: Sequence[Sequence[int]] | None = None,
+) -> TrajectoryGroup:
+    """A scored group from numbers: every turn but the last ran one tool; a score is the sum of its rewards.
+
+    Args:
+        turn_rewards: per trajectory, one reward per turn, `None` for an unscored turn. `None` as a whole
+            makes a scalar environment, whose score is its outcome and whose turns are those of `lengths`.
+        outcomes: one per trajectory.
+        states: anchor states, one per turn.
+        lengths: sampled tokens, one count per turn; 1 when not given.
+
+    Raises:
+        UsageError: the shapes do not match.
+    """
+    shape = _shape(turn_rewards, lengths)
+    for name, given in (("states", states), ("lengths", lengths)):
+        if given is not None and [len(row) for row in given] != shape:
+            raise UsageError(f"{name} has {[len(row) for row in given]} turns, the rewards have {shape}")
+    if outcomes is not None and len(outcomes) != len(shape):
+        raise UsageError(f"{len(outcomes)} outcomes for {len(shape)} trajectories")
+    trajectories = tuple(
+        _trajectory(
+            place,
+            None if turn_rewards is None else tuple(turn_rewards[place]),
+            None if outcomes is None else outcomes[place],
+            [None] * turns if states is None else states[place],
+            [1] * turns if lengths is None else lengths[place],
+        )
+        for place, turns in enumerate(shape)
+    )
+    return TrajectoryGroup(
+        group_id="group", env="numbers", item_id="item", epoch=0, trajectories=trajectories, failures=()
+    )
+
+
+def _shape(
+    turn_rewards: Sequence[Sequence[float | None]] | None, lengths: Sequence[Sequence[int]] | None
+) -> list[int]:
+    counted = lengths if turn_rewards is None else turn_rewards
+    if counted is None:
+        raise UsageError("a scalar environment (turn_rewards=None) needs lengths, to know its turns")
+    return [len(row) for row in counted]
+
+
+def _trajectory(
+    place: int,
+    rewards: tuple[float | None, ...] | None,
+    outcome: float | None,
+    states: Sequence[str | None],
+    lengths: Sequence[int],
+) -> Trajectory:
+    token_ids, logprobs = [_PROMPT], [NOT_SAMPLED]
+    turns: list[Turn] = []
+    for index, (state, length) in enumerate(zip(states, lengths, strict=True)):
+        if index:
+            token_ids.append(_OBSERVED)
+            logprobs.append(NOT_SAMPLED)
+        turns.append(_turn(index, state, Span(row=0, start=len(token_ids), end=len(token_ids) + length)))
+        token_ids += [_SAMPLED] * length
+        logprobs += [-1.0] * length
+    parts = [value for value in (*(rewards or ()), outcome) if value is not None]
+    return Trajectory(
+        item_id="item",
+        sibling=place,
+        seed=place,
+        prompt=(Message(role="user", content="prompt"),),
+        turns=tuple(_answered(turns)),
+        rows=(TokenRow(token_ids=tuple(token_ids), logprobs=tuple(logprobs)),),
+        rewards=Rewards(turns=rewards, outcome=outcome, score=_sum(parts)),
+    )
+
+
+def _turn(index: int, state: str | None, span: Span) -> Turn:
+    call = ToolCall(id=f"call_{index}", name="tool", arguments="{}")
+    return Turn(
+        index=index,
+        message=Message(role="assistant", content=f"turn {index}", tool_calls=(call,)),
+        tool_results=(ToolResult(call_id=call.id, name=call.name, content="ok"),),
+        finish_reason="tool_calls",
+        span=span,
+        state=state,
+    )
+
+
+def _answered(turns: Sequence[Turn]) -> Sequence[Turn]:
+    if not turns:
+        return turns
+    last = turns[-1]
+    answer = Message(role="assistant", content=last.message.content)
+    final = Turn(index=last.index, message=answer, finish_reason="stop", span=last.span, state=last.state)
+    return [*turns[:-1], final]
+
+
+def _sum(parts: Sequence[float]) -> float:
+    # NaN and infinity stay as they are, so that tests can see what refuses them.
+    return math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts)

@@ -58,6 +58,17 @@ class TurnLevelRewardMixin:
     """
 
     score_aggregation: Aggregation = "sum"
+    default_estimator: str = "turn_return"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a base order in which the scalar path would win without a word."""
+        super().__init_subclass__(**kwargs)
+        owner = next(base for base in cls.__mro__ if "scoring" in vars(base))
+        if not issubclass(owner, TurnLevelRewardMixin):
+            raise TypeError(
+                f"{cls.__name__}: list TurnLevelRewardMixin before {owner.__name__} among the bases, "
+                f"or its turn rewards are never asked for"
+            )
 
     async def score_turn(self, item: Any, turn: Turn, ctx: RewardContext) -> Reward | None:
         """Score one turn right after it happened; `None` leaves it unscored."""

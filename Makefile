@@ -1,0 +1,47 @@
+# Everything a newcomer types. `make demo` and `make test` set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_READY := $(VENV)/.run-ready
+DEV_READY := $(VENV)/.dev-ready
+LINT := environments tools tests turnwise.py
+
+.PHONY: demo test check format lock clean
+
+demo: $(RUN_READY)  ## the main job on the embedded default: no network, Docker, GPU or key once installed
+	$(BIN)/turnwise process code_debug
+
+test: $(DEV_READY)  ## every test
+	$(BIN)/pytest -n 2
+
+check: $(DEV_READY)  ## format, lint, types, layer contracts
+	$(BIN)/ruff format --check $(LINT)
+	$(BIN)/ruff check $(LINT)
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+
+format: $(DEV_READY)  ## rewrite the code as `check` wants it
+	$(BIN)/ruff format $(LINT)
+	$(BIN)/ruff check --fix $(LINT)
+
+lock:  ## pin the newest dependencies, with hashes
+	uv pip compile pyproject.toml requirements/build.in --generate-hashes --universal --python-version 3.11 \
+		--upgrade --quiet --output-file requirements/base.txt
+	uv pip compile pyproject.toml requirements/build.in --extra dev --generate-hashes --universal \
+		--python-version 3.11 --constraint requirements/base.txt --quiet --output-file requirements/dev.txt
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(RUN_READY): requirements/base.txt pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --require-hashes -r requirements/base.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(DEV_READY): requirements/dev.txt pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@ $(RUN_READY)

@@ -1,0 +1,151 @@
+"""The contract of turn rewards, sentence by sentence."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.reward_context import RewardContext
+from environments.trajectory import Message, Span, Trajectory, Turn
+from environments.turn_level_reward import ScalarScoring, TurnLevelRewardMixin, aggregate
+from tools.errors import RewardError
+
+
+def context():
+    return RewardContext(env="toy", item_id="item-7", sandbox=None, fresh_sandbox=None)
+
+
+def trajectory_of(turns):
+    return Trajectory(
+        item_id="item-7",
+        turns=tuple(
+            Turn(index=k, message=Message(role="assistant"), span=Span(row=0, start=k, end=k + 1))
+            for k in range(turns)
+        ),
+        rows=(),
+    )
+
+
+def env_giving(rewards, outcome=None):
+    class Env(TurnLevelRewardMixin):
+        async def compute_turn_rewards(self, item, trajectory, ctx):
+            return rewards
+
+        async def compute_outcome(self, item, trajectory, ctx):
+            return outcome
+
+    return Env()
+
+
+async def rewards_from(env, turns):
+    return await env.scoring(None, context()).finish(trajectory_of(turns))
+
+
+async def test_there_is_one_entry_per_turn():
+    assert (await rewards_from(env_giving([0.5, -1, 2]), 3)).turns == (0.5, -1.0, 2.0)
+
+
+async def test_none_stays_distinct_from_zero():
+    assert (await rewards_from(env_giving([None, 0.0]), 2)).turns == (None, 0.0)
+
+
+@pytest.mark.parametrize("given_rewards", [[], [1.0], [1.0, 2.0, 3.0]])
+async def test_a_wrong_length_is_an_error_that_counts_both_sides(given_rewards):
+    with pytest.raises(RewardError, match=f"gave {len(given_rewards)} rewards for 2 turns"):
+        await rewards_from(env_giving(given_rewards), 2)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, "1.0", "good", [1.0]])
+async def test_a_reward_that_is_no_finite_number_names_environment_item_and_turn(bad):
+    with pytest.raises(RewardError, match=r"environment 'toy', item 'item-7': turn 1: .*finite number"):
+        await rewards_from(env_giving([0.0, bad]), 2)
+
+
+async def test_a_bad_component_is_named():
+    with pytest.raises(RewardError, match="turn 0, component 'style'"):
+        await rewards_from(env_giving([{"style": math.nan}]), 1)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+async def test_a_bad_outcome_is_an_error(bad):
+    with pytest.raises(RewardError, match="compute_outcome"):
+        await rewards_from(env_giving([1.0], outcome=bad), 1)
+
+
+async def test_components_add_up_to_the_reward_and_are_kept():
+    rewards = await rewards_from(env_giving([{"a": 0.25, "b": 0.5}, None]), 2)
+    assert rewards.turns == (0.75, None)
+    assert rewards.turn_components == ({"a": 0.25, "b": 0.5}, {})
+
+
+async def test_the_score_is_outcome_plus_the_sum_of_turn_rewards():
+    assert (await rewards_from(env_giving([0.5, None, 1.0], outcome=2.0), 3)).score == 3.5
+
+
+async def test_a_missing_outcome_stays_none():
+    assert (await rewards_from(env_giving([1.0]), 1)).outcome is None
+
+
+async def test_rewards_recorded_while_the_rollout_runs_are_the_default():
+    class Env(TurnLevelRewardMixin):
+        async def score_turn(self, item, turn, ctx):
+            return None if turn.index == 1 else float(turn.index)
+
+    scoring = Env().scoring(None, context())
+    trajectory = trajectory_of(3)
+    for turn in trajectory.turns:
+        await scoring.on_turn(turn)
+    assert (await scoring.finish(trajectory)).turns == (0.0, None, 2.0)
+
+
+async def test_a_reward_function_that_raises_is_not_swallowed():
+    class Env(TurnLevelRewardMixin):
+        async def compute_turn_rewards(self, item, trajectory, ctx):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await rewards_from(Env(), 1)
+
+
+async def test_the_scalar_path_has_no_turn_rewards():
+    class Env:
+        async def compute_reward(self, item, trajectory, ctx):
+            return {"exact": 0.5, "format": 0.25}
+
+    rewards = await ScalarScoring(Env(), None, context()).finish(trajectory_of(2))
+    assert (rewards.turns, rewards.score, rewards.outcome) == (None, 0.75, 0.75)
+
+
+async def test_the_scalar_path_refuses_nan_too():
+    class Env:
+        async def compute_reward(self, item, trajectory, ctx):
+            return math.nan
+
+    with pytest.raises(RewardError, match="compute_reward"):
+        await ScalarScoring(Env(), None, context()).finish(trajectory_of(1))
+
+
+TURNS = st.lists(st.none() | st.floats(-1e6, 1e6), min_size=1, max_size=10)
+
+
+@given(TURNS, st.none() | st.floats(-1e6, 1e6))
+def test_an_unscored_turn_changes_no_aggregate(turns, outcome):
+    for how in ("sum", "mean", "outcome"):
+        assert aggregate([*turns, None], outcome, how) == aggregate(turns, outcome, how)
+
+
+def test_aggregates_by_hand():
+    turns = [1.0, None, 2.0]
+    assert [aggregate(turns, 10.0, how) for how in ("sum", "mean", "outcome")] == [13.0, 11.5, 10.0]
+
+
+def test_a_mixin_listed_after_the_base_is_refused_at_once():
+    class Base:
+        def scoring(self, item, ctx):
+            raise AssertionError("the scalar path must not be taken")
+
+    with pytest.raises(TypeError, match="before"):
+
+        class Env(Base, TurnLevelRewardMixin):
+            pass

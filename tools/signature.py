@@ -1,0 +1,283 @@
+"""The arguments of a tool: JSON schema from a typed signature, values from a model's JSON text."""
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast, get_type_hints
+
+from docstring_parser import DocstringStyle, ParseError, parse
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+from tools.calls import ToolErrorKind
+from tools.errors import ConfigError
+from tools.sandbox.base import Sandbox
+
+_CLOSED = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=False)
+_NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class ArgumentsRefused(Exception):  # noqa: N818  # never leaves the tools layer: it becomes a result
+    """The arguments of a call cannot be used; the message is written for the model."""
+
+    def __init__(self, kind: ToolErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind: ToolErrorKind = kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """What a tool's function takes after the sandbox, and what its docstring says about it."""
+
+    description: str
+    schema: Mapping[str, Any]
+    """Closed JSON schema of the arguments, without pydantic's titles."""
+    model: type[BaseModel]
+    """Validates the arguments; its fields carry the parameter names as aliases."""
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> "Signature":
+        """Read a function.
+
+        Raises:
+            ConfigError: it cannot be a tool; the message says what to change.
+        """
+        where = f"tool {function.__name__!r}"
+        if not inspect.iscoroutinefunction(function):
+            raise ConfigError(f"{where}: a tool is an `async def` function")
+        parameters = list(inspect.signature(function).parameters.values())
+        hints = _hints(function, parameters, where)
+        if not parameters or hints[parameters[0].name] is not Sandbox:
+            raise ConfigError(f"{where}: the first parameter is the sandbox, write `sandbox: Sandbox`")
+        sandbox, *own = parameters
+        description, described = _docstring(function, where)
+        if unknown := sorted(set(described) - {parameter.name for parameter in [sandbox, *own]}):
+            raise ConfigError(f"{where}: the docstring describes {unknown}, which are no parameters")
+        model = _model(own, hints, described, where)
+        try:
+            schema = model.model_json_schema()
+        except PydanticUserError as error:
+            raise ConfigError(f"{where}: a parameter has no JSON schema: {error.message}") from None
+        return cls(description=description, schema=_compact(schema), model=model)
+
+    def parse(self, text: str) -> dict[str, Any]:
+        """The arguments by name, defaults filled in.
+
+        Types are those of the schema: no number for a string, no 1 for true. Four slips of models and of
+        their tool-call parsers are mended, because their meaning is never in doubt: an empty text for no
+        arguments, an integer written as `3.0`, a number or boolean in quotes where only that type fits, and
+        null for a parameter that may be left out.
+
+        Raises:
+            ArgumentsRefused: not a JSON object, or it does not fit the schema.
+        """
+        values = _json_object(text)
+        try:
+            arguments = self._validate(values)
+        except ValidationError as error:
+            try:
+                arguments = self._validate(self._mended(values, error))
+            except ValidationError as still:
+                raise self._refusal(still) from None
+        fields = type(arguments).model_fields
+        return {str(field.alias): getattr(arguments, name) for name, field in fields.items()}
+
+    def describe_parameters(self) -> str:
+        """The parameter list in one line, for a model that got it wrong."""
+        required = self.schema.get("required", ())
+        properties: Mapping[str, Mapping[str, Any]] = self.schema["properties"]
+        listed = [
+            f"{name}: {_type_name(schema)} ({'required' if name in required else 'optional'})"
+            for name, schema in properties.items()
+        ]
+        return ", ".join(listed) or "none"
+
+    def _validate(self, values: Mapping[str, Any]) -> BaseModel:
+        return self.model.model_validate_json(json.dumps(values))
+
+    def _mended(self, values: dict[str, Any], error: ValidationError) -> dict[str, Any]:
+        mended = json.loads(json.dumps(values))
+        required = self.schema.get("required", ())
+        for wrong in error.errors():
+            place, given, kind = wrong["loc"], wrong["input"], wrong["type"]
+            if given is None and len(place) == 1 and place[0] not in required:
+                mended.pop(place[0], None)
+            elif kind in _MENDERS:
+                _replace(mended, place, _MENDERS[kind](given))
+        return mended
+
+    def _refusal(self, error: ValidationError) -> ArgumentsRefused:
+        reasons: list[str] = []
+        for wrong in error.errors():
+            place, kind = ".".join(map(str, wrong["loc"])), wrong["type"]
+            if kind == "json_invalid":
+                return ArgumentsRefused("invalid_json", f"The arguments are not valid JSON: {wrong['msg']}.")
+            if kind == "missing":
+                reasons.append(f"`{place}` is missing")
+            elif kind == "extra_forbidden":
+                reasons.append(f"`{place}` is not a parameter")
+            else:
+                said = wrong["msg"][:1].lower() + wrong["msg"][1:]
+                reasons.append(f"`{place}`: {said}, got {_shortened(wrong['input'])}")
+        return ArgumentsRefused(
+            "invalid_arguments", f"{'; '.join(reasons)}. Parameters: {self.describe_parameters()}."
+        )
+
+
+def _hints(
+    function: Callable[..., Any], parameters: Sequence[inspect.Parameter], where: str
+) -> dict[str, Any]:
+    for parameter in parameters:
+        if parameter.kind not in _NAMED_KINDS:
+            raise ConfigError(f"{where}: `{parameter}` cannot be in a schema; name each parameter")
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise ConfigError(f"{where}: an annotation cannot be read: {error}") from None
+    missing = [parameter.name for parameter in parameters if parameter.name not in hints]
+    if "return" not in hints:
+        missing.append("return")
+    if missing:
+        raise ConfigError(f"{where}: no type annotation for {missing}; the signature is the schema")
+    return hints
+
+
+def _docstring(function: Callable[..., Any], where: str) -> tuple[str, dict[str, str]]:
+    """The part for the model, and what `Args:` says per parameter."""
+    try:
+        parsed = parse(inspect.getdoc(function) or "", style=DocstringStyle.GOOGLE)
+    except ParseError as error:
+        raise ConfigError(f"{where}: the docstring cannot be read: {error}") from None
+    if not parsed.short_description:
+        raise ConfigError(f"{where}: no docstring; it is what the model reads about the tool")
+    described = {entry.arg_name: " ".join((entry.description or "").split()) for entry in parsed.params}
+    return "\n\n".join(filter(None, [parsed.short_description, parsed.long_description])), described
+
+
+def _model(
+    parameters: Sequence[inspect.Parameter],
+    hints: Mapping[str, Any],
+    described: Mapping[str, str],
+    where: str,
+) -> type[BaseModel]:
+    # Fields get neutral names: a parameter may be called `copy` or `_x`, a pydantic field may not.
+    fields: dict[str, Any] = {}
+    for index, parameter in enumerate(parameters):
+        default = ... if parameter.default is parameter.empty else parameter.default
+        field = Field(default, alias=parameter.name, description=described.get(parameter.name))
+        fields[f"argument_{index}"] = (hints[parameter.name], field)
+    try:
+        return create_model("Arguments", __config__=_CLOSED, **fields)
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise ConfigError(
+            f"{where}: a parameter's type cannot be in a JSON schema: {error.message}"
+        ) from None
+
+
+def _compact(schema: Any) -> Any:
+    """The schema without titles; a parameter that defaults to null loses its null variant."""
+    if isinstance(schema, list):
+        return [_compact(entry) for entry in cast(list[Any], schema)]
+    if not isinstance(schema, dict):
+        return schema
+    entries: dict[str, Any] = {}
+    for key, value in cast(dict[str, Any], schema).items():
+        if key in ("properties", "$defs"):
+            entries[key] = {name: _compact(entry) for name, entry in value.items()}
+        elif key in ("default", "examples", "enum", "const"):
+            entries[key] = value
+        elif key != "title":
+            entries[key] = _compact(value)
+    variants = [variant for variant in entries.get("anyOf", ()) if variant != {"type": "null"}]
+    if "default" in entries and entries["default"] is None and len(variants) == 1:
+        del entries["anyOf"], entries["default"]
+        entries = variants[0] | entries
+    return entries
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    if not text.strip():
+        return {}
+    try:
+        values: object = json.loads(
+            text, object_pairs_hook=_without_duplicates, parse_constant=_not_json, parse_float=_finite
+        )
+    except (ValueError, RecursionError) as error:
+        raise ArgumentsRefused("invalid_json", f"The arguments are not valid JSON: {error}.") from None
+    if not isinstance(values, dict):
+        raise ArgumentsRefused(
+            "invalid_json", f"The arguments must be one JSON object, got {_shortened(values)}."
+        )
+    return cast(dict[str, Any], values)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
+    return values
+
+
+def _not_json(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text} is too large")
+    return number
+
+
+def _as_integer(given: Any) -> Any:
+    if isinstance(given, str):
+        given = _unquoted(given)
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+def _unquoted(given: Any) -> Any:
+    """The number or boolean that a string spells in JSON, or the string itself."""
+    if not isinstance(given, str) or len(given) > 32:
+        return given
+    try:
+        value = json.loads(given, parse_constant=_not_json, parse_float=_finite)
+    except ValueError:
+        return given
+    return value if isinstance(value, int | float) else given
+
+
+_MENDERS: Mapping[str, Callable[[Any], Any]] = {
+    "int_type": _as_integer,
+    "float_type": _unquoted,
+    "bool_type": _unquoted,
+}
+"""By pydantic's error: what the model must have meant. The result is validated strictly again."""
+
+
+def _replace(values: Any, place: Sequence[int | str], value: Any) -> None:
+    *path, last = place
+    try:
+        for key in path:
+            values = values[key]
+        values[last]  # a union's place names a variant that is not in the value
+    except (KeyError, IndexError, TypeError):
+        return
+    values[last] = value
+
+
+def _type_name(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema:
+        return "one of " + ", ".join(map(json.dumps, schema["enum"]))
+    if "anyOf" in schema:
+        return " or ".join(_type_name(variant) for variant in schema["anyOf"])
+    if schema.get("type") == "array" and "items" in schema:
+        return f"array of {_type_name(schema['items'])}"
+    return str(schema.get("type", "object"))
+
+
+def _shortened(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -10,6 +10,7 @@ from typing import Any, cast, get_type_hints
 from docstring_parser import DocstringStyle, ParseError, parse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic.fields import FieldInfo
 
 from tools.calls import ToolErrorKind
 from tools.errors import ConfigError
@@ -166,8 +167,11 @@ def _model(
     fields: dict[str, Any] = {}
     for index, parameter in enumerate(parameters):
         default = ... if parameter.default is parameter.empty else parameter.default
-        field = Field(default, alias=parameter.name, description=described.get(parameter.name))
-        fields[f"argument_{index}"] = (hints[parameter.name], field)
+        hint, name = hints[parameter.name], parameter.name
+        metadata: Sequence[object] = getattr(hint, "__metadata__", ())
+        own = next((extra.description for extra in metadata if isinstance(extra, FieldInfo)), None)
+        field = Field(default, alias=name, description=own or described.get(name))
+        fields[f"argument_{index}"] = (hint, field)
     try:
         return create_model("Arguments", __config__=_CLOSED, **fields)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:

@@ -1,0 +1,215 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tools.calls import ToolCall, ToolResult
+from tools.errors import ConfigError, SandboxUnavailable, ToolError
+from tools.registry import Tool, ToolOutput, Toolset, bounded, tool
+from tools.sandbox.base import ExecResult, Sandbox, SandboxLimits, SandboxRecord
+
+
+class RecordingSandbox:
+    """Answers every command with the time it was given; these tests need no machine."""
+
+    record = SandboxRecord(backend="recording", tier="-", limits=SandboxLimits(), enforced=())
+    workdir = "/"
+
+    async def exec(self, command: object, *, timeout_s: float = 60.0, **_: object) -> ExecResult:
+        return ExecResult(
+            exit_code=0, stdout=b"", stderr=b"", stdout_total=0, stderr_total=0, duration_s=timeout_s
+        )
+
+    async def shell(self, command: str, *, timeout_s: float = 60.0, **_: object) -> ExecResult:
+        return await self.exec(command, timeout_s=timeout_s)
+
+    async def read_file(self, path: str, *, max_bytes: int = 0) -> bytes:
+        return path.encode()
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0) -> None:
+        raise FileExistsError(path)
+
+
+ran: list[str] = []
+
+
+@tool
+async def shout(sandbox: Sandbox, text: str, times: int = 1) -> str:
+    """Repeat in capitals."""
+    ran.append(text)
+    return text.upper() * times
+
+
+@tool
+async def refuse(sandbox: Sandbox) -> str:
+    """Refuse."""
+    raise ToolError("not today")
+
+
+@tool
+async def crash(sandbox: Sandbox) -> str:
+    """Crash."""
+    raise KeyError("bug")
+
+
+@tool
+async def vanish(sandbox: Sandbox) -> str:
+    """Lose the sandbox."""
+    raise SandboxUnavailable("gone")
+
+
+@tool
+async def exit_with(sandbox: Sandbox, code: int) -> ToolOutput:
+    """Fail like a command."""
+    return ToolOutput(content="done", exit_code=code, timed_out=code == 124)
+
+
+@tool
+async def wait(sandbox: Sandbox, timeout_s: float | None = None) -> str:
+    """Say how long a command may take."""
+    given = {} if timeout_s is None else {"timeout_s": timeout_s}
+    return f"{(await sandbox.exec('x', **given)).duration_s} {(await sandbox.shell('x', **given)).duration_s}"
+
+
+TOOLS = Toolset("test", (shout, refuse, crash, vanish, exit_with, wait))
+
+
+async def execute(name: str, arguments: str = "{}", max_output_chars: int = 8000) -> ToolResult:
+    call = ToolCall(id="c1", name=name, arguments=arguments)
+    return await TOOLS.execute(call, RecordingSandbox(), timeout_s=30.0, max_output_chars=max_output_chars)
+
+
+def test_a_bare_decorator_makes_a_tool_of_the_functions_name():
+    assert isinstance(shout, Tool)
+    assert shout.name == "shout"
+
+
+def test_a_tool_can_be_given_a_name():
+    @tool(name="say-it")
+    async def anything(sandbox: Sandbox) -> str:
+        """Say."""
+        return ""
+
+    assert anything.name == "say-it"
+
+
+@pytest.mark.parametrize("name", ["", "two words", "größe", "x" * 65])
+def test_a_name_that_servers_refuse_is_an_error(name: str):
+    async def anything(sandbox: Sandbox) -> str:
+        """Say."""
+        return ""
+
+    with pytest.raises(ConfigError, match="use 1 to 64 ASCII letters"):
+        tool(name=name)(anything)
+
+
+def test_two_tools_of_one_name_are_an_error():
+    with pytest.raises(ConfigError, match="more than one tool called shout"):
+        Toolset("double", (shout, shout))
+
+
+def test_merged_toolsets_keep_their_order():
+    merged = Toolset.merged([Toolset("a", (crash,)), Toolset("b", (shout, refuse))])
+    assert (merged.name, [spec.name for spec in merged.specs]) == ("a+b", ["crash", "shout", "refuse"])
+
+
+async def test_a_call_gives_what_the_function_returned():
+    result = await execute("shout", '{"text": "hey", "times": 2}')
+    assert (result.content, result.error, result.call_id, result.name) == ("HEYHEY", None, "c1", "shout")
+
+
+async def test_an_unknown_tool_is_answered_with_the_tools_there_are():
+    result = await execute("bash")
+    assert result.error == "unknown_tool"
+    assert result.content == (
+        "There is no tool 'bash'. Tools: shout, refuse, crash, vanish, exit_with, wait."
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        ('{"text": "never"', "invalid_json"),
+        ('["never"]', "invalid_json"),
+        ('{"text": "never", "text": "never"}', "invalid_json"),
+        ('{"text": "never", "volume": 3}', "invalid_arguments"),
+        ('{"text": ["never"]}', "invalid_arguments"),
+        ("{}", "invalid_arguments"),
+    ],
+)
+async def test_a_call_that_is_not_understood_runs_nothing(arguments: str, kind: str):
+    ran.clear()
+    result = await execute("shout", arguments)
+    assert (result.error, ran) == (kind, [])
+
+
+async def test_a_refused_call_tells_the_parameters():
+    result = await execute("shout", '{"txt": "a"}')
+    assert result.content == (
+        "shout was not run. `text` is missing; `txt` is not a parameter. "
+        "Parameters: text: string (required), times: integer (optional)."
+    )
+
+
+async def test_a_tool_error_is_shown_to_the_model():
+    result = await execute("refuse")
+    assert (result.error, result.content) == ("tool_error", "Error: not today")
+
+
+async def test_a_bug_in_a_tool_leaves_the_rollout():
+    with pytest.raises(KeyError):
+        await execute("crash")
+
+
+async def test_a_broken_sandbox_leaves_the_rollout():
+    with pytest.raises(SandboxUnavailable):
+        await execute("vanish")
+
+
+async def test_a_tool_that_returns_something_else_is_a_bug():
+    async def number(sandbox: Sandbox) -> str:
+        """Count."""
+        return 3  # pyright: ignore[reportReturnType]  # wrong on purpose
+
+    toolset = Toolset("wrong", (tool(number),))
+    call = ToolCall(id="c", name="number", arguments="")
+    with pytest.raises(TypeError, match="'number' returned int"):
+        await toolset.execute(call, RecordingSandbox(), timeout_s=1, max_output_chars=200)
+
+
+async def test_exit_code_and_timeout_reach_the_result():
+    result = await execute("exit_with", '{"code": 124}')
+    assert (result.exit_code, result.timed_out, result.error) == (124, True, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [("{}", "30.0 30.0"), ('{"timeout_s": 5}', "5.0 5.0"), ('{"timeout_s": 900}', "30.0 30.0")],
+)
+async def test_no_command_of_a_tool_may_take_longer_than_the_limit(arguments: str, given: str):
+    assert (await execute("wait", arguments)).content == given
+
+
+async def test_long_output_keeps_head_and_tail_and_says_what_was_cut():
+    result = await execute("shout", '{"text": "abcdefghij", "times": 1000}', max_output_chars=200)
+    assert result.content.startswith("ABCDEFGHIJ")
+    assert result.content.endswith("ABCDEFGHIJ")
+    assert "of 10000 characters cut" in result.content
+
+
+async def test_an_error_message_is_bounded_too():
+    result = await execute("x" * 5000, max_output_chars=200)
+    assert len(result.content) <= 200
+
+
+@given(st.text(max_size=2000), st.integers(min_value=0, max_value=300))
+def test_bounded_text_is_never_longer_than_asked(text: str, max_chars: int):
+    assert len(bounded(text, max_chars)) <= max_chars
+
+
+def test_the_note_counts_the_cut_characters():
+    kept = bounded("#" * 5000, 300)
+    assert f"[... {5000 - kept.count('#')} of 5000 characters cut ...]" in kept
+
+
+def test_text_that_is_not_unicode_is_made_writable():
+    assert bounded("a\udcffb", 10).encode() == b"a?b"

@@ -1,0 +1,70 @@
+import pytest
+
+from tools.errors import ConfigError
+from tools.files import file
+from tools.registry import Toolset, tool
+from tools.sandbox.base import Sandbox
+from tools.terminal import terminal
+from tools.toolsets import select_toolsets
+
+
+@tool
+async def count(sandbox: Sandbox) -> str:
+    """Count."""
+    return "1"
+
+
+OWN = Toolset("own", (count,))
+
+
+def names(toolset: Toolset) -> list[str]:
+    return [spec.name for spec in toolset.specs]
+
+
+def test_an_environment_gets_what_it_lists():
+    assert select_toolsets([terminal, OWN]).name == "terminal+own"
+
+
+def test_a_bare_tool_is_a_toolset_of_its_name():
+    assert names(select_toolsets([count, terminal], disabled=["terminal"])) == ["count"]
+
+
+def test_a_shipped_toolset_can_be_enabled_by_name():
+    selected = select_toolsets([OWN], enabled=["file", "own"])
+    assert names(selected) == [*names(file), "count"]
+
+
+def test_a_disabled_toolset_is_gone():
+    assert names(select_toolsets([terminal, OWN], disabled=["terminal"])) == ["count"]
+
+
+def test_disabling_wins_over_enabling():
+    assert names(select_toolsets([OWN], enabled=["own", "terminal"], disabled=["own"])) == ["terminal"]
+
+
+def test_a_name_given_twice_counts_once():
+    assert names(select_toolsets([OWN], enabled=["own", "own"])) == ["count"]
+
+
+def test_no_tools_at_all_is_a_choice():
+    assert names(select_toolsets([])) == []
+
+
+def test_an_own_toolset_replaces_the_shipped_one_of_its_name():
+    assert names(select_toolsets([Toolset("terminal", (count,))], enabled=["terminal"])) == ["count"]
+
+
+@pytest.mark.parametrize("wrong", [{"enabled": ["web"]}, {"disabled": ["web"]}])
+def test_an_unknown_name_is_answered_with_what_exists(wrong: dict[str, list[str]]):
+    with pytest.raises(ConfigError, match=r"no toolset 'web'; choose from \['file', 'own', 'terminal'\]"):
+        select_toolsets([OWN], **wrong)
+
+
+def test_two_toolsets_of_one_name_are_an_error():
+    with pytest.raises(ConfigError, match="two toolsets called 'own'"):
+        select_toolsets([OWN, Toolset("own")])
+
+
+def test_two_tools_of_one_name_are_an_error():
+    with pytest.raises(ConfigError, match="more than one tool called count"):
+        select_toolsets([OWN, Toolset("other", (count,))])

@@ -1,7 +1,8 @@
-"""The rollout JSONL: one group a line, safe on disk when the group ends, resumable, readable as equal values."""
+"""The rollout JSONL: one group a line, on disk when the group ends, resumable, read back as equal values."""
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -104,7 +105,7 @@ class Recorder:
 
     def _take_up(self) -> None:
         whole = 0
-        with open(os.dup(self._fd), "rb") as lines:
+        with self.path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if not line.endswith(b"\n"):
                     break
@@ -192,10 +193,10 @@ def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
     """The trajectories; their token rows are kept once, in the columns, and named here by position."""
     dumped: list[dict[str, Any]] = []
     first = 0
-    for index, trajectory in enumerate(credited.group.trajectories):
+    for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
         fields = _TRAJECTORY.dump_python(replace(trajectory, rows=()), mode="json")
         fields["rows"] = list(range(first, first + len(trajectory.rows)))
-        fields["advantages"] = list(credited.advantages[index]) if credited.advantages else None
+        fields["advantages"] = list(advantages)
         first += len(trajectory.rows)
         dumped.append(fields)
     return dumped
@@ -210,11 +211,10 @@ def _restore(read: GroupLine) -> tuple[tuple[Trajectory, ...], tuple[tuple[float
     trajectories: list[Trajectory] = []
     advantages: list[tuple[float, ...]] = []
     for fields in read.trajectories:
-        positions, credit = fields.pop("rows"), fields.pop("advantages")
         bare = _TRAJECTORY.validate_python({**fields, "rows": ()})
+        positions: list[int] = fields["rows"]
         trajectories.append(replace(bare, rows=tuple(rows[position] for position in positions)))
-        if credit is not None:
-            advantages.append(tuple(credit))
+        advantages.append(tuple(float(value) for value in fields["advantages"]))
     return tuple(trajectories), tuple(advantages)
 
 
@@ -224,6 +224,9 @@ def _open_locked(path: Path, *, fresh: bool) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise RecordError(f"cannot write {path}: not a regular file, so it could not be resumed")
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if fresh:

@@ -1,5 +1,8 @@
 """Credit: a group of scored trajectories in, one advantage per turn out."""
 
+from environments.credit.anchored import gigpo
+from environments.credit.compare import CreditChange, TurnChange, credit_change
+from environments.credit.gae import turn_gae
 from environments.credit.parameters import Param, Parameter, PerTurn
 from environments.credit.presets import PRESETS
 from environments.credit.registry import (
@@ -13,20 +16,30 @@ from environments.credit.registry import (
 )
 from environments.credit.returns import turn_return
 from environments.credit.scalar import grpo, rloo
+from environments.credit.segments import mt_grpo
+from environments.credit.steps import process_supervision, progress
 
 __all__ = [
     "ESTIMATORS",
     "PRESETS",
     "Advantages",
+    "CreditChange",
     "EstimatorSpec",
     "Param",
     "Parameter",
     "PerTurn",
+    "TurnChange",
+    "credit_change",
     "describe",
     "estimate",
+    "gigpo",
     "grpo",
+    "mt_grpo",
+    "process_supervision",
+    "progress",
     "register_estimator",
     "resolve",
     "rloo",
+    "turn_gae",
     "turn_return",
 ]

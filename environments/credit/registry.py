@@ -164,7 +164,7 @@ def _checked_result(name: str, group: TrajectoryGroup, advantages: Advantages) -
     for place, (row, trajectory) in enumerate(zip(advantages, group.trajectories, strict=True)):
         if len(row) != len(trajectory.turns):
             raise CreditError(
-                f"{name} gave {len(row)} advantages to trajectory {place}, which has {len(trajectory.turns)} turns"
+                f"{name} gave {len(row)} advantages for {len(trajectory.turns)} turns of trajectory {place}"
             )
         if not all(map(math.isfinite, row)):
             turn = next(turn for turn, value in enumerate(row) if not math.isfinite(value))

@@ -47,7 +47,7 @@ def turn_return(
     scored = read(group)
     returns = [trajectory.returns(gamma, outcome_weight) for trajectory in scored]
     totals = [
-        to_go[0] if to_go else outcome_weight * trajectory.outcome
+        to_go[0] if to_go else outcome_weight * (trajectory.outcome or 0.0)
         for to_go, trajectory in zip(returns, scored, strict=True)
     ]
     if baseline == "loo_index":

@@ -16,14 +16,26 @@ class Scored:
     """One trajectory's rewards; in a scalar environment the score is the outcome and no turn is scored."""
 
     turns: tuple[float | None, ...]
-    outcome: float
+    outcome: float | None
     score: float
+
+    @property
+    def steps(self) -> tuple[float | None, ...]:
+        """The turn rewards with the outcome added to the last turn's."""
+        if not self.turns or self.outcome is None:
+            return self.turns
+        return (*self.turns[:-1], (self.turns[-1] or 0.0) + self.outcome)
+
+    @property
+    def turn_sum(self) -> float:
+        """The turn rewards added up."""
+        return math.fsum(reward for reward in self.turns if reward is not None)
 
     def returns(self, gamma: float, outcome_weight: float = 1.0) -> list[float]:
         """Discounted return-to-go per turn; the outcome belongs to the last turn, unscored turns add 0."""
         following = 0.0
         to_go: list[float] = []
-        final = outcome_weight * self.outcome
+        final = outcome_weight * (self.outcome or 0.0)
         for reward in reversed(self.turns):
             following = (reward or 0.0) + final + gamma * following
             final = 0.0
@@ -53,7 +65,7 @@ def _read(trajectory: Trajectory, place: int) -> Scored:
     _check(rewards, place)
     if rewards.turns is None:
         return Scored(turns=(None,) * len(trajectory.turns), outcome=rewards.score, score=rewards.score)
-    return Scored(turns=rewards.turns, outcome=rewards.outcome or 0.0, score=rewards.score)
+    return Scored(turns=rewards.turns, outcome=rewards.outcome, score=rewards.score)
 
 
 def _check(rewards: Rewards, place: int) -> None:

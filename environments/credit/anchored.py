@@ -1,0 +1,100 @@
+"""GiGPO: an episode advantage plus an advantage among turns that began in the same anchor state."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+from environments.credit.parameters import Param
+from environments.credit.registry import Advantages, register_estimator
+from environments.credit.scored import Scored, read
+from environments.credit.stats import centred, z_scores
+from environments.trajectory import TrajectoryGroup
+from tools.errors import CreditError
+
+Mode = Literal["mean_norm", "mean_std_norm"]
+
+
+@register_estimator(
+    "gigpo",
+    formula="A[i,k] = norm(S)[i] + w * norm(R[j,l] for every turn with the state of turn (i,k))[i,k],  "
+    "R the return-to-go",
+    bias="slight: a state group's size depends on the policy's own actions; more with mean_std_norm, with "
+    "episode_stats=rows, and where one state hides different histories",
+    source="arXiv 2505.10978, reference langfengQ/verl-agent",
+)
+def gigpo(
+    group: TrajectoryGroup,
+    *,
+    gamma: Annotated[float, Param("discount per turn", low=0, high=1)] = 0.95,
+    step_weight: Annotated[float, Param("w, the weight of the state advantage", low=0, high=1e6)] = 1.0,
+    mode: Annotated[Mode, Param("norm: subtract the mean, or also divide by deviation + eps")] = "mean_norm",
+    episode_stats: Annotated[
+        Literal["trajectory", "rows"],
+        Param("statistics of S over trajectories, or over turns as verl-agent does (a lone turn stays raw)"),
+    ] = "trajectory",
+    eps: Annotated[float, Param("added to the deviation", low=0, high=1)] = 1e-6,
+) -> Advantages:
+    """Episode advantage plus advantage within groups of equal anchor state, at any time in any sibling.
+
+    A state that occurs once adds nothing; without any anchor state only the episode term is left.
+
+    Raises:
+        CreditError: rewards that are missing, NaN or infinite, or anchor states on some turns only.
+    """
+
+    def norm(values: Sequence[float]) -> list[float]:
+        return centred(values) if mode == "mean_norm" else z_scores(values, ddof=1, eps=eps)
+
+    scored = read(group)
+    states = _states(group)
+    episode = _episode(scored, norm, per_row=episode_stats == "rows")
+    if episode_stats == "rows" and sum(len(row) for row in episode) == 1:
+        raw = next(trajectory.score for trajectory in scored if trajectory.turns)
+        episode = [[raw if mode == "mean_norm" else raw / (1.0 + eps)] * len(row) for row in episode]
+    step = _step([trajectory.returns(gamma) for trajectory in scored], states, norm)
+    return [
+        [whole + step_weight * part for whole, part in zip(*rows, strict=True)]
+        for rows in zip(episode, step, strict=True)
+    ]
+
+
+def _episode(
+    scored: Sequence[Scored], norm: Callable[[Sequence[float]], list[float]], *, per_row: bool
+) -> Advantages:
+    counts = [len(trajectory.turns) for trajectory in scored]
+    if not per_row:
+        values = norm([trajectory.score for trajectory in scored]) if scored else []
+        return [[value] * count for value, count in zip(values, counts, strict=True)]
+    rows = [trajectory.score for trajectory in scored for _ in trajectory.turns]
+    values = iter(norm(rows) if rows else ())
+    return [[next(values) for _ in range(count)] for count in counts]
+
+
+def _step(
+    returns: Sequence[Sequence[float]],
+    states: Sequence[Sequence[str | None]],
+    norm: Callable[[Sequence[float]], list[float]],
+) -> Advantages:
+    advantages = [[0.0] * len(row) for row in returns]
+    members: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for place, row in enumerate(states):
+        for turn, state in enumerate(row):
+            if state is not None:
+                members[state].append((place, turn))
+    for places in members.values():
+        values = norm([returns[place][turn] for place, turn in places])
+        for (place, turn), value in zip(places, values, strict=True):
+            advantages[place][turn] = value
+    return advantages
+
+
+def _states(group: TrajectoryGroup) -> list[list[str | None]]:
+    states = [[turn.state for turn in trajectory.turns] for trajectory in group.trajectories]
+    if any(state is not None for row in states for state in row):
+        for place, row in enumerate(states):
+            if None in row:
+                raise CreditError(
+                    f"trajectory {place}, turn {row.index(None)} has no anchor state while other turns have "
+                    "one; state_key must give one for every turn of the group, or for none"
+                )
+    return states

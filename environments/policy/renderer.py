@@ -1,0 +1,282 @@
+"""Turns messages into token ids and back: ChatML with tools, segment by segment.
+
+Each message is encoded on its own, in fixed pieces (header, body, closing), and a prompt is their
+concatenation. So what was sampled for a message is exactly what later prompts hold for it, and a prompt costs
+only its new messages. Text never becomes a control token, whoever wrote it; only the format's own pieces do.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from tokenizers import AddedToken, Tokenizer
+
+from environments.trajectory import Message
+from tools.calls import ToolCall, ToolSpec
+from tools.errors import ConfigError
+
+EMBEDDED_TOKENIZER_DIR: Final = Path(__file__).parent / "embedded_tokenizer"
+"""A byte-level BPE of 2,048 tokens; `transformers.AutoTokenizer.from_pretrained` loads it, too."""
+START: Final = "<|im_start|>"
+STOP: Final = "<|im_end|>"
+THINK: Final = ("<think>", "</think>")
+CALL: Final = ("<tool_call>", "</tool_call>")
+RESPONSE: Final = ("<tool_response>", "</tool_response>")
+TOOLS: Final = ("<tools>", "</tools>")
+MARKERS: Final = ("<|endoftext|>", START, STOP, *CALL, *RESPONSE, *TOOLS, *THINK)
+
+_CACHED_TOKENS = 1_000_000
+
+
+class Renderer:
+    """Renders conversations with the ids of one tokenizer.
+
+    The format is ours for every tokenizer; markers that a tokenizer has no token for become ordinary text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Take a private copy of `tokenizer`, so that nobody else's settings change its ids."""
+        self._tokenizer: Tokenizer = Tokenizer.from_str(tokenizer.to_str())
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        added = self._tokenizer.get_added_tokens_decoder()
+        # A model's own `<tool_call>` may be an added token that is not special; here all of them are control.
+        self._tokenizer.add_special_tokens(  # pyright: ignore[reportUnknownMemberType] - its stub says `list`
+            [AddedToken(token.content, special=True, normalized=False) for token in added.values()]
+        )
+        self._tokenizer.encode_special_tokens = True
+        self._control = {token.content: (token_id,) for token_id, token in added.items()}
+        self._markers = {ids[0]: marker for marker, ids in self._control.items() if marker in MARKERS}
+        self._cache = _TokenCache(_CACHED_TOKENS)
+
+    @classmethod
+    def embedded(cls) -> "Renderer":
+        """The renderer of the embedded tokenizer."""
+        return cls.from_folder(EMBEDDED_TOKENIZER_DIR)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "Renderer":
+        """The renderer of a folder with a `tokenizer.json`.
+
+        Raises:
+            ConfigError: the folder has none, or it cannot be read.
+        """
+        path = folder / "tokenizer.json"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"no tokenizer at {path}: {error.strerror}; give a folder that has one"
+            ) from error
+        try:
+            return cls(Tokenizer.from_str(text))
+        except Exception as error:  # what tokenizers raises for a malformed file
+            raise ConfigError(f"{path} is not a tokenizer of the `tokenizers` library: {error}") from error
+
+    @classmethod
+    def over(cls, tokenizer: object) -> "Renderer":
+        """The renderer of a loaded Hugging Face tokenizer, such as the one of an Atropos `BaseEnv`.
+
+        Raises:
+            ConfigError: it is not backed by the `tokenizers` library.
+        """
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if not isinstance(backend, Tokenizer):
+            raise ConfigError(
+                f"tokenizer {type(tokenizer).__name__} is not backed by the `tokenizers` library; "
+                "choose a fast tokenizer, or `embedded`"
+            )
+        return cls(backend)
+
+    def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """The whole conversation up to where the next assistant message begins.
+
+        For any assistant message sampled after a prompt, the next prompt starts with that prompt plus
+        `completion_ids(message)`.
+        """
+        ids: list[int] = []
+        rest = messages
+        if tools:
+            system = messages[0].content if messages and messages[0].role == "system" else None
+            rest = messages if system is None else messages[1:]
+            ids += self._tools_block(system or "", tools)
+        for message in rest:
+            ids += self._message(message)
+        ids += self._header("assistant")
+        return tuple(ids)
+
+    def completion_ids(self, message: Message, *, stopped: bool = True) -> tuple[int, ...]:
+        """What a model samples for an assistant message: its body and, if `stopped`, the stop token."""
+        body = self._body(message)
+        return body + self._marker(STOP) if stopped else body
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, control tokens included."""
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    def parse(self, ids: Sequence[int]) -> Message:
+        """The assistant message that `ids` hold, up to the stop token if there is one.
+
+        The reverse of `completion_ids` for whole messages (but call ids are `call_0`, `call_1`, …, as they
+        are not in the tokens). A tool call that was not closed stays in the content as text: a cut call is
+        no call.
+        Works with tokenizers that have the markers as control tokens.
+        """
+        sections = self._sections(ids)
+        reasoning: str | None = None
+        content = ""
+        calls: list[ToolCall] = []
+        for index, (marker, text) in enumerate(sections):
+            closing = sections[index + 1][0] if index + 1 < len(sections) else ""
+            if marker == THINK[0] and reasoning is None and not content:
+                reasoning = _between(text, "\n", "\n" if closing else "")
+            elif marker == THINK[1] and reasoning is not None and not content:
+                content += text.removeprefix("\n\n")
+            elif marker == CALL[0] and closing == CALL[1] and (call := _read_call(text, len(calls))):
+                content = content if calls else content.removesuffix("\n")
+                calls.append(call)
+            elif marker == CALL[1] and calls and text in ("", "\n"):
+                continue
+            else:
+                content += marker + text
+        return Message(role="assistant", content=content, reasoning=reasoning, tool_calls=tuple(calls))
+
+    def _sections(self, ids: Sequence[int]) -> list[tuple[str, str]]:
+        """The text up to the stop token as (marker, text after it); the first marker may be empty."""
+        stops = {*self._marker(STOP), *self._marker("<|endoftext|>")}
+        sections: list[tuple[str, list[int]]] = [("", [])]
+        for token_id in ids:
+            if token_id in stops:
+                break
+            marker = self._markers.get(token_id)
+            if marker is None:
+                sections[-1][1].append(token_id)
+            else:
+                sections.append((marker, []))
+        texts = [(marker, self.decode(held)) for marker, held in sections]
+        return texts if texts[0][1] else texts[1:]
+
+    def _tools_block(self, system: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """The system message that lists the tools."""
+        listed = "\n".join(json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools)
+        key = ("tools", system, listed)
+        if (known := self._cache.get(key)) is not None:
+            return known
+        opening = f"{system}\n\n" if system else ""
+        ids = _joined(
+            self._header("system"),
+            self._text(opening + "# Tools\n\nYou may call these functions. Their signatures:\n"),
+            self._marker(TOOLS[0]),
+            self._text(f"\n{listed}\n"),
+            self._marker(TOOLS[1]),
+            self._text(
+                "\n\nFor each call, write a JSON object with the name and the arguments "
+                "between tool_call tags:\n"
+            ),
+            self._marker(CALL[0]),
+            self._text('\n{"name": <name>, "arguments": <arguments>}\n'),
+            self._marker(CALL[1]),
+            self._closing(),
+        )
+        return self._cache.put(key, ids)
+
+    def _message(self, message: Message) -> tuple[int, ...]:
+        key = ("message", message)
+        if (known := self._cache.get(key)) is not None:
+            return known
+        body = self._body(message)
+        if message.role == "tool":
+            body = _joined(self._marker(RESPONSE[0]), body, self._marker(RESPONSE[1]))
+        return self._cache.put(key, _joined(self._header(message.role), body, self._closing()))
+
+    def _body(self, message: Message) -> tuple[int, ...]:
+        key = ("body", message)
+        if (known := self._cache.get(key)) is not None:
+            return known
+        if message.role == "tool":
+            return self._cache.put(key, self._text(f"\n{message.content}\n"))
+        parts: list[tuple[int, ...]] = []
+        if message.reasoning:
+            parts += [self._marker(THINK[0]), self._text(f"\n{message.reasoning}\n"), self._marker(THINK[1])]
+            parts.append(self._text("\n\n"))
+        parts.append(self._text(message.content))
+        for index, call in enumerate(message.tool_calls):
+            if index or message.content:
+                parts.append(self._text("\n"))
+            parts += [self._marker(CALL[0]), self._text(_write_call(call)), self._marker(CALL[1])]
+        return self._cache.put(key, _joined(*parts))
+
+    def _header(self, role: str) -> tuple[int, ...]:
+        key = ("header", role)
+        if (known := self._cache.get(key)) is not None:
+            return known
+        return self._cache.put(key, self._marker(START) + self._text(f"{role}\n"))
+
+    def _closing(self) -> tuple[int, ...]:
+        return self._marker(STOP) + self._text("\n")
+
+    def _marker(self, marker: str) -> tuple[int, ...]:
+        return self._control.get(marker) or self._text(marker)
+
+    def _text(self, text: str) -> tuple[int, ...]:
+        """Encode text that holds no control tokens, whatever it says."""
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+class _TokenCache:
+    """The token ids of the things used last, bounded by the tokens it holds."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._tokens = 0
+        self._entries: OrderedDict[Hashable, tuple[int, ...]] = OrderedDict()
+
+    def get(self, key: Hashable) -> tuple[int, ...] | None:
+        ids = self._entries.get(key)
+        if ids is not None:
+            self._entries.move_to_end(key)
+        return ids
+
+    def put(self, key: Hashable, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Keep `ids`, which the cache does not hold yet, and give them back."""
+        self._entries[key] = ids
+        self._tokens += len(ids) + 1
+        while self._tokens > self._max_tokens:
+            _, dropped = self._entries.popitem(last=False)
+            self._tokens -= len(dropped) + 1
+        return ids
+
+
+_CALL_START = '\n{"name": '
+_CALL_MIDDLE = ', "arguments": '
+_CALL_END = "}\n"
+
+
+def _write_call(call: ToolCall) -> str:
+    """The text between the call markers; the arguments stay as they are, even when they are not JSON."""
+    return (
+        f"{_CALL_START}{json.dumps(call.name, ensure_ascii=False)}{_CALL_MIDDLE}{call.arguments}{_CALL_END}"
+    )
+
+
+def _read_call(text: str, index: int) -> ToolCall | None:
+    if not (text.startswith(_CALL_START) and text.endswith(_CALL_END)):
+        return None
+    try:
+        name, end = json.JSONDecoder().raw_decode(text, len(_CALL_START))
+    except json.JSONDecodeError:
+        return None
+    if not isinstance(name, str) or not text.startswith(_CALL_MIDDLE, end):
+        return None
+    arguments = text[end + len(_CALL_MIDDLE) : len(text) - len(_CALL_END)]
+    return ToolCall(id=f"call_{index}", name=name, arguments=arguments)
+
+
+def _between(text: str, prefix: str, suffix: str) -> str:
+    return text.removeprefix(prefix).removesuffix(suffix)
+
+
+def _joined(*parts: Iterable[int]) -> tuple[int, ...]:
+    return tuple(token_id for part in parts for token_id in part)

@@ -1,0 +1,177 @@
+"""The embedded policy: a script says what could come next, and its samples carry exact log-probabilities.
+
+A script is a plain function, so an environment ships an agent without a model. The policy reads its mixture
+of messages as a distribution over tokens: the sampled ids and logprobs are what a model server with that
+distribution would report.
+"""
+
+import json
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from environments.policy.base import CompletionRequest
+from environments.policy.renderer import Renderer
+from environments.policy.schema_example import example_of
+from environments.trajectory import Completion, Message
+from tools.calls import ToolCall, ToolSpec
+from tools.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One message the agent could write next."""
+
+    probability: float
+    message: Message
+    """Role `assistant`. The ids of its tool calls are replaced."""
+
+
+Script = Callable[[Sequence[Message], Sequence[ToolSpec], float], Sequence[Choice]]
+"""(conversation so far, offered tools, skill from 0 to 1) → what comes next; the probabilities sum to 1."""
+
+
+def say(content: str, *, reasoning: str | None = None) -> Message:
+    """An assistant message that calls no tool, which ends a rollout."""
+    return Message(role="assistant", content=content, reasoning=reasoning)
+
+
+def call(name: str, arguments: Mapping[str, Any] | str, *, content: str = "") -> Message:
+    """An assistant message that calls one tool; arguments given as text are sent as they are."""
+    text = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), ensure_ascii=False)
+    return Message(
+        role="assistant", content=content, tool_calls=(ToolCall(id="", name=name, arguments=text),)
+    )
+
+
+class ScriptedPolicy:
+    """Samples from a script. It keeps no state: equal requests give equal completions."""
+
+    def __init__(self, script: Script, *, skill: float, renderer: Renderer) -> None:
+        if not 0 <= skill <= 1:
+            raise ConfigError(f"skill is {skill}; it goes from 0 (clumsy) to 1 (flawless)")
+        self._script = script
+        self._skill = skill
+        self._renderer = renderer
+
+    @property
+    def name(self) -> str:
+        """`scripted:` and the skill."""
+        return f"scripted:{self._skill:g}"
+
+    async def complete(self, request: CompletionRequest) -> Completion:
+        """Sample one message of the mixture; the logprobs sum to the log of its probability.
+
+        Messages with equal tokens count as one. A message longer than `max_tokens` is cut, and then the
+        logprobs sum to the log of the probability that a sample begins like this.
+
+        Raises:
+            ConfigError: the script's mixture is no distribution over assistant messages.
+        """
+        choices = self._script(request.messages, request.tools, self._skill)
+        mixture = self._mixture(_checked(choices))
+        sampled = _sample(mixture, random.Random(f"{request.seed}:{len(request.messages)}"))
+        token_ids = sampled[: request.max_tokens]
+        message, finish_reason = mixture[sampled].message, "stop"
+        if len(token_ids) < len(sampled):
+            message, finish_reason = self._renderer.parse(token_ids), "length"
+        elif message.tool_calls:
+            finish_reason = "tool_calls"
+        return Completion(
+            message=_with_call_ids(message, request),
+            finish_reason=finish_reason,
+            prompt_ids=self._renderer.prompt_ids(request.messages, request.tools),
+            token_ids=token_ids,
+            logprobs=_logprobs(token_ids, mixture),
+            exact=True,
+        )
+
+    def _mixture(self, choices: Sequence[Choice]) -> dict[tuple[int, ...], Choice]:
+        """The choices by their tokens, equal ones merged."""
+        mixture: dict[tuple[int, ...], Choice] = {}
+        for choice in choices:
+            ids = self._renderer.completion_ids(choice.message)
+            same = mixture.get(ids)
+            mixture[ids] = choice if same is None else _merged(same, choice)
+        return mixture
+
+
+def generic_script(messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float) -> Sequence[Choice]:
+    """An agent for any environment: it tries the offered tools with minimal arguments, then says it is done.
+
+    It knows nothing about the task, so skill only decides how often its calls are well formed. With little
+    skill it sends broken JSON or names a tool that does not exist.
+    """
+    tried = sum(1 for message in messages if message.tool_calls)
+    p_done = (0.0, 0.5, 0.75)[tried] if tools and tried < 3 else 1.0
+    choices = [Choice(probability=p_done, message=say("I have done what I could."))]
+    if p_done < 1:
+        well_formed = (1 - p_done) * (0.5 + 0.5 * skill)
+        broken = (1 - p_done - well_formed) / 2
+        for tool in tools:
+            arguments = json.dumps(example_of(tool.parameters), ensure_ascii=False)
+            share = 1 / len(tools)
+            choices += [
+                Choice(probability=well_formed * share, message=call(tool.name, arguments)),
+                Choice(probability=broken * share, message=call(tool.name, arguments[:-1] + ",")),
+                Choice(probability=broken * share, message=call(f"{tool.name}_now", arguments)),
+            ]
+    return choices
+
+
+def _checked(choices: Sequence[Choice]) -> Sequence[Choice]:
+    """The choices that can happen."""
+    for choice in choices:
+        if not (math.isfinite(choice.probability) and choice.probability >= 0):
+            raise ConfigError(
+                f"a script gave the probability {choice.probability}; give a number from 0 to 1"
+            )
+        if choice.message.role != "assistant":
+            raise ConfigError(f"a script gave a message with role {choice.message.role!r}; give 'assistant'")
+    total = math.fsum(choice.probability for choice in choices)
+    if abs(total - 1) > 1e-6:
+        raise ConfigError(
+            f"the probabilities of a script's {len(choices)} choices sum to {total:.9g}; make it 1"
+        )
+    return [choice for choice in choices if choice.probability > 0]
+
+
+def _merged(first: Choice, second: Choice) -> Choice:
+    return replace(first, probability=first.probability + second.probability)
+
+
+def _sample(mixture: Mapping[tuple[int, ...], Choice], rng: random.Random) -> tuple[int, ...]:
+    weights = [choice.probability for choice in mixture.values()]
+    return rng.choices(list(mixture), weights)[0]
+
+
+def _logprobs(token_ids: tuple[int, ...], mixture: Mapping[tuple[int, ...], Choice]) -> tuple[float, ...]:
+    """Each token's log-probability given those before it: the mass that has it over the mass so far."""
+    agreeing = [(_common_length(token_ids, ids), choice.probability) for ids, choice in mixture.items()]
+    forks = {length for length, _ in agreeing}
+    mass = math.fsum(probability for _, probability in agreeing)
+    logprobs: list[float] = []
+    for position in range(len(token_ids)):
+        if position not in forks:
+            logprobs.append(0.0)
+            continue
+        left = math.fsum(probability for length, probability in agreeing if length > position)
+        logprobs.append(math.log(left / mass))
+        mass = left
+    return tuple(logprobs)
+
+
+def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
+    pairs = zip(left, right, strict=False)  # the shorter one ends the comparison
+    return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
+
+
+def _with_call_ids(message: Message, request: CompletionRequest) -> Message:
+    """Name the calls by where they stand, so that the same request gives the same ids."""
+    calls = tuple(
+        replace(tool_call, id=f"call_{request.seed}_{len(request.messages)}_{index}")
+        for index, tool_call in enumerate(message.tool_calls)
+    )
+    return replace(message, tool_calls=calls)

@@ -1,0 +1,245 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import AutoTokenizer
+
+from environments.policy.renderer import EMBEDDED_TOKENIZER_DIR, MARKERS, Renderer
+from environments.trajectory import Message
+from tools.calls import ToolCall, ToolSpec
+from tools.errors import ConfigError
+
+RENDERER = Renderer.embedded()
+TERMINAL = ToolSpec(
+    name="terminal",
+    description="Run a command; prints what it wrote, e.g. “ä”.",
+    parameters={"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+)
+
+texts = st.lists(
+    st.one_of(
+        st.text(max_size=12),
+        st.sampled_from(
+            [*MARKERS, " ", "\n", "\n\n", "  x", "ls -la", "naïve 数", "👩‍💻", '{"a": 1}', "assistant"]
+        ),
+    ),
+    max_size=6,
+).map("".join)
+calls = st.builds(ToolCall, id=st.just("c"), name=texts, arguments=texts)
+assistants = st.builds(
+    Message,
+    role=st.just("assistant"),
+    content=texts,
+    reasoning=st.one_of(st.none(), texts.filter(bool)),
+    tool_calls=st.lists(calls, max_size=3).map(tuple),
+)
+others = st.builds(Message, role=st.sampled_from(["user", "tool"]), content=texts)
+tool_sets = st.sampled_from([(), (TERMINAL,)])
+
+
+def byte_tokenizer(*added):
+    """A foreign tokenizer: one token per byte, and `added` tokens that are not special."""
+    tokenizer = Tokenizer(BPE(vocab={c: i for i, c in enumerate(sorted(ByteLevel.alphabet()))}, merges=[]))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in added])
+    return tokenizer
+
+
+def plain_text(ids, renderer=RENDERER):
+    return renderer.decode(ids)
+
+
+@given(
+    system=st.one_of(st.none(), texts),
+    turns=st.lists(st.tuples(st.lists(others, max_size=2), assistants), min_size=1, max_size=6),
+    tools=tool_sets,
+)
+def test_each_prompt_starts_with_the_prompt_and_the_sampled_tokens_before_it(system, turns, tools):
+    messages = [] if system is None else [Message(role="system", content=system)]
+    held = ()
+    for before, sampled in turns:
+        messages += before
+        prompt = RENDERER.prompt_ids(messages, tools)
+        assert prompt[: len(held)] == held
+        held = prompt + RENDERER.completion_ids(sampled)
+        messages.append(sampled)
+
+
+@given(message=assistants, tools=tool_sets)
+def test_a_renderer_that_rendered_before_gives_the_ids_of_a_fresh_one(message, tools):
+    messages = [Message(role="user", content="go"), message]
+    RENDERER.prompt_ids(messages, tools)
+    assert RENDERER.prompt_ids(messages, tools) == Renderer.embedded().prompt_ids(messages, tools)
+
+
+@given(message=st.one_of(assistants, others))
+def test_text_never_becomes_a_control_token(message):
+    same_shape = Message(
+        role=message.role,
+        content=message.content and "x",
+        reasoning=message.reasoning and "x",
+        tool_calls=tuple(ToolCall(id="c", name="x", arguments="x") for _ in message.tool_calls),
+    )
+    assert control_tokens([message]) == control_tokens([same_shape])
+
+
+def control_tokens(messages):
+    return [token_id for token_id in RENDERER.prompt_ids(messages, ()) if token_id < len(MARKERS)]
+
+
+@given(message=assistants)
+def test_parsing_gives_back_the_message_that_was_rendered(message):
+    numbered = tuple(
+        ToolCall(id=f"call_{index}", name=call.name, arguments=call.arguments)
+        for index, call in enumerate(message.tool_calls)
+    )
+    parsed = RENDERER.parse(RENDERER.completion_ids(message))
+    assert parsed == Message(
+        role="assistant", content=message.content, reasoning=message.reasoning, tool_calls=numbered
+    )
+
+
+@given(message=assistants, data=st.data())
+def test_parsing_a_cut_message_never_invents_a_call(message, data):
+    ids = RENDERER.completion_ids(message)
+    cut = ids[: data.draw(st.integers(0, len(ids)))]
+    kept = [(call.name, call.arguments) for call in RENDERER.parse(cut).tool_calls]
+    assert kept == [(call.name, call.arguments) for call in message.tool_calls][: len(kept)]
+
+
+@given(content=texts, data=st.data())
+def test_text_cut_between_tokens_encodes_to_the_tokens_before_the_cut(content, data):
+    ids = RENDERER.completion_ids(Message(role="assistant", content=content), stopped=False)
+    cut = ids[: data.draw(st.integers(0, len(ids)))]
+    text = RENDERER.parse(cut).content
+    if content.startswith(text):  # the cut is not inside a character
+        assert RENDERER.completion_ids(Message(role="assistant", content=text), stopped=False) == cut
+
+
+@given(message=assistants, tools=tool_sets)
+def test_the_decoded_prompt_is_what_the_chat_template_writes(message, tools):
+    messages = [
+        Message(role="system", content="Be brief."),
+        Message(role="user", content="How many?"),
+        message,
+        Message(role="tool", content="3", tool_call_id="c"),
+    ]
+    template = hugging_face_tokenizer().apply_chat_template(
+        [spoken.to_openai() for spoken in messages],
+        tools=[tool.to_openai() for tool in tools] or None,
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    assert RENDERER.decode(RENDERER.prompt_ids(messages, tools)) == template
+
+
+_loaded = []
+
+
+def hugging_face_tokenizer():
+    if not _loaded:
+        _loaded.append(AutoTokenizer.from_pretrained(str(EMBEDDED_TOKENIZER_DIR), local_files_only=True))
+    return _loaded[0]
+
+
+@given(content=texts)
+def test_decoding_gives_back_the_text(content):
+    ids = RENDERER.completion_ids(Message(role="assistant", content=content), stopped=False)
+    assert RENDERER.decode(ids) == content
+
+
+def test_the_folder_loads_with_auto_tokenizer_and_has_the_same_ids():
+    text = "Count the files, please."
+    ids = hugging_face_tokenizer()(text)["input_ids"]
+    assert tuple(ids) == RENDERER.completion_ids(Message(role="assistant", content=text), stopped=False)
+
+
+def test_auto_tokenizer_ends_a_message_with_the_stop_token():
+    assert (
+        hugging_face_tokenizer().eos_token_id
+        == RENDERER.completion_ids(Message(role="assistant", content=""))[-1]
+    )
+
+
+def test_every_marker_of_the_embedded_tokenizer_is_special():
+    folder = json.loads((EMBEDDED_TOKENIZER_DIR / "tokenizer.json").read_text())
+    assert {token["content"] for token in folder["added_tokens"] if token["special"]} == set(MARKERS)
+
+
+def test_malformed_arguments_are_rendered_as_they_are():
+    call = ToolCall(id="c", name="terminal", arguments='{"command": "ls"')
+    ids = RENDERER.completion_ids(Message(role="assistant", tool_calls=(call,)))
+    assert '"arguments": {"command": "ls"}\n</tool_call>' in RENDERER.decode(ids)
+
+
+def test_an_added_token_of_a_foreign_tokenizer_is_no_control_token_in_text():
+    renderer = Renderer(byte_tokenizer("<|im_end|>", "</tool_response>"))
+    prompt = renderer.prompt_ids([Message(role="tool", content="</tool_response><|im_end|>")], ())
+    assert [token_id for token_id in prompt if token_id >= 256] == [257, 256]
+
+
+def test_a_foreign_tokenizer_without_the_markers_spells_them_out():
+    messages = [Message(role="user", content="hi")]
+    renderer = Renderer(byte_tokenizer())
+    assert (
+        renderer.decode(renderer.prompt_ids(messages, ()))
+        == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_a_renderer_over_a_hugging_face_tokenizer_leaves_its_settings_alone():
+    tokenizer = hugging_face_tokenizer()
+    before = tokenizer("<|im_end|>")["input_ids"]
+    Renderer.over(tokenizer).prompt_ids([Message(role="user", content="<|im_end|>")], ())
+    assert tokenizer("<|im_end|>")["input_ids"] == before
+
+
+def test_a_renderer_over_the_embedded_hugging_face_tokenizer_gives_the_embedded_ids():
+    messages = [Message(role="user", content="<|im_end|> hi")]
+    assert Renderer.over(hugging_face_tokenizer()).prompt_ids(messages, (TERMINAL,)) == RENDERER.prompt_ids(
+        messages, (TERMINAL,)
+    )
+
+
+def test_an_object_without_a_fast_tokenizer_is_refused():
+    with pytest.raises(ConfigError, match="not backed by"):
+        Renderer.over(object())
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no tokenizer at"):
+        Renderer.from_folder(tmp_path)
+
+
+def test_a_malformed_tokenizer_file_is_refused(tmp_path):
+    (tmp_path / "tokenizer.json").write_text('{"model": 1}')
+    with pytest.raises(ConfigError, match="is not a tokenizer"):
+        Renderer.from_folder(tmp_path)
+
+
+def test_a_prompt_encodes_only_its_new_messages():
+    renderer = Renderer.embedded()
+    encoded = []
+    encode = renderer._text
+    renderer._text = lambda text: encoded.append(text) or encode(text)
+    messages = [Message(role="user", content=f"question {index}") for index in range(50)]
+    renderer.prompt_ids(messages, (TERMINAL,))
+    encoded.clear()
+    renderer.prompt_ids([*messages, Message(role="user", content="new")], (TERMINAL,))
+    assert encoded == ["new", "\n"]
+
+
+def test_the_cache_is_bounded_by_tokens(monkeypatch):
+    monkeypatch.setattr("environments.policy.renderer._CACHED_TOKENS", 200)
+    renderer = Renderer.embedded()
+    messages = [Message(role="user", content=f"question {index}") for index in range(500)]
+    ids = renderer.prompt_ids(messages, ())
+    held = sum(len(entry) + 1 for entry in renderer._cache._entries.values())
+    assert ids == RENDERER.prompt_ids(messages, ())
+    assert held <= 200

@@ -1,0 +1,190 @@
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.policy.base import CompletionRequest
+from environments.policy.renderer import Renderer
+from environments.policy.scripted import Choice, ScriptedPolicy, call, generic_script, say
+from environments.trajectory import Message
+from tools.calls import ToolSpec
+from tools.errors import ConfigError
+
+RENDERER = Renderer.embedded()
+USER = Message(role="user", content="Count the files.")
+TERMINAL = ToolSpec(
+    name="terminal",
+    description="Run a command.",
+    parameters={"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+)
+
+
+def policy(*mixture, skill=1.0):
+    choices = [Choice(probability=probability, message=message) for probability, message in mixture]
+    return ScriptedPolicy(lambda messages, tools, skill: choices, skill=skill, renderer=RENDERER)
+
+
+def request(seed=0, max_tokens=1024, messages=(USER,)):
+    return CompletionRequest(messages=messages, tools=(TERMINAL,), seed=seed, max_tokens=max_tokens)
+
+
+messages = st.one_of(
+    st.text(max_size=20).map(say),
+    st.builds(
+        call, st.sampled_from(["terminal", "read_file"]), st.text(max_size=20), content=st.text(max_size=5)
+    ),
+    st.sampled_from([say("the answer is 1"), say("the answer is 12"), say("the answer")]),
+)
+mixtures = st.lists(st.tuples(st.floats(0.01, 1), messages), min_size=1, max_size=6).map(
+    lambda weighted: [(weight / math.fsum(w for w, _ in weighted), message) for weight, message in weighted]
+)
+
+
+@given(mixture=mixtures, seed=st.integers(0, 1000))
+async def test_logprobs_sum_to_the_log_of_the_probability_of_what_was_sampled(mixture, seed):
+    completion = await policy(*mixture).complete(request(seed))
+    same = [p for p, message in mixture if RENDERER.completion_ids(message) == completion.token_ids]
+    assert math.fsum(completion.logprobs) == pytest.approx(math.log(math.fsum(same)), abs=1e-12)
+
+
+@given(mixture=mixtures, seed=st.integers(0, 1000), max_tokens=st.integers(1, 12))
+async def test_logprobs_of_a_cut_message_sum_to_the_mass_that_begins_like_it(mixture, seed, max_tokens):
+    completion = await policy(*mixture).complete(request(seed, max_tokens))
+    ids = completion.token_ids
+    same = [p for p, message in mixture if RENDERER.completion_ids(message)[: len(ids)] == ids]
+    assert math.fsum(completion.logprobs) == pytest.approx(math.log(math.fsum(same)), abs=1e-12)
+
+
+@given(mixture=mixtures, seed=st.integers(0, 1000))
+async def test_there_is_one_logprob_per_token_and_none_is_positive(mixture, seed):
+    completion = await policy(*mixture).complete(request(seed))
+    assert len(completion.logprobs) == len(completion.token_ids)
+    assert max(completion.logprobs) <= 0
+
+
+async def test_messages_are_sampled_as_often_as_the_script_says():
+    sampler = policy((0.25, say("yes")), (0.75, say("no")))
+    said = Counter([(await sampler.complete(request(seed))).message.content for seed in range(2000)])
+    assert said["yes"] / 2000 == pytest.approx(0.25, abs=0.04)
+
+
+async def test_messages_with_equal_tokens_count_as_one():
+    completion = await policy((0.5, say("yes")), (0.5, say("yes"))).complete(request())
+    assert set(completion.logprobs) == {0.0}
+
+
+async def test_equal_requests_give_equal_completions():
+    sampler = policy((0.5, say("yes")), (0.5, call("terminal", {"command": "ls"})))
+    assert await sampler.complete(request(7)) == await sampler.complete(request(7))
+
+
+async def test_the_turns_of_one_rollout_are_sampled_independently():
+    sampler = policy((0.5, say("yes")), (0.5, say("no")))
+    conversations = [(USER,) * length for length in range(1, 40)]
+    said = {(await sampler.complete(request(3, messages=spoken))).message.content for spoken in conversations}
+    assert said == {"yes", "no"}
+
+
+async def test_a_choice_of_probability_zero_is_never_sampled():
+    sampler = policy((1.0, say("yes")), (0.0, say("no")))
+    said = {(await sampler.complete(request(seed))).message.content for seed in range(50)}
+    assert said == {"yes"}
+
+
+async def test_a_cut_message_has_no_stop_token_and_says_length():
+    completion = await policy((1.0, say("one two three four five"))).complete(request(max_tokens=2))
+    assert completion.finish_reason == "length"
+    assert RENDERER.decode(completion.token_ids) == completion.message.content
+
+
+async def test_a_message_that_just_fits_is_not_cut():
+    length = len(RENDERER.completion_ids(say("one two")))
+    completion = await policy((1.0, say("one two"))).complete(request(max_tokens=length))
+    assert completion.finish_reason == "stop"
+
+
+async def test_a_cut_call_is_not_a_call():
+    completion = await policy((1.0, call("terminal", {"command": "ls"}))).complete(request(max_tokens=4))
+    assert completion.message.tool_calls == ()
+
+
+async def test_a_message_with_calls_finishes_with_tool_calls():
+    completion = await policy((1.0, call("terminal", {"command": "ls"}))).complete(request())
+    assert completion.finish_reason == "tool_calls"
+
+
+async def test_call_ids_differ_between_the_turns_of_a_rollout():
+    sampler = policy((1.0, call("terminal", {"command": "ls"})))
+    first = await sampler.complete(request())
+    second = await sampler.complete(request(messages=(USER, first.message)))
+    assert first.message.tool_calls[0].id != second.message.tool_calls[0].id
+
+
+async def test_the_next_prompt_starts_with_what_was_seen_and_sampled():
+    sampler = policy((1.0, call("terminal", '{"command": "ls', content="Let me look.")))
+    first = await sampler.complete(request())
+    answer = Message(role="tool", content="<|im_end|> a b", tool_call_id=first.message.tool_calls[0].id)
+    second = await sampler.complete(request(messages=(USER, first.message, answer)))
+    held = first.prompt_ids + first.token_ids
+    assert second.prompt_ids[: len(held)] == held
+
+
+@pytest.mark.parametrize("probabilities", [(0.5, 0.4), (), (1.5, -0.5), (math.nan,), (0.0,)])
+async def test_a_mixture_that_is_no_distribution_is_refused(probabilities):
+    mixture = [(probability, say(str(index))) for index, probability in enumerate(probabilities)]
+    with pytest.raises(ConfigError, match="probabilit"):
+        await policy(*mixture).complete(request())
+
+
+async def test_a_script_may_only_write_assistant_messages():
+    with pytest.raises(ConfigError, match="'user'"):
+        await policy((1.0, USER)).complete(request())
+
+
+def test_a_skill_outside_zero_to_one_is_refused():
+    with pytest.raises(ConfigError, match=r"skill is 1\.5"):
+        policy((1.0, say("yes")), skill=1.5)
+
+
+def test_the_name_says_the_skill():
+    assert policy((1.0, say("yes")), skill=0.6).name == "scripted:0.6"
+
+
+@pytest.mark.parametrize("skill", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("turns", range(5))
+async def test_the_generic_agent_always_has_something_to_say(skill, turns):
+    spoken = (USER, *[call("terminal", "{}")] * turns)
+    agent = ScriptedPolicy(generic_script, skill=skill, renderer=RENDERER)
+    completion = await agent.complete(request(messages=spoken))
+    assert completion.token_ids
+
+
+def test_the_generic_agent_starts_with_a_tool():
+    mixture = generic_script([USER], [TERMINAL], 0.6)
+    assert math.fsum(choice.probability for choice in mixture if choice.message.tool_calls) == pytest.approx(
+        1
+    )
+
+
+def test_a_flawless_generic_agent_sends_only_well_formed_calls():
+    mixture = generic_script([USER], [TERMINAL], 1.0)
+    likely = [choice.message for choice in mixture if choice.probability > 0]
+    assert likely == [call("terminal", {"command": "example"})]
+
+
+def test_a_clumsy_generic_agent_sends_broken_json():
+    mixture = generic_script([USER], [TERMINAL], 0.0)
+    assert '{"command": "example",' in [
+        c.message.tool_calls[0].arguments for c in mixture if c.message.tool_calls
+    ]
+
+
+def test_the_generic_agent_without_tools_only_talks():
+    assert [choice.message.tool_calls for choice in generic_script([USER], [], 0.5)] == [()]
+
+
+def test_the_generic_agent_comes_to_an_end():
+    spoken = [USER, *[call("terminal", "{}")] * 3]
+    assert [choice.message.tool_calls for choice in generic_script(spoken, [TERMINAL], 0.5)] == [()]

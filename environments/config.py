@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from atroposlib.envs.base import BaseEnvConfig
+from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
 from pydantic import ConfigDict, Field
 
 EMBEDDED_TOKENIZER = "embedded"
@@ -24,13 +24,42 @@ class AgentEnvConfig(BaseEnvConfig):
     total_steps: int = Field(
         default=-1,
         ge=-1,
-        description="process: groups to roll out, going round the items again when there are fewer; -1: every "
-        "item once. serve: trainer steps; -1: what the trainer says.",
+        description="process: groups to roll out, going round the items again when there are fewer; -1: "
+        "every item once. serve: trainer steps; -1: what the trainer says.",
     )
     max_token_length: int = Field(
         default=32768, ge=16, description="Tokens one training row may have; a rollout stops before it."
     )
     include_messages: bool = Field(default=True, description="Send messages with the tokens.")
+
+    # Atropos' own numbers, unchanged but for the bounds that they lack.
+    max_num_workers: int = Field(
+        default=-1, ge=-1, description="serve: groups at once; -1: as many as max_num_workers_per_node."
+    )
+    max_eval_workers: int = Field(default=16, ge=1, description="serve: evaluation workers.")
+    max_num_workers_per_node: int = Field(default=8, ge=1, description="serve: groups at once per server.")
+    steps_per_eval: int = Field(default=100, ge=0, description="serve: trainer steps between evaluations.")
+    eval_limit_ratio: float = Field(
+        default=0.5, ge=0, le=1, description="serve: share of the workers that train during an evaluation."
+    )
+    inference_weight: float = Field(
+        default=1.0, ge=-1, description="serve: this environment's share of inference; -1: not managed."
+    )
+    batch_size: int = Field(default=-1, ge=-1, description="serve: batch size; -1: what the trainer says.")
+    max_batches_offpolicy: int = Field(default=3, ge=1, description="serve: batches that may wait.")
+    num_rollouts_to_keep: int = Field(default=32, ge=0, description="Rollouts that wandb shows.")
+    num_rollouts_per_group_for_logging: int = Field(
+        default=1, ge=-1, description="Rollouts of a group that wandb shows; -1: all."
+    )
+    min_items_sent_before_logging: int = Field(
+        default=2, ge=0, description="serve: groups sent before wandb logs again; 0: every time."
+    )
+    min_batch_allocation: float | None = Field(
+        default=None, ge=0, le=1, description="serve: share of a batch that this environment must fill."
+    )
+    worker_timeout: float = Field(
+        default=600, ge=-1, description="serve: seconds for one group; -1: no limit."
+    )
 
     # Items.
     dataset_name: str | None = Field(default=None, description="Hugging Face hub dataset.")
@@ -44,7 +73,9 @@ class AgentEnvConfig(BaseEnvConfig):
     max_turns: int = Field(default=10, ge=1, le=10_000, description="Model calls per rollout.")
     max_tokens_per_turn: int = Field(default=1024, ge=1, description="Tokens one model call may sample.")
     token_budget: int = Field(default=16_384, ge=1, description="Tokens one rollout may sample in all.")
-    rollout_timeout_s: float = Field(default=300.0, gt=0, description="Wall clock of one rollout, tools included.")
+    rollout_timeout_s: float = Field(
+        default=300.0, gt=0, description="Wall clock of one rollout, tools included."
+    )
     min_group_size: int = Field(
         default=2, ge=1, description="Siblings that must survive; a smaller group is recorded as failed."
     )
@@ -56,8 +87,12 @@ class AgentEnvConfig(BaseEnvConfig):
     )
     temperature: float = Field(default=1.0, ge=0, le=2, description="Sampling temperature of a model server.")
     top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling of a model server.")
-    request_timeout_s: float = Field(default=120.0, gt=0, description="Wall clock of one request to the server.")
-    request_tries: int = Field(default=4, ge=1, le=20, description="Requests per model call before it is lost.")
+    request_timeout_s: float = Field(
+        default=120.0, gt=0, description="Wall clock of one request to the server."
+    )
+    request_tries: int = Field(
+        default=4, ge=1, le=20, description="Requests per model call before it is lost."
+    )
 
     # Tools and sandbox.
     enabled_toolsets: list[str] | None = Field(
@@ -78,7 +113,8 @@ class AgentEnvConfig(BaseEnvConfig):
     # Reward and credit.
     score_aggregation: Literal["sum", "mean", "outcome"] = Field(
         default="sum",
-        description="A trajectory's scalar: outcome plus the sum, plus the mean, of its turn rewards, or outcome alone.",
+        description="A trajectory's scalar: outcome plus the sum, or plus the mean, of its turn rewards, or "
+        "the outcome alone.",
     )
     estimator: str | None = Field(
         default=None,
@@ -88,4 +124,23 @@ class AgentEnvConfig(BaseEnvConfig):
 
     # Evaluation.
     eval_rollouts: int = Field(default=4, ge=1, le=1024, description="Rollouts per evaluation item.")
-    pass_score: float = Field(default=1.0, description="Score from which a rollout counts as passed.")
+    pass_score: float = Field(
+        default=1.0, allow_inf_nan=False, description="Score from which a rollout counts as passed."
+    )
+
+
+class ServerConfig(APIServerConfig):
+    """One OpenAI-compatible model server; without a `base_url` the scripted agent plays."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    base_url: str | None = Field(
+        default="",
+        description="Base URL of an OpenAI-compatible server, for example http://localhost:8000/v1.",
+    )
+    api_key: str | None = Field(
+        default="none", description="API key of the server; its client refuses an empty one."
+    )
+    health_check: bool = Field(
+        default=False, description="Atropos' health check: it samples a real completion every second."
+    )

@@ -1,5 +1,6 @@
 """Dataset items: from the Hugging Face hub, or from a local .jsonl, .json or .parquet file."""
 
+import hashlib
 import json
 import logging
 import ssl
@@ -10,7 +11,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import datasets as hf_datasets
 import datasets.config as hf_config
@@ -78,15 +79,18 @@ def load_items(
     return items
 
 
-def item_id(item: Mapping[str, Any], index: int, id_fields: Sequence[str] = ID_FIELDS) -> str:
-    """The name an item keeps across runs: the first id field that it has, else its position."""
-    for field in id_fields:
-        if item.get(field) is not None:
-            return str(item[field])
-    return str(index)
+def item_id(item: Any, id_fields: Sequence[str] = ID_FIELDS) -> str:
+    """The name an item keeps across runs, whatever its position: its first id field, else its content."""
+    if isinstance(item, Mapping):
+        fields = cast(Mapping[str, Any], item)
+        for field in id_fields:
+            if fields.get(field) is not None:
+                return str(fields[field])
+    content = json.dumps(item, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def item_ids(items: Sequence[Mapping[str, Any]], id_fields: Sequence[str] = ID_FIELDS) -> list[str]:
+def item_ids(items: Sequence[Any], id_fields: Sequence[str] = ID_FIELDS) -> list[str]:
     """`item_id` of every item.
 
     Raises:
@@ -94,11 +98,11 @@ def item_ids(items: Sequence[Mapping[str, Any]], id_fields: Sequence[str] = ID_F
     """
     first: dict[str, int] = {}
     for index, item in enumerate(items):
-        identity = item_id(item, index, id_fields)
+        identity = item_id(item, id_fields)
         if identity in first:
             raise DatasetError(
-                f"items {first[identity] + 1} and {index + 1} have the same id {identity!r}; ids come from "
-                f"the first of {list(id_fields)} that an item has, and must differ"
+                f"items {first[identity] + 1} and {index + 1} have the same id {identity!r}; an id is the "
+                f"first of {list(id_fields)} that an item has, or else its content, and must differ"
             )
         first[identity] = index
     return list(first)

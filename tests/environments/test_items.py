@@ -216,11 +216,18 @@ def test_a_hub_that_does_not_know_the_dataset_is_quoted(hub_answering_404, tmp_p
         ({"item_id": "i", "task_id": "t", "id": 3}, "i"),
         ({"task_id": "t", "id": 3}, "t"),
         ({"task_id": None, "id": 0}, "0"),
-        ({"text": "x"}, "5"),
     ],
 )
-def test_an_item_is_named_by_its_first_id_field_or_its_position(item, identity):
-    assert item_id(item, 5) == identity
+def test_an_item_is_named_by_its_first_id_field(item, identity):
+    assert item_id(item) == identity
+
+
+def test_an_item_without_an_id_field_is_named_by_its_content():
+    assert item_id({"a": 1, "b": [2]}) == item_id({"b": [2], "a": 1}) != item_id({"a": 1, "b": [3]})
+
+
+def test_an_item_may_be_plain_text():
+    assert item_id("one") != item_id("two")
 
 
 def test_two_items_with_one_id_are_refused():
@@ -229,4 +236,4 @@ def test_two_items_with_one_id_are_refused():
 
 
 def test_ids_keep_the_order_of_the_items():
-    assert item_ids([{"id": "b"}, {}, {"id": "a"}]) == ["b", "1", "a"]
+    assert item_ids([{"id": "b"}, {"id": 1}, {"id": "a"}]) == ["b", "1", "a"]

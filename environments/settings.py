@@ -1,0 +1,262 @@
+"""Settings from the command line and from YAML: CLI over YAML over class defaults, errors in one line."""
+
+import difflib
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from environments.config import AgentEnvConfig, ServerConfig
+from tools.errors import ConfigError
+
+NAMESPACES = ("env", "openai")
+BARE = True
+"""The value of a flag that stands alone."""
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """Values that one place gives for the two namespaces."""
+
+    env: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    openai: Mapping[str, Any] | Sequence[Mapping[str, Any]] = field(default_factory=dict[str, Any])
+    """One server, or a list of them (only in YAML)."""
+    origin: str = ""
+    """The YAML file; empty for the command line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What an environment is constructed with."""
+
+    env: AgentEnvConfig
+    servers: list[Any]
+    """Atropos server configs; one without a `base_url` stands for the scripted agent."""
+
+
+def split_overrides(args: Sequence[str]) -> tuple[Overrides, list[str]]:
+    """Take the dotted flags out of a command line; what is left keeps its order.
+
+    `--env.name value`, `--env.name=value` and a bare `--env.name` (true) are understood; a value that
+    itself starts with `--` needs the `=`. The last of two equal flags wins. Values stay text.
+
+    Raises:
+        ConfigError: a dotted flag of another namespace.
+    """
+    found: dict[str, dict[str, Any]] = {namespace: {} for namespace in NAMESPACES}
+    rest: list[str] = []
+    position = 0
+    while position < len(args):
+        flag, equals, value = args[position].partition("=")
+        namespace, dot, name = flag.removeprefix("--").partition(".")
+        position += 1
+        if not (flag.startswith("--") and dot and namespace.isidentifier()):
+            rest.append(args[position - 1])
+        elif namespace not in found:
+            raise ConfigError(f"no option {flag}; settings are --env.NAME and --openai.NAME")
+        elif equals:
+            found[namespace][name] = value
+        elif position < len(args) and not args[position].startswith("--"):
+            found[namespace][name] = args[position]
+            position += 1
+        else:
+            found[namespace][name] = BARE
+    return Overrides(env=found["env"], openai=found["openai"]), rest
+
+
+def read_yaml(path: Path) -> Overrides:
+    """The mappings `env:` and `openai:` (or a list of servers) of a settings file.
+
+    Atropos' top-level `slurm` and `testing` may stand there when they are off.
+
+    Raises:
+        ConfigError: unreadable, not YAML, or of another shape.
+    """
+    try:
+        content: object = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read --config {path}: {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from None
+    top = _mapping({} if content is None else content, str(path))
+    for key, value in top.items():
+        if key in {"slurm", "testing"}:
+            refuse_atropos_switch(key, value)
+        elif key not in NAMESPACES:
+            raise ConfigError(f"no section {key!r} in {path}{_nearest(key, NAMESPACES)}")
+    return Overrides(
+        env=_mapping(top.get("env") or {}, f"env in {path}"),
+        openai=_one_or_many(top.get("openai") or {}, path),
+        origin=str(path),
+    )
+
+
+def refuse_atropos_switch(name: str, value: object) -> None:
+    """Accept Atropos' `slurm` and `testing` when they are off, as its config files have them.
+
+    Raises:
+        ConfigError: the switch is on.
+    """
+    if str(value).lower() in {"false", "none", "0", "no", "off"}:
+        return
+    instead = {
+        "slurm": "Turnwise starts no model servers; name them with --openai.base_url or in --config",
+        "testing": "the scripted agent plays when no --openai.base_url is given",
+    }
+    raise ConfigError(f"Atropos' {name!r} is not supported: {instead[name]}")
+
+
+def merge_settings(
+    defaults: tuple[BaseModel, Any], file: Overrides | None, command_line: Overrides
+) -> Settings:
+    """Command line over file over the defaults that `config_init` gave.
+
+    Args:
+        defaults: the environment's config, and its server config or configs.
+        file: what `read_yaml` gave.
+        command_line: what `split_overrides` gave.
+
+    Raises:
+        ConfigError: an unknown name, a value of the wrong kind or out of range.
+    """
+    config, servers = defaults
+    file = file or Overrides()
+    env = _apply(cast(AgentEnvConfig, config), "env", (file.env, file.origin), (command_line.env, ""))
+    return Settings(env=env, servers=_servers(servers, file, cast(Mapping[str, Any], command_line.openai)))
+
+
+def flag_rows(config: BaseModel, namespace: str) -> list[tuple[str, str]]:
+    """Every flag of a config with what it says, its default and its bounds, for `--help`.
+
+    The config's own fields come before those of the classes that it extends.
+    """
+    order = {name: depth for depth, name in enumerate(_own_fields_first(type(config)))}
+    names = sorted(type(config).model_fields, key=order.__getitem__)
+    return [
+        (f"--{namespace}.{name}", _flag_help(type(config).model_fields[name], getattr(config, name)))
+        for name in names
+    ]
+
+
+def _one_or_many(value: object, path: Path) -> dict[str, Any] | list[dict[str, Any]]:
+    if isinstance(value, list):
+        return [_mapping(server, f"a server of openai in {path}") for server in cast(list[object], value)]
+    return _mapping(value, f"openai in {path}")
+
+
+def _servers(defaults: Any, file: Overrides, flags: Mapping[str, Any]) -> list[Any]:
+    known = list(cast(list[Any], defaults)) if isinstance(defaults, list) else [defaults]
+    # Atropos' ServerBaseline stands for "no server given": it has no base_url to override.
+    known = [server for server in known if isinstance(server, BaseModel) and hasattr(server, "base_url")]
+    template = known[0] if known else ServerConfig()
+    layers: list[tuple[Any, Mapping[str, Any]]]
+    if not isinstance(file.openai, Mapping):
+        layers = [(template, given) for given in file.openai]
+    elif file.openai or len(known) <= 1:
+        layers = [(template, file.openai)]
+    else:
+        layers = [(server, {}) for server in known]
+    if len(layers) > 1 and "base_url" in flags:
+        raise ConfigError(
+            f"--openai.base_url names one server, but {len(layers)} are configured; give them in --config"
+        )
+    return [_with_key(_apply(base, "openai", (given, file.origin), (flags, ""))) for base, given in layers]
+
+
+def _with_key(server: Config) -> Config:
+    # Atropos' default "" makes the openai client refuse to start.
+    return server if getattr(server, "api_key", None) else server.model_copy(update={"api_key": "none"})
+
+
+def _apply(base: Config, namespace: str, *layers: tuple[Mapping[str, Any], str]) -> Config:
+    fields = type(base).model_fields
+    values = {name: getattr(base, name) for name in fields}
+    labels: dict[str, str] = {}
+    for given, origin in layers:
+        for name, value in given.items():
+            label = f"{namespace}.{name} in {origin}" if origin else f"--{namespace}.{name}"
+            if name not in fields:
+                prefix = f"{namespace}." if origin else f"--{namespace}."
+                raise ConfigError(f"no setting {label}{_nearest(name, fields, prefix)}")
+            labels[name] = label
+            values[name] = value if origin else _from_text(fields[name], value, label)
+    try:
+        return type(base)(**values)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, labels, namespace)) from None
+
+
+def _from_text(field: FieldInfo, value: Any, label: str) -> Any:
+    """A command-line value in a shape that pydantic can take further."""
+    kinds = {get_origin(kind) or kind for kind in _alternatives(field.annotation)}
+    if value is BARE:
+        if bool not in kinds:
+            raise ConfigError(f"{label} needs a value")
+        return True
+    if value == "None":
+        return None
+    if kinds & {list, tuple, set, dict}:
+        text = str(value).strip()
+        if text.startswith(("[", "{")) or dict in kinds:
+            try:
+                return json.loads(text)
+            except json.JSONDecodeError as error:
+                raise ConfigError(f"{label} is not valid JSON: {error.msg}, got {text!r}") from None
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return value
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in {Union, UnionType} else (annotation,)
+
+
+def _explain(error: ValidationError, labels: Mapping[str, str], namespace: str) -> str:
+    said: list[str] = []
+    for problem in error.errors(include_url=False):
+        what = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
+        if problem["loc"]:
+            name = str(problem["loc"][0])
+            label = labels.get(name, f"{namespace}.{name}")
+            said.append(f"{label} {what}, got {problem['input']!r}")
+        else:
+            said.append(what)
+    return "; ".join(" ".join(one.split()) for one in dict.fromkeys(said))
+
+
+def _nearest(name: str, known: Mapping[str, Any] | Sequence[str], prefix: str = "") -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {prefix}{close[0]}?"
+    return f"; choose one of {', '.join(sorted(known))}"
+
+
+def _mapping(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} must be a mapping of names to values, got {type(value).__name__}")
+    return {str(key): entry for key, entry in cast(dict[Any, Any], value).items()}
+
+
+def _own_fields_first(model: type[BaseModel]) -> list[str]:
+    own = [name for base in model.__mro__ for name in inspect.get_annotations(base)]
+    return list(dict.fromkeys(name for name in own if name in model.model_fields))
+
+
+def _flag_help(field: FieldInfo, default: Any) -> str:
+    notes = [f"default: {getattr(default, 'value', default)}"]
+    for alternative in _alternatives(field.annotation):
+        if get_origin(alternative) is Literal:
+            notes.append("one of " + ", ".join(map(str, get_args(alternative))))
+    for bound in field.metadata:
+        for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<")):
+            if getattr(bound, name, None) is not None:
+                notes.append(f"{sign} {getattr(bound, name)}")
+    return f"{field.description or ''} [{'; '.join(notes)}]".strip()

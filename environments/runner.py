@@ -1,0 +1,88 @@
+"""Many groups at once, in the order of their items, until they are done or a signal says stop."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TypeVar
+
+Key = TypeVar("Key")
+Result = TypeVar("Result")
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+async def run_groups(
+    keys: Iterable[Key],
+    run_group: Callable[[Key], Awaitable[Result]],
+    on_done: Callable[[Key, Result], Awaitable[None]],
+    *,
+    max_in_flight: int,
+) -> int:
+    """Run a group for every key and hand each result over as it ends.
+
+    Groups start in the order of the keys, at most `max_in_flight` of them at once; `keys` is read
+    only as far as groups start, so it may be endless. The first SIGINT or SIGTERM starts no new group
+    and cancels those in flight, while an `on_done` that has begun is waited for: what was finished is
+    kept. The second signal ends the process at once.
+
+    Returns:
+        0, or 128 + the signal's number, as a shell reports it.
+
+    Raises:
+        Exception: the first that `run_group` or `on_done` raised; the other groups are cancelled.
+    """
+    loop = asyncio.get_running_loop()
+    pool = asyncio.ensure_future(_pool(iter(keys), run_group, on_done, max_in_flight))
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        received.append(number)
+        # Back to the default, so that a second signal kills without a word from us.
+        for each in STOP_SIGNALS:
+            loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+        pool.cancel()
+
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        await pool
+    except asyncio.CancelledError:
+        if not received:
+            raise
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+    return 128 + received[0] if received else 0
+
+
+async def _pool(
+    keys: Iterator[Key],
+    run_group: Callable[[Key], Awaitable[Result]],
+    on_done: Callable[[Key, Result], Awaitable[None]],
+    max_in_flight: int,
+) -> None:
+    async def worker() -> None:
+        for key in keys:
+            result = await run_group(key)
+            await _to_the_end(on_done(key, result))
+
+    try:
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(max_in_flight):
+                workers.create_task(worker())
+    except BaseExceptionGroup as group:
+        # One error is what people can act on: the others followed from it.
+        raise group.exceptions[0] from None
+
+
+async def _to_the_end(work: Awaitable[None]) -> None:
+    """Wait for work that a cancellation must not cut in half."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise

@@ -1,0 +1,185 @@
+"""What a run came to: small statistics that grow with the groups' variety, not their number."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from environments.trajectory import CreditedGroup, Trajectory
+
+MAX_REASONS = 20
+"""Distinct texts that a tally keeps; later ones count as `other`."""
+SHOWN_TURNS = 12
+OTHER = "other"
+
+
+@dataclass(slots=True, kw_only=True)
+class Spread:
+    """Count, mean and range of numbers that are not kept."""
+
+    count: int = 0
+    total: float = 0.0
+    low: float = float("inf")
+    high: float = float("-inf")
+
+    def add(self, value: float) -> None:
+        """Take one more number in."""
+        self.count += 1
+        self.total += value
+        self.low = min(self.low, value)
+        self.high = max(self.high, value)
+
+    @property
+    def mean(self) -> float | None:
+        """`None` when there were no numbers: nothing is not zero."""
+        return self.total / self.count if self.count else None
+
+
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """Running totals of one run. Only `add` changes it."""
+
+    groups: Counter[str] = field(default_factory=Counter[str])
+    """By status: `ok`, `no_credit`, `failed`."""
+    reasons: Counter[str] = field(default_factory=Counter[str])
+    """Why groups were skipped or failed."""
+    failures: Counter[str] = field(default_factory=Counter[str])
+    """Why siblings were dropped."""
+    score: Spread = field(default_factory=Spread)
+    turns: Spread = field(default_factory=Spread)
+    turn_rewards: defaultdict[int, Spread] = field(default_factory=lambda: defaultdict[int, Spread](Spread))
+    """By turn index; a turn that was not scored is in none of them."""
+    components: defaultdict[str, Spread] = field(default_factory=lambda: defaultdict[str, Spread](Spread))
+    """Per named part of the turn rewards, its sum over a trajectory."""
+    stop_reasons: Counter[str] = field(default_factory=Counter[str])
+    tool_calls: int = 0
+    tool_errors: Counter[str] = field(default_factory=Counter[str])
+    exact_tokens: int = 0
+    """Sampled tokens whose ids came from the sampler."""
+    approximate_tokens: int = 0
+    """Sampled tokens whose ids were made from text."""
+
+    def add(self, credited: CreditedGroup) -> None:
+        """Take one finished group in."""
+        self.groups[credited.status] += 1
+        if credited.reason is not None:
+            _tally(self.reasons, f"{credited.status}: {credited.reason}")
+        for failure in credited.group.failures:
+            _tally(self.failures, failure.error)
+        for trajectory in credited.group.trajectories:
+            self._add_trajectory(trajectory)
+
+    @property
+    def done(self) -> int:
+        """Groups that ended, however."""
+        return self.groups.total()
+
+    def _add_trajectory(self, trajectory: Trajectory) -> None:
+        self.turns.add(len(trajectory.turns))
+        self.stop_reasons[trajectory.stop_reason.value] += 1
+        sampled = sum(turn.span.end - turn.span.start for turn in trajectory.turns)
+        if trajectory.exact:
+            self.exact_tokens += sampled
+        else:
+            self.approximate_tokens += sampled
+        for turn in trajectory.turns:
+            self.tool_calls += len(turn.tool_results)
+            self.tool_errors.update(result.error for result in turn.tool_results if result.error is not None)
+        rewards = trajectory.rewards
+        if rewards is None:
+            return
+        self.score.add(rewards.score)
+        for index, reward in enumerate(rewards.turns or ()):
+            if reward is not None:
+                self.turn_rewards[index].add(reward)
+        sums: Counter[str] = Counter()
+        for parts in rewards.turn_components:
+            sums.update(parts)
+        for name, value in sums.items():
+            self.components[name].add(value)
+
+
+def print_summary(console: Console, summary: Summary, *, path: str | None, wall_s: float) -> None:
+    """The table at the end of a run, then the path of the record on a line of its own."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in summary_rows(summary, wall_s=wall_s):
+        table.add_row(name, Text(text))
+    console.print(table)
+    if path is not None:
+        console.print(path, style="bold", highlight=False, soft_wrap=True, markup=False)
+
+
+def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
+    """The lines of a summary, name and text; a line with nothing to say is left out."""
+    indices = sorted(summary.turn_rewards)
+    shown = [f"{index + 1}: {_mean(summary.turn_rewards[index])}" for index in indices[:SHOWN_TURNS]]
+    if indices[SHOWN_TURNS:]:
+        rest = [summary.turn_rewards[index] for index in indices[SHOWN_TURNS:]]
+        later = sum(each.total for each in rest) / sum(each.count for each in rest)
+        shown.append(f"{indices[SHOWN_TURNS] + 1}+: {later:.3f}")
+    tokens = [
+        f"{count:,} {kind}"
+        for kind, count in (("exact", summary.exact_tokens), ("approximate", summary.approximate_tokens))
+        if count
+    ]
+    rows = [
+        ("groups", f"{summary.done}" + _counts(summary.groups, " (", ")")),
+        ("score", _range(summary.score)),
+        ("turns", _range(summary.turns)),
+        ("reward by turn", "  ".join(shown)),
+        (
+            "reward by part",
+            "  ".join(f"{name}: {_mean(part)}" for name, part in sorted(summary.components.items())),
+        ),
+        ("stop reasons", _counts(summary.stop_reasons)),
+        ("tool calls", f"{summary.tool_calls:,}"),
+        ("tool errors", _counts(summary.tool_errors) or "none"),
+        ("dropped rollouts", _lines(summary.failures) or "none"),
+        ("skipped groups", _lines(summary.reasons) or "none"),
+        ("tokens sampled", ", ".join(tokens)),
+        ("wall time", duration(wall_s)),
+    ]
+    return [(name, text) for name, text in rows if text]
+
+
+def duration(seconds: float) -> str:
+    """A length of time for people: `8.3 s`, `2:05 min`, `1:02:03 h`."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, whole = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{whole:02} h" if hours else f"{minutes}:{whole:02} min"
+
+
+def _tally(counter: Counter[str], text: str) -> None:
+    line = " ".join(text.split())[:160]
+    known = line in counter or len(counter) < MAX_REASONS
+    counter[line if known else OTHER] += 1
+
+
+def _mean(spread: Spread) -> str:
+    return "-" if spread.mean is None else f"{spread.mean:.3f}"
+
+
+def _range(spread: Spread) -> str:
+    if not spread.count:
+        return "-"
+    return f"mean {spread.mean:.3f}, min {spread.low:g}, max {spread.high:g}"
+
+
+def _counts(counter: Counter[str], before: str = "", after: str = "") -> str:
+    text = ", ".join(f"{name} {count}" for name, count in _most(counter))
+    return f"{before}{text}{after}" if text else ""
+
+
+def _lines(counter: Counter[str]) -> str:
+    return "\n".join(f"{count}x {text}" for text, count in _most(counter))
+
+
+def _most(counter: Counter[str]) -> Iterable[tuple[str, int]]:
+    return sorted(counter.items(), key=lambda entry: (-entry[1], entry[0]))

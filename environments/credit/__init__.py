@@ -2,6 +2,7 @@
 
 from environments.credit.anchored import gigpo
 from environments.credit.compare import CreditChange, TurnChange, credit_change
+from environments.credit.crediting import credited
 from environments.credit.gae import turn_gae
 from environments.credit.parameters import Param, Parameter, PerTurn
 from environments.credit.presets import PRESETS
@@ -30,6 +31,7 @@ __all__ = [
     "PerTurn",
     "TurnChange",
     "credit_change",
+    "credited",
     "describe",
     "estimate",
     "gigpo",

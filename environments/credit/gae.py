@@ -13,7 +13,7 @@ from tools.errors import CreditError
 @register_estimator(
     "turn_gae",
     formula="A[i,k] = d[k] + gamma lam A[i,k+1],  d[k] = r[i,k] + gamma V[i,k+1] - V[i,k]",
-    bias="none at gamma=lam=1, below it that of the critic; without values no baseline, so much variance",
+    bias="none at gamma=lam=1, below it that of the critic; without values there is no baseline",
     source="arXiv 1506.02438 over turns, reference mll-lab-nu/VAGEN (before its batch whitening)",
 )
 def turn_gae(

@@ -55,7 +55,7 @@ def grpo(
 @register_estimator(
     "rloo",
     formula="A[i,k] = S[i] - mean_{j≠i} S[j],  S the trajectory's score",
-    bias="none; more variance than turn_return, for a turn also carries what came before it",
+    bias="none; a turn also carries what came before it, which is only noise",
     source="arXiv 2402.14740",
 )
 def rloo(

@@ -1,0 +1,37 @@
+"""A group together with its advantages: what is recorded, delivered and credited again."""
+
+from collections.abc import Mapping
+
+from environments.credit.registry import describe, estimate, resolve
+from environments.trajectory import CreditedGroup, TrajectoryGroup
+
+NO_CREDIT = "every advantage is zero"
+
+
+def credited(
+    group: TrajectoryGroup,
+    estimator: str,
+    *,
+    policy: str,
+    preset: str | None = None,
+    params: Mapping[str, object] | None = None,
+) -> CreditedGroup:
+    """The group with its advantages and every parameter they were computed with.
+
+    Raises:
+        CreditError: as for `estimate`.
+    """
+    given = params or {}
+    advantages = tuple(tuple(row) for row in estimate(estimator, group, preset=preset, **given))
+    learns = any(value for row in advantages for value in row)
+    recorded = {p.name for p in describe(estimator).parameters if p.kind != "per_turn"}
+    used = resolve(estimator, preset=preset, **given)
+    return CreditedGroup(
+        group=group,
+        advantages=advantages,
+        policy=policy,
+        estimator=estimator,
+        estimator_params={name: value for name, value in used.items() if name in recorded},
+        status="ok" if learns else "no_credit",
+        reason=None if learns else NO_CREDIT,
+    )

@@ -1,0 +1,94 @@
+"""Unbiasedness as a fact: expected gradients over every possible group, against the true gradient."""
+
+import numpy as np
+import pytest
+
+from environments.credit import estimate
+from tests.benchmarks.credit_bias import Expectation, Market, a_policy, cosine, separate_streams
+
+UNBIASED = {
+    "loo_index": ("turn_return", {"baseline": "loo_index"}, 1.0),
+    "loo_total": ("turn_return", {"baseline": "loo_total"}, 1.0),
+    "group_mean": ("turn_return", {"baseline": "group_mean"}, None),
+    "no_baseline": ("turn_return", {"baseline": "none"}, 1.0),
+    "rloo": ("rloo", {}, 1.0),
+    "grpo_without_std": ("grpo", {"norm_by_std": False}, None),
+    "turn_gae": ("turn_gae", {}, 1.0),
+}
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=["two_turns", "three_turns"])
+def market(request):
+    return Market(request.param)
+
+
+def expected_gradient(market, size, logits, name, params):
+    return Expectation(market, size, lambda group: estimate(name, group, **params)).gradient(logits)
+
+
+def test_the_true_gradient_is_the_slope_of_the_value(market):
+    logits, step = a_policy(1), 1e-6
+    slopes = [
+        (market.value(logits + step * axis) - market.value(logits - step * axis)) / (2 * step)
+        for axis in np.eye(len(logits))
+    ]
+
+    assert market.gradient(logits) == pytest.approx(slopes, abs=1e-8)
+
+
+def test_the_policy_decides_when_to_stop(market):
+    assert len({len(session.steps) for session in market.sessions}) == len(market.sessions[-1].steps)
+    assert market.probabilities(a_policy(1)).sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("case", UNBIASED)
+def test_the_expected_gradient_points_along_the_true_one(market, case, seed, size):
+    name, params, _ = UNBIASED[case]
+    logits = a_policy(seed)
+
+    gradient = expected_gradient(market, size, logits, name, params)
+
+    assert cosine(gradient, market.gradient(logits)) > 1 - 1e-9
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("case", UNBIASED)
+def test_the_expected_gradient_has_the_length_that_the_bias_note_says(market, case, size):
+    name, params, scale = UNBIASED[case]
+    logits, shrunk = a_policy(), (size - 1) / size
+    true = market.gradient(logits)
+
+    gradient = expected_gradient(market, size, logits, name, params)
+
+    assert gradient == pytest.approx((shrunk if scale is None else scale) * true, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("grpo", {}),
+        ("gigpo", {"gamma": 1.0, "mode": "mean_std_norm"}),
+        ("mt_grpo", {}),
+        ("mt_grpo", {"segments": "per_turn"}),
+        ("process_supervision", {}),
+        ("progress", {}),
+    ],
+)
+def test_estimators_marked_as_biased_are(name, params):
+    market, logits = Market(3), a_policy()
+
+    assert cosine(expected_gradient(market, 2, logits, name, params), market.gradient(logits)) < 0.99
+
+
+def test_separately_normalised_streams_learn_to_chat_for_ever_where_turn_return_converts():
+    market = Market(3)
+    converts = np.array([session.outcome for session in market.sessions])
+
+    def conversion(weigh):
+        reached = Expectation(market, 2, weigh).learned(steps=400)
+        return market.probabilities(reached) @ converts
+
+    assert conversion(separate_streams) < 0.01
+    assert conversion(lambda group: estimate("turn_return", group)) > 0.25

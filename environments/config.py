@@ -68,6 +68,9 @@ class AgentEnvConfig(BaseEnvConfig):
     dataset_path: str | None = Field(default=None, description="Local .jsonl, .json or .parquet file.")
     max_items: int | None = Field(default=None, ge=1, description="Use only the first items.")
 
+    # The record.
+    fresh: bool = Field(default=False, description="process: empty the rollout JSONL instead of resuming it.")
+
     # Rollouts.
     seed: int = Field(default=0, ge=0, description="Seed of the whole run; each rollout derives its own.")
     max_turns: int = Field(default=10, ge=1, le=10_000, description="Model calls per rollout.")

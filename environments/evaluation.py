@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from environments.trajectory import Trajectory
+from environments.trajectory import Trajectory, TrajectoryGroup
 
 RESAMPLES = 2000
 
@@ -56,6 +56,17 @@ class Evaluation:
     dropped: int
     lost_items: int
     """Items of which no rollout was left."""
+
+
+def item_result(group: TrajectoryGroup, passed: Sequence[bool]) -> ItemResult:
+    """The numbers of one item's rollouts; `passed` is ordered like the trajectories."""
+    return ItemResult(
+        item_id=group.item_id,
+        scores=tuple(trajectory.score for trajectory in group.trajectories),
+        passed=tuple(passed),
+        turns=tuple(len(trajectory.turns) for trajectory in group.trajectories),
+        dropped=len(group.failures),
+    )
 
 
 def pass_at_k(rollouts: int, passed: int, k: int) -> float:
@@ -121,7 +132,7 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if value is not None}
 
 
-def sample_row(trajectory: Trajectory, *, passed: bool) -> dict[str, Any]:
+def sample_row(trajectory: Trajectory, passed: bool) -> dict[str, Any]:
     """One rollout as a line of `samples.jsonl`: messages, score and how it went."""
     rewards = trajectory.rewards
     return {

@@ -67,6 +67,10 @@ class Recorder:
             os.close(self._fd)
             raise
 
+    def holds(self, item_id: str, epoch: int) -> bool:
+        """Whether this group is finished and need not run again."""
+        return (item_id, epoch) in self.finished
+
     def append(self, credited: CreditedGroup) -> None:
         """Write one group and wait until it is on disk.
 

@@ -191,7 +191,7 @@ class CreditedGroup:
 
     group: TrajectoryGroup
     advantages: tuple[tuple[float, ...], ...]
-    """Ordered like the trajectories and their turns; empty when the group failed."""
+    """Ordered like the trajectories and their turns; all zero when the group failed."""
     policy: str
     estimator: str
     estimator_params: Mapping[str, Any] = field(default_factory=dict[str, Any])

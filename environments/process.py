@@ -1,0 +1,94 @@
+"""`process`: a plan of groups into one rollout JSONL, resuming what the file already holds."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from environments.progress import Progress
+from environments.recorder import Recorder
+from environments.runner import run_groups
+from environments.summary import print_summary
+from environments.trajectory import CreditedGroup
+from tools.errors import RecordError
+
+NOTHING_WRITTEN = 1
+"""Exit code of a run in which every group failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTask:
+    """One group to roll out."""
+
+    item: Any
+    item_id: str
+    epoch: int
+
+
+def plan(items: Sequence[Any], item_ids: Sequence[str], total: int) -> list[GroupTask]:
+    """The first `total` groups, going round the items as often as needed; -1: every item once."""
+    count = len(items) if total == -1 else total
+    rounds = (divmod(number, len(items)) for number in range(count))
+    return [
+        GroupTask(item=items[position], item_id=item_ids[position], epoch=epoch) for epoch, position in rounds
+    ]
+
+
+async def process(
+    tasks: Sequence[GroupTask],
+    run_group: Callable[[GroupTask], Awaitable[CreditedGroup]],
+    recorder: Recorder,
+    progress: Progress,
+    *,
+    max_in_flight: int,
+) -> int:
+    """Roll out the tasks that the record does not hold yet; a group is on disk before it counts as done.
+
+    Returns:
+        0; 130 or 143 when a signal ended the run; `NOTHING_WRITTEN` when every group failed.
+    """
+
+    async def record(_: GroupTask, credited: CreditedGroup) -> None:
+        await asyncio.to_thread(recorder.append, credited)
+        progress.group_done(credited)
+
+    left = [task for task in tasks if not recorder.holds(task.item_id, task.epoch)]
+    with progress:
+        code = await run_groups(left, run_group, record, max_in_flight=max_in_flight)
+    groups = progress.summary.groups
+    return code or (NOTHING_WRITTEN if groups.total() > 0 and groups.total() == groups["failed"] else 0)
+
+
+def refuse_other_run(recorder: Recorder, run: Mapping[str, str]) -> None:
+    """Refuse to mix two kinds of groups in one file.
+
+    Raises:
+        RecordError: the file's environment, policy or estimator is another.
+    """
+    before = recorder.origin or run
+    differ = [
+        f"{name} was {before[name]!r}, is {value!r}" for name, value in run.items() if before[name] != value
+    ]
+    if differ:
+        raise RecordError(
+            f"{recorder.path} holds groups of another run ({'; '.join(differ)}); "
+            f"choose another --out, or start over with --fresh"
+        )
+
+
+def print_start(console: Console, recorder: Recorder, *, done: int, total: int) -> None:
+    """Say what is taken up from the file."""
+    if recorder.torn_bytes:
+        console.print(f"dropped an unfinished last line ({recorder.torn_bytes} bytes) of {recorder.path}")
+    if done:
+        console.print(f"resuming: {done} of {total} groups are already in {recorder.path}")
+
+
+def print_end(console: Console, recorder: Recorder, progress: Progress) -> None:
+    """The summary of what this run added."""
+    if progress.summary.done:
+        print_summary(console, progress.summary, path=str(recorder.path), wall_s=progress.elapsed_s)
+    if progress.summary.groups["failed"]:
+        console.print("run the same command again to try the failed groups once more")

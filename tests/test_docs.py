@@ -1,0 +1,59 @@
+"""Every code block of the README and the docs runs."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("environments/*/README.md"))]
+# These set up or test the whole repository, which is what runs this very test.
+NOT_INSIDE_A_TEST = re.compile(r"^(git clone|cd turnwise|make (test|check))\b")
+BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```$", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: ```language [file name]."""
+
+    page: Path
+    language: str
+    filename: str | None
+    text: str
+
+
+def blocks_of(page):
+    return [Block(page, *match.groups()) for match in BLOCK.finditer(page.read_text())]
+
+
+def test_every_block_names_its_language():
+    for page in PAGES:
+        openings = re.findall(r"^```(.*)$", page.read_text(), re.M)[::2]
+        assert all(openings), f"{page.name}: a block without a language would not be run"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_blocks_of_a_page_run_in_order(page, tmp_path):
+    """Python blocks run as files, named ones are kept; bash blocks run where those files lie."""
+    for name in ("Makefile", "pyproject.toml", "requirements"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    environment = {**os.environ, "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}", "COLUMNS": "120"}
+    for number, block in enumerate(blocks_of(page)):
+        if block.language == "python":
+            script = tmp_path / (block.filename or f"block_{number}.py")
+            script.write_text(block.text)
+            command = [sys.executable, str(script)]
+        elif block.language == "bash":
+            lines = [line for line in block.text.splitlines() if not NOT_INSIDE_A_TEST.match(line)]
+            command = [shutil.which("bash"), "-euc", "\n".join(lines)]
+        else:
+            continue
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{page.name}, block {number}:\n{block.text}\n{done.stdout}\n{done.stderr}"

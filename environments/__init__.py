@@ -1,1 +1,22 @@
 """Agent environments with per-turn credit: rollouts, turn rewards, advantages, records."""
+
+import importlib.util
+from pathlib import Path
+
+
+def _refuse_foreign_tools() -> None:
+    """A user's own `tools` next to their environment file would be imported in place of ours."""
+    own = Path(__file__).resolve().parent.parent / "tools" / "__init__.py"
+    spec = importlib.util.find_spec("tools")
+    found = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
+    if found == own:
+        return
+    if found is None:
+        raise ImportError(f"Turnwise's own package 'tools' is missing from {own.parent.parent}.")
+    foreign = found.parent if found.name == "__init__.py" else found
+    raise ImportError(
+        f"{foreign} hides Turnwise's own package 'tools': rename it, or take its folder off Python's path."
+    )
+
+
+_refuse_foreign_tools()

@@ -1,1 +1,1 @@
-"""The subcommands of `turnwise`, one module each."""
+"""The commands of `turnwise`, one file each, imported only when they run."""

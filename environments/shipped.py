@@ -1,0 +1,26 @@
+"""The environments that come with Turnwise, named without importing them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedEnvironment:
+    """Where a shipped environment lives and what it is."""
+
+    target: str
+    """`module:Class`."""
+    description: str
+    """One line for `turnwise list`."""
+
+
+SHIPPED: Mapping[str, ShippedEnvironment] = {
+    "code_debug": ShippedEnvironment(
+        target="environments.code_debug_env:CodeDebugEnv",
+        description="Find and fix the bug in a Python function; a reward for every turn.",
+    ),
+    "terminal_tasks": ShippedEnvironment(
+        target="environments.terminal_tasks_env:TerminalTasksEnv",
+        description="Make a file with given content in a terminal; one scalar reward.",
+    ),
+}

@@ -1,0 +1,441 @@
+import asyncio
+import email.utils
+import json
+import socket
+import struct
+from contextlib import asynccontextmanager
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.routing import Route
+
+from environments.policy.base import CompletionRequest
+from environments.policy.chat import ChatPolicy
+from environments.policy.mock_server import running_mock_server
+from environments.policy.renderer import Renderer
+from environments.trajectory import Message
+from tools.calls import ToolSpec
+from tools.errors import ConfigError, ContextOverflow, PolicyError
+
+RENDERER = Renderer.embedded()
+USER = Message(role="user", content="Count the files.")
+TERMINAL = ToolSpec(name="terminal", description="Run a command.", parameters={"type": "object"})
+REQUEST = CompletionRequest(messages=(USER,), tools=(TERMINAL,), seed=5, max_tokens=77)
+
+
+class Server:
+    """A model server: gives the queued answers, the last for ever, and remembers what it was asked."""
+
+    def __init__(self, *answers, models=None):
+        self.answers = list(answers)
+        self.models = models or JSONResponse({"data": [{"id": "m"}]})
+        self.asked = []
+        self.base_url = ""
+
+    @property
+    def app(self):
+        return Starlette(
+            routes=[
+                Route("/v1/models", self._list_models),
+                Route("/v1/chat/completions", self._complete, methods=["POST"]),
+            ]
+        )
+
+    async def _list_models(self, request):
+        return self.models
+
+    async def _complete(self, request):
+        self.asked.append(json.loads(await request.body()))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return await answer(request) if asyncio.iscoroutinefunction(answer) else answer
+
+
+@asynccontextmanager
+async def served(*answers, models=None, **settings):
+    server = Server(*answers, models=models)
+    async with running_mock_server(server.app) as server.base_url:
+        policy = chat_policy(server.base_url, **settings)
+        yield server, policy
+        await policy.aclose()
+
+
+def chat_policy(base_url, **settings):
+    waits = {"first_wait_s": 0.001, "longest_wait_s": 0.002, "request_timeout_s": 10.0}
+    return ChatPolicy(
+        **{"base_url": base_url, "model": "m", "api_key": "k", "renderer": RENDERER, **waits, **settings}
+    )
+
+
+def answer(
+    message=None, *, finish_reason="stop", logprobs=(-0.5, -0.25), token_ids=(11, 2), prompt_ids=(7, 8, 9)
+):
+    choice = {
+        "message": {"role": "assistant", **(message or {"content": "3"})},
+        "finish_reason": finish_reason,
+        "logprobs": {"content": [{"token": "?", "logprob": value} for value in logprobs]},
+        "token_ids": list(token_ids),
+    }
+    return {"choices": [choice], "prompt_token_ids": list(prompt_ids)}
+
+
+def without(body, *path):
+    *steps, last = path
+    inner = body
+    for step in steps:
+        inner = inner[step]
+    del inner[last]
+    return body
+
+
+def ok(**changes):
+    return JSONResponse(answer(**changes))
+
+
+def failed(status, message="broken", headers=None, **more):
+    return JSONResponse({"error": {"message": message, **more}}, status_code=status, headers=headers)
+
+
+async def test_a_completion_holds_the_ids_and_logprobs_of_the_server():
+    async with served(ok()) as (_, policy):
+        completion = await policy.complete(REQUEST)
+    assert (completion.prompt_ids, completion.token_ids, completion.logprobs) == (
+        (7, 8, 9),
+        (11, 2),
+        (-0.5, -0.25),
+    )
+    assert completion.exact
+
+
+async def test_prompt_ids_inside_the_choice_are_read():
+    body = without(answer(), "prompt_token_ids")
+    body["choices"][0]["prompt_token_ids"] = [4, 5]
+    async with served(JSONResponse(body)) as (_, policy):
+        assert (await policy.complete(REQUEST)).prompt_ids == (4, 5)
+
+
+async def test_the_request_names_everything_the_server_needs():
+    async with served(ok(), temperature=0.7, top_p=0.9) as (server, policy):
+        await policy.complete(REQUEST)
+    assert server.asked == [
+        {
+            "model": "m",
+            "messages": [USER.to_openai()],
+            "tools": [TERMINAL.to_openai()],
+            "n": 1,
+            "seed": 5,
+            "max_tokens": 77,
+            "temperature": 0.7,
+            "top_p": 0.9,
+            "logprobs": True,
+            "top_logprobs": 0,
+            "return_token_ids": True,
+        }
+    ]
+
+
+async def test_calls_are_read_with_their_arguments_verbatim():
+    call = {"id": "c1", "type": "function", "function": {"name": "terminal", "arguments": '{"a":  1'}}
+    async with served(ok(message={"content": None, "tool_calls": [call]})) as (_, policy):
+        message = (await policy.complete(REQUEST)).message
+    assert [(c.id, c.name, c.arguments) for c in message.tool_calls] == [("c1", "terminal", '{"a":  1')]
+
+
+async def test_a_call_without_an_id_is_named_by_its_place():
+    call = {"function": {"name": "terminal", "arguments": {"a": 1}}}
+    async with served(ok(message={"content": "", "tool_calls": [call, call]})) as (_, policy):
+        message = (await policy.complete(REQUEST)).message
+    assert [(c.id, c.arguments) for c in message.tool_calls] == [
+        ("call_5_1_0", '{"a": 1}'),
+        ("call_5_1_1", '{"a": 1}'),
+    ]
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+async def test_reasoning_is_kept(field):
+    async with served(ok(message={"content": "3", field: "1+2"})) as (_, policy):
+        assert (await policy.complete(REQUEST)).message.reasoning == "1+2"
+
+
+async def test_a_server_without_token_ids_gives_an_approximate_completion():
+    async with served(JSONResponse(without(answer(), "choices", 0, "token_ids"))) as (_, policy):
+        completion = await policy.complete(REQUEST)
+    assert (completion.exact, completion.logprobs) == (False, None)
+    assert completion.prompt_ids == RENDERER.prompt_ids(REQUEST.messages, REQUEST.tools)
+    assert RENDERER.decode(completion.token_ids) == "3<|im_end|>"
+
+
+async def test_an_approximate_completion_that_was_cut_has_no_stop_token():
+    body = without(answer(finish_reason="length"), "choices", 0, "token_ids")
+    async with served(JSONResponse(body)) as (_, policy):
+        assert RENDERER.decode((await policy.complete(REQUEST)).token_ids) == "3"
+
+
+async def test_a_server_without_logprobs_leaves_them_unknown():
+    async with served(JSONResponse(without(answer(), "choices", 0, "logprobs"))) as (_, policy):
+        completion = await policy.complete(REQUEST)
+    assert (completion.exact, completion.logprobs) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (without(answer(), "prompt_token_ids"), "token_ids without prompt_token_ids"),
+        (answer(token_ids=()), "empty token_ids"),
+        (answer(logprobs=(-0.5,)), "1 logprobs for 2 token_ids"),
+        (answer(logprobs=(-0.5, -9999.0)), r"logprob -9999\.0 at token 1"),
+        (answer(finish_reason="abort"), "finish_reason 'abort'"),
+        ({"choices": []}, "choices"),
+        ({"error": {"message": "overloaded"}}, "overloaded"),
+    ],
+)
+async def test_an_answer_whose_tokens_do_not_fit_together_is_lost(body, problem):
+    async with served(JSONResponse(body)) as (server, policy):
+        with pytest.raises(PolicyError, match=problem):
+            await policy.complete(REQUEST)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity"])
+async def test_a_logprob_that_is_not_finite_is_refused(value):
+    body = json.dumps(answer(logprobs=(-0.5, -7.25))).replace("-7.25", value)
+    async with served(PlainTextResponse(body, media_type="application/json")) as (_, policy):
+        with pytest.raises(PolicyError, match=f"logprob {float(value)}"):
+            await policy.complete(REQUEST)
+
+
+@pytest.mark.parametrize("media_type", ["text/html", "application/json"])
+async def test_an_answer_that_is_no_json_is_lost_and_shown(media_type):
+    garbage = PlainTextResponse("<html>Welcome</html>", media_type=media_type)
+    async with served(garbage) as (_, policy):
+        with pytest.raises(PolicyError, match="<html>Welcome</html>"):
+            await policy.complete(REQUEST)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+async def test_a_refused_request_is_not_repeated(status):
+    async with served(failed(status, "no, because")) as (server, policy):
+        with pytest.raises(PolicyError, match=f"/v1/chat/completions answered {status}: no, because"):
+            await policy.complete(REQUEST)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+async def test_a_failing_server_gets_exactly_the_tries_it_was_given(status):
+    async with served(failed(status), tries=3) as (server, policy):
+        with pytest.raises(PolicyError, match=rf"answered {status} \(tried 3 times\): broken"):
+            await policy.complete(REQUEST)
+    assert len(server.asked) == 3
+
+
+async def test_a_server_that_recovers_within_the_tries_answers():
+    async with served(failed(500), failed(502), ok(), tries=3) as (server, policy):
+        assert (await policy.complete(REQUEST)).message.content == "3"
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("stated", ["0", email.utils.formatdate(0, usegmt=True)])
+async def test_retry_after_comes_before_our_own_waits(stated):
+    answers = (failed(429, headers={"Retry-After": stated}), ok())
+    async with served(*answers, first_wait_s=900, longest_wait_s=900) as (server, policy):
+        await policy.complete(REQUEST)
+    assert len(server.asked) == 2
+
+
+async def test_a_server_cannot_ask_for_a_wait_longer_than_a_request():
+    answers = (failed(429, headers={"Retry-After": "900"}), ok())
+    async with served(*answers, request_timeout_s=0.5) as (server, policy):
+        await policy.complete(REQUEST)
+    assert len(server.asked) == 2
+
+
+async def test_a_malformed_retry_after_is_ignored():
+    async with served(failed(429, headers={"Retry-After": "soon"}), ok()) as (server, policy):
+        await policy.complete(REQUEST)
+    assert len(server.asked) == 2
+
+
+async def test_a_server_that_never_answers_times_out():
+    async def hang(request):
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        return ok()
+
+    async with served(hang, tries=2, request_timeout_s=0.2) as (server, policy):
+        with pytest.raises(PolicyError, match=r"no answer \(tried 2 times\): timed out"):
+            await policy.complete(REQUEST)
+    assert len(server.asked) == 2
+
+
+async def test_a_server_that_hangs_up_is_asked_again():
+    connections = []
+
+    async def hang_up(reader, writer):
+        connections.append(await reader.readuntil(b"\r\n\r\n"))
+        linger = struct.pack("ii", 1, 0)  # reset, as a killed server does
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with server:
+        policy = chat_policy(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", tries=3)
+        with pytest.raises(PolicyError, match=r"no answer \(tried 3 times\)"):
+            await policy.complete(REQUEST)
+        await policy.aclose()
+    assert len(connections) == 3
+
+
+async def test_a_server_that_is_gone_in_the_middle_of_a_run_loses_the_call():
+    async with served(ok(), tries=2) as (server, policy):
+        await policy.complete(REQUEST)
+    policy = chat_policy(server.base_url, tries=2)
+    with pytest.raises(PolicyError, match=r"no answer \(tried 2 times\): All connection attempts failed"):
+        await policy.complete(REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, {"error": {"message": "Unrecognized request argument supplied: return_token_ids"}}),
+        (422, {"detail": [{"loc": ["body", "top_logprobs"], "msg": "Extra inputs are not permitted"}]}),
+    ],
+)
+async def test_a_server_that_refuses_unknown_fields_is_asked_plainly_and_remembered(status, body):
+    plain = JSONResponse(without(answer(), "choices", 0, "token_ids"))
+    async with served(JSONResponse(body, status_code=status), plain) as (server, policy):
+        assert not (await policy.complete(REQUEST)).exact
+        await policy.complete(REQUEST)
+    assert ["return_token_ids" in asked for asked in server.asked] == [True, False, False]
+    assert "logprobs" not in server.asked[1]
+
+
+async def test_a_server_that_takes_no_seed_is_asked_without_one():
+    async with served(failed(422, "Extra inputs are not permitted: seed"), ok()) as (server, policy):
+        await policy.complete(REQUEST)
+    assert ["seed" in asked for asked in server.asked] == [True, False]
+
+
+async def test_a_server_that_wants_max_completion_tokens_gets_it():
+    refusal = failed(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
+    async with served(refusal, ok()) as (server, policy):
+        await policy.complete(REQUEST)
+    assert (server.asked[1]["max_completion_tokens"], "max_tokens" in server.asked[1]) == (77, False)
+
+
+async def test_a_refusal_that_stays_is_not_remembered_as_a_refused_field():
+    async with served(failed(400, "bad message near return_token_ids"), failed(400, "bad"), ok()) as (
+        server,
+        policy,
+    ):
+        with pytest.raises(PolicyError, match="answered 400: bad"):
+            await policy.complete(REQUEST)
+        assert (await policy.complete(REQUEST)).exact
+    assert "return_token_ids" in server.asked[2]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        failed(400, "too long", code="context_length_exceeded"),
+        failed(400, "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens"),
+        failed(400, "The input (5000 tokens) is longer than the model's context length (4096 tokens)."),
+        failed(400, "The decoder prompt (length 5000) is longer than the maximum model length of 4096."),
+        failed(400, "the request exceeds the available context size"),
+        JSONResponse({"object": "error", "message": "maximum context length is 8 tokens"}, status_code=400),
+    ],
+)
+async def test_a_conversation_that_does_not_fit_is_a_context_overflow(refusal):
+    async with served(refusal) as (server, policy):
+        with pytest.raises(ContextOverflow, match="answered 400"):
+            await policy.complete(REQUEST)
+    assert len(server.asked) == 1
+
+
+async def test_no_more_requests_are_in_flight_than_allowed():
+    in_flight, most = 0, 0
+
+    async def hold_for_two(request):
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
+        if in_flight == 2:
+            both.set()
+        await both.wait()
+        in_flight -= 1
+        return ok()
+
+    both = asyncio.Event()
+    async with served(hold_for_two, max_concurrency=2) as (server, policy):
+        await asyncio.gather(*(policy.complete(REQUEST) for _ in range(12)))
+    assert (len(server.asked), most) == (12, 2)
+
+
+def test_a_base_url_without_a_scheme_is_refused():
+    with pytest.raises(ConfigError, match=r"'localhost:8000/v1' is no URL; give one such as http://"):
+        chat_policy("localhost:8000/v1")
+
+
+async def test_the_check_accepts_a_server_that_has_the_model_and_buys_nothing():
+    async with served(ok()) as (server, policy):
+        await policy.check()
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("models", "problem"),
+    [
+        (failed(401, "bad key"), r"refuses the API key \(401\): bad key"),
+        (failed(403, "not yours"), r"refuses the API key \(403\): not yours"),
+        (failed(500, "oh"), "answered 500: oh"),
+        (JSONResponse({"data": [{"id": "b"}, {"id": "a"}]}), "has no model 'm'; it has a, b"),
+        (
+            PlainTextResponse("<html>hi</html>"),
+            "does not speak the OpenAI API; its /models is <html>hi</html>",
+        ),
+        (JSONResponse([1]), "does not speak the OpenAI API"),
+    ],
+)
+async def test_the_check_says_what_is_wrong_with_the_server(models, problem):
+    async with served(ok(), models=models) as (_, policy):
+        with pytest.raises(ConfigError, match=problem) as caught:
+            await policy.check()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("listed", ["m", "models/m"])
+async def test_the_check_finds_a_model_behind_a_prefix(listed):
+    async with served(ok(), models=JSONResponse({"data": [{"id": listed}]})) as (_, policy):
+        await policy.check()
+
+
+async def test_the_check_accepts_a_server_without_a_model_list_that_refuses_an_empty_request():
+    async with served(failed(400, "model is missing"), models=failed(404)) as (server, policy):
+        await policy.check()
+    assert server.asked == [{}]
+
+
+async def test_the_check_names_a_key_that_a_server_without_a_model_list_refuses():
+    async with served(failed(401, "bad key"), models=failed(404)) as (_, policy):
+        with pytest.raises(ConfigError, match="refuses the API key"):
+            await policy.check()
+
+
+async def test_the_check_guesses_a_missing_v1():
+    async with served(ok()) as (server, _):
+        policy = chat_policy(server.base_url.removesuffix("/v1"))
+        with pytest.raises(
+            ConfigError, match=r"neither /models nor /chat/completions \(did you mean .*/v1\?\)"
+        ):
+            await policy.check()
+        await policy.aclose()
+
+
+async def test_the_check_names_a_server_that_cannot_be_reached():
+    async with served(ok()) as (server, _):
+        pass
+    with pytest.raises(ConfigError, match=r"no model server answers at http://127\.0\.0\.1"):
+        await chat_policy(server.base_url).check()
+
+
+def test_the_name_is_the_model():
+    assert chat_policy("http://localhost/v1").name == "m"

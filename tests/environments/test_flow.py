@@ -1,0 +1,348 @@
+"""The whole flow with real parts: Atropos' BaseEnv, real sandboxes, the scripted policy, a model server."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+
+import pytest
+from atroposlib.envs.base import APIServerConfig, BaseEnv
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig
+from environments.policy.mock_server import mock_app, running_mock_server
+from environments.policy.scripted import Choice, call, say
+from environments.recorder import read_groups
+from environments.trajectory import StopReason
+from environments.turn_level_reward import TurnLevelRewardMixin
+from tools.errors import ConfigError, RecordError
+from tools.terminal import terminal
+
+ITEMS = [{"id": "hello", "text": "hello"}, {"id": "world", "text": "world"}]
+
+
+class WriteFile(TurnLevelRewardMixin, AgentEnv):
+    """Write a given text into out.txt."""
+
+    name = "write_file"
+    tools = (terminal,)
+
+    async def load_items(self):
+        return ITEMS
+
+    def format_prompt(self, item):
+        return f"Write {item['text']} into out.txt."
+
+    async def prepare(self, item, sandbox):
+        await sandbox.write_file("task.txt", item["text"].encode())
+
+    async def score_turn(self, item, turn, ctx):
+        if not turn.tool_results:
+            return None
+        done = await ctx.sandbox.exec("cat out.txt")
+        return float(done.stdout.decode().strip() == item["text"])
+
+    async def compute_outcome(self, item, trajectory, ctx):
+        result = await ctx.verify(command="cat out.txt && test ! -e task.txt", artefacts=["out.txt"])
+        return 0.5 if result.exit_code == 0 else 0.0
+
+    def scripted_choices(self, item, messages, tools, skill):
+        if messages[-1].role == "tool":
+            return [Choice(probability=1.0, message=say("done"))]
+        right = call("terminal", {"command": f"echo {item['text']} > out.txt"})
+        wrong = call("terminal", {"command": "echo nothing > out.txt"})
+        return [Choice(probability=skill, message=right), Choice(probability=1 - skill, message=wrong)]
+
+
+class ScalarWriteFile(WriteFile):
+    """The same task without turn rewards."""
+
+    name = "scalar_write_file"
+    default_estimator = "grpo"
+    scoring = AgentEnv.scoring
+
+    async def compute_reward(self, item, trajectory, ctx):
+        return await self.compute_outcome(item, trajectory, ctx)
+
+
+def made(cls=WriteFile, servers=None, **fields):
+    fields.setdefault("group_size", 4)
+    config = AgentEnvConfig(**fields)
+    return cls(config, servers or cls.config_init()[1])
+
+
+async def group_from(env, item=ITEMS[0]):
+    await env.setup()
+    return await env.run_group(item, "hello", 0)
+
+
+async def test_it_is_an_atropos_environment():
+    assert isinstance(made(), BaseEnv)
+
+
+async def test_every_turn_is_scored_in_the_rollouts_own_sandbox():
+    credited = await group_from(made())
+    scores = {trajectory.rewards.turns for trajectory in credited.group.trajectories}
+    assert scores == {(1.0, None), (0.0, None)}
+
+
+async def test_the_outcome_is_verified_where_only_the_artefact_exists():
+    credited = await group_from(made())
+    for trajectory in credited.group.trajectories:
+        assert trajectory.rewards.outcome == (0.5)
+
+
+async def test_the_advantage_follows_the_reward():
+    credited = await group_from(made())
+    first_turn = {
+        trajectory.rewards.turns[0]: credit[0]
+        for trajectory, credit in zip(credited.group.trajectories, credited.advantages, strict=True)
+    }
+    assert first_turn[1.0] > 0 > first_turn[0.0]
+
+
+async def test_collect_trajectories_gives_atropos_rows_with_per_token_advantages():
+    env = made()
+    await env.setup()
+    group, backlog = await env.collect_trajectories(ITEMS[0])
+    assert backlog == []
+    assert len(group["tokens"]) == len(group["scores"]) == len(group["advantages"]) == 4
+    for tokens, mask, logprobs, advantages in zip(
+        group["tokens"], group["masks"], group["inference_logprobs"], group["advantages"], strict=True
+    ):
+        assert len(tokens) == len(mask) == len(logprobs) == len(advantages)
+        assert any(advantages)
+
+
+async def test_the_sampled_text_stands_in_its_span():
+    env = made()
+    credited = await group_from(env)
+    trajectory = credited.group.trajectories[0]
+    span = trajectory.turns[0].span
+    sampled = env.renderer.decode(trajectory.rows[span.row].token_ids[span.start : span.end])
+    assert '"command": "echo' in sampled
+    assert sampled.endswith("<|im_end|>")
+
+
+async def test_the_sandbox_and_its_limits_are_recorded():
+    credited = await group_from(made(sandbox_pids=77))
+    assert {trajectory.sandbox.limits.pids for trajectory in credited.group.trajectories} == {77}
+
+
+async def test_equal_seeds_give_equal_rollouts():
+    runs = [await group_from(made(seed=5)) for _ in range(2)]
+    rows = [[trajectory.rows for trajectory in run.group.trajectories] for run in runs]
+    assert rows[0] == rows[1]
+
+
+async def test_another_seed_gives_other_rollouts():
+    runs = [await group_from(made(seed=seed, group_size=8)) for seed in (1, 2)]
+    rows = [[trajectory.rows for trajectory in run.group.trajectories] for run in runs]
+    assert rows[0] != rows[1]
+
+
+async def test_a_model_server_gives_token_for_token_what_the_scripted_policy_gives():
+    scripted = made()
+    expected = await group_from(scripted)
+
+    def script_for(messages):
+        return lambda conversation, tools, skill: scripted.scripted_choices(
+            ITEMS[0], conversation, tools, skill
+        )
+
+    app = mock_app(script_for, skill=0.6, renderer=scripted.renderer)
+    async with running_mock_server(app) as base_url:
+        server = APIServerConfig(base_url=base_url, model_name="scripted", api_key="x", health_check=False)
+        credited = await group_from(made(servers=[server]))
+    assert [t.rows for t in credited.group.trajectories] == [t.rows for t in expected.group.trajectories]
+    assert all(trajectory.exact for trajectory in credited.group.trajectories)
+
+
+async def test_a_group_that_teaches_nothing_is_recorded_but_not_sent():
+    env = made(scripted_skill=1.0)
+    credited = await group_from(env)
+    assert (credited.status, credited.reason) == ("no_credit", "every advantage is zero")
+    assert await env.collect_trajectories(ITEMS[0]) == (None, [])
+
+
+async def test_tied_scores_with_different_turns_are_kept():
+    class Tied(WriteFile):
+        async def compute_turn_rewards(self, item, trajectory, ctx):
+            return [1.0, 0.0] if trajectory.sibling % 2 else [0.0, 1.0]
+
+        async def compute_outcome(self, item, trajectory, ctx):
+            return None
+
+    credited = await group_from(made(Tied))
+    assert len({trajectory.score for trajectory in credited.group.trajectories}) == 1
+    assert credited.status == "ok"
+
+
+async def test_without_the_mixin_the_payload_is_plain_scalar_data():
+    env = made(ScalarWriteFile, estimator="grpo")
+    env.compute_outcome = _by_sibling
+    await env.setup()
+    group, _ = await env.collect_trajectories(ITEMS[0])
+    assert (group["scores"], group["advantages"], group["overrides"]) == ([0.0, 1.0, 2.0, 3.0], None, None)
+
+
+async def _by_sibling(item, trajectory, ctx):
+    return float(trajectory.sibling)
+
+
+class Breaking(WriteFile):
+    """Its reward raises for the siblings in `broken`."""
+
+    broken = frozenset({1})
+
+    async def compute_turn_rewards(self, item, trajectory, ctx):
+        if trajectory.sibling in self.broken:
+            raise ZeroDivisionError("the judge broke")
+        return await super().compute_turn_rewards(item, trajectory, ctx)
+
+
+async def test_a_reward_that_raises_drops_its_sibling_and_no_other():
+    credited = await group_from(made(Breaking))
+    assert [trajectory.sibling for trajectory in credited.group.trajectories] == [0, 2, 3]
+
+
+async def test_a_dropped_sibling_is_recorded_with_its_traceback_and_has_no_score():
+    (failure,) = (await group_from(made(Breaking))).group.failures
+    assert failure.error == "ZeroDivisionError: the judge broke"
+    assert "compute_turn_rewards" in failure.traceback
+
+
+async def test_too_few_survivors_fail_the_group_and_give_no_credit():
+    class MostlyBroken(Breaking):
+        broken = frozenset({0, 1, 2})
+
+    credited = await group_from(made(MostlyBroken))
+    assert credited.status == "failed"
+    assert credited.reason == "1 of 4 rollouts survived, at least 2 are needed"
+    assert not any(value for turns in credited.advantages for value in turns)
+
+
+async def test_a_lost_sandbox_is_a_failure_and_never_a_number():
+    class Killing(WriteFile):
+        async def score_turn(self, item, turn, ctx):
+            for children in Path("/proc/self/task").glob("*/children"):
+                for pid in children.read_text().split():
+                    os.kill(int(pid), signal.SIGKILL)
+            await ctx.sandbox.exec("true")
+
+    credited = await group_from(made(Killing, group_size=2))
+    assert {failure.stop_reason for failure in credited.group.failures} == {StopReason.SANDBOX_LOST}
+
+
+async def test_a_broken_contract_drops_the_sibling_with_a_typed_error():
+    class Short(WriteFile):
+        async def compute_turn_rewards(self, item, trajectory, ctx):
+            return [1.0]
+
+    credited = await group_from(made(Short))
+    assert all("RewardError" in failure.error for failure in credited.group.failures)
+    assert len(credited.group.failures) == 4
+
+
+async def test_an_environment_without_a_reward_says_what_to_write():
+    class Unfinished(AgentEnv):
+        name = "unfinished"
+
+        async def load_items(self):
+            return ITEMS
+
+        def format_prompt(self, item):
+            return "do"
+
+    with pytest.raises(ConfigError, match="write compute_reward"):
+        await group_from(made(Unfinished))
+
+
+# `process`: the same flow into a file.
+
+
+def processing(tmp_path, cls=WriteFile, **fields):
+    return made(cls, data_path_to_save_groups=str(tmp_path / "out.jsonl"), **fields)
+
+
+async def test_process_writes_one_group_per_item_and_exits_zero(tmp_path):
+    assert await processing(tmp_path).process_manager() == 0
+    groups = list(read_groups(tmp_path / "out.jsonl"))
+    assert {credited.group.item_id for credited in groups} == {"hello", "world"}
+
+
+async def test_what_is_read_back_equals_what_a_rollout_gave(tmp_path):
+    env = processing(tmp_path, seed=3, total_steps=1)
+    await env.process_manager()
+    (read,) = read_groups(tmp_path / "out.jsonl")
+    again = await made(seed=3).run_group(ITEMS[0], "hello", 0)
+    assert [t.rows for t in read.group.trajectories] == [t.rows for t in again.group.trajectories]
+    assert [t.rewards for t in read.group.trajectories] == [t.rewards for t in again.group.trajectories]
+    assert read.advantages == again.advantages
+
+
+async def test_a_rerun_takes_up_what_is_left(tmp_path):
+    await processing(tmp_path, total_steps=1).process_manager()
+    before = (tmp_path / "out.jsonl").read_bytes()
+    await processing(tmp_path).process_manager()
+    after = (tmp_path / "out.jsonl").read_bytes()
+    assert after.startswith(before)
+    assert [credited.group.item_id for credited in read_groups(tmp_path / "out.jsonl")] == ["hello", "world"]
+
+
+async def test_more_groups_than_items_go_round_again(tmp_path):
+    await processing(tmp_path, total_steps=3).process_manager()
+    keys = sorted((c.group.item_id, c.group.epoch) for c in read_groups(tmp_path / "out.jsonl"))
+    assert keys == [("hello", 0), ("hello", 1), ("world", 0)]
+
+
+async def test_fresh_starts_over(tmp_path):
+    await processing(tmp_path).process_manager()
+    await processing(tmp_path, total_steps=1, fresh=True).process_manager()
+    assert len(list(read_groups(tmp_path / "out.jsonl"))) == 1
+
+
+async def test_another_run_into_the_same_file_is_refused(tmp_path):
+    await processing(tmp_path).process_manager()
+    with pytest.raises(RecordError, match=r"policy was 'scripted:0.6', is 'scripted:0.1'"):
+        await processing(tmp_path, scripted_skill=0.1).process_manager()
+
+
+async def test_a_run_in_which_every_group_fails_exits_non_zero_and_keeps_the_tracebacks(tmp_path):
+    class AllBroken(Breaking):
+        broken = frozenset(range(4))
+
+    assert await processing(tmp_path, AllBroken).process_manager() == 1
+    failed = list(read_groups(tmp_path / "out.jsonl"))
+    assert [(credited.status, len(credited.group.failures)) for credited in failed] == [("failed", 4)] * 2
+
+
+async def test_failed_groups_run_again(tmp_path):
+    class AllBroken(Breaking):
+        broken = frozenset(range(4))
+
+    await processing(tmp_path, AllBroken).process_manager()
+    await processing(tmp_path).process_manager()
+    statuses = [credited.status for credited in read_groups(tmp_path / "out.jsonl")]
+    assert sorted(statuses) == ["failed", "failed", "ok", "ok"]
+
+
+async def test_atropos_own_page_reads_the_record(tmp_path):
+    await processing(tmp_path).process_manager()
+    code = "import sys; from atroposlib.frontend.jsonl2html import generate_html; generate_html(sys.argv[1])"
+    page = await asyncio.create_subprocess_exec(sys.executable, "-c", code, "out.jsonl", cwd=tmp_path)
+    assert await page.wait() == 0
+    page = (tmp_path / "out.html").read_text()
+    assert "Write hello into out.txt." in page
+
+
+async def test_evaluate_writes_what_atropos_writes(tmp_path):
+    env = made(data_dir_to_save_evals=str(tmp_path / "eval"), eval_rollouts=3, pass_score=1.5)
+    await env.setup()
+    assert await env.evaluate() == 0
+    metrics = json.loads((tmp_path / "eval" / "metrics.json").read_text())
+    samples = (tmp_path / "eval" / "samples.jsonl").read_text().splitlines()
+    assert 0 < metrics["results"]["all"]["eval/pass@1"] < 1
+    assert len(samples) == 6
+    assert {json.loads(line)["passed"] for line in samples} == {True, False}

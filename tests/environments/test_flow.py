@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from atroposlib.envs.base import APIServerConfig, BaseEnv

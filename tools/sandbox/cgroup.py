@@ -1,0 +1,183 @@
+"""Control groups that bound a whole sandbox: version 1 or 2, whichever takes a limit when it is written."""
+
+import itertools
+import os
+import signal
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tools.sandbox.base import SandboxLimits
+from tools.sandbox.processes import has_ended, identity
+
+PREFIX = "turnwise"
+RESERVED_PIDS = 16
+"""Processes of ours next to the agent's, so that a full sandbox can still be cleaned and read."""
+_REMOVE_S = 5.0
+_CPU_PERIOD_US = 100_000
+_counter = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The control groups of one sandbox."""
+
+    directories: tuple[Path, ...]
+    oom_file: Path | None
+    """Holds a line `oom_kill N`."""
+    enforced: frozenset[str]
+
+    @property
+    def procs_files(self) -> tuple[str, ...]:
+        """A process that writes its id into each of them is bounded."""
+        return tuple(str(directory / "cgroup.procs") for directory in self.directories)
+
+
+@cache
+def controllers() -> dict[str, tuple[Path, int]]:
+    """Where groups can be made: `memory`, `pids` and `cpu` to a directory and the version, found by doing.
+
+    Groups whose owner is provably gone are removed on the way.
+    """
+    usable: dict[str, tuple[Path, int]] = {}
+    for name in ("memory", "pids", "cpu"):
+        for directory, version in _candidates(name):
+            if _accepts(directory, version, name):
+                usable[name] = (directory, version)
+                break
+    for directory in {directory for directory, _ in usable.values()}:
+        _sweep(directory)
+    return usable
+
+
+def create(limits: SandboxLimits) -> Group:
+    """Make the groups of one sandbox with as many of its limits as this machine can enforce."""
+    name = f"{PREFIX}.{identity(os.getpid())}.{next(_counter)}"
+    directories: dict[Path, None] = {}
+    enforced: set[str] = set()
+    oom_file = None
+    for controller, (parent, version) in controllers().items():
+        if controller == "cpu" and limits.cpus is None:
+            continue
+        directory = parent / name
+        directory.mkdir(exist_ok=True)
+        directories[directory] = None
+        _limit(directory, version, controller, limits)
+        enforced.add({"memory": "memory_mb", "pids": "pids", "cpu": "cpus"}[controller])
+        if controller == "memory":
+            oom_file = directory / ("memory.oom_control" if version == 1 else "memory.events")
+    return Group(directories=tuple(directories), oom_file=oom_file, enforced=frozenset(enforced))
+
+
+def remove(group: Group) -> None:
+    """Kill what is left in the groups and remove them; blocks for at most some seconds."""
+    for directory in group.directories:
+        _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    deadline = time.monotonic() + _REMOVE_S
+    while True:
+        try:
+            directory.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            for pid in (directory / "cgroup.procs").read_text().split():
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.002)
+        else:
+            return
+
+
+def _limit(directory: Path, version: int, controller: str, limits: SandboxLimits) -> None:
+    memory = limits.memory_mb << 20
+    if controller == "pids":
+        (directory / "pids.max").write_text(str(limits.pids + RESERVED_PIDS))
+    elif controller == "memory" and version == 1:
+        (directory / "memory.limit_in_bytes").write_text(str(memory))
+        _write_optional(directory / "memory.memsw.limit_in_bytes", str(memory))
+    elif controller == "memory":
+        (directory / "memory.max").write_text(str(memory))
+        _write_optional(directory / "memory.swap.max", "0")
+    elif limits.cpus is not None:
+        quota = max(1000, int(limits.cpus * _CPU_PERIOD_US))
+        if version == 1:
+            (directory / "cpu.cfs_period_us").write_text(str(_CPU_PERIOD_US))
+            (directory / "cpu.cfs_quota_us").write_text(str(quota))
+        else:
+            (directory / "cpu.max").write_text(f"{quota} {_CPU_PERIOD_US}")
+
+
+def _candidates(controller: str) -> list[tuple[Path, int]]:
+    """Own group first, so that limits around this process keep holding; then its parent; then a group at the top."""
+    own = _own_groups()
+    found: list[tuple[Path, int]] = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        mount_root, mount_point = before.split()[3:5]
+        kind, _, options = after.split()[:3]
+        top = Path(mount_point)
+        if kind == "cgroup" and controller in options.split(","):
+            found += [
+                (path, 1) for path in (_inside(top, mount_root, own.get(controller, "/")), top / PREFIX)
+            ]
+        elif kind == "cgroup2":
+            group = _inside(top, mount_root, own.get("", "/"))
+            found += [(path, 2) for path in (group, group.parent, top / PREFIX) if path.is_relative_to(top)]
+    return found
+
+
+def _own_groups() -> dict[str, str]:
+    groups: dict[str, str] = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        groups |= dict.fromkeys(names.split(","), path)
+    return groups
+
+
+def _inside(top: Path, mount_root: str, path: str) -> Path:
+    return top / path.removeprefix(mount_root).lstrip("/")
+
+
+def _accepts(directory: Path, version: int, controller: str) -> bool:
+    trial = directory / f"{PREFIX}.{identity(os.getpid())}.trial"
+    try:
+        if directory.name == PREFIX:
+            directory.mkdir(exist_ok=True)
+        trial.mkdir()
+    except OSError:
+        return False
+    try:
+        if version == 2 and controller not in (trial / "cgroup.controllers").read_text().split():
+            return False
+        _limit(trial, version, controller, SandboxLimits(memory_mb=64, pids=16, cpus=1.0))
+        return os.access(trial / "cgroup.procs", os.W_OK)
+    except OSError:
+        return False
+    finally:
+        trial.rmdir()
+
+
+def _sweep(directory: Path) -> None:
+    for group in directory.glob(f"{PREFIX}.*.*"):
+        owner = group.name.removeprefix(f"{PREFIX}.").rpartition(".")[0]
+        if has_ended(owner):
+            try:
+                _remove(group)
+            except OSError:
+                continue  # somebody else sweeps it too, or may
+
+
+def _write_optional(path: Path, text: str) -> None:
+    # Swap accounting is a kernel option; without it there is nothing to bound.
+    try:
+        path.write_text(text)
+    except OSError:
+        return

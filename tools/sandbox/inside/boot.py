@@ -1,0 +1,44 @@
+"""What the host tells the supervisor before anything else."""
+
+from __future__ import annotations
+
+import os
+
+from tools.sandbox.inside import frames
+
+
+class Config:
+    """The first frame: settings, the environment of commands, a seccomp program and the steps of the root."""
+
+    __slots__ = ("env", "seccomp", "settings", "steps")
+
+    def __init__(self, control: int):
+        size = int.from_bytes(read_exactly(control, frames.HEADER_BYTES), "big")
+        _, (settings, env, self.seccomp, *steps) = frames.unpack(read_exactly(control, size))
+        self.settings = _pairs(settings)
+        self.env = _pairs(env)
+        self.steps = [step.decode().split("\0") for step in steps]
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2 and os.path.exists(f"/proc/self/fd/{name}"):
+                os.set_inheritable(int(name), False)
+
+
+def read_exactly(fd: int, count: int) -> bytes:
+    """Block for `count` bytes.
+
+    Raises:
+        EOFError: the host is gone.
+    """
+    parts: list[bytes] = []
+    while count > 0:
+        data = os.read(fd, min(count, 1 << 20))
+        if not data:
+            raise EOFError
+        parts.append(data)
+        count -= len(data)
+    return b"".join(parts)
+
+
+def _pairs(block: bytes) -> dict[str, str]:
+    items = [os.fsdecode(item).partition("=") for item in block.split(b"\0") if item]
+    return {name: value for name, _, value in items}

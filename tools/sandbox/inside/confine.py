@@ -1,0 +1,168 @@
+"""Start without bubblewrap or without root: what is still open is closed here, by system calls."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+
+from tools.sandbox.inside import supervisor
+from tools.sandbox.inside.boot import Config
+
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_SET_CHILD_SUBREAPER = (
+    4,
+    22,
+    24,
+    38,
+    36,
+)
+_CAPABILITY_VERSION = 0x20080522
+_KEPT_CAPABILITIES = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 24
+"""CHOWN, KILL, SETGID, SETUID and SYS_RESOURCE."""
+_LAST_CAPABILITY = 63
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 2, 4, 8, 32, 4096, 16384
+_MS_RELATIME, _ST_RELATIME = 1 << 21, 4096
+_SAME_FLAGS = 2 | 4 | 8 | 1024 | 2048
+"""nosuid, nodev, noexec, noatime, nodiratime: the same bits for statvfs and for mount."""
+_MNT_DETACH = 2
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+_NEW_ROOT = "/sys"
+"""Only a mount point, in a mount namespace of our own: it exists everywhere and nothing is bound from it."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def enter(control: int) -> None:
+    """Build the root and give up privileges as the settings say, then serve."""
+    config = Config(control)
+    settings = config.settings
+    if config.steps:
+        _build_root(config.steps)
+        _raise_loopback()
+        socket.sethostname(settings["host_name"])
+    if settings["subreaper"] == "1":
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    if settings["confine"] == "1":
+        _drop_capabilities(keep=settings["drop"] == "1")
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        if config.seccomp:
+            _filter_calls(config.seccomp)
+    if settings["drop"] != "1":
+        # The agent has the same user: it must not trace or read this process.
+        _prctl(_PR_SET_DUMPABLE, 0)
+    supervisor.serve(control, config)
+
+
+def _build_root(steps: list[list[str]]) -> None:
+    _mount("none", _NEW_ROOT, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755")
+    for step in steps:
+        _step(*step)
+    os.chdir(_NEW_ROOT)
+    if _libc.syscall(ctypes.c_long(_pivot_root_number()), b".", b"."):
+        raise _failure("pivot_root")
+    if _libc.umount2(b".", _MNT_DETACH):
+        raise _failure("umount2")
+    os.chdir("/")
+    _mount("none", "/", "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "")
+
+
+def _step(kind: str, path: str, source: str, size: str, mode: str, data: str) -> None:
+    at = _NEW_ROOT + path
+    os.makedirs(os.path.dirname(at), exist_ok=True)
+    if kind == "link":
+        os.symlink(source, at)
+    elif kind == "file":
+        with open(at, "w") as file:  # noqa: PTH123  # pathlib is not imported here
+            file.write(data)
+    elif kind == "dir":
+        os.makedirs(at, exist_ok=True)
+    elif kind == "bind":
+        _bind(source, at, _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
+    elif kind == "proc":
+        os.makedirs(at, exist_ok=True)
+        _mount("proc", at, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "")
+    elif kind == "dev":
+        _devices(at)
+    elif kind == "tmpfs":
+        os.makedirs(at, exist_ok=True)
+        _mount("none", at, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size},mode={mode}")
+    elif kind == "seal":
+        _mount("none", at, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID, "")
+    else:
+        raise ValueError(f"no step {kind!r}")
+
+
+def _devices(at: str) -> None:
+    os.makedirs(at, exist_ok=True)
+    _mount("none", at, "tmpfs", _MS_NOSUID, "mode=0755,size=65536")
+    for name in ("null", "zero", "full", "random", "urandom"):
+        _bind(f"/dev/{name}", f"{at}/{name}", _MS_NOSUID)
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        os.symlink(f"/proc/self/fd{target}", f"{at}/{name}")
+    os.makedirs(f"{at}/pts")
+    _mount("devpts", f"{at}/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    os.symlink("pts/ptmx", f"{at}/ptmx")
+
+
+def _bind(source: str, at: str, flags: int) -> None:
+    if os.path.isdir(source):
+        os.makedirs(at, exist_ok=True)
+    else:
+        os.close(os.open(at, os.O_WRONLY | os.O_CREAT, 0o644))
+    _mount(source, at, "", _MS_BIND | _MS_REC, "")
+    # Flags that the source already has are locked in a user namespace: they have to be repeated.
+    had = os.statvfs(at).f_flag
+    locked = had & _SAME_FLAGS | (_MS_RELATIME if had & _ST_RELATIME else 0)
+    _mount("none", at, "", _MS_REMOUNT | _MS_BIND | flags | locked, "")
+
+
+def _raise_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        request = struct.pack("16sh14x", b"lo", 0)
+        (flags,) = struct.unpack_from("h", fcntl.ioctl(probe, _SIOCGIFFLAGS, request), 16)
+        fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | _IFF_UP))
+
+
+def _drop_capabilities(keep: bool) -> None:
+    with open("/proc/self/status") as status:  # noqa: PTH123  # pathlib is not imported here
+        (held,) = (int(line.split()[1], 16) for line in status if line.startswith("CapPrm:"))
+    # A machine may have taken some from root already.
+    mask = held & _KEPT_CAPABILITIES if keep else 0
+    for number in range(_LAST_CAPABILITY + 1):
+        # Numbers that this kernel does not know give EINVAL: nothing to drop.
+        if not mask >> number & 1:
+            _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+    header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    if _libc.capset(header, struct.pack("6I", low, low, 0, high, high, 0)):
+        raise _failure("capset")
+
+
+def _filter_calls(program: bytes) -> None:
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+    wanted = Program(len(program) // 8, program)
+    if _libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(wanted), 0, 0):
+        raise _failure("seccomp")
+
+
+def _pivot_root_number() -> int:
+    return {"x86_64": 155, "aarch64": 41}[os.uname().machine]
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0):
+        raise _failure(f"prctl {option}")
+
+
+def _mount(source: str, target: str, kind: str, flags: int, options: str) -> None:
+    if _libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()):
+        raise _failure(f"mount {target}")
+
+
+def _failure(what: str) -> OSError:
+    code = ctypes.get_errno()
+    return OSError(code, f"{what}: {os.strerror(code)}")

@@ -1,0 +1,76 @@
+"""File operations, run as the agent in a forked child: links and permissions count as they do for the agent."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+CHUNK_BYTES = 1 << 18
+
+
+def read(path: str, max_bytes: int) -> int:
+    """Send a regular file to stdout; the result is an errno, 0 when all of it was sent."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        code = _irregular(os.fstat(fd))
+        if code:
+            return code
+        if os.fstat(fd).st_size > max_bytes:
+            return errno.EFBIG
+        sent = 0
+        while data := os.read(fd, CHUNK_BYTES):
+            sent += len(data)
+            if sent > max_bytes:
+                return errno.EFBIG
+            _write_all(1, data)
+    except OSError as error:
+        # A socket or a driverless device cannot be opened at all.
+        return errno.EINVAL if error.errno == errno.ENXIO else error.errno or errno.EIO
+    return 0
+
+
+def write(path: str, mode: int) -> int:
+    """Replace a file by what comes on stdin; a write that fails leaves the old content."""
+    try:
+        target = os.path.realpath(path)
+        if target == os.path.sep:
+            return errno.EISDIR
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        try:
+            code = _irregular(os.stat(target))
+            if code:
+                return code
+        except FileNotFoundError:
+            pass
+        return _replace(target, mode)
+    except OSError as error:
+        return error.errno or errno.EIO
+
+
+def _replace(target: str, mode: int) -> int:
+    temporary = os.path.join(os.path.dirname(target), f".write-{os.getpid()}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        while data := os.read(0, CHUNK_BYTES):
+            _write_all(fd, data)
+        os.fchmod(fd, mode)
+        os.rename(temporary, target)
+    except OSError:
+        os.unlink(temporary)
+        raise
+    finally:
+        os.close(fd)
+    return 0
+
+
+def _irregular(status: os.stat_result) -> int:
+    if stat.S_ISREG(status.st_mode):
+        return 0
+    return errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

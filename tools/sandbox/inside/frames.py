@@ -1,0 +1,31 @@
+"""Frames between the host and the supervisor: one kind byte and a list of byte fields."""
+
+from __future__ import annotations
+
+CONFIG, READY, EXEC, SHELL, READ, WRITE, CANCEL = b"C", b"R", b"X", b"S", b"G", b"P", b"K"
+DONE = b"D"
+"""Answer: exit code, stdout total, stderr total, flags, microseconds, stdout, stderr."""
+REFUSED = b"E"
+"""Answer: an errno; the command never started."""
+
+TIMED_OUT, OOM_KILLED, RESTARTED = b"t", b"o", b"r"
+HEADER_BYTES = 4
+
+
+def pack(kind: bytes, *fields: bytes) -> bytes:
+    """One frame, its length in front."""
+    parts = [kind]
+    for field in fields:
+        parts += (len(field).to_bytes(4, "big"), field)
+    return sum(map(len, parts)).to_bytes(HEADER_BYTES, "big") + b"".join(parts)
+
+
+def unpack(body: bytes) -> tuple[bytes, list[bytes]]:
+    """The kind and the fields of a frame without its length."""
+    fields: list[bytes] = []
+    at = 1
+    while at < len(body):
+        end = at + 4 + int.from_bytes(body[at : at + 4], "big")
+        fields.append(body[at + 4 : end])
+        at = end
+    return body[:1], fields

@@ -1,0 +1,128 @@
+"""One running command: its streams, its deadline and how it is brought to an end."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from tools.sandbox.inside import frames
+from tools.sandbox.inside.capture import Capture
+from tools.sandbox.inside.processes import SIGCONT, SIGKILL, SIGSTOP, Identity, kill_new, send
+from tools.sandbox.inside.shell import Shell
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PATIENCE_S = 0.25
+"""How long the shell may take to leave a command whose processes are dead."""
+_STEP_S = 0.01
+
+
+class Limits:
+    """When a command has to end."""
+
+    __slots__ = ("cap", "output", "timeout_s")
+
+    def __init__(self, timeout_s: float, cap: int, output: int):
+        self.timeout_s = timeout_s
+        self.cap = cap
+        self.output = output
+
+
+class Job:
+    """A command between its start and its result; `shell` is set when it runs in the persistent shell."""
+
+    __slots__ = (
+        "_before", "_deadline", "_ending", "_limits", "_oom", "_oom_count", "_started", "_timed_out",
+        "err", "out", "pid", "restarted", "shell", "stdin", "stdin_fd",
+    )  # fmt: skip
+
+    def __init__(self, limits: Limits, before: set[Identity], oom_count: Callable[[], int]):
+        self._limits = limits
+        self._before = before
+        self._oom_count = oom_count
+        self._oom = oom_count()
+        self._started = time.monotonic()
+        self._deadline = self._started + limits.timeout_s
+        self._ending: float | None = None
+        self._timed_out = False
+        self.pid = 0
+        self.shell: Shell | None = None
+        self.restarted = False
+        self.stdin = memoryview(b"")
+        self.stdin_fd = -1
+        self.out = self.err = Capture(-1, 0)
+
+    def attach(self, out: int, err: int) -> None:
+        """Collect the output from these descriptors."""
+        self.out = Capture(out, self._limits.cap)
+        self.err = Capture(err, self._limits.cap)
+
+    def feed(self) -> bool:
+        """Write some of stdin; `False` once there is nothing left or nobody to read it."""
+        try:
+            self.stdin = self.stdin[os.write(self.stdin_fd, self.stdin[: 1 << 16]) :]
+        except BlockingIOError:
+            return True
+        except BrokenPipeError:
+            return False
+        return bool(self.stdin)
+
+    def next_tick_s(self) -> float:
+        """Seconds until `tick` has something to do."""
+        due = self._deadline if self._ending is None else time.monotonic() + _STEP_S
+        return max(0.0, due - time.monotonic())
+
+    def tick(self) -> None:
+        """End the command when its time or its output is up, and go on ending it."""
+        if self._ending is None:
+            if time.monotonic() >= self._deadline:
+                self._timed_out = True
+                self.end()
+            elif max(self.out.total, self.err.total) > self._limits.output:
+                self.end()
+        else:
+            self._press()
+
+    def end(self) -> None:
+        """Kill the command."""
+        if self._ending is None:
+            self._ending = time.monotonic()
+        self._press()
+
+    def result(self, code: int, message: bytes = b"") -> bytes:
+        """The answer frame, after everything that was written before the end is collected.
+
+        A `message` is the stderr of a command that could not start.
+        """
+        if self._ending is not None:
+            code = 128 + SIGKILL
+        self.out.drain()
+        self.err.drain()
+        flags = b"".join(
+            (
+                frames.TIMED_OUT if self._timed_out else b"",
+                frames.OOM_KILLED if self._oom_count() > self._oom else b"",
+                frames.RESTARTED if self.restarted else b"",
+            )
+        )
+        spent = int((time.monotonic() - self._started) * 1e6)
+        numbers = (b"%d" % number for number in (code, self.out.total, self.err.total + len(message)))
+        return frames.pack(
+            frames.DONE, *numbers, flags, b"%d" % spent, self.out.kept(), self.err.kept() + message
+        )
+
+    def _press(self) -> None:
+        shell = self.shell
+        if shell is None:
+            kill_new(self._before)
+            return
+        # Stopped, the shell cannot start the next command of the list that is being killed.
+        send(shell.pid, SIGSTOP)
+        kill_new(self._before, shell.pid)
+        if self._ending is not None and time.monotonic() - self._ending > _PATIENCE_S:
+            shell.kill()
+        else:
+            shell.interrupt()
+        send(shell.pid, SIGCONT)

@@ -1,0 +1,91 @@
+"""Which processes run below the supervisor, and how all those of one command die."""
+
+from __future__ import annotations
+
+import os
+import time
+
+SIGKILL, SIGCONT, SIGSTOP = 9, 18, 19
+
+Identity = tuple[int, int]
+"""Process id and start time: an id alone may be used again."""
+
+
+def running() -> dict[int, tuple[int, int]]:
+    """Every live descendant of this process: id to parent id and start time."""
+    table: dict[int, tuple[int, int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            entry = _stat(name)
+            if entry is not None:
+                table[int(name)] = entry
+    own = os.getpid()
+    return {pid: entry for pid, entry in table.items() if pid != own and own in _ancestors(pid, table)}
+
+
+def snapshot() -> set[Identity]:
+    """The processes that live now, to tell later which ones are new."""
+    return {(pid, start) for pid, (_, start) in running().items()}
+
+
+def kill_new(before: set[Identity], shell: int = 0, wait_s: float = 2.0) -> None:
+    """Kill what started since `before`, whatever group or session it moved to.
+
+    Children of an earlier background job live on; children of the `shell` do not. All are stopped before
+    any is killed, so that a fork bomb cannot refill the places of its dead.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        stopped: set[Identity] = set()
+        while fresh := _new(before, shell) - stopped:
+            for pid, _ in fresh:
+                send(pid, SIGSTOP)
+            stopped |= fresh
+        for pid, _ in stopped:
+            send(pid, SIGKILL)
+        if not stopped or time.monotonic() > deadline:
+            return
+        time.sleep(0.0005)
+
+
+def send(pid: int, signal: int) -> None:
+    """Signal a process that may be gone already."""
+    try:
+        os.kill(pid, signal)
+    except ProcessLookupError:
+        pass
+
+
+def _new(before: set[Identity], shell: int) -> set[Identity]:
+    table = running()
+    earlier = {pid for pid, (_, start) in table.items() if (pid, start) in before and pid != shell}
+    return {
+        (pid, start)
+        for pid, (_, start) in table.items()
+        if pid != shell and (pid, start) not in before and not earlier.intersection(_ancestors(pid, table))
+    }
+
+
+def _ancestors(pid: int, table: dict[int, tuple[int, int]]) -> list[int]:
+    chain: list[int] = []
+    while pid in table and len(chain) <= len(table):
+        pid = table[pid][0]
+        chain.append(pid)
+    return chain
+
+
+def _stat(name: str) -> tuple[int, int] | None:
+    try:
+        fd = os.open(f"/proc/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        text = os.read(fd, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    fields = text[text.rindex(b")") + 2 :].split()
+    if fields[0] in (b"Z", b"X"):
+        return None
+    return int(fields[1]), int(fields[19])

@@ -1,0 +1,102 @@
+"""What this machine lends to every sandbox: an interpreter, the compiled supervisor and unused user ids."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+_INSIDE = Path(__file__).parent / "inside"
+_MODULES = ("frames", "boot", "capture", "processes", "spawn", "files", "shell", "job", "supervisor")
+_OLDEST_PYTHON = (3, 9)
+_SYSTEM_PYTHON = "/usr/bin/python3"
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_UID_BASE, _UID_COUNT = 0x70000000, 0x0FFF0000
+"""Host users that no distribution and no container manager hands out."""
+
+_VERSION = "import sys;print(*sys.version_info[:2])"
+_COMPILE = (
+    "import json,marshal,sys;sys.stdout.buffer.write(marshal.dumps("
+    "[(n,compile(s,n,'exec',dont_inherit=True)) for n,s in json.load(sys.stdin)]))"
+)
+BOOTSTRAP = """
+import marshal,os,sys
+code,control=int(sys.argv[1]),int(sys.argv[2])
+M=type(sys)
+for n in ('tools','tools.sandbox','tools.sandbox.inside'):
+ m=sys.modules[n]=M(n);m.__path__=[]
+for n,c in marshal.loads(os.pread(code,os.fstat(code).st_size,0)):
+ m=sys.modules[n]=M(n);exec(c,m.__dict__)
+os.close(code)
+m.enter(control)
+"""
+
+
+@cache
+def interpreter() -> str:
+    """The Python that runs the supervisor: the system's, or ours where that one is missing or too old."""
+    if Path(_SYSTEM_PYTHON).exists():
+        found = subprocess.run(
+            [_SYSTEM_PYTHON, "-I", "-S", "-c", _VERSION], capture_output=True, text=True, check=False
+        )
+        if found.returncode == 0 and tuple(map(int, found.stdout.split())) >= _OLDEST_PYTHON:
+            return _SYSTEM_PYTHON
+    return str(Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}"))
+
+
+def extra_directories() -> tuple[str, ...]:
+    """Directories outside `/usr` that the interpreter needs."""
+    prefix = Path(sys.base_prefix)
+    needed = interpreter() != _SYSTEM_PYTHON and not prefix.is_relative_to("/usr")
+    return (str(prefix),) if needed else ()
+
+
+def search_path() -> str:
+    """`PATH` inside; `python3` is always on it."""
+    if Path(_SYSTEM_PYTHON).exists():
+        return _SYSTEM_PATH
+    return f"{_SYSTEM_PATH}:{Path(sys.base_prefix, 'bin')}"
+
+
+@cache
+def supervisor_code(confine: bool) -> int:
+    """A descriptor of the compiled supervisor, shared by all sandboxes of this process.
+
+    Compiling costs more than starting; it is done once, by the interpreter that runs the result.
+    """
+    modules = (*_MODULES, "confine") if confine else _MODULES
+    sources = [(f"tools.sandbox.inside.{name}", (_INSIDE / f"{name}.py").read_text()) for name in modules]
+    made = subprocess.run(
+        [interpreter(), "-I", "-S", "-c", _COMPILE],
+        input=json.dumps(sources).encode(),
+        capture_output=True,
+        check=True,
+    )
+    return memory_file(made.stdout)
+
+
+def memory_file(data: bytes) -> int:
+    """A descriptor of an unnamed file with this content, read from its start."""
+    fd = os.memfd_create("turnwise", os.MFD_CLOEXEC)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def unused_uid() -> int:
+    """A host user for one sandbox, so that process counts and signals of two sandboxes never meet.
+
+    It is drawn at random from ids that nobody hands out; in a container with few ids, from the upper half of those.
+    """
+    first, count = max(_mapped_ids(), key=lambda extent: extent[1])
+    if first <= _UID_BASE and first + count >= _UID_BASE + _UID_COUNT:
+        return _UID_BASE + secrets.randbelow(_UID_COUNT)
+    return first + count // 2 + secrets.randbelow(max(1, count // 2))
+
+
+def _mapped_ids() -> list[tuple[int, int]]:
+    lines = Path("/proc/self/uid_map").read_text().splitlines()
+    return [(int(inside), int(count)) for inside, _, count in (line.split() for line in lines)]

@@ -1,0 +1,116 @@
+"""What a sandbox can see: a curated read-only system, an empty workspace and a few made-up files in /etc."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+WORKDIR = "/workspace"
+RUN_DIR = "/run/turnwise"
+HOST_NAME = "sandbox"
+
+_SYSTEM_DIRS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+# Nothing here names users, hosts, keys or accounts of this machine.
+_ETC = (
+    "alternatives", "ca-certificates", "ca-certificates.conf", "debian_version", "environment.d", "fonts", "ImageMagick-6",
+    "inputrc", "java-17-openjdk", "java-21-openjdk", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias",
+    "localtime", "magic", "manpath.config", "mime.types", "os-release", "perl", "pki/tls/certs", "protocols", "python3",
+    "python3.10", "python3.11", "python3.12", "python3.13", "rpc", "services", "ssl/certs", "ssl/openssl.cnf",
+    "terminfo", "timezone", "xattr.conf",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing to place in the new root."""
+
+    kind: Literal["bind", "dir", "link", "tmpfs", "file", "proc", "dev", "seal"]
+    path: str
+    source: str = ""
+    """Of a bind (always read-only) or a link."""
+    size: int = 0
+    """Bytes that a tmpfs may hold."""
+    mode: int = 0o755
+    data: str = ""
+
+    def packed(self) -> bytes:
+        """The step as a field of the configuration frame."""
+        fields = (self.kind, self.path, self.source, str(self.size), f"{self.mode:o}", self.data)
+        return "\0".join(fields).encode()
+
+
+def steps(*, disk_bytes: int, uid: int, gid: int, extra: tuple[str, ...] = ()) -> list[Step]:
+    """The root of one sandbox, in order; `extra` directories are shown read-only where they are."""
+    made = [Step(kind="bind", path="/usr", source="/usr")]
+    for name in _SYSTEM_DIRS:
+        path = Path(name)
+        if path.is_symlink():
+            made.append(Step(kind="link", path=name, source=str(path.readlink())))
+        elif path.is_dir():
+            made.append(Step(kind="bind", path=name, source=name))
+    # Bubblewrap closes parents that it makes on its own to others.
+    made += [Step(kind="dir", path=path) for path in ("/etc", "/var")]
+    for name in _ETC:
+        path = Path("/etc") / name
+        if path.is_symlink() and not path.readlink().is_relative_to("/etc"):
+            made.append(Step(kind="link", path=str(path), source=str(path.readlink())))
+        elif path.exists():
+            made.append(Step(kind="bind", path=str(path), source=str(path.resolve())))
+    made += [Step(kind="file", path=path, data=data) for path, data in _made_up(uid, gid).items()]
+    made += [
+        Step(kind="proc", path="/proc"),
+        Step(kind="dev", path="/dev"),
+        Step(kind="tmpfs", path="/dev/shm", size=_part(disk_bytes, 8), mode=0o1777),
+        Step(kind="seal", path="/dev"),
+        Step(kind="tmpfs", path="/tmp", size=_part(disk_bytes, 4), mode=0o1777),
+        Step(kind="link", path="/var/tmp", source="/tmp"),
+        Step(kind="tmpfs", path=RUN_DIR, size=8 << 20),
+        Step(kind="tmpfs", path=WORKDIR, size=disk_bytes),
+    ]
+    return made + [Step(kind="bind", path=path, source=path) for path in extra]
+
+
+def memory_bytes(disk_bytes: int) -> int:
+    """The most memory that full file systems of a sandbox take."""
+    return disk_bytes + _part(disk_bytes, 8) + _part(disk_bytes, 4)
+
+
+def bwrap_arguments(root: list[Step], files: dict[str, int]) -> list[str]:
+    """The same root in bubblewrap's words; `files` maps the path of each made-up file to a descriptor."""
+    words: list[str] = []
+    for step in root:
+        match step.kind:
+            case "bind":
+                words += ["--ro-bind", step.source, step.path]
+            case "dir":
+                words += ["--perms", f"{step.mode:04o}", "--dir", step.path]
+            case "link":
+                words += ["--symlink", step.source, step.path]
+            case "file":
+                words += ["--perms", "0644", "--ro-bind-data", str(files[step.path]), step.path]
+            case "tmpfs":
+                words += ["--perms", f"{step.mode:04o}", "--size", str(step.size), "--tmpfs", step.path]
+            case "proc":
+                words += ["--proc", step.path]
+            case "dev":
+                words += ["--dev", step.path]
+            case "seal":
+                words += ["--remount-ro", step.path]
+    return [*words, "--remount-ro", "/"]
+
+
+def _part(disk_bytes: int, share: int) -> int:
+    return max(1 << 20, disk_bytes // share)
+
+
+def _made_up(uid: int, gid: int) -> dict[str, str]:
+    return {
+        "/etc/passwd": (
+            "root:x:0:0:root:/root:/usr/sbin/nologin\n"
+            f"agent:x:{uid}:{gid}:agent:{WORKDIR}:/bin/bash\n"
+            "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+        ),
+        "/etc/group": f"root:x:0:\nagent:x:{gid}:\nnogroup:x:65534:\n",
+        "/etc/hosts": f"127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n",
+        "/etc/hostname": f"{HOST_NAME}\n",
+        "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    }

@@ -1,0 +1,91 @@
+"""The system calls that no sandboxed process needs and that only widen the attack surface, as a BPF program."""
+
+import platform
+import struct
+
+_LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_EPERM, _ENOSYS = 1, 38
+_NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
+_NEW_NAMESPACES = 0x7E020000
+"""CLONE_NEW* of clone and unshare: mount, cgroup, uts, ipc, user, pid and net."""
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_X32_BIT = 0x40000000
+
+# architecture: AUDIT_ARCH, then the numbers of the calls named in _DENIED, then clone, clone3, ioctl.
+_DENIED = (
+    "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "bpf", "perf_event_open", "keyctl", "add_key",
+    "request_key", "userfaultfd", "kexec_load", "open_by_handle_at", "io_uring_setup", "fsopen", "move_mount",
+    "open_tree", "mount_setattr", "fsmount", "init_module", "finit_module", "delete_module", "swapon",
+)  # fmt: skip
+_NUMBERS: dict[str, tuple[int, tuple[int, ...], int, int, int]] = {
+    "x86_64": (
+        0xC000003E,
+        (272, 308, 165, 166, 155, 161, 321, 298, 250, 248, 249, 323, 246, 304, 425, 430, 429, 428, 442, 432,
+         175, 313, 176, 167),
+        56, 435, 16,
+    ),
+    "aarch64": (
+        0xC00000B7,
+        (97, 268, 40, 39, 41, 51, 280, 241, 219, 217, 218, 282, 104, 265, 425, 430, 429, 428, 442, 432,
+         105, 273, 106, 224),
+        220, 435, 29,
+    ),
+}  # fmt: skip
+
+
+def program() -> bytes:
+    """The filter for this machine; empty for an architecture whose call numbers are not known here.
+
+    Namespaces, mounts, kernel keyrings, BPF, performance counters, io_uring and terminal injection fail with
+    EPERM. `clone3` fails with ENOSYS because a filter cannot see its flags; the C library then uses `clone`.
+    """
+    numbers = _NUMBERS.get(platform.machine())
+    if numbers is None:
+        return b""
+    arch, denied, clone, clone3, ioctl = numbers
+    if len(denied) != len(_DENIED):
+        raise AssertionError("a call in _DENIED has no number")
+    code = [
+        _statement(_LOAD, _ARCH_AT),
+        _jump(_JUMP_EQUAL, arch, 1, 0),
+        _statement(_RETURN, _ERRNO | _ENOSYS),
+        _statement(_LOAD, _NUMBER_AT),
+        _jump(_JUMP_GREATER_EQUAL, _X32_BIT, 0, 1),
+        _statement(_RETURN, _ERRNO | _ENOSYS),
+    ]
+    for number in denied:
+        code += _when(number, [_statement(_RETURN, _ERRNO | _EPERM)])
+    code += _when(clone3, [_statement(_RETURN, _ERRNO | _ENOSYS)])
+    code += _when(clone, _deny_bits(0, _NEW_NAMESPACES))
+    code += _when(ioctl, _deny_values(1, (_TIOCSTI, _TIOCLINUX)))
+    code.append(_statement(_RETURN, _ALLOW))
+    return b"".join(code)
+
+
+def _when(number: int, body: list[bytes]) -> list[bytes]:
+    return [_jump(_JUMP_EQUAL, number, 0, len(body)), *body]
+
+
+def _deny_bits(argument: int, bits: int) -> list[bytes]:
+    return [
+        _statement(_LOAD, _ARGUMENTS_AT + 8 * argument),
+        _jump(_JUMP_ANY_BIT, bits, 0, 1),
+        _statement(_RETURN, _ERRNO | _EPERM),
+        _statement(_RETURN, _ALLOW),
+    ]
+
+
+def _deny_values(argument: int, values: tuple[int, ...]) -> list[bytes]:
+    body = [_statement(_LOAD, _ARGUMENTS_AT + 8 * argument)]
+    for value in values:
+        body += _when(value, [_statement(_RETURN, _ERRNO | _EPERM)])
+    return [*body, _statement(_RETURN, _ALLOW)]
+
+
+def _statement(operation: int, value: int) -> bytes:
+    return struct.pack("HBBI", operation, 0, 0, value)
+
+
+def _jump(operation: int, value: int, if_true: int, if_false: int) -> bytes:
+    return struct.pack("HBBI", operation, if_true, if_false, value)

@@ -95,7 +95,8 @@ def _report(console: Console, change: CreditChange, *, before: str, after: str) 
         Text(
             f"{change.groups} groups, {change.turns} turns; {change.changed} changed, "
             f"{change.flipped} changed sign; rank correlation within groups {rank}"
-        )
+        ),
+        soft_wrap=True,
     )
     table = Table(box=None, pad_edge=False)
     for title in ("turn", "turns", f"mean {before}", f"mean {after}", "change"):

@@ -108,8 +108,8 @@ def unknown(what: str, name: str, known: Iterable[str]) -> CreditError:
     """The error for a name that does not exist: what exists, and the nearest one."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return CreditError(f"no {what} {name!r}{hint} there are: {', '.join(names) or 'none'}")
+    hint = f" did you mean {near[0]!r}?" if near else ""
+    return CreditError(f"no {what} {name!r};{hint} there are: {', '.join(names) or 'none'}")
 
 
 def check_all(estimator: str, known: Mapping[str, Parameter], given: Mapping[str, object]) -> None:

@@ -1,13 +1,12 @@
 """The default estimator: return-to-go minus a baseline that the turn's own action cannot move."""
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from environments.credit.parameters import Param
 from environments.credit.registry import Advantages, register_estimator
 from environments.credit.scored import read
-from environments.credit.stats import mean, means_of_others
+from environments.credit.stats import mean, means_of_others, size_of
 from environments.trajectory import TrajectoryGroup
 
 Baseline = Literal["loo_index", "loo_total", "group_mean", "none"]
@@ -75,5 +74,5 @@ def _minus_index_means(returns: Sequence[Sequence[float]]) -> Advantages:
 
 def _scaled(advantages: Advantages) -> Advantages:
     flat = [value for row in advantages for value in row]
-    unit = math.sqrt(math.fsum(value * value for value in flat) / len(flat)) if flat else 0.0
+    unit = size_of(flat, len(flat))
     return [[value / unit for value in row] for row in advantages] if unit else advantages

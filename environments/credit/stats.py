@@ -30,7 +30,15 @@ def means_of_others(values: Sequence[float]) -> list[float]:
 def deviation(values: Sequence[float], ddof: int) -> float:
     """The standard deviation with `len(values) - ddof` in the denominator."""
     centre = mean(values)
-    return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - ddof))
+    return size_of([value - centre for value in values], len(values) - ddof)
+
+
+def size_of(values: Sequence[float], count: int) -> float:
+    """The root of the sum of squares over `count`, also where the squares leave a float's range."""
+    largest = max(map(abs, values), default=0.0)
+    if largest == 0.0:
+        return 0.0
+    return largest * math.sqrt(math.fsum((value / largest) ** 2 for value in values) / count)
 
 
 def vary(values: Sequence[float]) -> bool:

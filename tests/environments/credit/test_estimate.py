@@ -1,0 +1,254 @@
+"""Estimators by name: what is registered, how it is described, and what is refused."""
+
+import dataclasses
+import subprocess
+import sys
+from typing import Annotated, Literal
+
+import pytest
+
+from environments.credit import (
+    ESTIMATORS,
+    PRESETS,
+    Param,
+    describe,
+    estimate,
+    grpo,
+    register_estimator,
+    resolve,
+    turn_return,
+)
+from environments.credit.registry import _functions, _specs
+from environments.testing import group_of
+from tools.errors import CreditError
+
+NAN, INF = float("nan"), float("inf")
+BUILT_IN = ("gigpo", "grpo", "mt_grpo", "process_supervision", "progress", "rloo", "turn_gae", "turn_return")
+
+
+@pytest.fixture
+def forgets_registrations():
+    functions, specs = dict(_functions), dict(_specs)
+    yield
+    for now, before in ((_functions, functions), (_specs, specs)):
+        now.clear()
+        now.update(before)
+
+
+def test_every_estimator_of_the_table_is_registered():
+    assert set(BUILT_IN) <= set(ESTIMATORS)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_estimator_says_its_formula_its_bias_and_its_source(name):
+    spec = describe(name)
+
+    assert all((spec.summary, spec.formula, spec.bias, spec.source))
+    assert all(parameter.description for parameter in spec.parameters)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_described_defaults_are_those_of_the_function(name):
+    group = group_of([[0.5, None], [1.0]], outcomes=[1.0, 0.0], states=[["a", "b"], ["a"]])
+    defaults = {parameter.name: parameter.default for parameter in describe(name).parameters}
+
+    assert ESTIMATORS[name](group, **defaults) == estimate(name, group)
+
+
+@pytest.mark.parametrize(
+    ("preset", "name"), [(p, name) for p, covered in PRESETS.items() for name in covered]
+)
+def test_every_preset_is_made_of_possible_values(preset, name):
+    estimate(name, group_of([[1.0], [0.0]]), preset=preset)
+
+    assert resolve(name, preset=preset).items() >= PRESETS[preset][name].items()
+
+
+def test_the_six_trainers_have_a_preset():
+    assert set(PRESETS) == {"verl", "trl", "rllm", "torchtitan", "tinker", "skyrl"}
+
+
+def test_a_given_parameter_overrides_the_preset():
+    group = group_of(None, outcomes=[1.0, 0.0], lengths=[[1], [1]])
+
+    assert estimate("grpo", group, preset="trl", norm_by_std=False) == [[0.5], [-0.5]]
+
+
+def test_presets_disagree_where_their_trainers_do():
+    alone, pair = group_of([[2.0]]), group_of([[1e-4], [0.0]])
+
+    assert estimate("grpo", alone, preset="verl")[0][0] == pytest.approx(2.0, rel=1e-5)
+    assert estimate("grpo", alone, preset="trl") == [[0.0]]
+    assert estimate("grpo", pair, preset="trl")[0][0] == pytest.approx(5e-5 / (1e-4 / 2**0.5 + 1e-4))
+    assert estimate("grpo", pair, preset="torchtitan") == [[5e-5], [-5e-5]]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda g: estimate("turn_retrun", g), r"no estimator 'turn_retrun'; did you mean 'turn_return'\?"),
+        (lambda g: estimate("zzz", g), r"no estimator 'zzz'; there are: .*grpo.*turn_return"),
+        (lambda g: estimate("grpo", g, epsilon=1.0), r"no parameter of grpo named 'epsilon'.*eps"),
+        (
+            lambda g: estimate("grpo", g, preset="verll"),
+            r"no estimator preset 'verll'; did you mean 'verl'\?",
+        ),
+        (lambda g: estimate("turn_return", g, preset="verl"), "preset 'verl' does not cover turn_return"),
+        (lambda g: estimate("grpo", g, eps=-1.0), r"grpo: eps is -1.0; possible: number 0 … 1"),
+        (lambda g: estimate("grpo", g, ddof=2), r"grpo: ddof is 2; possible: integer 0 … 1"),
+        (lambda g: estimate("grpo", g, ddof=1.0), "grpo: ddof is 1.0"),
+        (lambda g: estimate("grpo", g, norm_by_std=1), "norm_by_std is 1; possible: true · false"),
+        (lambda g: estimate("turn_return", g, gamma=NAN), "turn_return: gamma is nan"),
+        (lambda g: estimate("turn_return", g, gamma=True), "turn_return: gamma is True"),
+        (lambda g: estimate("turn_return", g, baseline="loo"), "baseline is 'loo'; possible: loo_index"),
+        (lambda g: turn_return(g, gamma=1.5), r"turn_return: gamma is 1.5; possible: number 0 … 1"),
+        (lambda _: turn_return([[1.0]]), "takes a TrajectoryGroup, not list"),
+        (lambda g: describe("turn_return").parameter("gama"), "did you mean 'gamma'"),
+        (lambda g: resolve("grpo", epz=1), "did you mean 'eps'"),
+    ],
+)
+def test_what_does_not_exist_or_fit_is_refused_with_what_is_possible(call, message):
+    with pytest.raises(CreditError, match=message):
+        call(group_of([[1.0], [0.0]]))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize(
+    ("turns", "outcomes", "message"),
+    [
+        ([[0.0], [0.0, NAN]], None, "reward of trajectory 1, turn 1 is nan"),
+        ([[INF], [0.0]], None, "reward of trajectory 0, turn 0 is inf"),
+        ([[0.0], [-INF]], None, "reward of trajectory 1, turn 0 is -inf"),
+        ([[0.0], [1e101]], None, r"reward of trajectory 1, turn 0 is 1e\+101; sizes up to 1e\+100"),
+        ([[0.0], [0.0]], [0.0, NAN], "outcome of trajectory 1 is nan"),
+    ],
+)
+def test_a_reward_that_is_no_number_is_refused_by_trajectory_and_turn(name, turns, outcomes, message):
+    with pytest.raises(CreditError, match=message):
+        estimate(name, group_of(turns, outcomes=outcomes))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_trajectory_without_rewards_gets_no_credit(name):
+    group = group_of([[1.0], [0.0]])
+    bare = dataclasses.replace(group.trajectories[1], rewards=None)
+    unscored = dataclasses.replace(group, trajectories=(group.trajectories[0], bare))
+
+    with pytest.raises(CreditError, match="trajectory 1 has no rewards"):
+        estimate(name, unscored)
+
+
+def test_rewards_that_do_not_match_the_turns_are_refused():
+    group = group_of([[1.0, 2.0]])
+    rewards = dataclasses.replace(group.trajectories[0].rewards, turns=(1.0,))
+    ragged = dataclasses.replace(
+        group, trajectories=(dataclasses.replace(group.trajectories[0], rewards=rewards),)
+    )
+
+    with pytest.raises(CreditError, match="trajectory 0 has 1 turn rewards for its 2 turns"):
+        estimate("turn_return", ragged)
+
+
+@pytest.mark.usefixtures("forgets_registrations")
+def test_a_user_registers_an_estimator_with_described_parameters():
+    @register_estimator("best_of", formula="1 for the best", bias="large", source="us")
+    def best_of(
+        group, *, bonus: Annotated[float, Param("for the best", low=0)] = 1.0, ties: Literal["all"] = "all"
+    ):
+        """Credit only the best sibling."""
+        best = max(trajectory.score for trajectory in group.trajectories)
+        return [[bonus * (t.score == best)] * len(t.turns) for t in group.trajectories]
+
+    spec = describe("best_of")
+    assert estimate("best_of", group_of([[0.0, 1.0], [0.5]]), bonus=2.0) == [[2.0, 2.0], [0.0]]
+    assert [(p.name, p.kind, p.possible) for p in spec.parameters] == [
+        ("bonus", "number", "number ≥ 0"),
+        ("ties", "choice", "all"),
+    ]
+
+
+@pytest.mark.usefixtures("forgets_registrations")
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ([[1.0]], "gave 1 lists for a group of 2 trajectories"),
+        ([[1.0], [1.0]], "gave 1 advantages for 2 turns of trajectory 1"),
+        ([[1.0], [1.0, NAN]], "gave nan to trajectory 1, turn 1"),
+    ],
+)
+def test_a_user_s_estimator_that_gives_nonsense_is_named(result, message):
+    @register_estimator("wrong")
+    def wrong(group):
+        return result
+
+    with pytest.raises(CreditError, match=f"wrong {message}"):
+        estimate("wrong", group_of([[0.0], [0.0, 0.0]]))
+
+
+def test_a_name_that_is_taken_is_not_replaced():
+    with pytest.raises(CreditError, match="an estimator named 'grpo' exists"):
+        register_estimator("grpo")(lambda group: [])
+
+    assert ESTIMATORS["grpo"] is grpo
+
+
+@pytest.mark.usefixtures("forgets_registrations")
+def test_the_same_function_may_be_registered_again():
+    def twice(group):
+        return [[0.0] * len(t.turns) for t in group.trajectories]
+
+    register_estimator("twice")(twice)
+    register_estimator("twice")(twice)
+
+    assert estimate("twice", group_of([[1.0]])) == [[0.0]]
+
+
+def test_a_parameter_that_no_setting_can_carry_is_refused_at_registration():
+    def needs_list(group, *, weights: list[float] = []): ...  # noqa: B006
+
+    def needs_value(group, *, weight: float): ...
+
+    with pytest.raises(CreditError, match="must be annotated float, int, bool"):
+        register_estimator("needs_list")(needs_list)
+    with pytest.raises(CreditError, match="parameter 'weight' needs a default"):
+        register_estimator("needs_value")(needs_value)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "parameter", "text", "value"),
+    [
+        ("turn_return", "gamma", "0.9", 0.9),
+        ("grpo", "ddof", "0", 0),
+        ("grpo", "norm_by_std", "False", False),
+        ("turn_return", "baseline", "loo_total", "loo_total"),
+    ],
+)
+def test_a_parameter_is_read_from_text(estimator, parameter, text, value):
+    assert describe(estimator).parameter(parameter).parse(text, estimator) == value
+
+
+@pytest.mark.parametrize(
+    ("estimator", "parameter", "text"),
+    [("turn_return", "gamma", "much"), ("grpo", "ddof", "0.5"), ("grpo", "norm_by_std", "maybe")],
+)
+def test_text_that_is_no_possible_value_is_refused(estimator, parameter, text):
+    with pytest.raises(CreditError, match=f"{estimator}: {parameter} is '{text}'; possible"):
+        describe(estimator).parameter(parameter).parse(text, estimator)
+
+
+def test_resolving_gives_every_parameter_its_value():
+    assert resolve("turn_return", gamma=0.5) == {
+        "gamma": 0.5,
+        "outcome_weight": 1.0,
+        "baseline": "loo_index",
+        "scale": "none",
+    }
+
+
+def test_importing_credit_loads_nothing_heavy():
+    heavy = ("atroposlib", "numpy", "torch", "transformers", "pydantic", "openai", "datasets")
+    code = f"import sys, environments.credit; print([m for m in {heavy} if m in sys.modules])"
+
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    assert loaded.stdout.strip() == "[]"

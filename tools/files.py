@@ -91,7 +91,8 @@ async def edit_file(sandbox: Sandbox, path: str, old: str, new: str, replace_all
             f"around it so that it is unique, or set replace_all to true."
         )
     await _write_text(sandbox, path, text.replace(old, new))
-    return f"Replaced {count} {'place' if count == 1 else 'places'} in {path}, at line {_listed(lines)}."
+    places = "1 place" if count == 1 else f"{count} places"
+    return f"Replaced {places} in {path}, at line{'s' * (count > 1)} {_listed(lines)}."
 
 
 @tool
@@ -179,7 +180,7 @@ def _reason(path: str, error: OSError) -> str:
             return f"{path} does not exist; list_files shows what does"
         case IsADirectoryError():
             return f"{path} is a directory, not a file"
-        case NotADirectoryError():
+        case NotADirectoryError() | FileExistsError():
             return f"part of {path} is a file, not a directory"
         case PermissionError():
             return f"no permission for {path}"

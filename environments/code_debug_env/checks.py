@@ -51,6 +51,8 @@ class CheckReport:
 
     held: tuple[bool, ...]
     """One per assert statement, in the order of the text."""
+    hung: bool = False
+    """Whether a call had to be stopped because it did not come back."""
 
     @property
     def fraction(self) -> float:
@@ -101,7 +103,8 @@ async def run_checks(
             f"task {task['task_id']!r}: the hidden checks did not start, exit code {result.exit_code}: {said}"
         )
     verdicts = {int(line[0]): line[1] == "1" for line in lines if len(line) == 2}
-    return CheckReport(held=tuple(verdicts.get(index, False) for index in range(total)))
+    held = tuple(verdicts.get(index, False) for index in range(total))
+    return CheckReport(held=held, hung=["hung"] in lines)
 
 
 def prepare_test(test: str, task_id: str) -> tuple[str, int]:

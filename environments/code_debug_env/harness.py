@@ -7,7 +7,8 @@ everything. What it prints goes nowhere. A call that hangs, overflows the stack 
 that one assertion: the server is started again for the next.
 
 Standard input of the judge is a JSON request (see `checks.py`). It prints `NONCE ready`, then for every
-assertion `NONCE index 1` when it first holds and `NONCE index 0` when it first fails, then `NONCE done`.
+assertion `NONCE index 1` when it first holds and `NONCE index 0` when it first fails, then `NONCE hung` if a
+call had to be stopped.
 Only the standard library is there when this runs.
 """
 
@@ -60,7 +61,8 @@ def judge(request: Mapping[str, Any]) -> None:
         print(f"the test stopped: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
     finally:
         server.kill()
-    records.say("done")
+    if server.hung:
+        records.say("hung")
 
 
 class Records:
@@ -106,6 +108,8 @@ class SolutionServer:
         self._limits = dict(limits)
         self._deadline = time.monotonic() + limits["total_s"]
         self._process: subprocess.Popen[bytes] | None = None
+        self.hung = False
+        """Whether a call had to be stopped."""
 
     def call(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the solution's function; arguments that it changed are changed here too."""
@@ -154,6 +158,7 @@ class SolutionServer:
                 or now - started > self._limits["wall_s"]
                 or now > self._deadline
             ):
+                self.hung = True
                 # One hang is enough to know; the others must not use up the time of the whole test.
                 self._limits.update(cpu_s=self._limits["next_cpu_s"], wall_s=self._limits["next_wall_s"])
                 raise SolutionFailedError("the call took too long")

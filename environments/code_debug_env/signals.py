@@ -1,0 +1,111 @@
+"""The three signals that reward a debugging turn; together they give a session between 0 and 1."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from environments.trajectory import Turn
+
+SOLUTION = "solution.py"
+EXAMPLE_TEST = "test_example.py"
+
+_TASK_FILES = re.compile(r"\b(?:solution|test_example)\b")
+_TRACEBACK = re.compile(r"\b(?:solution|test_example)\.py(?:\", line |:)\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalWeights:
+    """The most that each signal can give in one session. Their sum should not exceed 1."""
+
+    tests: float = 0.5
+    diagnosis: float = 0.3
+    efficiency: float = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFacts:
+    """What is known about one turn."""
+
+    fraction: float
+    """Hidden checks that hold after the turn, from 0 to 1."""
+    changed: bool = False
+    """Whether the solution file was changed in this turn."""
+    reproduced: bool = False
+    """Whether a command of this turn showed the failure."""
+
+
+def turn_signals(
+    start: float, facts: Sequence[TurnFacts], max_turns: int, weights: SignalWeights | None = None
+) -> list[dict[str, float]]:
+    """Per turn, its reward by signal.
+
+    `tests`: progress p = (f - f₀) / (1 - f₀), kept in 0..1, and each turn gets its difference, so the turns
+    add up to the final progress. `diagnosis`: once, for the first turn that reproduced the failure before
+    the solution was touched. `efficiency`: on the last turn, the final progress times the share of turns
+    that were not needed; without progress there is nothing to gain, and one more turn never gains.
+
+    Args:
+        start: Fraction f₀ of hidden checks that hold before the first turn.
+        facts: One entry per turn, in order.
+        max_turns: Turns a session may have.
+        weights: The most that each signal can give.
+    """
+    weights = weights or SignalWeights()
+    signals: list[dict[str, float]] = []
+    before, diagnosed, touched = 0.0, False, False
+    for index, turn in enumerate(facts):
+        after = progress(turn.fraction, start)
+        touched = touched or turn.changed
+        diagnosis = turn.reproduced and not touched and not diagnosed
+        diagnosed = diagnosed or diagnosis
+        last = index == len(facts) - 1
+        unused = max(0.0, 1 - index / max_turns)
+        signals.append(
+            {
+                "tests": weights.tests * (after - before),
+                "diagnosis": weights.diagnosis * diagnosis,
+                "efficiency": weights.efficiency * after * unused * last,
+            }
+        )
+        before = after
+    return signals
+
+
+def progress(fraction: float, start: float) -> float:
+    """How much of what was broken at the start is mended, from 0 to 1."""
+    return 0.0 if start >= 1 else min(max((fraction - start) / (1 - start), 0.0), 1.0)
+
+
+def reproduced_failure(turn: Turn, *, hangs: bool) -> bool:
+    """Whether a terminal command of the turn really ran the task's code and showed how it fails.
+
+    That is a command that failed with a traceback into the solution or the example test, or, for a solution
+    that hangs, one that names them and had to be stopped. A command that spells out a traceback itself does
+    not count.
+
+    Args:
+        turn: A finished turn.
+        hangs: Whether the hidden checks found that the solution at the start does not come back.
+    """
+    commands = {
+        call.id: _command(call.arguments) for call in turn.message.tool_calls if call.name == "terminal"
+    }
+    for result in turn.tool_results:
+        command = commands.get(result.call_id, "")
+        if result.error is not None or not result.exit_code or _TRACEBACK.search(command):
+            continue
+        if result.timed_out:
+            if hangs and _TASK_FILES.search(command):
+                return True
+        elif _TRACEBACK.search(result.content):
+            return True
+    return False
+
+
+def _command(arguments: str) -> str:
+    # The call ran, so its arguments are an object with a command.
+    try:
+        return str(json.loads(arguments).get("command", ""))
+    except (ValueError, AttributeError):
+        return ""

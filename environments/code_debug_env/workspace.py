@@ -1,0 +1,53 @@
+"""What a task looks like to the agent: the prompt, the files in the workspace, the text of its solution."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from environments.code_debug_env.signals import EXAMPLE_TEST, SOLUTION
+
+REQUIRED_FIELDS = (
+    "task_id",
+    "prompt",
+    "declaration",
+    "canonical_solution",
+    "buggy_solution",
+    "entry_point",
+    "test",
+)
+"""Fields of a HumanEvalPack task that this environment needs; `example_test` may be empty or missing."""
+
+SYSTEM_PROMPT = (
+    "You are a careful software engineer. You work in a sandbox through tools, one small step at a time. "
+    "First see the failure, then change the code, then check that it works. When you are done, answer "
+    "without calling a tool."
+)
+
+
+def task_prompt(task: Mapping[str, Any]) -> str:
+    """The task in words."""
+    example = f"`{EXAMPLE_TEST}` holds a few examples (run `python3 {EXAMPLE_TEST}`). "
+    return (
+        f"The function `{task['entry_point']}` in `{SOLUTION}` has a bug: it does not do what its docstring "
+        f"says. Find the bug and fix it in `{SOLUTION}`. {example if task.get('example_test') else ''}"
+        f"Your fix is judged by hidden checks of the described behaviour, so keep the name and the "
+        f"parameters of the function."
+    )
+
+
+def workspace_files(task: Mapping[str, Any]) -> dict[str, str]:
+    """The files the agent finds, by name."""
+    files = {SOLUTION: buggy_text(task)}
+    if task.get("example_test"):
+        imported = f"from solution import *\nfrom solution import {task['entry_point']}\n\n\n"
+        files[EXAMPLE_TEST] = f"{imported}{task['example_test'].strip()}\nprint('all examples pass')\n"
+    return files
+
+
+def buggy_text(task: Mapping[str, Any]) -> str:
+    """The solution file at the start."""
+    return task["prompt"] + task["buggy_solution"]
+
+
+def fixed_text(task: Mapping[str, Any]) -> str:
+    """The solution file as it should be."""
+    return task["prompt"] + task["canonical_solution"]

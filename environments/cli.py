@@ -4,7 +4,7 @@ import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import click
 
@@ -89,12 +89,12 @@ def main(args: Sequence[str] | None = None) -> int:
     return _run(group, args, prog_name="turnwise", env_cls=None)
 
 
-def main_for(env_cls: type, args: Sequence[str] | None = None) -> int:
-    """Run the commands of one environment, as `python my_env.py process …` does; the exit code."""
+def main_for(env_cls: type, args: Sequence[str] | None = None) -> NoReturn:
+    """Run the commands of one environment, as `python my_env.py process …` does, and end the process."""
     of_env = {name: command for name, command in COMMANDS.items() if command.runs_env}
     first_line = (env_cls.__doc__ or "").strip().partition("\n")[0]
     group = LazyGroup(of_env, help=first_line, no_args_is_help=True)
-    return _run(group, args, prog_name=None, env_cls=env_cls)
+    sys.exit(_run(group, args, prog_name=None, env_cls=env_cls))
 
 
 def _run(

@@ -32,35 +32,6 @@ class AgentEnvConfig(BaseEnvConfig):
     )
     include_messages: bool = Field(default=True, description="Send messages with the tokens.")
 
-    # Atropos' own numbers, unchanged but for the bounds that they lack.
-    max_num_workers: int = Field(
-        default=-1, ge=-1, description="serve: groups at once; -1: as many as max_num_workers_per_node."
-    )
-    max_eval_workers: int = Field(default=16, ge=1, description="serve: evaluation workers.")
-    max_num_workers_per_node: int = Field(default=8, ge=1, description="serve: groups at once per server.")
-    steps_per_eval: int = Field(default=100, ge=0, description="serve: trainer steps between evaluations.")
-    eval_limit_ratio: float = Field(
-        default=0.5, ge=0, le=1, description="serve: share of the workers that train during an evaluation."
-    )
-    inference_weight: float = Field(
-        default=1.0, ge=-1, description="serve: this environment's share of inference; -1: not managed."
-    )
-    batch_size: int = Field(default=-1, ge=-1, description="serve: batch size; -1: what the trainer says.")
-    max_batches_offpolicy: int = Field(default=3, ge=1, description="serve: batches that may wait.")
-    num_rollouts_to_keep: int = Field(default=32, ge=0, description="Rollouts that wandb shows.")
-    num_rollouts_per_group_for_logging: int = Field(
-        default=1, ge=-1, description="Rollouts of a group that wandb shows; -1: all."
-    )
-    min_items_sent_before_logging: int = Field(
-        default=2, ge=0, description="serve: groups sent before wandb logs again; 0: every time."
-    )
-    min_batch_allocation: float | None = Field(
-        default=None, ge=0, le=1, description="serve: share of a batch that this environment must fill."
-    )
-    worker_timeout: float = Field(
-        default=600, ge=-1, description="serve: seconds for one group; -1: no limit."
-    )
-
     # Items.
     dataset_name: str | None = Field(default=None, description="Hugging Face hub dataset.")
     dataset_config: str | None = Field(default=None, description="Configuration of the hub dataset.")
@@ -129,6 +100,35 @@ class AgentEnvConfig(BaseEnvConfig):
     eval_rollouts: int = Field(default=4, ge=1, le=1024, description="Rollouts per evaluation item.")
     pass_score: float = Field(
         default=1.0, allow_inf_nan=False, description="Score from which a rollout counts as passed."
+    )
+
+    # Atropos' own numbers, unchanged but for the bounds that they lack.
+    max_num_workers: int = Field(
+        default=-1, ge=-1, description="serve: groups at once; -1: as many as max_num_workers_per_node."
+    )
+    max_eval_workers: int = Field(default=16, ge=1, description="serve: evaluation workers.")
+    max_num_workers_per_node: int = Field(default=8, ge=1, description="serve: groups at once per server.")
+    steps_per_eval: int = Field(default=100, ge=0, description="serve: trainer steps between evaluations.")
+    eval_limit_ratio: float = Field(
+        default=0.5, ge=0, le=1, description="serve: share of the workers that train during an evaluation."
+    )
+    inference_weight: float = Field(
+        default=1.0, ge=-1, description="serve: this environment's share of inference; -1: not managed."
+    )
+    batch_size: int = Field(default=-1, ge=-1, description="serve: batch size; -1: what the trainer says.")
+    max_batches_offpolicy: int = Field(default=3, ge=1, description="serve: batches that may wait.")
+    num_rollouts_to_keep: int = Field(default=32, ge=0, description="Rollouts that wandb shows.")
+    num_rollouts_per_group_for_logging: int = Field(
+        default=1, ge=-1, description="Rollouts of a group that wandb shows; -1: all."
+    )
+    min_items_sent_before_logging: int = Field(
+        default=2, ge=0, description="serve: groups sent before wandb logs again; 0: every time."
+    )
+    min_batch_allocation: float | None = Field(
+        default=None, ge=0, le=1, description="serve: share of a batch that this environment must fill."
+    )
+    worker_timeout: float = Field(
+        default=600, ge=-1, description="serve: seconds for one group; -1: no limit."
     )
 
 

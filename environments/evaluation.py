@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
+from environments.summary import print_rows
 from environments.trajectory import Trajectory, TrajectoryGroup
 
 RESAMPLES = 2000
@@ -150,22 +150,18 @@ def sample_row(trajectory: Trajectory, passed: bool) -> dict[str, Any]:
 
 
 def print_evaluation(console: Console, evaluation: Evaluation) -> None:
-    """The statistics as a table for people."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    table.add_row("mean score", _shown(evaluation.score))
-    for k, estimate in enumerate(evaluation.pass_at, start=1):
-        table.add_row(f"pass@{k}", _shown(estimate))
+    """The statistics for people."""
+    rows = [("mean score", _shown(evaluation.score))]
+    rows += [(f"pass@{k}", _shown(estimate)) for k, estimate in enumerate(evaluation.pass_at, start=1)]
     for name, turns, count in (
         ("passed", evaluation.turns_passed, evaluation.passed),
         ("failed", evaluation.turns_failed, evaluation.rollouts - evaluation.passed),
     ):
         shown = "" if turns is None else f", {turns:.2f} turns on average"
-        table.add_row(name, f"{count} of {evaluation.rollouts} rollouts{shown}")
+        rows.append((name, f"{count} of {evaluation.rollouts} rollouts{shown}"))
     lost = f", {evaluation.lost_items} items lost with them" if evaluation.lost_items else ""
-    table.add_row("dropped", f"{evaluation.dropped} rollouts{lost}")
-    console.print(table, highlight=False)
+    rows.append(("dropped", f"{evaluation.dropped} rollouts{lost}"))
+    print_rows(console, rows)
 
 
 def _estimate(values: Sequence[float], seed: int) -> Estimate:

@@ -1,11 +1,10 @@
 """What a run came to: small statistics that grow with the groups' variety, not their number."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from environments.trajectory import CreditedGroup, Trajectory
@@ -103,15 +102,19 @@ class Summary:
 
 
 def print_summary(console: Console, summary: Summary, *, path: str | None, wall_s: float) -> None:
-    """The table at the end of a run, then the path of the record on a line of its own."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in summary_rows(summary, wall_s=wall_s):
-        table.add_row(name, Text(text))
-    console.print(table)
+    """The summary of a run, then the path of the record on a line of its own."""
+    print_rows(console, summary_rows(summary, wall_s=wall_s))
     if path is not None:
-        console.print(path, style="bold", highlight=False, soft_wrap=True, markup=False)
+        console.print(Text(path, style="bold"), soft_wrap=True)
+
+
+def print_rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
+    """Names and texts in two columns; a text of several lines stays in its column."""
+    width = max((len(name) for name, _ in rows), default=0) + 2
+    for name, text in rows:
+        for number, line in enumerate(text.split("\n")):
+            head = Text(f"{'' if number else name:<{width}}", style="bold")
+            console.print(head.append(line, style="not bold"), soft_wrap=True)
 
 
 def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
@@ -181,5 +184,5 @@ def _lines(counter: Counter[str]) -> str:
     return "\n".join(f"{count}x {text}" for text, count in _most(counter))
 
 
-def _most(counter: Counter[str]) -> Iterable[tuple[str, int]]:
+def _most(counter: Counter[str]) -> list[tuple[str, int]]:
     return sorted(counter.items(), key=lambda entry: (-entry[1], entry[0]))

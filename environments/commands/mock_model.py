@@ -1,21 +1,24 @@
 """`turnwise mock-model`: an environment's scripted agent behind an OpenAI-compatible server."""
 
 import asyncio
+import socket
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import click
+import uvicorn
 
 from environments.base_env import AgentEnv
 from environments.commands.env_command import EnvCall, EnvCommand
-from environments.policy.mock_server import mock_app, serve
+from environments.policy.mock_server import mock_app
 from environments.policy.scripted import Script
 from environments.trajectory import Message
+from tools.errors import ConfigError
 
 
 @click.command("mock-model", cls=EnvCommand)
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--model", default="scripted", show_default=True, help="The model name that it answers to.")
 def command(call: EnvCall, port: int, host: str, model: str) -> None:
@@ -32,8 +35,15 @@ def command(call: EnvCall, port: int, host: str, model: str) -> None:
         renderer=env.renderer,
         model=model,
     )
-    click.echo(f"http://{host}:{port}/v1 plays {len(items)} items of {env.name} as model {model!r}; ^C ends")
-    serve(app, host=host, port=port)
+    try:
+        listening = socket.create_server((host, port))
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
+    with listening:
+        # It listens already: whoever reads the line can connect at once.
+        url = f"http://{host}:{listening.getsockname()[1]}/v1"
+        click.echo(f"{url} plays {len(items)} items of {env.name} as model {model!r}; ^C ends")
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
 
 
 def items_by_task(env: AgentEnv, items: Sequence[Any]) -> dict[str, Any]:

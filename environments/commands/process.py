@@ -8,8 +8,8 @@ from environments.commands.env_command import EnvCall, EnvCommand
 
 
 @click.command("process", cls=EnvCommand)
-@click.option("--out", metavar="FILE", help="The rollout JSONL; short for --env.data_path_to_save_groups.")
-@click.option("--fresh", is_flag=True, help="Start the file over instead of resuming it.")
+@click.option("--out", metavar="FILE", help="The rollout JSONL; --env.data_path_to_save_groups.")
+@click.option("--fresh", is_flag=True, help="Start the file over instead of resuming it; --env.fresh.")
 def command(call: EnvCall, out: str | None, fresh: bool) -> int:
     """Roll out an environment's items into a rollout JSONL.
 
@@ -18,6 +18,6 @@ def command(call: EnvCall, out: str | None, fresh: bool) -> int:
     """
     env = call.open(
         defaults={"data_path_to_save_groups": f"data/{call.env_cls.name}.jsonl"},
-        flags={"data_path_to_save_groups": out},
+        flags={"data_path_to_save_groups": out, "fresh": fresh or None},
     )
-    return asyncio.run(env.process_manager(fresh=fresh))
+    return asyncio.run(env.process_manager())

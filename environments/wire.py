@@ -1,13 +1,13 @@
-"""Rows for the trainer: tokens, masks, log-probabilities and per-token advantages, in Atropos' columns.
+"""Rows for the trainer, in Atropos' columns: one view of a group's credit for each kind of trainer.
 
 Speaks the format of Atropos' `ScoredDataGroup` without importing it.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from environments.trajectory import IGNORED, CreditedGroup, Span, Trajectory, Turn
+from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup, Span, Trajectory, Turn
 
 Columns = dict[str, Any]
 """A `ScoredDataGroup`: each column holds one entry per row."""
@@ -76,33 +76,69 @@ def token_advantages(credited: CreditedGroup) -> Columns:
 
     A group without turn rewards carries neither advantages nor overrides: it is plain scalar GRPO data.
     """
-    columns = _columns(
-        credited, [credited.group.trajectories[row.trajectory].score for row in _rows(credited)]
-    )
+    rows = list(training_rows(credited))
+    columns = _columns(credited, rows, [credited.group.trajectories[row.trajectory].score for row in rows])
     if not _has_turn_rewards(credited):
-        columns |= {"advantages": None, "overrides": None}
+        columns |= {"advantages": None, "overrides": None, "group_overrides": {}}
     return columns
+
+
+def turn_rows(credited: CreditedGroup) -> list[Columns]:
+    """The view for trainers that read only `scores`: one row per turn, each in a group of its own.
+
+    A row is everything the model saw up to the turn, and the turn, which alone is unmasked; its score is
+    the turn's advantage. Atropos' example trainer keeps the score of a one-row group raw, so its gradient
+    is the turn-level policy gradient (each turn's loss averaged over the turn's tokens).
+    """
+    return _row_per_turn(credited, alone=True)
+
+
+def prefix_rows(credited: CreditedGroup) -> list[Columns]:
+    """N turns become N rows "up to turn K" with all their turns unmasked; the score is turn K's advantage.
+
+    The idea of verifiers' issue 34. It counts double: a turn is trained once in every row that reaches it,
+    so its tokens get the sum of its own and all later advantages of the trajectory.
+    """
+    return _row_per_turn(credited, alone=False)
 
 
 def list_scores(credited: CreditedGroup) -> Columns:
     """The view for people and offline tools: with turn rewards, `scores` holds a list per row."""
     trajectories = credited.group.trajectories
-    return _columns(credited, [_scores(trajectories[row.trajectory], row) for row in _rows(credited)])
+    rows = list(training_rows(credited))
+    return _columns(credited, rows, [_scores(trajectories[row.trajectory], row) for row in rows])
 
 
-def chat(trajectory: Trajectory) -> list[dict[str, Any]]:
-    """The conversation in OpenAI's shape; with turn rewards each assistant message carries its `reward`."""
+VIEWS: Mapping[str, Callable[[CreditedGroup], list[Columns]]] = {
+    "token_advantages": lambda credited: [token_advantages(credited)],
+    "turn_rows": turn_rows,
+    "prefix_rows": prefix_rows,
+    "list_scores": lambda credited: [list_scores(credited)],
+}
+"""Every view by name; each gives the groups that a trainer would see."""
+
+
+def chat(trajectory: Trajectory, *, until: int | None = None) -> list[dict[str, Any]]:
+    """The conversation in OpenAI's shape; with turn rewards each assistant message carries its `reward`.
+
+    Args:
+        trajectory: what was said.
+        until: index of the turn whose assistant message is the last one.
+    """
     rewards = None if trajectory.rewards is None else trajectory.rewards.turns
     messages = [message.to_openai() for message in trajectory.messages]
+    spoken = [
+        place
+        for place, message in enumerate(messages)
+        if place >= len(trajectory.prompt) and message["role"] == "assistant"
+    ]
     if rewards is not None:
-        spoken = [message for message in messages[len(trajectory.prompt) :] if message["role"] == "assistant"]
-        for message, reward in zip(spoken, rewards, strict=True):
-            message["reward"] = reward
-    return messages
+        for place, reward in zip(spoken, rewards, strict=True):
+            messages[place]["reward"] = reward
+    return messages if until is None else messages[: spoken[until] + 1]
 
 
-def _columns(credited: CreditedGroup, scores: list[Any]) -> Columns:
-    rows = _rows(credited)
+def _columns(credited: CreditedGroup, rows: Sequence[TrainingRow], scores: list[Any]) -> Columns:
     trajectories = credited.group.trajectories
     known = all(row.logprobs is not None for row in rows)
     return {
@@ -114,13 +150,54 @@ def _columns(credited: CreditedGroup, scores: list[Any]) -> Columns:
         "messages": [chat(trajectories[row.trajectory]) for row in rows],
         "generation_params": None,
         "inference_logprobs": [row.logprobs for row in rows] if known else None,
-        "group_overrides": {},
-        "overrides": [_override(credited, row) for row in rows],
+        "group_overrides": {"group_size": len(rows)},
+        "overrides": [_override(credited, row, number) for number, row in enumerate(rows)],
         "images": None,
     }
 
 
-def _override(credited: CreditedGroup, row: TrainingRow) -> dict[str, Any]:
+def _row_per_turn(credited: CreditedGroup, *, alone: bool) -> list[Columns]:
+    rows = (
+        _ending_with(row, place, alone=alone) for row in training_rows(credited) for place in _sampled(row)
+    )
+    return [_one_row(credited, row, number) for number, row in enumerate(rows)]
+
+
+def _one_row(credited: CreditedGroup, row: TrainingRow, number: int) -> Columns:
+    """A row as a group of its own, scored with the advantage of its last turn."""
+    last = row.turns[-1]
+    columns = _columns(credited, [row], [row.turn_advantages[-1]])
+    return columns | {
+        "advantages": None,
+        "messages": [chat(credited.group.trajectories[row.trajectory], until=last.index)],
+        "overrides": [_override(credited, row, number)],
+    }
+
+
+def _sampled(row: TrainingRow) -> Iterator[int]:
+    """Places of the turns that have tokens to train."""
+    return (place for place, turn in enumerate(row.turns) if turn.span.end > turn.span.start)
+
+
+def _ending_with(row: TrainingRow, place: int, *, alone: bool) -> TrainingRow:
+    """The row up to its turn at `place`, with only that turn unmasked or with every turn so far."""
+    last = row.turns[place].span
+    first = place if alone else 0
+    start = last.start if alone else 0
+    tokens = row.tokens[: last.end]
+    logprobs = row.logprobs
+    return replace(
+        row,
+        turns=row.turns[first : place + 1],
+        tokens=tokens,
+        masks=mask_of(tokens, [turn.span for turn in row.turns[first : place + 1]]),
+        logprobs=None if logprobs is None else [NOT_SAMPLED] * start + logprobs[start : last.end],
+        turn_advantages=row.turn_advantages[first : place + 1],
+        advantages=row.advantages[: last.end],
+    )
+
+
+def _override(credited: CreditedGroup, row: TrainingRow, number: int) -> dict[str, Any]:
     trajectory = credited.group.trajectories[row.trajectory]
     rewards = trajectory.rewards
     given = (
@@ -130,6 +207,7 @@ def _override(credited: CreditedGroup, row: TrainingRow) -> dict[str, Any]:
     )
     return {
         "group_id": credited.group.group_id,
+        "row": number,
         "turn_rewards": given,
         "outcome": None if rewards is None else rewards.outcome,
         "turn_spans": [[turn.span.start, turn.span.end] for turn in row.turns],
@@ -146,7 +224,3 @@ def _scores(trajectory: Trajectory, row: TrainingRow) -> float | list[float | No
 
 def _has_turn_rewards(credited: CreditedGroup) -> bool:
     return any(t.rewards is not None and t.rewards.turns is not None for t in credited.group.trajectories)
-
-
-def _rows(credited: CreditedGroup) -> list[TrainingRow]:
-    return list(training_rows(credited))

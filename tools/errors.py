@@ -9,7 +9,8 @@ TurnwiseError
 │   ├── SandboxError          the sandbox is broken; never shown to the model as output
 │   │   ├── SandboxCreateError
 │   │   └── SandboxUnavailable
-│   └── RewardError           the environment's reward broke the contract
+│   ├── RewardError           the environment's reward broke the contract
+│   └── WireError             rows that a trainer would misread; the group is put aside with the reason
 └── UsageError                the developer acts: one line, exit code 2, never a traceback
     ├── ConfigError           a setting, a name or an option
     ├── DatasetError          an item source
@@ -54,6 +55,10 @@ class SandboxUnavailable(SandboxError):
 
 class RewardError(RolloutError):
     """A reward broke the contract: wrong length, NaN or infinity."""
+
+
+class WireError(RolloutError):
+    """Rows that a trainer would misread: they never leave."""
 
 
 class UsageError(TurnwiseError):

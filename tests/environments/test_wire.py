@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from environments.testing import group_of
 from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup
-from environments.wire import list_scores, token_advantages
+from environments.wire import VIEWS, list_scores, prefix_rows, token_advantages, turn_rows
 
 REWARD = st.none() | st.floats(-10, 10)
 GROUPS = st.lists(st.lists(REWARD, min_size=1, max_size=5), min_size=1, max_size=4)
@@ -67,8 +67,8 @@ def test_an_advantage_is_its_turns_over_the_span_and_zero_elsewhere(group):
 
 
 @given(credited_groups())
-def test_both_views_are_plain_json(group):
-    for columns in (token_advantages(group), list_scores(group)):
+def test_every_view_is_plain_json(group):
+    for columns in [each for view in VIEWS.values() for each in view(group)]:
         assert orjson.loads(orjson.dumps(columns)) == columns
 
 
@@ -100,8 +100,55 @@ def test_every_message_has_role_and_content():
     assert all({"role", "content"} <= message.keys() for chat in columns["messages"] for message in chat)
 
 
-def test_group_overrides_is_a_dict_because_atropos_breaks_on_none():
-    assert token_advantages(credited(group_of([[1.0]]), [[0.0]]))["group_overrides"] == {}
+def test_group_overrides_names_the_row_count():
+    assert token_advantages(credited(group_of([[1.0]]), [[0.0]]))["group_overrides"] == {"group_size": 1}
+
+
+@given(credited_groups())
+def test_turn_rows_has_one_row_per_sampled_turn_scored_with_its_advantage(group):
+    sampled = [
+        advantage
+        for trajectory, advantages in zip(group.group.trajectories, group.advantages, strict=True)
+        for turn, advantage in zip(trajectory.turns, advantages, strict=True)
+        if turn.span.end > turn.span.start
+    ]
+    views = turn_rows(group)
+    assert [view["scores"] for view in views] == [[advantage] for advantage in sampled]
+    assert all(view["group_overrides"] == {"group_size": 1} for view in views)
+
+
+def test_a_turn_row_ends_with_its_turn_and_trains_nothing_else():
+    views = turn_rows(credited(group_of([[1.0, 2.0]], lengths=[[2, 1]]), [[0.5, -0.5]]))
+    assert [view["tokens"][0] for view in views] == [[1, 2, 2], [1, 2, 2, 3, 2]]
+    assert [view["masks"][0] for view in views] == [
+        [IGNORED, 2, 2],
+        [IGNORED, IGNORED, IGNORED, IGNORED, 2],
+    ]
+
+
+def test_a_turn_row_has_no_logprobs_of_other_turns():
+    views = turn_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
+    assert views[1]["inference_logprobs"] == [[NOT_SAMPLED, NOT_SAMPLED, NOT_SAMPLED, -1.0]]
+
+
+def test_a_turn_row_carries_the_conversation_up_to_its_turn_with_the_rewards():
+    views = turn_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
+    assert [message["role"] for message in views[0]["messages"][0]] == ["user", "assistant"]
+    spoken = [m["reward"] for m in views[1]["messages"][0] if m["role"] == "assistant"]
+    assert spoken == [1.0, 2.0]
+
+
+def test_a_prefix_row_trains_every_turn_up_to_its_last_with_the_last_ones_advantage():
+    views = prefix_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
+    assert [view["masks"][0] for view in views] == [[IGNORED, 2], [IGNORED, 2, IGNORED, 2]]
+    assert [view["scores"] for view in views] == [[0.5], [-0.5]]
+
+
+@given(credited_groups())
+def test_rows_of_a_group_are_numbered_so_that_a_repeat_can_be_told_from_a_sibling(group):
+    for name, view in VIEWS.items():
+        numbers = [override["row"] for columns in view(group) for override in columns["overrides"] or []]
+        assert numbers == list(range(len(numbers))), name
 
 
 def test_a_forked_trajectory_gives_one_row_per_fork_with_its_own_turns():

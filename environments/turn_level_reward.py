@@ -116,7 +116,7 @@ class TurnScoring:
         return Rewards(
             turns=values,
             outcome=outcome,
-            score=aggregate(values, outcome, self._env.score_aggregation),
+            score=_finite(aggregate(values, outcome, self._env.score_aggregation), f"{where}: the sum"),
             turn_components=components if any(components) else (),
             outcome_components=outcome_components,
         )
@@ -126,10 +126,13 @@ def aggregate(turns: Sequence[float | None], outcome: float | None, how: Aggrega
     """The scalar of a trajectory: the outcome plus the sum or the mean of its scored turns, or alone."""
     scored = [reward for reward in turns if reward is not None]
     total = outcome or 0.0
-    if how == "sum":
-        return math.fsum([total, *scored])
-    if how == "mean" and scored:
-        return total + math.fsum(scored) / len(scored)
+    try:
+        if how == "sum":
+            return math.fsum([total, *scored])
+        if how == "mean" and scored:
+            return total + math.fsum(scored) / len(scored)
+    except OverflowError:
+        return math.inf
     return total
 
 

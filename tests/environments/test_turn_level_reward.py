@@ -83,6 +83,11 @@ async def test_the_score_is_outcome_plus_the_sum_of_turn_rewards():
     assert (await rewards_from(env_giving([0.5, None, 1.0], outcome=2.0), 3)).score == 3.5
 
 
+async def test_finite_rewards_whose_sum_is_not_are_an_error():
+    with pytest.raises(RewardError, match="the sum: a reward is a finite number"):
+        await rewards_from(env_giving([1e308, 1e308]), 2)
+
+
 async def test_a_missing_outcome_stays_none():
     assert (await rewards_from(env_giving([1.0]), 1)).outcome is None
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from typing import Any
 
@@ -70,7 +71,7 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
 
     async def score_turn(self, item: Task, turn: Turn, ctx: RewardContext) -> None:
         """Note what this turn did to the solution; the rewards follow when the last turn is known."""
-        session = await _session(item, ctx)
+        session = await self._session(item, ctx)
         solution = await _read_solution(ctx.sandbox)
         changed = solution != session.solution
         if changed:
@@ -87,7 +88,7 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         self, item: Task, trajectory: Trajectory, ctx: RewardContext
     ) -> Sequence[Reward]:
         """Per turn: what its tests, its diagnosis and its economy are worth."""
-        session = await _session(item, ctx)
+        session = await self._session(item, ctx)
         ctx.metrics["checks_held"] = session.report.fraction
         return turn_signals(session.start.fraction, session.facts, self.config.max_turns)
 
@@ -101,15 +102,21 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         """An agent that knows the fix, and makes mistakes as its skill allows."""
         return debug_script(item, messages, tools, skill)
 
+    async def _session(self, item: Task, ctx: RewardContext) -> Session:
+        """The notes of this rollout, started when there are none."""
+        session = ctx.notes.get("session")
+        if not isinstance(session, Session):
+            solution = buggy_text(item).encode()
+            if ctx.item_id not in self._starts:
+                self._starts[ctx.item_id] = await run_checks(ctx.verify, item, solution)
+            start = self._starts[ctx.item_id]
+            session = ctx.notes["session"] = Session(start=start, solution=solution, report=start, facts=[])
+        return session
 
-async def _session(item: Task, ctx: RewardContext) -> Session:
-    """The notes of this rollout, started when there are none."""
-    session = ctx.notes.get("session")
-    if not isinstance(session, Session):
-        solution = buggy_text(item).encode()
-        start = await run_checks(ctx.verify, item, solution)
-        session = ctx.notes["session"] = Session(start=start, solution=solution, report=start, facts=[])
-    return session
+    @cached_property
+    def _starts(self) -> dict[str, CheckReport]:
+        """The hidden checks of each item's buggy solution: the same for all its rollouts."""
+        return {}
 
 
 async def _read_solution(sandbox: Sandbox) -> bytes:

@@ -51,7 +51,7 @@ def debug_script(
     if not {tool.name for tool in tools} >= NEEDED_TOOLS:
         return generic_script(messages, tools, skill)
     steps = _next_steps(task, _progress(task, messages))
-    p_right = 0.2 + 0.78 * skill
+    p_right = 0.2 + 0.79 * skill
     p_other = (1 - p_right) / 2
     return [
         Choice(probability=p_right, message=steps.right),

@@ -1,0 +1,5 @@
+"""`terminal_tasks`: make a file with given content in a terminal, with one reward per session."""
+
+from environments.terminal_tasks_env.env import TerminalTasksEnv
+
+__all__ = ["TerminalTasksEnv"]

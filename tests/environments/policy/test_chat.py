@@ -352,22 +352,31 @@ async def test_a_conversation_that_does_not_fit_is_a_context_overflow(refusal):
 
 
 async def test_no_more_requests_are_in_flight_than_allowed():
-    in_flight, most = 0, 0
+    in_flight = 0
+    two, release = asyncio.Event(), asyncio.Event()
 
-    async def hold_for_two(request):
-        nonlocal in_flight, most
+    async def hold(request):
+        nonlocal in_flight
+        if server.asked[-1]["model"] == "probe":
+            return ok()
         in_flight += 1
-        most = max(most, in_flight)
         if in_flight == 2:
-            both.set()
-        await both.wait()
+            two.set()
+        await release.wait()
         in_flight -= 1
         return ok()
 
-    both = asyncio.Event()
-    async with served(hold_for_two, max_concurrency=2) as (server, policy):
-        await asyncio.gather(*(policy.complete(REQUEST) for _ in range(12)))
-    assert (len(server.asked), most) == (12, 2)
+    async with served(hold, max_concurrency=2) as (server, policy):
+        waiting = [asyncio.create_task(policy.complete(REQUEST)) for _ in range(12)]
+        await two.wait()
+        probe = chat_policy(server.base_url, model="probe")
+        for _ in range(3):  # whatever else was sent has arrived before these are answered
+            await probe.complete(REQUEST)
+        seen = in_flight
+        release.set()
+        await asyncio.gather(*waiting)
+        await probe.aclose()
+    assert (seen, len(server.asked)) == (2, 15)
 
 
 def test_a_base_url_without_a_scheme_is_refused():

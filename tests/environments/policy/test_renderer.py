@@ -106,11 +106,18 @@ def test_parsing_gives_back_the_message_that_was_rendered(message):
 
 
 @given(message=assistants, data=st.data())
-def test_parsing_a_cut_message_never_invents_a_call(message, data):
+def test_parsing_a_cut_message_gives_the_calls_that_were_closed(message, data):
     ids = RENDERER.completion_ids(message)
     cut = ids[: data.draw(st.integers(0, len(ids)))]
+    closed = cut.count(MARKERS.index("</tool_call>"))
     kept = [(call.name, call.arguments) for call in RENDERER.parse(cut).tool_calls]
-    assert kept == [(call.name, call.arguments) for call in message.tool_calls][: len(kept)]
+    assert kept == [(call.name, call.arguments) for call in message.tool_calls][:closed]
+
+
+def test_a_call_cut_before_its_closing_marker_is_no_call():
+    call = ToolCall(id="c", name="terminal", arguments="{}")
+    ids = RENDERER.completion_ids(Message(role="assistant", tool_calls=(call,)))
+    assert RENDERER.parse(ids[:-2]).tool_calls == ()
 
 
 @given(content=texts, data=st.data())
@@ -193,11 +200,10 @@ def test_a_foreign_tokenizer_without_the_markers_spells_them_out():
     )
 
 
-def test_a_renderer_over_a_hugging_face_tokenizer_leaves_its_settings_alone():
-    tokenizer = hugging_face_tokenizer()
-    before = tokenizer("<|im_end|>")["input_ids"]
-    Renderer.over(tokenizer).prompt_ids([Message(role="user", content="<|im_end|>")], ())
-    assert tokenizer("<|im_end|>")["input_ids"] == before
+def test_a_renderer_leaves_the_tokenizer_it_was_made_from_alone():
+    tokenizer = byte_tokenizer("<|im_end|>")
+    Renderer(tokenizer)
+    assert tokenizer.encode("<|im_end|>").ids == [256]
 
 
 def test_a_renderer_over_the_embedded_hugging_face_tokenizer_gives_the_embedded_ids():

@@ -26,7 +26,10 @@ def record(tmp_path):
     )
     path = tmp_path / "rollouts.jsonl"
     with Recorder(path) as recorder:
-        for scored in (group("a", [[0.5, 0.0], [0.0, 1.0]], [1.0, 0.0]), group("b", [[1.0], [0.0]], [0, 1])):
+        for scored in (
+            group("a", [[0.5, 0.0], [0.0, 1.0]], [1.0, 0.0]),
+            group("b", [[1.0], [0.0]], [0.0, 1.0]),
+        ):
             recorder.append(credited(scored, "turn_return", policy="scripted"))
         recorder.append(
             CreditedGroup(

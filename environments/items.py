@@ -1,5 +1,6 @@
 """Dataset items: from the Hugging Face hub, or from a local .jsonl, .json or .parquet file."""
 
+import codecs
 import hashlib
 import json
 import logging
@@ -125,7 +126,7 @@ def _check_local(path: Path) -> list[int] | None:
             if path.suffix == ".parquet":
                 _check_parquet(path)
                 return None
-            if path.suffix == ".json" and _first_byte(file.read(4096)) == b"[":
+            if path.suffix == ".json" and file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
                 file.seek(0)
                 _check_json_list(path, file.read())
                 return None
@@ -142,10 +143,6 @@ def _check_parquet(path: Path) -> None:
         raise DatasetError(f"cannot read {path} as parquet: {error}") from None
     if rows == 0:
         raise DatasetError(f"{path} has no items")
-
-
-def _first_byte(head: bytes) -> bytes:
-    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
 
 
 def _check_json_list(path: Path, data: bytes) -> None:

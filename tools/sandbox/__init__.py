@@ -12,7 +12,7 @@ __all__ = ["ExecResult", "Sandbox", "SandboxLimits", "SandboxRecord", "open_sand
 def open_sandbox(
     backend: str = "local", *, limits: SandboxLimits | None = None, allow_unsafe: bool = False
 ) -> AbstractAsyncContextManager[Sandbox]:
-    """A sandbox for one rollout: `async with open_sandbox() as sandbox: ...`; afterwards nothing of it is left.
+    """One sandbox for one rollout, used with `async with`; afterwards nothing of it is left.
 
     Raises:
         ConfigError: there is no such backend, or the limits contradict each other.

@@ -116,7 +116,7 @@ def _limit(directory: Path, version: int, controller: str, limits: SandboxLimits
 
 
 def _candidates(controller: str) -> list[tuple[Path, int]]:
-    """Own group first, so that limits around this process keep holding; then its parent; then a group at the top."""
+    """Own group first, so that limits around this process keep holding; its parent; a group at the top."""
     own = _own_groups()
     found: list[tuple[Path, int]] = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():

@@ -13,7 +13,7 @@ _GRACE_S = 15.0
 class Channel:
     """Requests to one supervisor."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._turn = asyncio.Lock()

@@ -86,8 +86,8 @@ def _start(tier: Tier, limits: SandboxLimits, undo: ExitStack) -> Session:
         settings["oom_fd"] = str(inherit(os.open(group.oom_file, os.O_RDONLY))) if group.oom_file else "-1"
         command = tiers.command(tier, who, group, root, lambda data: inherit(machine.memory_file(data)))
         process = subprocess.Popen(
-            [*command, str(fds[1]), str(fds[0])], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
-            env=_ENVIRONMENT, cwd="/", pass_fds=fds, start_new_session=True,
+            [*command, str(fds[1]), str(fds[0])], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=log, env=_ENVIRONMENT, cwd="/", pass_fds=fds, start_new_session=True,
         )  # fmt: skip
         undo.callback(_end, process)
         theirs.close()
@@ -117,8 +117,8 @@ def _directory(settings: dict[str, str], undo: ExitStack) -> str:
 def _config(tier: Tier, settings: dict[str, str], root: list[rootfs.Step]) -> bytes:
     workdir = settings["workdir"]
     env = {
-        "PATH": machine.search_path(), "HOME": workdir, "LANG": "C.UTF-8", "USER": "agent", "LOGNAME": "agent",
-        "TERM": "dumb", "PWD": workdir,
+        "PATH": machine.search_path(), "HOME": workdir, "PWD": workdir, "USER": "agent", "LOGNAME": "agent",
+        "LANG": "C.UTF-8", "TERM": "dumb",
     }  # fmt: skip
     built = tier == "B"
     steps = [step.packed() for step in root] if built else []

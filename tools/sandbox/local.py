@@ -19,7 +19,7 @@ _FILE_S = 60.0
 class LocalSandbox:
     """A `Sandbox` on this machine; commands that come at the same time wait for each other."""
 
-    def __init__(self, channel: Channel, workdir: str, record: SandboxRecord):
+    def __init__(self, channel: Channel, workdir: str, record: SandboxRecord) -> None:
         self._channel = channel
         self._workdir = workdir
         self._record = record
@@ -189,20 +189,21 @@ def _check_limits(limits: SandboxLimits) -> None:
     files_mb = rootfs.memory_bytes(limits.disk_mb << 20) >> 20
     if files_mb >= limits.memory_mb:
         raise ConfigError(
-            f"a sandbox of {limits.memory_mb} MB memory cannot hold a workspace of {limits.disk_mb} MB, which with /tmp "
-            f"and /dev/shm takes up to {files_mb} MB of that memory; raise memory_mb or lower disk_mb"
+            f"a sandbox of {limits.memory_mb} MB memory cannot hold a workspace of {limits.disk_mb} MB, which "
+            f"with /tmp and /dev/shm takes up to {files_mb} MB of it; raise memory_mb or lower disk_mb"
         )
 
 
 def _check_enforced(limits: SandboxLimits, enforced: frozenset[str]) -> None:
-    wanted = {"pids", "file_mb", "output_mb", "disk_mb", "network"} | (
-        {"cpus"} if limits.cpus is not None else set()
-    )
+    wanted = {"pids", "file_mb", "output_mb", "disk_mb", "network"}
+    if limits.cpus is not None:
+        wanted.add("cpus")
     missing = sorted(wanted - enforced)
     if missing:
         raise IsolationError(
-            f"this machine cannot enforce the sandbox limits {missing}; run as root or in a delegated control group "
-            "(`systemd-run --user --scope -p Delegate=yes`), or accept it with `--env.allow_unsafe_sandbox`"
+            f"this machine cannot enforce the sandbox limits {missing}; run as root or in a delegated "
+            "control group (`systemd-run --user --scope -p Delegate=yes`), or accept it with "
+            "`--env.allow_unsafe_sandbox`"
         )
 
 

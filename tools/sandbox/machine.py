@@ -9,7 +9,18 @@ from functools import cache
 from pathlib import Path
 
 _INSIDE = Path(__file__).parent / "inside"
-_MODULES = ("frames", "boot", "capture", "processes", "spawn", "files", "shell", "job", "supervisor")
+_MODULES = (
+    "frames",
+    "boot",
+    "signals",
+    "capture",
+    "processes",
+    "spawn",
+    "files",
+    "shell",
+    "job",
+    "supervisor",
+)
 _OLDEST_PYTHON = (3, 9)
 _SYSTEM_PYTHON = "/usr/bin/python3"
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -89,7 +100,7 @@ def memory_file(data: bytes) -> int:
 def unused_uid() -> int:
     """A host user for one sandbox, so that process counts and signals of two sandboxes never meet.
 
-    It is drawn at random from ids that nobody hands out; in a container with few ids, from the upper half of those.
+    It is drawn at random from ids that nobody hands out; in a container with few ids, from their upper half.
     """
     first, count = max(_mapped_ids(), key=lambda extent: extent[1])
     if first <= _UID_BASE and first + count >= _UID_BASE + _UID_COUNT:

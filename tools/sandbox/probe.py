@@ -16,7 +16,8 @@ _LOOK_S = 20.0
 _FIX = (
     "install bubblewrap (`apt-get install bubblewrap`); as an ordinary user also allow user namespaces "
     "(`sysctl -w kernel.unprivileged_userns_clone=1` on old Debian, "
-    "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu, `user.max_user_namespaces` above 0); "
+    "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu, `user.max_user_namespaces` above "
+    "0); "
     "or run the agent's code unisolated with `--env.allow_unsafe_sandbox`"
 )
 _lock = threading.Lock()

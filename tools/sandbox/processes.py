@@ -1,6 +1,5 @@
 """Telling for sure whether the process that owns something still lives."""
 
-import os
 from pathlib import Path
 
 
@@ -29,14 +28,13 @@ def has_ended(name: str) -> bool:
 def children(pid: int) -> list[int]:
     """The direct children of a process, none when it is gone."""
     found: list[int] = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                fields = _fields(int(name))
-            except OSError:
-                continue
-            if int(fields[1]) == pid:
-                found.append(int(name))
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = _fields(int(entry.name))
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(entry.name))
     return found
 
 

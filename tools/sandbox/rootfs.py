@@ -11,11 +11,12 @@ HOST_NAME = "sandbox"
 _SYSTEM_DIRS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # Nothing here names users, hosts, keys or accounts of this machine.
 _ETC = (
-    "alternatives", "ca-certificates", "ca-certificates.conf", "debian_version", "environment.d", "fonts", "ImageMagick-6",
-    "inputrc", "java-17-openjdk", "java-21-openjdk", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias",
-    "localtime", "magic", "manpath.config", "mime.types", "os-release", "perl", "pki/tls/certs", "protocols", "python3",
-    "python3.10", "python3.11", "python3.12", "python3.13", "rpc", "services", "ssl/certs", "ssl/openssl.cnf",
-    "terminfo", "timezone", "xattr.conf",
+    "alternatives", "ca-certificates", "ca-certificates.conf", "debian_version", "environment.d",
+    "fonts", "inputrc", "java-17-openjdk", "java-21-openjdk", "ld.so.cache", "ld.so.conf",
+    "ld.so.conf.d", "locale.alias", "localtime", "magic", "manpath.config", "mime.types", "os-release",
+    "perl", "pki/tls/certs", "protocols", "python3", "python3.10", "python3.11", "python3.12",
+    "python3.13", "rpc", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
+    "xattr.conf",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The system calls that no sandboxed process needs and that only widen the attack surface, as a BPF program."""
+"""The system calls that no sandboxed process needs and that widen the attack surface, as a BPF program."""
 
 import platform
 import struct
@@ -14,9 +14,10 @@ _X32_BIT = 0x40000000
 
 # architecture: AUDIT_ARCH, then the numbers of the calls named in _DENIED, then clone, clone3, ioctl.
 _DENIED = (
-    "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "bpf", "perf_event_open", "keyctl", "add_key",
-    "request_key", "userfaultfd", "kexec_load", "open_by_handle_at", "io_uring_setup", "fsopen", "move_mount",
-    "open_tree", "mount_setattr", "fsmount", "init_module", "finit_module", "delete_module", "swapon",
+    "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "bpf", "perf_event_open", "keyctl",
+    "add_key", "request_key", "userfaultfd", "kexec_load", "open_by_handle_at", "io_uring_setup", "fsopen",
+    "move_mount", "open_tree", "mount_setattr", "fsmount", "init_module", "finit_module",
+    "delete_module", "swapon",
 )  # fmt: skip
 _NUMBERS: dict[str, tuple[int, tuple[int, ...], int, int, int]] = {
     "x86_64": (

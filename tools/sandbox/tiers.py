@@ -1,9 +1,9 @@
 """The isolation tiers: the command that builds each one, its settings and the limits that hold in it.
 
 A: bubblewrap. B: util-linux `unshare`, the root built by the supervisor. D: no isolation, only on request.
-As root the agent gets a host user of its own per sandbox and whole-sandbox bounds by control groups. Without root
-it is the caller's user in a user namespace; where no control group can be written, memory is bounded for each
-process (`memory_mb_per_process`) because nothing can bound the sum.
+As root the agent gets a host user of its own per sandbox and whole-sandbox bounds by control groups. Without
+root it is the caller's user in a user namespace; where no control group can be written, memory is bounded for
+each process (`memory_mb_per_process`, RLIMIT_AS) because nothing can bound the sum.
 """
 
 import os

@@ -12,7 +12,7 @@ class Config:
 
     __slots__ = ("env", "seccomp", "settings", "steps")
 
-    def __init__(self, control: int):
+    def __init__(self, control: int) -> None:
         size = int.from_bytes(read_exactly(control, frames.HEADER_BYTES), "big")
         _, (settings, env, self.seccomp, *steps) = frames.unpack(read_exactly(control, size))
         self.settings = _pairs(settings)

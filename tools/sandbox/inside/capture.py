@@ -14,7 +14,7 @@ class Capture:
 
     __slots__ = ("_cap", "_head", "_tail", "closed", "fd", "total")
 
-    def __init__(self, fd: int, cap: int):
+    def __init__(self, fd: int, cap: int) -> None:
         self.fd = fd
         self.total = 0
         self.closed = False

@@ -74,7 +74,7 @@ def _step(kind: str, path: str, source: str, size: str, mode: str, data: str) ->
     if kind == "link":
         os.symlink(source, at)
     elif kind == "file":
-        with open(at, "w") as file:  # noqa: PTH123  # pathlib is not imported here
+        with open(at, "w") as file:  # pathlib is not imported here
             file.write(data)
     elif kind == "dir":
         os.makedirs(at, exist_ok=True)
@@ -126,7 +126,7 @@ def _raise_loopback() -> None:
 
 
 def _drop_capabilities(keep: bool) -> None:
-    with open("/proc/self/status") as status:  # noqa: PTH123  # pathlib is not imported here
+    with open("/proc/self/status") as status:  # pathlib is not imported here
         (held,) = (int(line.split()[1], 16) for line in status if line.startswith("CapPrm:"))
     # A machine may have taken some from root already.
     mask = held & _KEPT_CAPABILITIES if keep else 0

@@ -1,4 +1,4 @@
-"""File operations, run as the agent in a forked child: links and permissions count as they do for the agent."""
+"""File operations, run as the agent in a forked child: links and permissions count as for the agent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def write(path: str, mode: int) -> int:
         target = os.path.realpath(path)
         if target == os.path.sep:
             return errno.EISDIR
-        os.makedirs(os.path.dirname(target), exist_ok=True)
+        try:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+        except FileExistsError:
+            return errno.ENOTDIR
         try:
             code = _irregular(os.stat(target))
             if code:

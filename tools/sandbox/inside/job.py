@@ -7,14 +7,15 @@ import time
 
 from tools.sandbox.inside import frames
 from tools.sandbox.inside.capture import Capture
-from tools.sandbox.inside.processes import SIGCONT, SIGKILL, SIGSTOP, Identity, kill_new, send
+from tools.sandbox.inside.processes import Identity, kill_new, send
 from tools.sandbox.inside.shell import Shell
+from tools.sandbox.inside.signals import SIGCONT, SIGKILL, SIGSTOP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_PATIENCE_S = 0.25
+_PATIENCE_S = 0.5
 """How long the shell may take to leave a command whose processes are dead."""
 _STEP_S = 0.01
 
@@ -24,7 +25,7 @@ class Limits:
 
     __slots__ = ("cap", "output", "timeout_s")
 
-    def __init__(self, timeout_s: float, cap: int, output: int):
+    def __init__(self, timeout_s: float, cap: int, output: int) -> None:
         self.timeout_s = timeout_s
         self.cap = cap
         self.output = output
@@ -38,7 +39,7 @@ class Job:
         "err", "out", "pid", "restarted", "shell", "stdin", "stdin_fd",
     )  # fmt: skip
 
-    def __init__(self, limits: Limits, before: set[Identity], oom_count: Callable[[], int]):
+    def __init__(self, limits: Limits, before: set[Identity], oom_count: Callable[[], int]) -> None:
         self._limits = limits
         self._before = before
         self._oom_count = oom_count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-SIGKILL, SIGCONT, SIGSTOP = 9, 18, 19
+from tools.sandbox.inside.signals import SIGKILL, SIGSTOP
 
 Identity = tuple[int, int]
 """Process id and start time: an id alone may be used again."""

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import os
 
-from tools.sandbox.inside.processes import SIGKILL, send
+from tools.sandbox.inside.processes import send
+from tools.sandbox.inside.signals import SIGKILL, SIGPWR
 from tools.sandbox.inside.spawn import Account, fork
 
 RUN_DIR = "/run/turnwise"
-INTERRUPT = 30
-"""SIGPWR: trapped to leave the sourced command, and used by nobody else."""
 _STATUS_FD = 9
 
-# Sourcing keeps directory, variables and functions. Inside the command the status descriptor is closed; what the
-# driver itself prints goes nowhere. A trap's `return` leaves one function or the sourced file, and the debug trap
-# then refuses every further command until all of them are left: nothing after a killed command runs.
+# Sourcing keeps directory, variables and functions. Inside the command the status descriptor is closed; what
+# the driver itself prints goes nowhere. A trap's `return` leaves one function or the sourced file, and the
+# debug trap then refuses every command until all of them are left: nothing after a killed command runs.
 _PROLOGUE = r"""shopt -s expand_aliases
-__turnwise_done() { local code=$?; builtin printf '%d %d\n' "$1" "$code" >&9; return "$code"; }
+__turnwise_again() { return "${__turnwise:-0}"; }
 __turnwise_leave() {
   if ((${#FUNCNAME[@]} > 1)); then return 2; fi
   trap - DEBUG; set +T; shopt -u extdebug
 }
 trap 'shopt -s extdebug; set -T; trap __turnwise_leave DEBUG; return 137' PWR
 """
-_COMMAND = "source {d}/command </dev/null >{d}/stdout 2>{d}/stderr 9>&-\n__turnwise_done {n}\n"
+# The status line is no function: the trap could leave it before the status is out.
+_COMMAND = (
+    "__turnwise_again; source {d}/command </dev/null >{d}/stdout 2>{d}/stderr 9>&-\n"
+    "__turnwise=$?; builtin printf '%d %d\\n' {n} $__turnwise >&9\n"
+)
 
 
 class Shell:
@@ -31,7 +34,7 @@ class Shell:
 
     __slots__ = ("_buffer", "_dir", "_input", "_number", "pid", "status_fd")
 
-    def __init__(self, account: Account, run_dir: str):
+    def __init__(self, account: Account, run_dir: str) -> None:
         self._dir = run_dir
         self._number = 0
         self._buffer = b""
@@ -91,7 +94,7 @@ class Shell:
 
     def interrupt(self) -> None:
         """Ask the shell to leave the command it runs."""
-        send(self.pid, INTERRUPT)
+        send(self.pid, SIGPWR)
 
     def kill(self) -> None:
         """End the shell; it is reaped elsewhere."""

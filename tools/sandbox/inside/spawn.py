@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import _signal  # pyright: ignore[reportMissingImports, reportMissingModuleSource]  # `signal` costs 5 ms of enum
 import os
 import resource
+
+from tools.sandbox.inside.signals import as_at_birth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SIGPIPE, _SIGXFSZ = 13, 25
-
 
 class StartError(Exception):
     """A command did not start: at which step, and the errno."""
 
-    def __init__(self, step: str, code: int):
+    def __init__(self, step: str, code: int) -> None:
         super().__init__(step, code)
         self.step = step
         self.code = code
@@ -27,7 +26,7 @@ class Account:
 
     __slots__ = ("_drop", "_env", "_gid", "_limits", "_uid", "workdir")
 
-    def __init__(self, settings: dict[str, str], env: dict[str, str]):
+    def __init__(self, settings: dict[str, str], env: dict[str, str]) -> None:
         self._drop = settings["drop"] == "1"
         self._uid = int(settings["uid"])
         self._gid = int(settings["gid"])
@@ -58,9 +57,7 @@ class Account:
             os.setgroups([])
             os.setresgid(self._gid, self._gid, self._gid)
             os.setresuid(self._uid, self._uid, self._uid)
-        for number in (_SIGPIPE, _SIGXFSZ):
-            _signal.signal(number, _signal.SIG_DFL)
-        _signal.set_wakeup_fd(-1)
+        as_at_birth()
         os.umask(0o022)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _signal  # pyright: ignore[reportMissingImports, reportMissingModuleSource]  # `signal` costs 5 ms of enum
 import errno
 import os
 import select
@@ -13,13 +12,12 @@ from tools.sandbox.inside.capture import Capture
 from tools.sandbox.inside.job import Job, Limits
 from tools.sandbox.inside.processes import kill_new, snapshot
 from tools.sandbox.inside.shell import Shell
+from tools.sandbox.inside.signals import wake_on_child
 from tools.sandbox.inside.spawn import Account, StartError, execute, fork, only_stdio, pipe_for_output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_SIGCHLD = 17
 
 
 def enter(control: int) -> None:
@@ -44,7 +42,7 @@ def serve(control: int, config: Config) -> None:
 class Supervisor:
     """The event loop of a sandbox."""
 
-    def __init__(self, control: int, settings: dict[str, str], env: dict[str, str]):
+    def __init__(self, control: int, settings: dict[str, str], env: dict[str, str]) -> None:
         self._control = control
         self._account = Account(settings, env)
         self._account.own(self._account.workdir)
@@ -159,6 +157,7 @@ class Supervisor:
         self._follow(job)
 
     def _run_in_shell(self, job: Job, fields: list[bytes]) -> None:
+        self._reap()
         if self._shell is None:
             self._shell = Shell(self._account, self._run_dir)
             self._watch(self._shell.status_fd, self._shell_status)
@@ -217,12 +216,14 @@ class Supervisor:
 
     def _watch_children(self) -> None:
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        _signal.signal(_SIGCHLD, lambda *_: None)
-        _signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        self._watch(reader, lambda: self._reap(reader))
+        wake_on_child(writer)
+        self._watch(reader, lambda: self._woken(reader))
 
-    def _reap(self, reader: int) -> None:
+    def _woken(self, reader: int) -> None:
         os.read(reader, 4096)
+        self._reap()
+
+    def _reap(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

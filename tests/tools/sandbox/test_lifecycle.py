@@ -1,0 +1,241 @@
+"""From opening to nothing left: refusals, deaths, leftovers, sweeps."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tools.sandbox.conftest import SMALL
+from tools.errors import ConfigError, IsolationError, SandboxCreateError, SandboxUnavailable
+from tools.sandbox import SandboxLimits, cgroup, launch, open_sandbox, probe, processes
+from tools.sandbox.local import open_local
+
+LIMITS = {"disk_mb", "file_mb", "memory_mb", "network", "output_mb", "pids"}
+
+
+def groups():
+    roots = {directory for directory, _ in cgroup.controllers().values()}
+    return {path for root in roots for path in root.glob(f"turnwise.{processes.identity(os.getpid())}.*")}
+
+
+def descendants():
+    return set(processes.children(os.getpid()))
+
+
+@pytest.fixture
+def no_tier(monkeypatch):
+    def refuse(tier, limits):
+        raise SandboxCreateError(f"no sandbox of tier {tier}")
+
+    monkeypatch.setattr(probe, "check", refuse)
+    probe._best_tier.cache_clear()
+    yield
+    probe._best_tier.cache_clear()
+
+
+async def test_the_record_says_what_holds(sandbox, tier):
+    assert (sandbox.record.backend, sandbox.record.tier, sandbox.record.limits) == ("local", tier, SMALL)
+    assert set(sandbox.record.enforced) - {"memory_mb_per_process"} <= LIMITS
+    if os.geteuid() == 0 and cgroup.controllers():
+        assert set(sandbox.record.enforced) == LIMITS
+
+
+async def test_opening_chooses_a_tier_that_isolates():
+    async with open_sandbox() as sandbox:
+        assert sandbox.record.tier in ("A", "B")
+        assert sandbox.workdir == "/workspace"
+
+
+async def test_an_unknown_backend_is_named():
+    with pytest.raises(ConfigError, match="choose one of"):
+        open_sandbox("vm")
+
+
+async def test_a_workspace_larger_than_the_memory_is_refused():
+    with pytest.raises(ConfigError, match="lower disk_mb"):
+        async with open_sandbox(limits=SandboxLimits(memory_mb=256, disk_mb=256)):
+            pass
+
+
+@pytest.mark.usefixtures("no_tier")
+async def test_a_machine_that_cannot_isolate_is_refused_with_the_fix():
+    with pytest.raises(
+        IsolationError, match=r"apt-get install bubblewrap.*userns.*--env.allow_unsafe_sandbox"
+    ):
+        async with open_sandbox():
+            pass
+
+
+@pytest.mark.usefixtures("no_tier")
+async def test_without_isolation_it_runs_only_on_request_and_says_so():
+    async with open_sandbox(allow_unsafe=True) as sandbox:
+        assert sandbox.record.tier == "D"
+        assert not {"network", "disk_mb"} & set(sandbox.record.enforced)
+        await sandbox.write_file("a", b"1")
+        assert (await sandbox.shell("cat a; pwd")).text() == f"1{sandbox.workdir}\n"
+        started = "setsid sleep 5001 & sleep 5002"
+        assert (await sandbox.exec(started, timeout_s=0.3)).timed_out
+        workdir = Path(sandbox.workdir)
+    assert not workdir.exists()
+    assert subprocess.run(["pgrep", "-f", "sleep 500[12]"], check=False).returncode == 1
+
+
+async def test_a_quota_of_cpu_is_held_or_refused(tier):
+    limits = SandboxLimits(memory_mb=192, disk_mb=48, cpus=0.2)
+    if "cpu" not in cgroup.controllers():
+        with pytest.raises(IsolationError, match="cpus"):
+            async with open_local(limits, tier=tier):
+                pass
+        return
+    async with open_local(limits, tier=tier) as sandbox:
+        assert "cpus" in sandbox.record.enforced
+        result = await sandbox.exec("timeout 1 sh -c 'while :; do :; done'; times")
+    used = sum(float(part.rstrip("s").partition("m")[2]) for part in result.text().split()[2:])
+    assert used < 0.6
+
+
+async def test_nothing_is_left_after_closing(tier):
+    async with open_local(SMALL, tier=tier) as sandbox:
+        await sandbox.shell("sleep 1000 & setsid sleep 1000 &")
+        assert descendants()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        async with open_local(SMALL, tier=tier) as sandbox:
+            await sandbox.shell("(trap '' TERM HUP; sleep 1000) &")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert (groups(), descendants()) == (set(), set())
+
+
+async def test_a_closed_sandbox_is_unavailable(tier):
+    async with open_local(SMALL, tier=tier) as sandbox:
+        pass
+    for call in (
+        sandbox.exec("true"),
+        sandbox.shell("true"),
+        sandbox.read_file("a"),
+        sandbox.write_file("a", b""),
+    ):
+        with pytest.raises(SandboxUnavailable):
+            await call
+
+
+async def test_closing_ends_a_running_command(tier):
+    async with open_local(SMALL, tier=tier) as sandbox:
+        running = asyncio.create_task(sandbox.exec("sleep 1000", timeout_s=100))
+        await asyncio.sleep(0)
+    with pytest.raises(SandboxUnavailable):
+        await running
+
+
+async def test_a_dead_supervisor_makes_the_sandbox_unavailable(tier):
+    async with open_local(SMALL, tier=tier) as sandbox:
+        (outer,) = descendants()
+        running = asyncio.create_task(sandbox.exec("echo started; sleep 1000", timeout_s=100))
+        await asyncio.sleep(0)
+        for pid in processes.children(outer) or [outer]:
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(SandboxUnavailable):
+            await running
+        with pytest.raises(SandboxUnavailable):
+            await sandbox.shell("true")
+    assert (groups(), descendants()) == (set(), set())
+
+
+async def test_cancelled_openings_leave_nothing(tier):
+    async def use():
+        async with open_local(SMALL, tier=tier) as sandbox:
+            await sandbox.exec("sleep 1000")
+
+    for steps in range(1, 12, 2):
+        task = asyncio.create_task(use())
+        for _ in range(steps):
+            await asyncio.sleep(0.004)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert (groups(), descendants()) == (set(), set())
+
+
+async def test_a_sandbox_that_cannot_start_leaves_nothing(tier, monkeypatch):
+    monkeypatch.setattr(launch.machine, "BOOTSTRAP", "raise SystemExit('broken on purpose')")
+    with pytest.raises(SandboxCreateError, match="broken on purpose"):
+        async with open_local(SMALL, tier=tier):
+            pass
+    assert (groups(), descendants()) == (set(), set())
+
+
+async def test_many_sandboxes_at_once_are_apart(tier):
+    async def one(number):
+        async with open_local(SMALL, tier=tier) as sandbox:
+            await sandbox.write_file("number", str(number).encode())
+            await sandbox.shell(f"X={number}")
+            return (await sandbox.shell("echo $X $(cat number)")).text()
+
+    texts = await asyncio.gather(*(one(number) for number in range(12)))
+    assert texts == [f"{number} {number}\n" for number in range(12)]
+
+
+HOST = """
+import asyncio, os, signal, sys
+from tools.sandbox.local import open_local
+from tools.sandbox.base import SandboxLimits
+async def main():
+    async with open_local(SandboxLimits(memory_mb=192, disk_mb=48), tier=sys.argv[1]) as sandbox:
+        await sandbox.shell("setsid sleep 7654321 & sleep 7654321 &")
+        await sandbox.shell("until [ $(pgrep -cx sleep) = 2 ]; do :; done")
+        if os.fork() == 0:  # a child that keeps every descriptor must not keep the sandbox
+            signal.pause()
+        print("up", flush=True)
+        await sandbox.shell("sleep 7654321", timeout_s=100)
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_host_leaves_nothing_alive_and_its_groups_are_swept(tier):
+    host = subprocess.Popen(  # noqa: ASYNC220  # it is started, not waited for
+        [sys.executable, "-c", HOST, tier], stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert host.stdout.readline() == b"up\n"
+        inside = pids_of("7654321")
+        assert inside
+        name = processes.identity(host.pid)
+        host.kill()
+        host.wait()
+        for _ in range(100):
+            if not pids_of("7654321"):
+                break
+            await asyncio.sleep(0.05)
+        assert not pids_of("7654321")
+        roots = [directory for directory, _ in cgroup.controllers().values()]
+        for root in roots:
+            cgroup._sweep(root)
+        assert not [path for root in roots for path in root.glob(f"turnwise.{name}.*")]
+    finally:
+        host.stdout.close()
+        os.killpg(host.pid, signal.SIGKILL)
+
+
+def test_a_sweep_leaves_the_living_and_the_unknown_alone(tmp_path):
+    mine = tmp_path / f"turnwise.{processes.identity(os.getpid())}.0"
+    elsewhere = tmp_path / "turnwise.1-1-1.0"
+    gone = tmp_path / f"turnwise.{processes.identity(os.getpid()).rpartition('-')[0]}-1.0"
+    for path in (mine, elsewhere, gone):
+        path.mkdir()
+    cgroup._sweep(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted((mine, elsewhere))
+
+
+def pids_of(word):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes().startswith(b"sleep\0" + word.encode()):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found

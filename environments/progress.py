@@ -85,14 +85,14 @@ class Progress:
         mean = self.summary.score.mean
         parts = [
             f"groups {done}" + (f"/{self._total}" if self._total is not None else ""),
-            f"rollouts in flight {self.in_flight}",
+            f"{self.in_flight} in flight",
             "mean score -" if mean is None else f"mean score {mean:.3f}",
-            f"dropped rollouts {self.summary.failures.total()}",
-            f"{rate * 60:.1f} groups/min",
+            f"{self.summary.failures.total()} dropped",
+            f"{rate * 60:.1f}/min",
         ]
         if self._total is not None and rate > 0:
             parts.append(f"ETA {duration(max(0, self._total - done) / rate)}")
         return " · ".join(parts)
 
     def _line(self) -> Text:
-        return Text(self.line(), no_wrap=True, overflow="ellipsis")
+        return Text(self.line())

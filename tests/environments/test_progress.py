@@ -42,9 +42,7 @@ def test_a_plain_line_tells_groups_rollouts_score_and_dropped():
     out = io.StringIO()
     with progress_on(out, terminal=False, done_before=1) as progress, progress.rollout():
         progress.group_done(group_of(0.5, errors=("ValueError: x",)))
-    assert out.getvalue().startswith(
-        "groups 2/4 · rollouts in flight 1 · mean score 0.500 · dropped rollouts 1 · "
-    )
+    assert out.getvalue().startswith("groups 2/4 · 1 in flight · mean score 0.500 · 1 dropped · ")
 
 
 def test_plain_lines_keep_their_distance():

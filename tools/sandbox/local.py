@@ -189,8 +189,8 @@ def _check_limits(limits: SandboxLimits) -> None:
     files_mb = rootfs.memory_bytes(limits.disk_mb << 20) >> 20
     if files_mb >= limits.memory_mb:
         raise ConfigError(
-            f"a sandbox of {limits.memory_mb} MB memory cannot hold a workspace of {limits.disk_mb} MB, which "
-            f"with /tmp and /dev/shm takes up to {files_mb} MB of it; raise memory_mb or lower disk_mb"
+            f"a sandbox of {limits.memory_mb} MB memory cannot hold a workspace of {limits.disk_mb} MB, "
+            f"which with /tmp and /dev/shm takes up to {files_mb} MB of it; raise memory_mb or lower disk_mb"
         )
 
 

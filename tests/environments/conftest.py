@@ -1,0 +1,116 @@
+"""The real trajectory API as a process, and a trainer that talks to it."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class RunApi:
+    """`run-api` on a loopback port that stays the same when it is started again."""
+
+    def __init__(self):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process = None
+
+    def start(self):
+        # run-api itself binds every interface; this is the app that it runs.
+        command = [sys.executable, "-m", "uvicorn", "atroposlib.api.server:app", "--host", "127.0.0.1"]
+        self.process = subprocess.Popen([*command, "--port", str(self.port), "--log-level", "critical"])
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                return self.get("/info")
+            except OSError:
+                assert self.process.poll() is None, "the API died at its start"
+                assert time.monotonic() < deadline, "the API did not start"
+                time.sleep(0.02)
+
+    def kill(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def call(self, method, path, body=None):
+        """Status and decoded answer."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, method=method, data=data, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                text = answer.read()
+                status = answer.status
+        except urllib.error.HTTPError as error:
+            text = error.read()
+            status = error.code
+        try:
+            return status, json.loads(text)
+        except json.JSONDecodeError:
+            return status, text.decode()
+
+    def get(self, path, body=None):
+        return self.call("GET", path, body)[1]
+
+    def post(self, path, body):
+        return self.call("POST", path, body)[1]
+
+    def start_trainer(self, batch_size=4, max_token_len=1000, num_steps=-1):
+        """What a trainer does before environments may register."""
+        self.post(
+            "/register",
+            {
+                "wandb_group": "",
+                "wandb_project": "",
+                "batch_size": batch_size,
+                "max_token_len": max_token_len,
+                "checkpoint_dir": "",
+                "save_checkpoint_interval": 1,
+                "starting_step": 0,
+                "num_steps": num_steps,
+            },
+        )
+        return self.get("/batch")
+
+    def register_env(self, name="env", group_size=4, **fields):
+        asked = {"max_token_length": 1000, "desired_name": name, "weight": 1.0, "group_size": group_size}
+        return self.post("/register-env", asked | fields)
+
+    def take_batch(self):
+        return self.get("/batch")["batch"]
+
+
+@pytest.fixture
+def api():
+    """A fresh API process."""
+    server = RunApi()
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def _module_api():
+    server = RunApi()
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def trained(_module_api):
+    """An API whose trainer wants batches of 4 rows; the process is the module's, emptied."""
+    _module_api.get("/reset_data")
+    _module_api.start_trainer(batch_size=4)
+    return _module_api

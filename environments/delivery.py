@@ -9,7 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import TypeVar
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_random
 
 from environments.link import Link
 from environments.outbox import Outbox, Post
@@ -149,7 +149,7 @@ class Delivery:
             ApiLostError: `patience_s` is over; every group is kept.
             ConfigError: no trajectory API there, or its batch size cannot be made of our groups.
         """
-        backoff = wait_exponential_jitter(initial=0.2, max=LONGEST_WAIT_S, jitter=0.5)
+        backoff = wait_exponential(multiplier=0.2, max=LONGEST_WAIT_S) + wait_random(0, 0.5)
         while not (self._flushing and self.waiting == 0):
             retrying = AsyncRetrying(
                 retry=retry_if_exception_type(ApiUnavailableError), wait=backoff, before_sleep=self._lost

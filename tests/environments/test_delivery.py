@@ -1,0 +1,295 @@
+"""Delivery against the real trajectory API: nothing is lost, whatever stops."""
+
+import asyncio
+import json
+import socket
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from environments.delivery import ApiLostError, Delivery
+from environments.link import Identity, Link
+from environments.outbox import Outbox
+from environments.payloads import Shape, compress
+from environments.testing import group_of
+from environments.trajectory import CreditedGroup
+from environments.trajectory_api import TrajectoryApi
+from environments.wire import token_advantages
+from tools.errors import ConfigError
+
+
+def credited(name, rows=4, **group):
+    rewards = [[float(row)] for row in range(rows)]
+    return CreditedGroup(
+        group=replace(group_of(rewards, **group), group_id=name, item_id=name),
+        advantages=tuple((reward[0] - 1.5,) for reward in rewards),
+        policy="p",
+        estimator="turn_return",
+    )
+
+
+class Said(list):
+    def __call__(self, line):
+        self.append(line)
+
+
+def made(api, tmp_path, shape=None, **options):
+    outbox = Outbox(tmp_path / "o.sqlite")
+    client = TrajectoryApi(api.url)
+    identity = Identity(name=f"env-{outbox.fact('run_id')}", max_row_tokens=1000)
+    link = Link(client, identity, shape or Shape(group_size=4))
+    return Delivery(outbox, client, link, **options)
+
+
+@asynccontextmanager
+async def delivering(api, tmp_path, shape=None, **options):
+    delivery = made(api, tmp_path, shape, **options)
+    running = asyncio.create_task(delivery.run())
+    try:
+        yield delivery
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await delivery.close()
+
+
+async def until(delivery, condition):
+    """Wait for a state, looking whenever the delivery says that something changed."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await delivery.changed()
+
+
+async def blocking(function, *args):
+    """A call of the test's own client, off the loop that the delivery runs in."""
+    return await asyncio.to_thread(function, *args)
+
+
+def groups_of(batch):
+    return [group["overrides"][0]["group_id"] for group in batch]
+
+
+async def test_what_is_put_arrives_as_it_was_computed(trained, tmp_path):
+    async with delivering(trained, tmp_path) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        batch = await blocking(trained.take_batch)
+    expected = token_advantages(credited("a"))
+    assert {name: batch[0][name] for name in expected} == expected
+
+
+async def test_turn_rows_arrive_as_groups_of_one(trained, tmp_path):
+    shape = Shape(group_size=4, encoding="turn_rows")
+    async with delivering(trained, tmp_path, shape) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: delivery.tally.posts == 4)
+        batch = await blocking(trained.take_batch)
+    assert [group["scores"] for group in batch] == [[-1.5], [-0.5], [0.5], [1.5]]
+
+
+async def test_a_group_that_lost_a_sibling_is_batched_all_the_same(trained, tmp_path):
+    async with delivering(trained, tmp_path) as delivery:
+        await delivery.put(credited("a", rows=3))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        assert groups_of(await blocking(trained.take_batch)) == ["a"]
+
+
+async def test_it_waits_for_a_trainer_and_says_so(api, tmp_path):
+    said = Said()
+    async with delivering(api, tmp_path, say=said) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: bool(said))
+        assert "waiting for the trainer to start" in said[0]
+        await blocking(api.start_trainer)
+        await until(delivery, lambda: delivery.tally.posts == 1)
+
+
+async def test_it_waits_for_an_api_and_says_so(api, tmp_path):
+    api.kill()
+    said = Said()
+    async with delivering(api, tmp_path, say=said) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: bool(said))
+        assert "does not answer" in said[0]
+        await blocking(api.start)
+        await blocking(api.start_trainer)
+        await until(delivery, lambda: delivery.tally.posts == 1)
+
+
+async def test_what_an_api_had_when_it_was_killed_is_sent_again(api, tmp_path):
+    api.start_trainer()
+    async with delivering(api, tmp_path) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        await blocking(api.kill)
+        await until(delivery, lambda: not delivery.online)
+        await blocking(api.start)
+        await blocking(api.start_trainer)
+        await until(delivery, lambda: delivery.tally.posts == 2)
+        assert delivery.tally.repeated == 1
+        assert groups_of(await blocking(api.take_batch)) == ["a"]
+
+
+async def test_what_a_trainer_took_is_never_sent_again(api, tmp_path):
+    api.start_trainer()
+    async with delivering(api, tmp_path) as delivery:
+        for name in "ab":
+            await delivery.put(credited(name))
+            posts = len("ab"[: "ab".index(name) + 1])
+            await until(delivery, lambda posts=posts: delivery.tally.posts == posts)
+            await blocking(api.take_batch)
+            await delivery.changed()
+            await delivery.changed()
+        await until(delivery, lambda: delivery.unconfirmed == 1)
+        await blocking(api.kill)
+        await until(delivery, lambda: not delivery.online)
+        await blocking(api.start)
+        await blocking(api.start_trainer)
+        await until(delivery, lambda: delivery.tally.posts == 3)
+        assert groups_of(await blocking(api.take_batch)) == ["b"]
+
+
+async def test_a_restarted_environment_sends_nothing_twice_to_the_same_api(trained, tmp_path):
+    async with delivering(trained, tmp_path) as first:
+        await first.put(credited("a"))
+        await until(first, lambda: first.tally.posts == 1)
+    async with delivering(trained, tmp_path) as second:
+        await second.put(credited("b"))
+        await until(second, lambda: second.tally.posts == 1)
+        assert second.tally.repeated == 0
+    assert trained.get("/status")["queue_size"] == 2
+
+
+async def test_rows_are_not_sent_under_a_number_that_another_environment_took(api, tmp_path):
+    api.start_trainer()
+    async with delivering(api, tmp_path) as delivery:
+        await until(delivery, lambda: delivery.online)
+        await blocking(api.kill)
+        await until(delivery, lambda: not delivery.online)
+        await blocking(api.start)
+        await blocking(api.start_trainer)
+        other = await blocking(api.register_env, "other", 2)
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        batch = await blocking(api.take_batch)
+        # Whoever registered first has number 0; the rows bear our own.
+        assert batch[0]["env_id"] != other["env_id"]
+
+
+async def test_a_reset_of_the_api_is_survived(api, tmp_path):
+    api.start_trainer()
+    async with delivering(api, tmp_path) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        await blocking(api.get, "/reset_data")
+        await until(delivery, lambda: not delivery.online)
+        await blocking(api.start_trainer)
+        await until(delivery, lambda: delivery.tally.posts == 2)
+        assert groups_of(await blocking(api.take_batch)) == ["a"]
+
+
+async def test_a_refused_post_goes_to_the_file_of_rejected_ones_and_the_next_one_is_sent(trained, tmp_path):
+    outbox = Outbox(tmp_path / "o.sqlite")
+    outbox.put("bad", [compress(token_advantages(credited("bad")) | {"scores": [[1.0]]})])
+    outbox.close()
+    said = Said()
+    async with delivering(trained, tmp_path, say=said) as delivery:
+        await delivery.put(credited("good"))
+        await until(delivery, lambda: delivery.tally.posts + delivery.tally.rejected == 2)
+        assert (delivery.tally.posts, delivery.tally.rejected) == (1, 1)
+    line = json.loads((tmp_path / "o.sqlite.rejected.jsonl").read_text())
+    assert (line["group_id"], line["post"]["scores"]) == ("bad", [[1.0]])
+    assert "answered 422" in line["reason"]
+    assert any("rejected for good" in each for each in said)
+
+
+async def test_a_malformed_group_is_put_aside_and_counted(trained, tmp_path):
+    async with delivering(trained, tmp_path) as delivery:
+        await delivery.put(replace(credited("bad"), advantages=((float("nan"),),) * 4))
+        assert delivery.tally.rejected == 1
+    assert "finite" in json.loads((tmp_path / "o.sqlite.rejected.jsonl").read_text())["reason"]
+
+
+async def test_a_full_api_leaves_the_rest_in_the_outbox(trained, tmp_path):
+    async with delivering(trained, tmp_path, max_batches_waiting=2) as delivery:
+        for name in "abcde":
+            await delivery.put(credited(name))
+        await until(delivery, lambda: delivery.tally.posts == 2)
+        for _ in range(3):
+            await delivery.changed()
+        assert (delivery.tally.posts, delivery.waiting) == (2, 3)
+
+
+async def test_rows_longer_than_the_trainer_takes_are_left_out(api, tmp_path):
+    api.start_trainer(max_token_len=3)
+    async with delivering(api, tmp_path) as delivery:
+        await until(delivery, lambda: delivery.online)
+        await delivery.put(credited("a", lengths=[[9], [1], [1], [1]]))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        assert delivery.tally.too_long == 1
+
+
+async def test_a_batch_size_that_groups_never_add_up_to_is_an_error_at_the_start(api, tmp_path):
+    api.start_trainer(batch_size=6)
+    delivery = made(api, tmp_path)
+    with pytest.raises(ConfigError, match=r"batches of 6 rows.*\[1, 2, 3, 6\]"):
+        await delivery.run()
+    await delivery.close()
+
+
+async def test_turn_rows_fit_every_batch_size(api, tmp_path):
+    api.start_trainer(batch_size=7)
+    async with delivering(api, tmp_path, Shape(group_size=4, encoding="turn_rows")) as delivery:
+        await until(delivery, lambda: delivery.online)
+
+
+async def test_patience_ends_and_the_groups_are_kept(tmp_path):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        api = TrajectoryApi(f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        outbox = Outbox(tmp_path / "o.sqlite")
+        link = Link(api, Identity(name="env", max_row_tokens=9), Shape(group_size=4))
+        delivery = Delivery(outbox, api, link, patience_s=0.5)
+        await delivery.put(credited("a"))
+        with pytest.raises(ApiLostError, match="1 groups wait in"):
+            await delivery.run()
+        await delivery.close()
+    assert Outbox(tmp_path / "o.sqlite").waiting_groups() == 1
+
+
+async def test_something_else_at_the_url_is_one_clear_error(tmp_path):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        api = TrajectoryApi(url)
+        link = Link(api, Identity(name="env", max_row_tokens=9), Shape(group_size=4))
+        delivery = Delivery(Outbox(tmp_path / "o.sqlite"), api, link)
+        with pytest.raises(ConfigError, match="/info answered 404; start one with `run-api`"):
+            await delivery.run()
+        await delivery.close()
+
+
+async def test_an_outbox_of_another_encoding_is_refused_while_it_holds_posts(api, tmp_path):
+    first = made(api, tmp_path)
+    await first.put(credited("a"))
+    await first.close()
+    with pytest.raises(ConfigError, match=r"token_advantages in groups of 4.*turn_rows in groups of 1"):
+        made(api, tmp_path, Shape(group_size=4, encoding="turn_rows"))
+
+
+async def test_flush_sends_what_waits_however_full_the_api_is_and_signs_off(trained, tmp_path):
+    async with delivering(trained, tmp_path, max_batches_waiting=1) as delivery:
+        for name in "abc":
+            await delivery.put(credited(name))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        await delivery.flush(30)
+        assert delivery.waiting == 0
+    assert trained.get("/status")["queue_size"] == 3
+    trained.register_env("other")
+    assert trained.get("/status-env", {"env_id": 1})["env_weight"] == 1.0

@@ -1,10 +1,8 @@
 """`CodeDebugEnv`: find and fix the bug in a Python function, with a reward for every turn."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources import files
 from typing import Any
 
 from environments.base_env import AgentEnv
@@ -15,6 +13,7 @@ from environments.code_debug_env.workspace import (
     REQUIRED_FIELDS,
     SYSTEM_PROMPT,
     buggy_text,
+    embedded_tasks,
     task_prompt,
     workspace_files,
 )
@@ -57,8 +56,7 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         """The tasks that the config names, or the embedded ones."""
         if self.config.dataset_name or self.config.dataset_path:
             return await super().load_items()
-        lines = files("environments.code_debug_env").joinpath("bugs.jsonl").read_text("utf-8").splitlines()
-        return [json.loads(line) for line in lines][: self.config.max_items]
+        return embedded_tasks()[: self.config.max_items]
 
     def format_prompt(self, item: Task) -> str:
         """What is broken and how it is judged."""

@@ -92,8 +92,8 @@ def reproduced_failure(turn: Turn, *, hangs: bool) -> bool:
         call.id: _command(call.arguments) for call in turn.message.tool_calls if call.name == "terminal"
     }
     for result in turn.tool_results:
-        command = commands.get(result.call_id, "")
-        if result.error is not None or not result.exit_code or _TRACEBACK.search(command):
+        command = commands.get(result.call_id)
+        if command is None or not result.exit_code or _TRACEBACK.search(command):
             continue
         if result.timed_out:
             if hangs and _TASK_FILES.search(command):

@@ -1,6 +1,8 @@
-"""What a task looks like to the agent: the prompt, the files in the workspace, the text of its solution."""
+"""The embedded tasks, and what a task looks like to the agent: its prompt, its files, its solution."""
 
+import json
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any
 
 from environments.code_debug_env.signals import EXAMPLE_TEST, SOLUTION
@@ -23,6 +25,12 @@ SYSTEM_PROMPT = (
 )
 
 
+def embedded_tasks() -> list[dict[str, Any]]:
+    """The bugs that come with this environment."""
+    lines = files("environments.code_debug_env").joinpath("bugs.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
 def task_prompt(task: Mapping[str, Any]) -> str:
     """The task in words."""
     example = f"`{EXAMPLE_TEST}` holds a few examples (run `python3 {EXAMPLE_TEST}`). "
@@ -36,11 +44,11 @@ def task_prompt(task: Mapping[str, Any]) -> str:
 
 def workspace_files(task: Mapping[str, Any]) -> dict[str, str]:
     """The files the agent finds, by name."""
-    files = {SOLUTION: buggy_text(task)}
+    contents = {SOLUTION: buggy_text(task)}
     if task.get("example_test"):
         imported = f"from solution import *\nfrom solution import {task['entry_point']}\n\n\n"
-        files[EXAMPLE_TEST] = f"{imported}{task['example_test'].strip()}\nprint('all examples pass')\n"
-    return files
+        contents[EXAMPLE_TEST] = f"{imported}{task['example_test'].strip()}\nprint('all examples pass')\n"
+    return contents
 
 
 def buggy_text(task: Mapping[str, Any]) -> str:

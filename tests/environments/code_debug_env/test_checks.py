@@ -1,0 +1,304 @@
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from environments.code_debug_env.checks import CheckLimits, CheckReport, prepare_test, run_checks
+from tools.errors import DatasetError, RewardError
+from tools.sandbox.base import ExecResult
+
+HUMANEVALPACK = Path("../shared/data/humanevalpack_python.jsonl")
+QUICK = CheckLimits(cpu_s=0.3, wall_s=0.8, next_cpu_s=0.1, next_wall_s=0.3, total_s=4.0)
+
+
+def task(test: str, declaration: str = "def double(x):\n") -> dict[str, str]:
+    return {"task_id": "t", "declaration": declaration, "entry_point": "double", "test": test}
+
+
+THREE = task(
+    "def check(f):\n    assert f(1) == 2\n    assert f(2) == 4\n    assert f(-1) == -2\n\ncheck(double)\n"
+)
+
+
+async def held(verify, solution: str, of=THREE, limits: CheckLimits | None = None) -> tuple[bool, ...]:
+    return (await run_checks(verify, of, solution, limits)).held
+
+
+async def test_every_assertion_counts_on_its_own(verify):
+    assert await held(verify, "def double(x):\n    return 4 if x > 0 else 2 * x\n") == (False, True, True)
+
+
+def test_the_fraction_is_held_by_all():
+    assert CheckReport(held=(True, False, True, True)).fraction == 0.75
+
+
+async def test_assertions_at_module_level_count(verify):
+    assert await held(
+        verify, "def double(x): return x + 1\n", task("assert double(1) == 2\nassert double(2) == 4")
+    ) == (
+        True,
+        False,
+    )
+
+
+async def test_an_assertion_in_a_loop_must_hold_every_time(verify):
+    looped = task("for x in range(5):\n    assert double(x) == 2 * x\n    assert double(x) >= x")
+    assert await held(verify, "def double(x): return 2 * x if x != 3 else 5\n", looped) == (False, True)
+
+
+async def test_an_assertion_that_is_never_reached_does_not_hold(verify):
+    unreached = task("assert double(1) == 2\ny = double('no')\nassert double(2) == 4")
+    assert await held(verify, "def double(x): return x * 2 if x != 'no' else 1 / 0\n", unreached) == (
+        True,
+        False,
+    )
+
+
+async def test_assertions_in_helper_functions_count(verify):
+    helper = task("def even(x):\n    assert double(x) % 2 == 0\n\neven(3)\nassert double(3) == 6")
+    assert await held(verify, "def double(x): return 2\n", helper) == (True, False)
+
+
+async def test_a_message_that_cannot_be_built_does_no_harm(verify):
+    assert await held(verify, "def double(x): return x\n", task("assert double(0) == 0, 1 / 0")) == (True,)
+
+
+async def test_helpers_of_the_test_come_from_the_task(verify):
+    declaration = "def same(a, b):\n    return a == b\n\n\ndef double(x):\n"
+    uses_helper = task("assert same(double(2), 4)", declaration)
+    assert await held(verify, "def same(a, b): return True\ndef double(x): return 0\n", uses_helper) == (
+        False,
+    )
+
+
+async def test_arguments_that_the_solution_changes_are_changed_for_the_test(verify):
+    changed = task(
+        "xs = [1, [2]]\ninner = xs[1]\nout = double(xs)\n"
+        "assert xs == [1, [2, 9]]\nassert inner == [2, 9]\nassert out is xs\n"
+        "assert double([0, []]) == [0, [9]]"
+    )
+    solution = "def double(x):\n    x[1].append(9)\n    return x\n"
+    assert await held(verify, solution, changed) == (True,) * 4
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "None",
+        "(1, 'a', b'b', 2.5, 1j)",
+        "{'k': [1, {2, 3}], (1, 2): frozenset([4])}",
+        "float('inf')",
+        "10 ** 5000",
+        "'\\ud800'",
+        "-0.0",
+        "True",
+    ],
+)
+async def test_plain_data_passes_both_ways_unchanged(verify, value: str):
+    same = task(f"value = {value}\nassert double(value) == value\nassert type(double(value)) is type(value)")
+    assert await held(verify, "def double(x): return x\n", same) == (True, True)
+
+
+async def test_state_between_calls_is_kept(verify):
+    counting = task("assert double(0) == 1\nassert double(0) == 2")
+    assert await held(
+        verify, "seen = []\ndef double(x):\n    seen.append(x)\n    return len(seen)\n", counting
+    ) == (
+        True,
+        True,
+    )
+
+
+async def test_an_expected_exception_is_recognised(verify):
+    expects = task(
+        "def raises(kind):\n    try:\n        double(1)\n    except kind:\n        return True\n"
+        "    return False\n\n"
+        "assert raises(LookupError)\nassert not raises(Exception)"
+    )
+    solution = "class Own(KeyError): pass\ndef double(x): raise Own('x')\n"
+    assert await held(verify, solution, expects) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "death",
+    [
+        "raise SystemExit(0)",
+        "raise KeyboardInterrupt",
+        "import os; os._exit(0)",
+        "return double(x)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+        "import sys; sys.setrecursionlimit(10 ** 9); return double(x)",
+        "import threading; threading.main_thread().join(0); raise GeneratorExit",
+    ],
+)
+async def test_a_solution_that_dies_fails_only_that_assertion(verify, death: str):
+    solution = f"def double(x):\n    if x == 2:\n        {death}\n    return 2 * x\n"
+    assert await held(verify, solution) == (True, False, True)
+
+
+@pytest.mark.parametrize("hang", ["while True: pass", "import time; time.sleep(1000)"])
+async def test_a_solution_that_hangs_fails_only_that_assertion(verify, hang: str):
+    solution = f"def double(x):\n    if x == 2:\n        {hang}\n    return 2 * x\n"
+    report = await run_checks(verify, THREE, solution, QUICK)
+    assert (report.held, report.hung) == ((True, False, True), True)
+
+
+async def test_a_solution_that_always_hangs_ends_within_the_time_of_the_whole_run(verify):
+    many = task("\n".join(f"assert double({x}) == 0" for x in range(50)))
+    limits = CheckLimits(cpu_s=0.2, wall_s=0.3, next_cpu_s=0.1, next_wall_s=0.2, total_s=1.0)
+    report = await run_checks(verify, many, "def double(x):\n    while True: pass\n", limits)
+    assert (sum(report.held), report.hung) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "solution",
+    [
+        "",
+        "def double(x)\n",
+        "import nothing_of_this_name\n",
+        "raise SystemExit\n",
+        "double = 3\n",
+        "\0",
+        "def other(): pass",
+    ],
+)
+async def test_a_solution_that_cannot_be_loaded_holds_nothing(verify, solution: str):
+    assert await held(verify, solution) == (False, False, False)
+
+
+FORGERIES = {
+    "an object that equals everything": """
+class Any:
+    def __eq__(self, other):
+        return True
+
+def double(x):
+    return Any()
+""",
+    "an int that equals everything": """
+class Any(int):
+    __hash__ = int.__hash__
+
+    def __eq__(self, other):
+        return True
+
+def double(x):
+    return Any(7)
+""",
+    "printed results": """
+def double(x):
+    for index in range(3):
+        print("0" * 32, index, 1, flush=True)
+    return 0
+""",
+    "patched builtins": """
+import builtins
+builtins.AssertionError = type("Harmless", (BaseException,), {})
+
+def double(x):
+    return 0
+""",
+    "another test function": """
+def check(f):
+    pass
+
+def double(x):
+    return 0
+""",
+    "frames of the caller": """
+import sys
+
+def double(x):
+    frame = sys._getframe()
+    while frame:
+        for value in list(frame.f_locals.values()):
+            if hasattr(value, "_record"):
+                value._record(0, True)
+        frame = frame.f_back
+    return 0
+""",
+    "the memory of the judge": """
+import os
+open(f"/proc/{os.getppid()}/mem", "rb")
+
+def double(x):
+    return 2 * x
+""",
+    "the output of the judge": """
+import os
+open(f"/proc/{os.getppid()}/fd/1", "wb")
+
+def double(x):
+    return 2 * x
+""",
+    "many answers at once": """
+import os
+for fd in range(3, 20):
+    try:
+        os.write(fd, b'{"returned": 2}\\n' * 9)
+    except OSError:
+        pass
+
+def double(x):
+    return 0
+""",
+    "a harness of its own": """
+import os
+open("harness.py", "w").write("print(1)")
+os.kill(os.getppid(), 9)
+""",
+}
+
+
+@pytest.mark.parametrize("solution", FORGERIES.values(), ids=FORGERIES)
+async def test_results_cannot_be_forged(verify, solution: str):
+    of = task(THREE["test"].replace("assert f(1) == 2", "assert f(1) == 3"))
+    assert not any(await held(verify, solution, of))
+
+
+async def test_modules_beside_the_solution_do_not_shadow_any():
+    files_seen: dict[str, object] = {}
+
+    async def spy(*, command, files, stdin, timeout_s):
+        files_seen.update(files, command=command)
+        nonce = json.loads(stdin)["nonce"]
+        return ExecResult(
+            exit_code=0, stdout=f"{nonce} ready\n".encode(), stderr=b"", stdout_total=0, stderr_total=0
+        )
+
+    await run_checks(spy, THREE, "text")
+    assert files_seen["command"] == ["python3", "-I", "-S", "harness.py"]
+    assert set(files_seen) == {"harness.py", "solution.py", "command"}
+
+
+async def test_a_harness_that_does_not_start_is_an_error_and_no_number(verify):
+    with pytest.raises(RewardError, match="the hidden checks did not start, exit code 1"):
+        await run_checks(
+            verify, task("assert double(1)", declaration="def broken(:\n"), "def double(x): return 1"
+        )
+
+
+@pytest.mark.parametrize("test", ["def check(", "x = 1", "assert True, 'always'"])
+def test_a_test_without_assertions_is_refused(test: str):
+    with pytest.raises(DatasetError, match="task 't'"):
+        prepare_test(test, "t")
+
+
+def test_the_prepared_test_is_python_with_one_record_per_assertion():
+    prepared, total = prepare_test("assert a\nif b:\n    assert c\nassert True", "t")
+    ast.parse(prepared)
+    assert (total, prepared.count("evaluating(")) == (2, 2)
+
+
+@pytest.mark.skipif(not HUMANEVALPACK.exists(), reason=f"needs {HUMANEVALPACK}")
+@pytest.mark.timeout(600)
+async def test_humanevalpack_solutions_hold_everything_and_buggy_ones_do_not(verify):
+    wrong: list[str] = []
+    for line in HUMANEVALPACK.read_text().splitlines():
+        item = json.loads(line)
+        right = await run_checks(verify, item, item["declaration"] + item["canonical_solution"])
+        buggy = await run_checks(verify, item, item["declaration"] + item["buggy_solution"], QUICK)
+        if right.fraction != 1 or buggy.fraction == 1:
+            wrong.append(f"{item['task_id']}: {right.fraction} {buggy.fraction}")
+    assert wrong == []

@@ -1,0 +1,142 @@
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from environments.code_debug_env import CodeDebugEnv
+from environments.code_debug_env.workspace import fixed_text
+from environments.config import AgentEnvConfig
+from environments.policy.scripted import Choice, call, say
+from environments.trajectory import Message, Trajectory, TrajectoryGroup
+from tools.errors import DatasetError
+
+
+class Played(CodeDebugEnv):
+    """Plays given moves one after the other."""
+
+    moves: Sequence[Message] = ()
+
+    def scripted_choices(self, item, messages, tools, skill):
+        done = sum(message.role == "assistant" for message in messages)
+        return [Choice(probability=1.0, message=self.moves[done])]
+
+
+def open_env(env: type[CodeDebugEnv] = CodeDebugEnv, **settings: object) -> CodeDebugEnv:
+    _, servers = env.config_init()
+    return env(AgentEnvConfig(**settings), servers)
+
+
+async def play(*moves: Message, entry_point: str = "moving_average", **settings: object) -> Trajectory:
+    env = open_env(Played, **settings)
+    Played.moves = moves
+    item = next(item for item in await env.load_items() if item["entry_point"] == entry_point)
+    group = await env.rollout_group(item, "item", 0, 1)
+    assert group.failures == ()
+    return group.trajectories[0]
+
+
+def run(command: str) -> Message:
+    return call("terminal", {"command": command})
+
+
+async def write(text: str) -> Message:
+    return call("write_file", {"path": "solution.py", "content": text})
+
+
+async def item_of(entry_point: str) -> dict[str, str]:
+    return next(item for item in await open_env().load_items() if item["entry_point"] == entry_point)
+
+
+RUN, DONE = run("python3 test_example.py"), say("Done.")
+
+
+async def test_a_flawless_session_earns_each_signal_where_it_is_due():
+    fix = await write(fixed_text(await item_of("moving_average")))
+    trajectory = await play(RUN, fix, DONE)
+    assert trajectory.rewards is not None
+    assert trajectory.rewards.turns == (0.3, 0.5, pytest.approx(0.16))
+
+
+async def test_a_fix_without_diagnosis_earns_no_diagnosis():
+    trajectory = await play(await write(fixed_text(await item_of("moving_average"))), DONE)
+    assert trajectory.score == pytest.approx(0.5 + 0.2 * 0.9)
+
+
+async def test_leaving_at_once_earns_nothing():
+    assert (await play(DONE)).score == 0.0
+
+
+async def test_a_solution_that_is_gone_earns_nothing():
+    assert (await play(run("rm solution.py"), DONE)).score == 0.0
+
+
+async def test_a_partial_fix_earns_its_part():
+    guard = "def percentage(part, whole):\n    return 0.0 if whole == 0 else 100.0 * part / whole\n"
+    trajectory = await play(await write(guard), DONE, entry_point="percentage")
+    assert trajectory.rewards is not None
+    assert trajectory.rewards.turn_components[0]["tests"] == pytest.approx(0.5 * 0.75)
+
+
+async def test_a_hang_seen_in_the_terminal_is_a_diagnosis():
+    trajectory = await play(RUN, DONE, entry_point="binary_search", tool_timeout_s=0.5)
+    assert trajectory.score == pytest.approx(0.3)
+
+
+async def test_files_left_in_the_workspace_do_not_help():
+    shadow = run(
+        "echo 'raise SystemExit(0)' > sitecustomize.py; cp sitecustomize.py harness.py; echo > solution.py"
+    )
+    assert (await play(shadow, DONE)).score == 0.0
+
+
+async def test_the_example_test_may_be_changed_without_gain():
+    cheat = run("echo \"print('all examples pass')\" > test_example.py")
+    assert (await play(cheat, RUN, DONE)).score == 0.0
+
+
+async def test_passed_means_every_hidden_check_holds():
+    item = await item_of("moving_average")
+    fixed, unfixed = await play(await write(fixed_text(item)), DONE), await play(DONE)
+    assert [open_env().passed(item, trajectory) for trajectory in (fixed, unfixed)] == [True, False]
+
+
+async def test_the_agent_finds_the_solution_and_the_examples():
+    trajectory = await play(run("ls; grep -c 'def moving_average' solution.py"), DONE)
+    assert trajectory.turns[0].tool_results[0].content == "solution.py\ntest_example.py\n1\n[exit code: 0]"
+
+
+async def test_hidden_checks_are_not_in_the_workspace():
+    trajectory = await play(run("grep -rl 'f(\\[2.0, 4.0\\], 2)' / 2>/dev/null; true"), DONE)
+    assert trajectory.turns[0].tool_results[0].content == "[no output]\n[exit code: 0]"
+
+
+async def groups(skill: float, count: int) -> list[TrajectoryGroup]:
+    env = open_env(scripted_skill=skill)
+    await env.setup()
+    return [await env.rollout_group(env.items[n], env.item_ids[n], 0, 4) for n in range(count)]
+
+
+async def test_siblings_of_middling_skill_differ():
+    played = await groups(0.6, 3)
+    assert all(len({trajectory.score for trajectory in group.trajectories}) > 1 for group in played)
+
+
+async def test_a_skilled_agent_does_better_than_a_clumsy_one():
+    def mean(played: list[TrajectoryGroup]) -> float:
+        scores = [trajectory.score for group in played for trajectory in group.trajectories]
+        return sum(scores) / len(scores)
+
+    assert mean(await groups(1.0, 2)) > 0.7 > 0.5 > mean(await groups(0.0, 2))
+
+
+async def test_a_dataset_of_the_same_schema_can_replace_the_embedded_one(tmp_path):
+    item = {**(await item_of("rotate")), "task_id": "own/1"}
+    (tmp_path / "own.jsonl").write_text(json.dumps(item) + "\n")
+    env = open_env(dataset_path=str(tmp_path / "own.jsonl"))
+    assert [loaded["task_id"] for loaded in await env.load_items()] == ["own/1"]
+
+
+async def test_a_dataset_without_tests_is_refused(tmp_path):
+    (tmp_path / "own.jsonl").write_text('{"task_id": "own/1", "prompt": "def f(): ..."}\n')
+    with pytest.raises(DatasetError):
+        await open_env(dataset_path=str(tmp_path / "own.jsonl")).load_items()

@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 from atroposlib.envs.base import APIServerConfig, BaseEnv
 from rich.console import Console
 
-from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig
+from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig, ServerConfig
+from environments.credit import resolve
 from environments.evaluation import (
     ItemResult,
     evaluate_results,
@@ -78,6 +79,7 @@ class AtroposEnv(BaseEnv):
             shown["tokenizer_name"] = str(EMBEDDED_TOKENIZER_DIR)
         super().__init__(config.model_copy(update=shown), server_configs, slurm=slurm, testing=testing)
         self.config = config
+        resolve(self.estimator, preset=config.estimator_preset, **config.estimator_params())
         self.score_aggregation = config.score_aggregation
         self.console = Console()
         self.toolset = select_toolsets(self.tools, config.enabled_toolsets, config.disabled_toolsets)
@@ -94,7 +96,7 @@ class AtroposEnv(BaseEnv):
     @classmethod
     def config_init(cls) -> tuple[AgentEnvConfig, list[APIServerConfig]]:
         """Class defaults. Without a `base_url` there is no model server, and the scripted agent plays."""
-        return cls.env_config_cls(), [APIServerConfig(base_url="", api_key="none", health_check=False)]
+        return cls.env_config_cls(), [ServerConfig()]
 
     async def load_items(self) -> Sequence[Item]:
         """The items to roll out; by default the dataset that the config names."""

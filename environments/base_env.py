@@ -10,6 +10,7 @@ import traceback
 import uuid
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 
@@ -17,7 +18,7 @@ from atroposlib.envs.base import ScoredDataGroup
 
 from environments.agent_loop import AgentLoop, Budget
 from environments.atropos_env import AtroposEnv, Item
-from environments.credit import estimate
+from environments.credit import credited
 from environments.policy.base import Policy
 from environments.policy.scripted import Choice, ScriptedPolicy, generic_script
 from environments.reward_context import Reward, RewardContext
@@ -63,6 +64,10 @@ class AgentEnv(AtroposEnv):
             f"environment {self.name!r} has no reward; write compute_reward, or list TurnLevelRewardMixin "
             f"before AgentEnv and write compute_turn_rewards"
         )
+
+    def state_key(self, item: Item, turn: Turn | None) -> str | None:
+        """The state that `turn` led to (`None`: the start), for estimators that compare equal states."""
+        return None
 
     def passed(self, item: Item, trajectory: Trajectory) -> bool:
         """Whether `evaluate` counts this rollout as passed."""
@@ -131,8 +136,8 @@ class AgentEnv(AtroposEnv):
                 seed=seed,
             )
             async for turn in loop.turns():
-                turns.append(turn)
-                await scoring.on_turn(turn)
+                turns.append(replace(turn, state=self.state_key(item, turns[-1] if turns else None)))
+                await scoring.on_turn(turns[-1])
             if not turns:
                 raise RolloutError(f"no turn was finished: {loop.stop_reason}")
             trajectory = Trajectory(
@@ -152,19 +157,24 @@ class AgentEnv(AtroposEnv):
 
     def credit(self, group: TrajectoryGroup) -> CreditedGroup:
         """Advantages for every turn, unless too few siblings survived to compare."""
-        credited = partial(CreditedGroup, group=group, policy=self.policy_name, estimator=self.estimator)
         needed = min(self.config.min_group_size, self.config.group_size)
-        if len(group.trajectories) < needed:
+        if len(group.trajectories) >= needed:
             return credited(
-                advantages=tuple((0.0,) * len(t.turns) for t in group.trajectories),
-                status="failed",
-                reason=f"{len(group.trajectories)} of {self.config.group_size} rollouts survived, "
-                f"at least {needed} are needed",
+                group,
+                self.estimator,
+                policy=self.policy_name,
+                preset=self.config.estimator_preset,
+                params=self.config.estimator_params(),
             )
-        advantages = tuple(tuple(turns) for turns in estimate(self.estimator, group))
-        if not any(value for turns in advantages for value in turns):
-            return credited(advantages=advantages, status="no_credit", reason="every advantage is zero")
-        return credited(advantages=advantages)
+        return CreditedGroup(
+            group=group,
+            advantages=tuple((0.0,) * len(trajectory.turns) for trajectory in group.trajectories),
+            policy=self.policy_name,
+            estimator=self.estimator,
+            status="failed",
+            reason=f"{len(group.trajectories)} of {self.config.group_size} rollouts survived, "
+            f"at least {needed} are needed",
+        )
 
     async def _sibling(self, item: Item, identity: str, epoch: int, sibling: int) -> Trajectory | Failure:
         """The error boundary: whatever breaks in a rollout drops this sibling and nothing else."""

@@ -95,6 +95,53 @@ class AgentEnvConfig(BaseEnvConfig):
         description="Advantage estimator (see `turnwise estimators`); unset: turn_return with turn rewards, "
         "grpo without.",
     )
+    estimator_preset: str | None = Field(
+        default=None, description="Constants of a trainer: verl, trl, rllm, torchtitan, tinker or skyrl."
+    )
+    # One field per parameter of any estimator. Unset: the preset's value, or the estimator's own default.
+    estimator_gamma: float | None = Field(default=None, ge=0, le=1, description="Discount per turn.")
+    estimator_lam: float | None = Field(
+        default=None, ge=0, le=1, description="turn_gae: trust in the rewards (1) or in the values (0)."
+    )
+    estimator_outcome_weight: float | None = Field(
+        default=None, ge=-1e6, le=1e6, description="turn_return: what one unit of outcome is worth."
+    )
+    estimator_baseline: Literal["loo_index", "loo_total", "group_mean", "none"] | None = Field(
+        default=None, description="turn_return: what is subtracted from a return."
+    )
+    estimator_scale: Literal["none", "group_std"] | None = Field(
+        default=None, description="turn_return: what advantages are divided by."
+    )
+    estimator_norm_by_std: bool | None = Field(
+        default=None, description="grpo: divide by the group's standard deviation."
+    )
+    estimator_ddof: int | None = Field(
+        default=None, ge=0, le=1, description="grpo, mt_grpo: 1 sample deviation, 0 population deviation."
+    )
+    estimator_eps: float | None = Field(
+        default=None, ge=0, le=1, description="grpo, mt_grpo, gigpo: added to the deviation."
+    )
+    estimator_singleton: Literal["zero", "raw", "error"] | None = Field(
+        default=None, description="grpo, rloo: a group of one gets no advantage, its raw score or an error."
+    )
+    estimator_zero_variance: Literal["zero", "error"] | None = Field(
+        default=None, description="grpo: equal scores give no advantage, or are an error."
+    )
+    estimator_step_weight: float | None = Field(
+        default=None, ge=0, le=1e6, description="gigpo: weight of the state advantage."
+    )
+    estimator_mode: Literal["mean_norm", "mean_std_norm"] | None = Field(
+        default=None, description="gigpo: subtract the mean, or also divide by the deviation."
+    )
+    estimator_episode_stats: Literal["trajectory", "rows"] | None = Field(
+        default=None, description="gigpo: statistics over trajectories, or over turns as verl-agent does."
+    )
+    estimator_turn_coef: float | None = Field(
+        default=None, ge=0, le=1e6, description="mt_grpo: weight of the turn advantage."
+    )
+    estimator_segments: Literal["two", "per_turn"] | None = Field(
+        default=None, description="mt_grpo: as published, or the usual K-turn form (biased)."
+    )
 
     # Evaluation.
     eval_rollouts: int = Field(default=4, ge=1, le=1024, description="Rollouts per evaluation item.")
@@ -130,6 +177,12 @@ class AgentEnvConfig(BaseEnvConfig):
     worker_timeout: float = Field(
         default=600, ge=-1, description="serve: seconds for one group; -1: no limit."
     )
+
+    def estimator_params(self) -> dict[str, float | int | bool | str]:
+        """The estimator parameters that are set, by the names the estimator uses."""
+        fields = type(self).model_fields.keys() - {"estimator", "estimator_preset"}
+        given = {name: getattr(self, name) for name in fields if name.startswith("estimator_")}
+        return {name.removeprefix("estimator_"): value for name, value in given.items() if value is not None}
 
 
 class ServerConfig(APIServerConfig):

@@ -12,7 +12,7 @@ from tools.sandbox.base import ExecResult, Sandbox
 @tool(name="terminal")
 async def run_command(
     sandbox: Sandbox,
-    command: Annotated[str, Field(examples=["ls -la && python3 test.py"])],
+    command: Annotated[str, Field(examples=["ls -la"])],
     timeout_s: Annotated[float, Field(gt=0)] = 60.0,
 ) -> ToolOutput:
     """Run a bash command and see what it prints.

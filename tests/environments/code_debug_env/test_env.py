@@ -105,8 +105,10 @@ async def test_the_agent_finds_the_solution_and_the_examples():
     assert trajectory.turns[0].tool_results[0].content == "solution.py\ntest_example.py\n1\n[exit code: 0]"
 
 
-async def test_hidden_checks_are_not_in_the_workspace():
-    trajectory = await play(run("grep -rl 'f(\\[2.0, 4.0\\], 2)' / 2>/dev/null; true"), DONE)
+async def test_hidden_checks_are_not_in_the_sandbox():
+    hidden = "f([2.0, 4.0], 2)"
+    assert hidden in (await item_of("moving_average"))["test"]
+    trajectory = await play(run(f"grep -rlF '{hidden}' . /tmp /home /root /opt 2>&-; true"), DONE)
     assert trajectory.turns[0].tool_results[0].content == "[no output]\n[exit code: 0]"
 
 

@@ -114,10 +114,19 @@ class AtroposEnv(BaseEnv):
         return await self.load_items()
 
     async def setup(self) -> None:
-        """Load the items, then fail now rather than in every rollout: isolation, model server."""
+        """Load the items, and check what every rollout needs."""
         self.items = await self.load_items()
         self.item_ids = item_ids(self.items)
         self._identities = dict(zip(map(id, self.items), self.item_ids, strict=True))
+        await self.preflight()
+
+    async def preflight(self) -> None:
+        """Fail now rather than in every rollout: isolation, then the model server.
+
+        Raises:
+            IsolationError: no sandbox can be made here.
+            ConfigError: the model server does not answer as one.
+        """
         async with self.open_sandbox():
             pass
         for policy in self.chat_policies:
@@ -156,6 +165,42 @@ class AtroposEnv(BaseEnv):
             print_end(self.console, recorder, progress)
         return code
 
+    async def env_manager(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  # Atropos ignores it
+        """`serve`: groups to the trainer behind `rollout_server_url`, until a signal or its last step.
+
+        Returns:
+            The exit code of the command, see `environments.serving.Serving.run`.
+        """
+        await self.setup()
+        config = self.config
+        with ExitStack() as files:
+            recorder = None
+            if config.data_path_to_save_groups is not None:
+                recorder = Recorder(Path(config.data_path_to_save_groups), fresh=config.fresh)
+                files.enter_context(recorder)
+                refuse_other_run(recorder, self.origin)
+            outbox = Outbox(Path(config.outbox_path or f"data/{self.name}.outbox.sqlite"))
+            files.callback(outbox.close)
+            delivery = delivery_for(self.name, config, outbox, self.console)
+            rollouts = Rollouts(
+                tasks=lambda place: plan_for_ever(self.items, self.item_ids, place),
+                run_group=lambda task: self.run_group(task.item, task.item_id, task.epoch),
+                probe=self._probe,
+                origin=self.origin,
+            )
+            groups = min(self.max_num_workers, self._groups_in_flight(config.group_size))
+            serving = Serving(
+                delivery,
+                rollouts,
+                bounds=bounds_of(config, max_in_flight=groups),
+                console=self.console,
+                recorder=recorder,
+            )
+            try:
+                return await serving.run()
+            finally:
+                await delivery.close()
+
     async def evaluate(self, *args: Any, **kwargs: Any) -> int:
         """`evaluate`: every evaluation item `eval_rollouts` times; writes `metrics.json`, `samples.jsonl`.
 
@@ -163,7 +208,10 @@ class AtroposEnv(BaseEnv):
             The exit code of the command: 0, 1 when no rollout was left to count, 130 or 143 after a signal.
         """
         started = time()
+        await self.preflight()
         items = await self.load_eval_items()
+        progress = Progress(self.console, total=len(items))
+        self.watch_rollout = progress.rollout
         results: dict[str, ItemResult] = {}
         samples: list[dict[str, Any]] = []
 
@@ -171,14 +219,16 @@ class AtroposEnv(BaseEnv):
             passed = [self.passed(task.item, trajectory) for trajectory in group.trajectories]
             results[task.item_id] = item_result(group, passed)
             samples.extend(map(sample_row, group.trajectories, passed))
+            progress.rolled_out(group)
 
         rollouts = self.config.eval_rollouts
-        code = await run_groups(
-            plan(items, item_ids(items), -1),
-            lambda task: self.rollout_group(task.item, task.item_id, task.epoch, rollouts),
-            take,
-            max_in_flight=self._groups_in_flight(rollouts),
-        )
+        with progress:
+            code = await run_groups(
+                plan(items, item_ids(items), -1),
+                lambda task: self.rollout_group(task.item, task.item_id, task.epoch, rollouts),
+                take,
+                max_in_flight=self._groups_in_flight(rollouts),
+            )
         evaluation = evaluate_results(list(results.values()), max_k=rollouts, seed=self.config.seed)
         if evaluation is None:
             self.console.print("no rollout was left to evaluate")

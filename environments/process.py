@@ -1,8 +1,9 @@
 """`process`: a plan of groups into one rollout JSONL, resuming what the file already holds."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from rich.console import Console
@@ -34,6 +35,12 @@ def plan(items: Sequence[Any], item_ids: Sequence[str], total: int) -> list[Grou
     return [
         GroupTask(item=items[position], item_id=item_ids[position], epoch=epoch) for epoch, position in rounds
     ]
+
+
+def plan_for_ever(items: Sequence[Any], item_ids: Sequence[str], place: int) -> Iterator[GroupTask]:
+    """The same plan without an end, from a place on."""
+    for epoch, position in (divmod(number, len(items)) for number in count(place)):
+        yield GroupTask(item=items[position], item_id=item_ids[position], epoch=epoch)
 
 
 async def process(
@@ -81,9 +88,12 @@ def refuse_other_run(recorder: Recorder, run: Mapping[str, str]) -> None:
 def print_start(console: Console, recorder: Recorder, *, done: int, total: int) -> None:
     """Say what is taken up from the file."""
     if recorder.torn_bytes:
-        console.print(f"dropped an unfinished last line ({recorder.torn_bytes} bytes) of {recorder.path}")
+        console.print(
+            f"dropped an unfinished last line ({recorder.torn_bytes} bytes) of {recorder.path}",
+            soft_wrap=True,
+        )
     if done:
-        console.print(f"resuming: {done} of {total} groups are already in {recorder.path}")
+        console.print(f"resuming: {done} of {total} groups are already in {recorder.path}", soft_wrap=True)
 
 
 def print_end(console: Console, recorder: Recorder, progress: Progress) -> None:

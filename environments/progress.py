@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from environments.summary import Summary, duration
-from environments.trajectory import CreditedGroup
+from environments.trajectory import CreditedGroup, TrajectoryGroup
 
 PLAIN_EVERY_S = 5.0
 
@@ -72,6 +72,14 @@ class Progress:
     def group_done(self, credited: CreditedGroup) -> None:
         """A group that is on disk."""
         self.summary.add(credited)
+        self._print_plain()
+
+    def rolled_out(self, group: TrajectoryGroup) -> None:
+        """A group of an evaluation."""
+        self.summary.add_rollouts(group, "evaluated")
+        self._print_plain()
+
+    def _print_plain(self) -> None:
         now = monotonic()
         if not self._console.is_terminal and now - self._last_plain >= self._plain_every_s:
             self._last_plain = now

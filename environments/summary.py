@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.text import Text
 
-from environments.trajectory import CreditedGroup, Trajectory
+from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
 
 MAX_REASONS = 20
 """Distinct texts that a tally keeps; later ones count as `other`."""
@@ -39,7 +39,7 @@ class Spread:
 
 @dataclass(slots=True, kw_only=True)
 class Summary:
-    """Running totals of one run. Only `add` changes it."""
+    """Running totals of one run. Only `add` and `add_rollouts` change it."""
 
     groups: Counter[str] = field(default_factory=Counter[str])
     """By status: `ok`, `no_credit`, `failed`."""
@@ -63,12 +63,16 @@ class Summary:
 
     def add(self, credited: CreditedGroup) -> None:
         """Take one finished group in."""
-        self.groups[credited.status] += 1
         if credited.reason is not None:
             _tally(self.reasons, f"{credited.status}: {credited.reason}")
-        for failure in credited.group.failures:
+        self.add_rollouts(credited.group, credited.status)
+
+    def add_rollouts(self, group: TrajectoryGroup, status: str) -> None:
+        """Take a group in that was given no credit, as in an evaluation."""
+        self.groups[status] += 1
+        for failure in group.failures:
             _tally(self.failures, failure.error)
-        for trajectory in credited.group.trajectories:
+        for trajectory in group.trajectories:
             self._add_trajectory(trajectory)
 
     @property

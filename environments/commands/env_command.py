@@ -57,8 +57,9 @@ class EnvCommand(click.Command):
     Under `MyEnv.cli()` the context's object is the class, and there is no ENV argument.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, default_env: str | None = None, **options: Any) -> None:
         super().__init__(*args, add_help_option=False, **options)
+        self._default_env = default_env
         self.params = [
             click.Argument(["env"], required=False, metavar="ENV"),
             click.Option(["--config"], metavar="FILE", help="YAML file with `env:` and `openai:` settings."),
@@ -99,6 +100,7 @@ class EnvCommand(click.Command):
     def _env_class(self, ctx: click.Context, given: str | None) -> type[AgentEnv]:
         if ctx.obj is not None:
             return ctx.obj
+        given = given or self._default_env
         if given is None:
             raise click.UsageError("no environment given; `turnwise list` names those that are shipped", ctx)
         return find_environment(given)

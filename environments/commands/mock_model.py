@@ -17,15 +17,15 @@ from environments.trajectory import Message
 from tools.errors import ConfigError
 
 
-@click.command("mock-model", cls=EnvCommand)
+@click.command("mock-model", cls=EnvCommand, default_env="code_debug")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--model", default="scripted", show_default=True, help="The model name that it answers to.")
 def command(call: EnvCall, port: int, host: str, model: str) -> None:
     """Serve an environment's scripted agent as an OpenAI-compatible model.
 
-    It finds the item that a request is about by the text of its first user message. Its skill is
-    --env.scripted_skill.
+    ENV is code_debug when it is not given. The item that a request is about is found by the text of its
+    first user message. The agent's skill is --env.scripted_skill.
     """
     env = call.open()
     items = asyncio.run(env.load_items())

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 from atroposlib.envs.base import APIServerConfig, BaseEnv
@@ -18,6 +17,7 @@ from environments.recorder import read_groups
 from environments.trajectory import StopReason
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.errors import ConfigError, RecordError
+from tools.sandbox import processes
 from tools.terminal import terminal
 
 ITEMS = [{"id": "hello", "text": "hello"}, {"id": "world", "text": "world"}]
@@ -227,9 +227,9 @@ async def test_too_few_survivors_fail_the_group_and_give_no_credit():
 async def test_a_lost_sandbox_is_a_failure_and_never_a_number():
     class Killing(WriteFile):
         async def score_turn(self, item, turn, ctx):
-            for children in Path("/proc/self/task").glob("*/children"):
-                for pid in children.read_text().split():
-                    os.kill(int(pid), signal.SIGKILL)
+            for outer in processes.children(os.getpid()):
+                for pid in (*processes.children(outer), outer):
+                    os.kill(pid, signal.SIGKILL)
             await ctx.sandbox.exec("true")
 
     credited = await group_from(made(Killing, group_size=2))

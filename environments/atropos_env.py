@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import time
@@ -27,10 +28,20 @@ from environments.evaluation import (
 from environments.items import item_ids, load_items
 from environments.policy.chat import ChatPolicy
 from environments.policy.renderer import EMBEDDED_TOKENIZER_DIR, Renderer
-from environments.process import GroupTask, plan, print_end, print_start, process, refuse_other_run
+from environments.process import (
+    GroupTask,
+    plan,
+    plan_for_ever,
+    print_end,
+    print_start,
+    process,
+    refuse_other_run,
+)
 from environments.progress import Progress
 from environments.recorder import Recorder
 from environments.runner import run_groups
+from environments.serve_loop import Rollouts
+from environments.serving import serve
 from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox
@@ -129,6 +140,10 @@ class AtroposEnv(BaseEnv):
         """
         async with self.open_sandbox():
             pass
+        await self.check_models()
+
+    async def check_models(self) -> None:
+        """Raise ConfigError while a model server cannot be used; buys no completion."""
         for policy in self.chat_policies:
             await policy.check()
 
@@ -148,9 +163,7 @@ class AtroposEnv(BaseEnv):
         tasks = plan(self.items, self.item_ids, self.config.total_steps)
         path = Path(self.config.data_path_to_save_groups or f"data/{self.name}.jsonl")
         with Recorder(path, fresh=self.config.fresh) as recorder:
-            refuse_other_run(
-                recorder, {"env": self.name, "policy": self.policy_name, "estimator": self.estimator}
-            )
+            refuse_other_run(recorder, self.origin)
             done = sum(recorder.holds(task.item_id, task.epoch) for task in tasks)
             print_start(self.console, recorder, done=done, total=len(tasks))
             progress = Progress(self.console, total=len(tasks), done_before=done)
@@ -172,34 +185,14 @@ class AtroposEnv(BaseEnv):
             The exit code of the command, see `environments.serving.Serving.run`.
         """
         await self.setup()
-        config = self.config
-        with ExitStack() as files:
-            recorder = None
-            if config.data_path_to_save_groups is not None:
-                recorder = Recorder(Path(config.data_path_to_save_groups), fresh=config.fresh)
-                files.enter_context(recorder)
-                refuse_other_run(recorder, self.origin)
-            outbox = Outbox(Path(config.outbox_path or f"data/{self.name}.outbox.sqlite"))
-            files.callback(outbox.close)
-            delivery = delivery_for(self.name, config, outbox, self.console)
-            rollouts = Rollouts(
-                tasks=lambda place: plan_for_ever(self.items, self.item_ids, place),
-                run_group=lambda task: self.run_group(task.item, task.item_id, task.epoch),
-                probe=self._probe,
-                origin=self.origin,
-            )
-            groups = min(self.max_num_workers, self._groups_in_flight(config.group_size))
-            serving = Serving(
-                delivery,
-                rollouts,
-                bounds=bounds_of(config, max_in_flight=groups),
-                console=self.console,
-                recorder=recorder,
-            )
-            try:
-                return await serving.run()
-            finally:
-                await delivery.close()
+        rollouts = Rollouts(
+            tasks=partial(plan_for_ever, self.items, self.item_ids),
+            run_group=lambda task: self.run_group(task.item, task.item_id, task.epoch),
+            probe=self.check_models,
+            origin=self.origin,
+        )
+        groups = min(self.max_num_workers, self._groups_in_flight(self.config.group_size))
+        return await serve(self.name, self.config, rollouts, self.console, max_in_flight=groups)
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> int:
         """`evaluate`: every evaluation item `eval_rollouts` times; writes `metrics.json`, `samples.jsonl`.
@@ -249,6 +242,11 @@ class AtroposEnv(BaseEnv):
         """The command line of this one environment: `python my_env.py process --env.group_size 4`."""
         import_module("environments.cli").main_for(cls)
         raise AssertionError("main_for ends the process")
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Who made a group, as the record names them."""
+        return {"env": self.name, "policy": self.policy_name, "estimator": self.estimator}
 
     @property
     def estimator(self) -> str:

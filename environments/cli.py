@@ -30,6 +30,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         help="Roll out an environment's items into a rollout JSONL.",
         runs_env=True,
     ),
+    "serve": LazyCommand(
+        target="environments.commands.serve:command",
+        help="Roll out for ever and feed a trainer behind an Atropos trajectory API.",
+        runs_env=True,
+    ),
     "evaluate": LazyCommand(
         target="environments.commands.evaluate:command",
         help="Run the evaluation items several times each and report score and pass@k.",
@@ -45,6 +50,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "recredit": LazyCommand(
         target="environments.commands.recredit:command",
         help="Give a rollout JSONL new advantages with another estimator.",
+    ),
+    "export": LazyCommand(
+        target="environments.commands.export:command",
+        help="Write a rollout JSONL as the rows that a trainer would get.",
     ),
     "mock-model": LazyCommand(
         target="environments.commands.mock_model:command",

@@ -143,6 +143,36 @@ class AgentEnvConfig(BaseEnvConfig):
         default=None, description="mt_grpo: as published, or the usual K-turn form (biased)."
     )
 
+    # Serving.
+    credit_encoding: Literal["token_advantages", "turn_rows", "prefix_rows"] = Field(
+        default="token_advantages",
+        description="serve: how credit is shown. token_advantages: to trainers that read advantages (verl's "
+        "Atropos recipe). turn_rows: to those that read only scores (Atropos' example trainer).",
+    )
+    outbox_path: str | None = Field(
+        default=None,
+        description="serve: file in which groups wait for the trainer; unset: data/NAME.outbox.sqlite.",
+    )
+    outbox_groups: int = Field(
+        default=64,
+        ge=1,
+        le=100_000,
+        description="serve: groups that may wait or be in flight; more are not started.",
+    )
+    shutdown_grace_s: float = Field(
+        default=30.0, ge=0, description="serve: time that rollouts in flight get after a SIGTERM."
+    )
+    exit_when_api_away_s: float = Field(
+        default=-1,
+        ge=-1,
+        description="serve: exit with code 1 when the API or its trainer is away for that long; -1: wait.",
+    )
+    allow_approximate_tokens: bool = Field(
+        default=False,
+        description="serve: send token ids that were made from text, or rows without logprobs, when the "
+        "model server gives neither.",
+    )
+
     # Evaluation.
     eval_rollouts: int = Field(default=4, ge=1, le=1024, description="Rollouts per evaluation item.")
     pass_score: float = Field(

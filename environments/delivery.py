@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_random
 
@@ -137,6 +138,14 @@ class Delivery:
         await self._recount()
         self._wake.set()
 
+    async def place(self) -> int:
+        """How far the items were gone through, by what `keep_place` was last told; 0 at first."""
+        return int(await self._in_thread(partial(self._outbox.fact, "place")) or 0)
+
+    async def keep_place(self, place: int) -> None:
+        """Remember how far the items were gone through."""
+        await self._in_thread(partial(self._outbox.remember, "place", str(place)))
+
     async def changed(self) -> None:
         """Wait until groups left the outbox, or the API was looked at or lost."""
         self._changed.clear()
@@ -170,10 +179,17 @@ class Delivery:
             self._say(f"could not sign off at the API: {str(error) or 'no time left'}")
 
     async def close(self) -> None:
-        """Release the connection, the thread and the file."""
+        """Release the connection and the thread."""
         await self._api.close()
         self._thread.shutdown()
-        self._outbox.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     async def _step(self) -> None:
         """Look at the API, send what may be sent, then rest for a moment."""

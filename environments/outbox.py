@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
-from typing import Literal
+from types import TracebackType
+from typing import Literal, Self
 
 import orjson
 
@@ -31,7 +32,7 @@ CREATE TABLE IF NOT EXISTS post (
 CREATE INDEX IF NOT EXISTS by_state ON post (sent, tries, id, group_id);
 CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
-Fact = Literal["run_id", "env_id", "shape", "settled"]
+Fact = Literal["run_id", "env_id", "shape", "settled", "place"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +158,14 @@ class Outbox:
     def close(self) -> None:
         """Release the file."""
         self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def _count(self, query: str) -> int:
         return self._db.execute(query).fetchone()[0]

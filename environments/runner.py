@@ -58,6 +58,16 @@ async def run_groups(
     return 128 + received[0] if received else 0
 
 
+async def to_the_end(work: Awaitable[None]) -> None:
+    """Wait for work that a cancellation must not cut in half."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
+
+
 async def _pool(
     keys: Iterator[Key],
     run_group: Callable[[Key], Awaitable[Result]],
@@ -67,7 +77,7 @@ async def _pool(
     async def worker() -> None:
         for key in keys:
             result = await run_group(key)
-            await _to_the_end(on_done(key, result))
+            await to_the_end(on_done(key, result))
 
     try:
         async with asyncio.TaskGroup() as workers:
@@ -76,13 +86,3 @@ async def _pool(
     except BaseExceptionGroup as group:
         # One error is what people can act on: the others followed from it.
         raise group.exceptions[0] from None
-
-
-async def _to_the_end(work: Awaitable[None]) -> None:
-    """Wait for work that a cancellation must not cut in half."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise

@@ -51,7 +51,12 @@ async def delivering(api, tmp_path, shape=None, **options):
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await delivery.close()
+        await closed(delivery)
+
+
+async def closed(delivery):
+    await delivery.close()
+    delivery._outbox.close()
 
 
 async def until(delivery, condition):
@@ -235,7 +240,7 @@ async def test_a_batch_size_that_groups_never_add_up_to_is_an_error_at_the_start
     delivery = made(api, tmp_path)
     with pytest.raises(ConfigError, match=r"batches of 6 rows.*\[1, 2, 3, 6\]"):
         await delivery.run()
-    await delivery.close()
+    await closed(delivery)
 
 
 async def test_turn_rows_fit_every_batch_size(api, tmp_path):
@@ -254,7 +259,7 @@ async def test_patience_ends_and_the_groups_are_kept(tmp_path):
         await delivery.put(credited("a"))
         with pytest.raises(ApiLostError, match="1 groups wait in"):
             await delivery.run()
-        await delivery.close()
+        await closed(delivery)
     assert Outbox(tmp_path / "o.sqlite").waiting_groups() == 1
 
 
@@ -272,13 +277,13 @@ async def test_something_else_at_the_url_is_one_clear_error(tmp_path):
         delivery = Delivery(Outbox(tmp_path / "o.sqlite"), api, link)
         with pytest.raises(ConfigError, match="/info answered 404; start one with `run-api`"):
             await delivery.run()
-        await delivery.close()
+        await closed(delivery)
 
 
 async def test_an_outbox_of_another_encoding_is_refused_while_it_holds_posts(api, tmp_path):
     first = made(api, tmp_path)
     await first.put(credited("a"))
-    await first.close()
+    await closed(first)
     with pytest.raises(ConfigError, match=r"token_advantages in groups of 4.*turn_rows in groups of 1"):
         made(api, tmp_path, Shape(group_size=4, encoding="turn_rows"))
 

@@ -226,7 +226,12 @@ class AgentEnv(AtroposEnv):
             pids=self.config.sandbox_pids,
             disk_mb=self.config.sandbox_disk_mb,
         )
-        return open_sandbox("local", limits=limits, allow_unsafe=self.config.allow_unsafe_sandbox)
+        return open_sandbox(
+            self.config.sandbox,
+            limits=limits,
+            allow_unsafe=self.config.allow_unsafe_sandbox,
+            image=self.config.sandbox_image,
+        )
 
     def policy_for(self, item: Item, seed: int) -> Policy:
         """Who plays this rollout: a model server, or the scripted agent, which knows the item."""

@@ -77,6 +77,13 @@ class AgentEnvConfig(BaseEnvConfig):
         default=8_000, ge=200, description="Characters of a tool's output the model sees; the middle is cut."
     )
     tool_timeout_s: float = Field(default=30.0, gt=0, description="Longest a tool's command may take.")
+    sandbox: str = Field(
+        default="local",
+        description="Where the agent's code runs: local, docker, or a backend that a package registers.",
+    )
+    sandbox_image: str | None = Field(
+        default=None, description="docker: the image of a sandbox; unset: the backend's own."
+    )
     sandbox_memory_mb: int = Field(default=1024, ge=64, description="Memory of one sandbox.")
     sandbox_pids: int = Field(default=256, ge=8, description="Processes of one sandbox.")
     sandbox_disk_mb: int = Field(default=256, ge=1, description="Workspace of one sandbox.")

@@ -1,8 +1,9 @@
 """What a sandbox is: the protocol that every backend keeps, its limits and its results."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypedDict
 
 MAX_READ_BYTES = 10 << 20
 MAX_OUTPUT_BYTES = 256 << 10
@@ -25,6 +26,18 @@ class SandboxLimits:
     network: Literal["none"] = "none"
 
 
+class LimitOverrides(TypedDict, total=False):
+    """The fields of `SandboxLimits` as keywords."""
+
+    memory_mb: int
+    pids: int
+    cpus: float | None
+    disk_mb: int
+    file_mb: int
+    output_mb: int
+    network: Literal["none"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRecord:
     """How a rollout was isolated, kept in its trajectory."""
@@ -35,6 +48,8 @@ class SandboxRecord:
     limits: SandboxLimits
     enforced: tuple[str, ...]
     """Names of the limits that hold, found by doing."""
+    image: str | None = None
+    """Digest of the image that it was made from; `None` for a backend without images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,5 +137,26 @@ class Sandbox(Protocol):
 
         Raises:
             OSError: not allowed, a directory is in the way, or the workspace is full.
+        """
+        ...
+
+
+class SandboxBackend(Protocol):
+    """What opens sandboxes of one kind: a function, registered as an entry point `turnwise.sandboxes`."""
+
+    def __call__(
+        self, limits: SandboxLimits, *, allow_unsafe: bool = False, image: str | None = None
+    ) -> AbstractAsyncContextManager[Sandbox]:
+        """A sandbox for `async with`; nothing of it is left afterwards.
+
+        Args:
+            limits: enforced, all of them.
+            allow_unsafe: whether weaker isolation than asked for is accepted.
+            image: what the sandbox is made from; `None` for the backend's own choice.
+
+        Raises:
+            ConfigError: limits that contradict each other, or an image where there are none.
+            IsolationError: a limit that cannot be enforced here, and `allow_unsafe` is not set.
+            SandboxCreateError: it could not be started; nothing of it is left.
         """
         ...

@@ -123,15 +123,17 @@ class LocalSandbox:
 
 @asynccontextmanager
 async def open_local(
-    limits: SandboxLimits, *, allow_unsafe: bool = False, tier: Tier | None = None
+    limits: SandboxLimits, *, allow_unsafe: bool = False, image: str | None = None, tier: Tier | None = None
 ) -> AsyncGenerator[LocalSandbox]:
-    """A local sandbox in the strongest tier that works here, or in the one asked for.
+    """A local sandbox in the strongest tier that works here, or in the one asked for; it has no images.
 
     Raises:
         IsolationError: this machine cannot isolate or cannot enforce a limit, and `allow_unsafe` is not set.
-        ConfigError: the limits contradict each other.
+        ConfigError: the limits contradict each other, or an image is given.
         SandboxCreateError: it could not be started.
     """
+    if image is not None:
+        raise ConfigError(f"the local sandbox shows this machine's programs, not image {image!r}; use docker")
     _check_limits(limits)
     chosen = tier or await _choose_tier(allow_unsafe)
     session = await _unless_cancelled(chosen, limits)

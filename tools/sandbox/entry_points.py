@@ -1,0 +1,48 @@
+"""Sandbox backends of other packages, found by their entry points."""
+
+import difflib
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
+from typing import cast
+
+from tools.errors import ConfigError
+from tools.sandbox.base import SandboxBackend
+
+GROUP = "turnwise.sandboxes"
+
+
+def find(name: str, own: Iterable[str]) -> SandboxBackend:
+    """The backend that an installed package registers under this name.
+
+    Args:
+        name: what the user asked for.
+        own: names of our own backends, for the message.
+
+    Raises:
+        ConfigError: no package registers it, or what it registers cannot be loaded.
+    """
+    registered = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if name not in registered:
+        known = sorted({*own, *registered})
+        close = difflib.get_close_matches(name, known, n=1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(
+            f"no sandbox backend {name!r}{meant}; choose one of {known}, or install a package that registers "
+            f"it in the entry point group {GROUP!r}"
+        )
+    return _load(registered[name])
+
+
+def _load(entry: EntryPoint) -> SandboxBackend:
+    try:
+        opener = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"the sandbox backend {entry.name!r} cannot be loaded from {entry.value}: {error}"
+        ) from error
+    if not callable(opener):
+        raise ConfigError(
+            f"the sandbox backend {entry.name!r} is {entry.value}, which is a {type(opener).__name__}; "
+            f"it has to be a callable like `open(limits, *, allow_unsafe=False, image=None)`"
+        )
+    return cast(SandboxBackend, opener)

@@ -17,7 +17,7 @@ from environments.trajectory_api import TrajectoryApi
 
 WHO_READS = {
     "token_advantages": "for trainers that read `advantages`, such as verl's Atropos recipe; one that reads "
-    "only scores, such as Atropos' example trainer, gets per-turn credit from --env.credit_encoding turn_rows",
+    "only scores, such as Atropos' example trainer, gets turn credit from --env.credit_encoding turn_rows",
     "turn_rows": "for trainers that read only scores, such as Atropos' example trainer",
     "prefix_rows": "for trainers that read only scores; a turn counts once in every row that reaches it",
 }

@@ -1,14 +1,24 @@
 """`CodeDebugEnv`: find and fix the bug in a Python function, with a reward for every turn."""
 
+import asyncio
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
+
+from pydantic import Field, model_validator
 
 from environments.base_env import AgentEnv
 from environments.code_debug_env.checks import CheckReport, run_checks
 from environments.code_debug_env.script import debug_script
-from environments.code_debug_env.signals import SOLUTION, TurnFacts, reproduced_failure, turn_signals
+from environments.code_debug_env.signals import (
+    SOLUTION,
+    SignalWeights,
+    TurnFacts,
+    reproduced_failure,
+    turn_signals,
+)
 from environments.code_debug_env.workspace import (
     REQUIRED_FIELDS,
     SYSTEM_PROMPT,
@@ -17,6 +27,7 @@ from environments.code_debug_env.workspace import (
     task_prompt,
     workspace_files,
 )
+from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice
 from environments.reward_context import Reward, RewardContext
 from environments.trajectory import Message, Trajectory, Turn
@@ -43,6 +54,25 @@ class Session:
     facts: list[TurnFacts]
 
 
+class CodeDebugConfig(AgentEnvConfig):
+    """Settings of `CodeDebugEnv`: the most that each signal can give in one session."""
+
+    weight_test_signal: float = Field(
+        default=0.5, ge=0, le=1, description="What fixing every hidden check is worth."
+    )
+    weight_diagnosis: float = Field(
+        default=0.3, ge=0, le=1, description="What showing the failure before the first edit is worth."
+    )
+    weight_efficiency: float = Field(default=0.2, ge=0, le=1, description="What fixing in one turn is worth.")
+
+    @model_validator(mode="after")
+    def _at_most_one(self) -> Self:
+        total = self.weight_test_signal + self.weight_diagnosis + self.weight_efficiency
+        if total > 1 + 1e-9:
+            raise ValueError(f"the three --env.weight_* add up to {total:g}; a session is worth at most 1")
+        return self
+
+
 class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
     """A buggy function, its docstring and a few examples; hidden checks say how much of it works."""
 
@@ -50,7 +80,8 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
     tools = (terminal, file)
     system_prompt = SYSTEM_PROMPT
     required_fields = REQUIRED_FIELDS
-    default_estimator = "turn_return"
+    env_config_cls = CodeDebugConfig
+    config: CodeDebugConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # narrowed, as env_config_cls says
 
     async def load_items(self) -> Sequence[Task]:
         """The tasks that the config names, or the embedded ones."""
@@ -88,7 +119,12 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         """Per turn: what its tests, its diagnosis and its economy are worth."""
         session = await self._session(item, ctx)
         ctx.metrics["checks_held"] = session.report.fraction
-        return turn_signals(session.start.fraction, session.facts, self.config.max_turns)
+        weights = SignalWeights(
+            test_signal=self.config.weight_test_signal,
+            diagnosis=self.config.weight_diagnosis,
+            efficiency=self.config.weight_efficiency,
+        )
+        return turn_signals(session.start.fraction, session.facts, self.config.max_turns, weights)
 
     def passed(self, item: Task, trajectory: Trajectory) -> bool:
         """Passed is fixed: every hidden check holds at the end."""
@@ -105,8 +141,10 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         session = ctx.notes.get("session")
         if not isinstance(session, Session):
             solution = buggy_text(item).encode()
-            if ctx.item_id not in self._starts:
-                self._starts[ctx.item_id] = await run_checks(ctx.verify, item, solution)
+            # Siblings start together: one of them judges the start, the others wait for it.
+            async with self._judging[ctx.item_id]:
+                if ctx.item_id not in self._starts:
+                    self._starts[ctx.item_id] = await run_checks(ctx.verify, item, solution)
             start = self._starts[ctx.item_id]
             session = ctx.notes["session"] = Session(start=start, solution=solution, report=start, facts=[])
         return session
@@ -115,6 +153,10 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
     def _starts(self) -> dict[str, CheckReport]:
         """The hidden checks of each item's buggy solution: the same for all its rollouts."""
         return {}
+
+    @cached_property
+    def _judging(self) -> defaultdict[str, asyncio.Lock]:
+        return defaultdict(asyncio.Lock)
 
 
 async def _read_solution(sandbox: Sandbox) -> bytes:

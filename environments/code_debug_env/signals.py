@@ -18,7 +18,7 @@ _TRACEBACK = re.compile(r"\b(?:solution|test_example)\.py(?:\", line |:)\d+")
 class SignalWeights:
     """The most that each signal can give in one session. Their sum should not exceed 1."""
 
-    tests: float = 0.5
+    test_signal: float = 0.5
     diagnosis: float = 0.3
     efficiency: float = 0.2
 
@@ -40,8 +40,8 @@ def turn_signals(
 ) -> list[dict[str, float]]:
     """Per turn, its reward by signal.
 
-    `tests`: progress p = (f - f₀) / (1 - f₀), kept in 0..1, and each turn gets its difference, so the turns
-    add up to the final progress. `diagnosis`: once, for the first turn that reproduced the failure before
+    `test_signal`: progress p = (f - f₀) / (1 - f₀), kept in 0..1; each turn gets its difference, so the
+    turns add up to the final progress. `diagnosis`: once, for the first turn that reproduced the failure before
     the solution was touched. `efficiency`: on the last turn, the final progress times the share of turns
     that were not needed; without progress there is nothing to gain, and one more turn never gains.
 
@@ -63,7 +63,7 @@ def turn_signals(
         unused = max(0.0, 1 - index / max_turns)
         signals.append(
             {
-                "tests": weights.tests * (after - before),
+                "test_signal": weights.test_signal * (after - before),
                 "diagnosis": weights.diagnosis * diagnosis,
                 "efficiency": weights.efficiency * after * unused * last,
             }

@@ -2,10 +2,11 @@ import json
 from collections.abc import Sequence
 
 import pytest
+from pydantic import ValidationError
 
 from environments.code_debug_env import CodeDebugEnv
+from environments.code_debug_env.env import CodeDebugConfig
 from environments.code_debug_env.workspace import fixed_text
-from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice, call, say
 from environments.trajectory import Message, Trajectory, TrajectoryGroup
 from tools.errors import DatasetError
@@ -23,7 +24,7 @@ class Played(CodeDebugEnv):
 
 def open_env(env: type[CodeDebugEnv] = CodeDebugEnv, **settings: object) -> CodeDebugEnv:
     _, servers = env.config_init()
-    return env(AgentEnvConfig(**settings), servers)
+    return env(CodeDebugConfig(**settings), servers)
 
 
 async def play(*moves: Message, entry_point: str = "moving_average", **settings: object) -> Trajectory:
@@ -74,7 +75,7 @@ async def test_a_partial_fix_earns_its_part():
     guard = "def percentage(part, whole):\n    return 0.0 if whole == 0 else 100.0 * part / whole\n"
     trajectory = await play(await write(guard), DONE, entry_point="percentage")
     assert trajectory.rewards is not None
-    assert trajectory.rewards.turn_components[0]["tests"] == pytest.approx(0.5 * 0.75)
+    assert trajectory.rewards.turn_components[0]["test_signal"] == pytest.approx(0.5 * 0.75)
 
 
 async def test_a_hang_seen_in_the_terminal_is_a_diagnosis():
@@ -142,3 +143,9 @@ async def test_a_dataset_without_tests_is_refused(tmp_path):
     (tmp_path / "own.jsonl").write_text('{"task_id": "own/1", "prompt": "def f(): ..."}\n')
     with pytest.raises(DatasetError):
         await open_env(dataset_path=str(tmp_path / "own.jsonl")).load_items()
+
+
+def test_the_weights_are_settings_and_add_up_to_at_most_one():
+    assert CodeDebugConfig(weight_diagnosis=0.0).weight_test_signal == 0.5
+    with pytest.raises(ValidationError, match=r"add up to 1\.2"):
+        CodeDebugConfig(weight_diagnosis=0.5)

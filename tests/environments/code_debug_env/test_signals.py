@@ -30,7 +30,7 @@ def test_a_session_gives_between_0_and_1(start: float, facts: list[TurnFacts], m
 
 @given(START, FACTS)
 def test_the_test_rewards_add_up_to_the_final_progress(start: float, facts: list[TurnFacts]):
-    given_in_all = math.fsum(column("tests", start, facts))
+    given_in_all = math.fsum(column("test_signal", start, facts))
     assert given_in_all == pytest.approx(0.5 * progress(facts[-1].fraction, start))
 
 
@@ -55,11 +55,11 @@ def test_without_progress_speed_is_worth_nothing(start: float, reproduced: list[
 
 def test_breaking_what_was_mended_costs_what_it_gave():
     facts = [TurnFacts(fraction=f, changed=True) for f in (0.75, 0.5, 1.0)]
-    assert column("tests", 0.5, facts) == [0.25, -0.25, 0.5]
+    assert column("test_signal", 0.5, facts) == [0.25, -0.25, 0.5]
 
 
 def test_falling_below_the_start_is_no_less_than_nothing():
-    assert column("tests", 0.5, [TurnFacts(fraction=0.1, changed=True)]) == [0.0]
+    assert column("test_signal", 0.5, [TurnFacts(fraction=0.1, changed=True)]) == [0.0]
 
 
 def test_diagnosis_goes_to_the_first_turn_that_saw_the_failure():

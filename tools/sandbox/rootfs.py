@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tools.errors import ConfigError
+from tools.sandbox.base import SandboxLimits
+
 WORKDIR = "/workspace"
 RUN_DIR = "/run/turnwise"
 HOST_NAME = "sandbox"
@@ -60,9 +63,9 @@ def steps(*, disk_bytes: int, uid: int, gid: int, extra: tuple[str, ...] = ()) -
     made += [
         Step(kind="proc", path="/proc"),
         Step(kind="dev", path="/dev"),
-        Step(kind="tmpfs", path="/dev/shm", size=_part(disk_bytes, 8), mode=0o1777),
+        Step(kind="tmpfs", path="/dev/shm", size=part(disk_bytes, 8), mode=0o1777),
         Step(kind="seal", path="/dev"),
-        Step(kind="tmpfs", path="/tmp", size=_part(disk_bytes, 4), mode=0o1777),
+        Step(kind="tmpfs", path="/tmp", size=part(disk_bytes, 4), mode=0o1777),
         Step(kind="link", path="/var/tmp", source="/tmp"),
         Step(kind="tmpfs", path=RUN_DIR, size=8 << 20),
         Step(kind="tmpfs", path=WORKDIR, size=disk_bytes),
@@ -72,7 +75,26 @@ def steps(*, disk_bytes: int, uid: int, gid: int, extra: tuple[str, ...] = ()) -
 
 def memory_bytes(disk_bytes: int) -> int:
     """The most memory that full file systems of a sandbox take."""
-    return disk_bytes + _part(disk_bytes, 8) + _part(disk_bytes, 4)
+    return disk_bytes + part(disk_bytes, 8) + part(disk_bytes, 4)
+
+
+def check_files_fit(limits: SandboxLimits) -> None:
+    """Full file systems must leave memory for the commands.
+
+    Raises:
+        ConfigError: they would not.
+    """
+    files_mb = memory_bytes(limits.disk_mb << 20) >> 20
+    if files_mb >= limits.memory_mb:
+        raise ConfigError(
+            f"a sandbox of {limits.memory_mb} MB memory cannot hold a workspace of {limits.disk_mb} MB, "
+            f"which with /tmp and /dev/shm takes up to {files_mb} MB of it; raise memory_mb or lower disk_mb"
+        )
+
+
+def part(disk_bytes: int, share: int) -> int:
+    """The size of a file system that gets one of `share` parts of the workspace's."""
+    return max(1 << 20, disk_bytes // share)
 
 
 def bwrap_arguments(root: list[Step], files: dict[str, int]) -> list[str]:
@@ -97,10 +119,6 @@ def bwrap_arguments(root: list[Step], files: dict[str, int]) -> list[str]:
             case "seal":
                 words += ["--remount-ro", step.path]
     return [*words, "--remount-ro", "/"]
-
-
-def _part(disk_bytes: int, share: int) -> int:
-    return max(1 << 20, disk_bytes // share)
 
 
 def _made_up(uid: int, gid: int) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """What this machine lends to every sandbox: an interpreter, the compiled supervisor and unused user ids."""
 
 import json
+import marshal
 import os
 import secrets
 import subprocess
@@ -44,6 +45,31 @@ os.close(code)
 m.enter(control)
 """
 
+CONTAINER_BOOTSTRAP = """
+import marshal,os,sys
+try:os.kill(-1,9)
+except OSError:pass
+control,reply=os.dup(0),os.dup(1)
+nowhere=os.open('/dev/null',os.O_RDWR)
+os.dup2(nowhere,0)
+os.dup2(nowhere,1)
+os.close(nowhere)
+def read(n):
+ b=b''
+ while len(b)<n:
+  d=os.read(control,n-len(b))
+  if not d:os._exit(0)
+  b+=d
+ return b
+M=type(sys)
+for n in ('tools','tools.sandbox','tools.sandbox.inside'):
+ m=sys.modules[n]=M(n);m.__path__=[]
+for n,s in marshal.loads(read(int.from_bytes(read(4),'big'))):
+ m=sys.modules[n]=M(n);exec(compile(s,n,'exec',dont_inherit=True),m.__dict__)
+m.enter(control,reply)
+"""
+"""Takes requests from stdin and answers on stdout. It first kills whatever an earlier supervisor left."""
+
 
 @cache
 def interpreter() -> str:
@@ -77,7 +103,7 @@ def supervisor_code(confine: bool) -> int:
 
     Compiling costs more than starting; it is done once, by the interpreter that runs the result.
     """
-    modules = (*_MODULES, "confine") if confine else _MODULES
+    modules = (*_MODULES, "prctl", "confine") if confine else _MODULES
     sources = [(f"tools.sandbox.inside.{name}", (_INSIDE / f"{name}.py").read_text()) for name in modules]
     made = subprocess.run(
         [interpreter(), "-I", "-S", "-c", _COMPILE],
@@ -86,6 +112,16 @@ def supervisor_code(confine: bool) -> int:
         check=True,
     )
     return memory_file(made.stdout)
+
+
+@cache
+def container_code() -> bytes:
+    """The supervisor's source for `CONTAINER_BOOTSTRAP`: the interpreter of a container is not known here."""
+    modules = (*_MODULES, "prctl", "contain")
+    sources = [(f"tools.sandbox.inside.{name}", (_INSIDE / f"{name}.py").read_text()) for name in modules]
+    # The oldest format: every interpreter reads it.
+    code = marshal.dumps(sources, 2)
+    return len(code).to_bytes(4, "big") + code
 
 
 def memory_file(data: bytes) -> int:

@@ -10,14 +10,16 @@ import struct
 
 from tools.sandbox.inside import supervisor
 from tools.sandbox.inside.boot import Config
-
-_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_SET_CHILD_SUBREAPER = (
-    4,
-    22,
-    24,
-    38,
-    36,
+from tools.sandbox.inside.prctl import (
+    adopt_orphans,
+    failure,
+    filter_calls,
+    hide_process,
+    libc,
+    no_new_privileges,
 )
+
+_PR_CAPBSET_DROP = 24
 _CAPABILITY_VERSION = 0x20080522
 _KEPT_CAPABILITIES = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 24
 """CHOWN, KILL, SETGID, SETUID and SYS_RESOURCE."""
@@ -31,8 +33,6 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _NEW_ROOT = "/sys"
 """Only a mount point, in a mount namespace of our own: it exists everywhere and nothing is bound from it."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
 
 def enter(control: int) -> None:
     """Build the root and give up privileges as the settings say, then serve."""
@@ -43,15 +43,15 @@ def enter(control: int) -> None:
         _raise_loopback()
         socket.sethostname(settings["host_name"])
     if settings["subreaper"] == "1":
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        adopt_orphans()
     if settings["confine"] == "1":
         _drop_capabilities(keep=settings["drop"] == "1")
-        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        no_new_privileges()
         if config.seccomp:
-            _filter_calls(config.seccomp)
+            filter_calls(config.seccomp)
     if settings["drop"] != "1":
-        # The agent has the same user: it must not trace or read this process.
-        _prctl(_PR_SET_DUMPABLE, 0)
+        # The agent has the same user.
+        hide_process()
     supervisor.serve(control, config)
 
 
@@ -60,10 +60,10 @@ def _build_root(steps: list[list[str]]) -> None:
     for step in steps:
         _step(*step)
     os.chdir(_NEW_ROOT)
-    if _libc.syscall(ctypes.c_long(_pivot_root_number()), b".", b"."):
-        raise _failure("pivot_root")
-    if _libc.umount2(b".", _MNT_DETACH):
-        raise _failure("umount2")
+    if libc.syscall(ctypes.c_long(_pivot_root_number()), b".", b"."):
+        raise failure("pivot_root")
+    if libc.umount2(b".", _MNT_DETACH):
+        raise failure("umount2")
     os.chdir("/")
     _mount("none", "/", "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "")
 
@@ -133,36 +133,17 @@ def _drop_capabilities(keep: bool) -> None:
     for number in range(_LAST_CAPABILITY + 1):
         # Numbers that this kernel does not know give EINVAL: nothing to drop.
         if not mask >> number & 1:
-            _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
     header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
     low, high = mask & 0xFFFFFFFF, mask >> 32
-    if _libc.capset(header, struct.pack("6I", low, low, 0, high, high, 0)):
-        raise _failure("capset")
-
-
-def _filter_calls(program: bytes) -> None:
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
-
-    wanted = Program(len(program) // 8, program)
-    if _libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(wanted), 0, 0):
-        raise _failure("seccomp")
+    if libc.capset(header, struct.pack("6I", low, low, 0, high, high, 0)):
+        raise failure("capset")
 
 
 def _pivot_root_number() -> int:
     return {"x86_64": 155, "aarch64": 41}[os.uname().machine]
 
 
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, value, 0, 0, 0):
-        raise _failure(f"prctl {option}")
-
-
 def _mount(source: str, target: str, kind: str, flags: int, options: str) -> None:
-    if _libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()):
-        raise _failure(f"mount {target}")
-
-
-def _failure(what: str) -> OSError:
-    code = ctypes.get_errno()
-    return OSError(code, f"{what}: {os.strerror(code)}")
+    if libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()):
+        raise failure(f"mount {target}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 CONFIG, READY, EXEC, SHELL, READ, WRITE, CANCEL = b"C", b"R", b"X", b"S", b"G", b"P", b"K"
+FOUND = b"F"
+"""What is true in a container, told before it is ready; see `contain.facts`."""
 DONE = b"D"
 """Answer: exit code, stdout total, stderr total, flags, microseconds, stdout, stderr."""
 REFUSED = b"E"

@@ -24,13 +24,15 @@ class StartError(Exception):
 class Account:
     """Who agent processes are and what each of them may use."""
 
-    __slots__ = ("_drop", "_env", "_gid", "_limits", "_uid", "workdir")
+    __slots__ = ("_drop", "_env", "_gid", "_limits", "_oom_score", "_oom_score_fd", "_uid", "workdir")
 
     def __init__(self, settings: dict[str, str], env: dict[str, str]) -> None:
         self._drop = settings["drop"] == "1"
         self._uid = int(settings["uid"])
         self._gid = int(settings["gid"])
         self._env = env
+        self._oom_score_fd = int(settings.get("oom_score_fd", -1))
+        self._oom_score = settings.get("oom_score", "0").encode()
         self.workdir = settings["workdir"]
         self._limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, int(settings["fsize"]))]
         if settings["nproc"]:
@@ -46,6 +48,20 @@ class Account:
         """Give a directory to the agent."""
         if self._drop:
             os.chown(path, self._uid, self._gid)
+
+    def fork(self) -> int:
+        """Fork a child that a shortage of memory ends before this process.
+
+        A supervisor that hides itself lets its children not write their own score: they inherit it.
+        """
+        if self._oom_score_fd < 0:
+            return os.fork()
+        os.pwrite(self._oom_score_fd, b"500", 0)
+        try:
+            return os.fork()
+        finally:
+            # In the child too it is the score of the supervisor.
+            os.pwrite(self._oom_score_fd, self._oom_score, 0)
 
     def enter(self, bounded: bool) -> None:
         """Become the agent, for good; called in a forked child. Our own file writes are not `bounded`."""
@@ -71,7 +87,7 @@ def fork(
     """
     errors, report = os.pipe2(os.O_CLOEXEC)
     try:
-        pid = os.fork()
+        pid = account.fork()
     except OSError as error:
         os.close(errors)
         os.close(report)

@@ -30,7 +30,6 @@ def serve(control: int, config: Config) -> None:
     """Serve until the host closes the channel or dies, then end the process."""
     try:
         supervisor = Supervisor(control, config.settings, config.env)
-        os.write(control, frames.pack(frames.READY))
         supervisor.serve()
     finally:
         # As process 1 the exit takes everything along; elsewhere it has to be done by hand.
@@ -44,6 +43,7 @@ class Supervisor:
 
     def __init__(self, control: int, settings: dict[str, str], env: dict[str, str]) -> None:
         self._control = control
+        self._reply = int(settings.get("reply_fd", control))
         self._account = Account(settings, env)
         self._account.own(self._account.workdir)
         self._output_limit = int(settings["output"])
@@ -54,7 +54,7 @@ class Supervisor:
         self._handlers: dict[int, Callable[[], None]] = {}
         self._job: Job | None = None
         self._shell: Shell | None = None
-        self._shell_lost = False
+        self._shell_lost = settings.get("shell_lost") == "1"
         self._open = True
         self._watch_children()
         self._watch(control, self._receive)
@@ -63,6 +63,7 @@ class Supervisor:
 
     def serve(self) -> None:
         """Handle events until the host is gone."""
+        self._send(frames.pack(frames.READY))
         while self._open:
             wait_ms = -1 if self._job is None else int(self._job.next_tick_s() * 1000) + 1
             for fd, _ in self._poll.poll(wait_ms):
@@ -112,7 +113,7 @@ class Supervisor:
         view = memoryview(frame)
         try:
             while view:
-                view = view[os.write(self._control, view) :]
+                view = view[os.write(self._reply, view) :]
         except BrokenPipeError:
             self._open = False
 

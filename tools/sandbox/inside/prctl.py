@@ -1,0 +1,47 @@
+"""What a process asks the kernel about itself; its import of ctypes is paid only where it is needed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+_SET_DUMPABLE, _SET_SECCOMP, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 4, 22, 36, 38
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parent ends become children of this process."""
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def no_new_privileges() -> None:
+    """No program started from here ever gains a privilege."""
+    _prctl(_SET_NO_NEW_PRIVS, 1)
+
+
+def hide_process() -> None:
+    """No other process of the same user may trace or read this one."""
+    _prctl(_SET_DUMPABLE, 0)
+
+
+def filter_calls(program: bytes) -> None:
+    """Put a seccomp program on this process and all that it starts."""
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+    wanted = Program(len(program) // 8, program)
+    if libc.prctl(_SET_SECCOMP, 2, ctypes.byref(wanted), 0, 0):
+        raise failure("seccomp")
+
+
+def failure(what: str) -> OSError:
+    """The error of the last call."""
+    code = ctypes.get_errno()
+    return OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def _prctl(option: int, value: int) -> None:
+    if libc.prctl(option, value, 0, 0, 0):
+        raise failure(f"prctl {option}")

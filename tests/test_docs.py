@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("environments/*/README.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(ROOT.glob("environments/*/README.md")),
+]
 # These set up or test the whole repository, which is what runs this very test.
 NOT_INSIDE_A_TEST = re.compile(r"^(git clone|cd turnwise|make (test|check))\b")
-BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ def blocks_of(page):
 
 def test_every_block_names_its_language():
     for page in PAGES:
-        openings = re.findall(r"^```(.*)$", page.read_text(), re.M)[::2]
+        openings = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)[::2]
         assert all(openings), f"{page.name}: a block without a language would not be run"
 
 
@@ -49,11 +53,23 @@ def test_the_blocks_of_a_page_run_in_order(page, tmp_path):
         if block.language == "python":
             script = tmp_path / (block.filename or f"block_{number}.py")
             script.write_text(block.text)
-            command = [sys.executable, str(script)]
+            # A named block is a file that later blocks run: here its definitions must work.
+            name = "block" if block.filename else "__main__"
+            command = [
+                sys.executable,
+                "-c",
+                f"import runpy; runpy.run_path({str(script)!r}, run_name={name!r})",
+            ]
         elif block.language == "bash":
             lines = [line for line in block.text.splitlines() if not NOT_INSIDE_A_TEST.match(line)]
-            command = [shutil.which("bash"), "-euc", "\n".join(lines)]
+            # What runs this test is set up already; make must not install into it from here.
+            script = "\n".join(lines).replace("make demo", "make -o .venv/.run-ready demo")
+            command = [shutil.which("bash"), "-euc", script]
         else:
             continue
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, f"{page.name}, block {number}:\n{block.text}\n{done.stdout}\n{done.stderr}"
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, (
+            f"{page.name}, block {number}:\n{block.text}\n{done.stdout}\n{done.stderr}"
+        )

@@ -198,6 +198,12 @@ class AgentEnv(AtroposEnv):
 
     # What a rollout is made of.
 
+    async def preflight(self) -> None:
+        """Refuse to compare states where there are none; then isolation and the model server."""
+        if self.estimator == "gigpo" and type(self).state_key is AgentEnv.state_key:
+            raise ConfigError(f"gigpo compares turns taken in equal states; write state_key in {self.name!r}")
+        await super().preflight()
+
     @property
     def budget(self) -> Budget:
         """What one rollout may spend."""

@@ -1,0 +1,112 @@
+"""The settings reach the estimator, and every parameter of an estimator is a setting."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig
+from environments.credit import ESTIMATORS, describe
+from environments.policy.scripted import Choice, say
+from environments.recorder import read_groups
+from environments.testing import group_of
+from environments.turn_level_reward import TurnLevelRewardMixin
+from tools.errors import ConfigError, CreditError
+
+PARAMETERS = {
+    (parameter.name, parameter.low, parameter.high, parameter.choices)
+    for estimator in ESTIMATORS
+    for parameter in describe(estimator).parameters
+    if parameter.kind != "per_turn"
+}
+
+
+class Numbers(TurnLevelRewardMixin, AgentEnv):
+    """Two turns are impossible here: one message, one reward, drawn by the policy."""
+
+    name = "numbers"
+
+    async def load_items(self):
+        return [{"id": "a"}, {"id": "b"}]
+
+    def format_prompt(self, item):
+        return "Say a digit."
+
+    async def score_turn(self, item, turn, ctx):
+        return float(turn.message.content)
+
+    def scripted_choices(self, item, messages, tools, skill):
+        return [Choice(probability=0.1, message=say(str(digit))) for digit in range(10)]
+
+
+def made(cls=Numbers, **fields):
+    return cls(AgentEnvConfig(**fields), cls.config_init()[1])
+
+
+@pytest.mark.parametrize(("name", "low", "high", "choices"), sorted(PARAMETERS, key=str))
+def test_every_parameter_is_a_setting_with_the_same_bounds(name, low, high, choices):
+    schema = AgentEnvConfig.model_json_schema()["properties"][f"estimator_{name}"]
+    kind = next(option for option in schema["anyOf"] if option.get("type") != "null")
+    assert (kind.get("minimum"), kind.get("maximum"), tuple(kind.get("enum", ()))) == (low, high, choices)
+
+
+def test_what_is_set_reaches_the_estimator():
+    group = group_of([[1.0, 0.0], [0.0, 2.0]])
+    credited = made(estimator_gamma=0.5, estimator_baseline="none").credit(group)
+    assert credited.advantages == ((1.0, 0.0), (1.0, 2.0))
+    assert credited.estimator_params["gamma"] == 0.5
+
+
+def test_a_preset_sets_the_constants_of_its_trainer():
+    group = group_of([[1.0], [0.0], [0.0]])
+    verl = made(estimator="grpo", estimator_preset="verl").credit(group)
+    rllm = made(estimator="grpo", estimator_preset="rllm").credit(group)
+    assert (verl.estimator_params["ddof"], rllm.estimator_params["ddof"]) == (1, 0)
+    assert verl.advantages != rllm.advantages
+
+
+def test_a_parameter_of_another_estimator_is_refused_before_any_rollout():
+    with pytest.raises(CreditError, match="no parameter of turn_return named 'ddof'"):
+        made(estimator_ddof=0)
+
+
+async def test_comparing_states_without_states_is_refused_before_any_rollout():
+    with pytest.raises(ConfigError, match="write state_key"):
+        await made(estimator="gigpo").setup()
+
+
+async def test_a_turn_carries_the_state_it_was_taken_in():
+    class Stateful(Numbers):
+        def state_key(self, item, turn):
+            return "start" if turn is None else f"after {turn.message.content}"
+
+    env = made(Stateful, estimator="gigpo", group_size=2)
+    await env.setup()
+    group = await env.rollout_group(env.items[0], "a", 0, 2)
+    assert {turn.state for trajectory in group.trajectories for turn in trajectory.turns} == {"start"}
+
+
+async def test_a_record_is_credited_anew_from_the_command_line(tmp_path):
+    record, out = tmp_path / "r.jsonl", tmp_path / "new.jsonl"
+    await made(data_path_to_save_groups=str(record), group_size=6).process_manager()
+    command = [
+        "-m",
+        "turnwise",
+        "recredit",
+        str(record),
+        "--estimator",
+        "grpo",
+        "--preset",
+        "verl",
+        "--out",
+        str(out),
+    ]
+    subprocess.run([sys.executable, *command], check=True, capture_output=True, timeout=60)
+    old, new = list(read_groups(record)), list(read_groups(out))
+    assert [credited.group for credited in new] == [credited.group for credited in old]
+    assert {credited.estimator for credited in new} == {"grpo"}
+    assert json.loads(out.read_text().splitlines()[0])["trajectories"][0]["advantages"] == list(
+        new[0].advantages[0]
+    )

@@ -1,9 +1,11 @@
 """The real trajectory API as a process, and a trainer that talks to it."""
 
+import http.client
 import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -25,10 +27,13 @@ class RunApi:
         self.url = f"http://127.0.0.1:{self.port}"
         self.process = None
 
+    def command(self):
+        """What starts it: run-api itself binds every interface, this is the app that it runs."""
+        app = [sys.executable, "-m", "uvicorn", "atroposlib.api.server:app", "--host", "127.0.0.1"]
+        return [*app, "--port", str(self.port), "--log-level", "critical"]
+
     def start(self):
-        # run-api itself binds every interface; this is the app that it runs.
-        command = [sys.executable, "-m", "uvicorn", "atroposlib.api.server:app", "--host", "127.0.0.1"]
-        self.process = subprocess.Popen([*command, "--port", str(self.port), "--log-level", "critical"])
+        self.process = subprocess.Popen(self.command())
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -89,6 +94,45 @@ class RunApi:
 
     def take_batch(self):
         return self.get("/batch")["batch"]
+
+
+class Trainer:
+    """Takes batches in a thread, and registers again with an API that has forgotten it."""
+
+    def __init__(self, api, *, batch_size, pause_s=0.02):
+        self.posts = []
+        """Every group as it came, in order."""
+        self._api, self._batch_size, self._pause_s = api, batch_size, pause_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self):
+        while not self._stop.is_set():
+            try:
+                answer = self._api.get("/batch")
+                if "status" in answer:
+                    self._api.start_trainer(batch_size=self._batch_size, max_token_len=40_000)
+                    continue
+                self.posts += answer["batch"] or []
+                if answer["batch"]:
+                    continue
+            except (OSError, http.client.HTTPException):
+                pass  # the API is down; what it was just sending did not arrive
+            self._stop.wait(self._pause_s)
+
+
+@pytest.fixture
+def start_trainer_on():
+    """`start_trainer_on(api, batch_size=…)`: a trainer in a thread, for a `with` statement."""
+    return Trainer
 
 
 @pytest.fixture

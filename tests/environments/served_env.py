@@ -1,0 +1,57 @@
+"""Environments that the tests of `serve` serve: one with real sandboxes, one that is done at once."""
+
+import uuid
+from dataclasses import replace
+
+from environments.base_env import AgentEnv
+from environments.policy.scripted import Choice, call, say
+from environments.testing import group_of
+from environments.turn_level_reward import TurnLevelRewardMixin
+from tools.terminal import terminal
+
+
+class WriteWord(TurnLevelRewardMixin, AgentEnv):
+    """Write a word into a file, in a sandbox."""
+
+    name = "write_word"
+    tools = (terminal,)
+
+    async def load_items(self):
+        return [{"id": f"word{number}", "word": f"word{number}"} for number in range(4)]
+
+    def format_prompt(self, item):
+        return f"Write {item['word']} into out.txt."
+
+    async def score_turn(self, item, turn, ctx):
+        if not turn.tool_results:
+            return None
+        return float(item["word"] in turn.message.tool_calls[0].arguments) - 0.25 * turn.index
+
+    def scripted_choices(self, item, messages, tools, skill):
+        said = sum(message.role == "assistant" for message in messages)
+        right = call("terminal", {"command": f"echo {item['word']} > out.txt"})
+        wrong = call("terminal", {"command": "echo nothing > out.txt"})
+        if said == 0:
+            return [
+                Choice(probability=0.6, message=right),
+                Choice(probability=0.3, message=wrong),
+                Choice(probability=0.1, message=say("no")),
+            ]
+        if said == 1:
+            return [Choice(probability=0.5, message=say("done")), Choice(probability=0.5, message=right)]
+        return [Choice(probability=1.0, message=say("done"))]
+
+
+class Instant(TurnLevelRewardMixin, AgentEnv):
+    """Groups that are there at once: what is left is serving."""
+
+    name = "instant"
+    tools = (terminal,)
+
+    async def load_items(self):
+        return [{"id": str(number)} for number in range(100)]
+
+    async def rollout_group(self, item, identity, epoch, size):
+        rewards = [[float(sibling), 0.5] for sibling in range(size)]
+        made = group_of(rewards, lengths=[[200, 200]] * size)
+        return replace(made, group_id=uuid.uuid4().hex, env=self.name, item_id=identity, epoch=epoch)

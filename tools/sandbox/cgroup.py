@@ -73,10 +73,11 @@ def create(limits: SandboxLimits) -> Group:
 def remove(group: Group) -> None:
     """Kill what is left in the groups and remove them; blocks for at most some seconds."""
     for directory in group.directories:
-        _remove(directory)
+        remove_directory(directory)
 
 
-def _remove(directory: Path) -> None:
+def remove_directory(directory: Path) -> None:
+    """Kill what is left in one group and remove it; blocks for at most some seconds."""
     deadline = time.monotonic() + _REMOVE_S
     while True:
         try:
@@ -170,7 +171,7 @@ def _sweep(directory: Path) -> None:
         owner = group.name.removeprefix(f"{PREFIX}.").rpartition(".")[0]
         if has_ended(owner):
             try:
-                _remove(group)
+                remove_directory(group)
             except OSError:
                 continue  # somebody else sweeps it too, or may
 

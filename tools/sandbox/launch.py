@@ -14,7 +14,7 @@ from tools.errors import SandboxCreateError
 from tools.sandbox import cgroup, machine, rootfs, seccomp, tiers
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.inside import frames
-from tools.sandbox.processes import children
+from tools.sandbox.processes import children, identity
 from tools.sandbox.tiers import Tier
 
 _START_S = 30.0
@@ -105,7 +105,7 @@ def _start(tier: Tier, limits: SandboxLimits, undo: ExitStack) -> Session:
 
 
 def _directory(settings: dict[str, str], undo: ExitStack) -> str:
-    directory = tempfile.mkdtemp(prefix="turnwise-")
+    directory = tempfile.mkdtemp(prefix=f"{cgroup.PREFIX}.{identity(os.getpid())}.")
     undo.callback(shutil.rmtree, directory, ignore_errors=True)
     Path(directory).chmod(0o711)
     for name in ("workdir", "run_dir"):

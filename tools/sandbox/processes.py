@@ -25,6 +25,14 @@ def has_ended(name: str) -> bool:
         return False
 
 
+def owner_pid(name: str) -> int | None:
+    """The process id in an `identity` of this PID namespace; `None` for any other name."""
+    parts = name.split("-")
+    if len(parts) != 3 or parts[0] != str(Path("/proc/self/ns/pid").stat().st_ino) or not parts[1].isdigit():
+        return None
+    return int(parts[1])
+
+
 def children(pid: int) -> list[int]:
     """The direct children of a process, none when it is gone."""
     found: list[int] = []

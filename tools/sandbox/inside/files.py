@@ -44,6 +44,9 @@ def write(path: str, mode: int) -> int:
             code = _irregular(os.stat(target))
             if code:
                 return code
+            # The new file takes the place of the old one, which by itself would not ask for its permission.
+            if not os.access(target, os.W_OK):
+                return errno.EACCES
         except FileNotFoundError:
             pass
         return _replace(target, mode)
@@ -52,19 +55,36 @@ def write(path: str, mode: int) -> int:
 
 
 def _replace(target: str, mode: int) -> int:
-    temporary = os.path.join(os.path.dirname(target), f".write-{os.getpid()}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    folder = os.path.dirname(target)
+    temporary = os.path.join(folder, f".write-{os.getpid()}")
+    fd, named = _new_file(folder, temporary)
     try:
         while data := os.read(0, CHUNK_BYTES):
             _write_all(fd, data)
         os.fchmod(fd, mode)
+        if not named:
+            # The descriptor of a directory, unused with absolute paths, is what makes Python follow the link.
+            os.link(f"/proc/self/fd/{fd}", temporary, src_dir_fd=fd)
+            named = True
         os.rename(temporary, target)
     except OSError:
-        os.unlink(temporary)
+        if named:
+            os.unlink(temporary)
         raise
     finally:
         os.close(fd)
     return 0
+
+
+def _new_file(folder: str, temporary: str) -> tuple[int, bool]:
+    """A file to fill, and whether it has a name: one without is gone by itself when we are killed."""
+    flags = os.O_WRONLY | os.O_CLOEXEC
+    try:
+        return os.open(folder, flags | os.O_TMPFILE, 0o600), False
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
+            raise
+        return os.open(temporary, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), True
 
 
 def _irregular(status: os.stat_result) -> int:

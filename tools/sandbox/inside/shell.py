@@ -25,18 +25,18 @@ trap 'shopt -s extdebug; set -T; trap __turnwise_leave DEBUG; return 137' PWR
 # The status line is no function: the trap could leave it before the status is out.
 _COMMAND = (
     "__turnwise_again; source {d}/command </dev/null >{d}/stdout 2>{d}/stderr 9>&-\n"
-    "__turnwise=$?; builtin printf '%d %d\\n' {n} $__turnwise >&9\n"
+    "__turnwise=$?; builtin printf '%s %d\\n' {n} $__turnwise >&9\n"
 )
 
 
 class Shell:
     """A running bash. One command at a time."""
 
-    __slots__ = ("_buffer", "_dir", "_input", "_number", "pid", "status_fd")
+    __slots__ = ("_buffer", "_dir", "_input", "_nonce", "pid", "status_fd")
 
     def __init__(self, account: Account, run_dir: str) -> None:
         self._dir = run_dir
-        self._number = 0
+        self._nonce = b""
         self._buffer = b""
         reader, self._input = os.pipe2(os.O_CLOEXEC)
         self.status_fd, status = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -63,7 +63,9 @@ class Shell:
 
     def run(self, command: bytes) -> tuple[int, int]:
         """Start a command; the read ends of its stdout and stderr come back."""
-        self._number += 1
+        # While it redirects, bash keeps the status descriptor under another number: a command that writes to
+        # every number would forge a status that it can guess.
+        self._nonce = os.urandom(8).hex().encode()
         path = f"{self._dir}/command"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -74,7 +76,7 @@ class Shell:
             os.close(fd)
         ends = (_fifo(f"{self._dir}/stdout"), _fifo(f"{self._dir}/stderr"))
         try:
-            os.write(self._input, _COMMAND.format(d=self._dir, n=self._number).encode())
+            os.write(self._input, _COMMAND.format(d=self._dir, n=self._nonce.decode()).encode())
         except BrokenPipeError:
             pass  # the shell just died; its exit ends the command
         return ends
@@ -87,8 +89,8 @@ class Shell:
             return None
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
-            number, _, code = line.partition(b" ")
-            if number == str(self._number).encode() and code.isdigit():
+            nonce, _, code = line.partition(b" ")
+            if nonce == self._nonce and code.isdigit():
                 return int(code) & 0xFF
         return None
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_DESCRIPTORS = 4096
+
+
 class StartError(Exception):
     """A command did not start: at which step, and the errno."""
 
@@ -77,6 +80,12 @@ class Account:
         os.umask(0o022)
 
 
+def own_descriptor_limit() -> None:
+    """Set how many descriptors this process and all below it may have, however few its parent has."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most if 0 <= most < _DESCRIPTORS else _DESCRIPTORS, most))
+
+
 def fork(
     account: Account, stdio: tuple[int, int, int], action: Callable[[], object], bounded: bool = True
 ) -> int:
@@ -126,7 +135,7 @@ def only_stdio(operation: Callable[[], int]) -> Callable[[], object]:
     """An action that runs a function of ours with no other descriptor open; its result is the exit code."""
 
     def action() -> int:
-        os.closerange(3, 4096)
+        os.closerange(3, _DESCRIPTORS)
         return operation()
 
     return action

@@ -13,7 +13,15 @@ from tools.sandbox.inside.job import Job, Limits
 from tools.sandbox.inside.processes import kill_new, snapshot
 from tools.sandbox.inside.shell import Shell
 from tools.sandbox.inside.signals import wake_on_child
-from tools.sandbox.inside.spawn import Account, StartError, execute, fork, only_stdio, pipe_for_output
+from tools.sandbox.inside.spawn import (
+    Account,
+    StartError,
+    execute,
+    fork,
+    only_stdio,
+    own_descriptor_limit,
+    pipe_for_output,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +37,7 @@ def enter(control: int) -> None:
 def serve(control: int, config: Config) -> None:
     """Serve until the host closes the channel or dies, then end the process."""
     try:
+        own_descriptor_limit()
         supervisor = Supervisor(control, config.settings, config.env)
         supervisor.serve()
     finally:
@@ -104,7 +113,9 @@ class Supervisor:
         except StartError as error:
             self._refuse(kind, job, error)
         except OSError as error:
-            self._send(frames.pack(frames.REFUSED, b"%d" % (error.errno or errno.EIO)))
+            # The shell's own files are within the agent's reach: what it did to them is its result.
+            step = "shell" if kind == frames.SHELL else "cwd"
+            self._refuse(kind, job, StartError(step, error.errno or errno.EIO))
 
     def _host_died(self) -> None:
         self._open = False

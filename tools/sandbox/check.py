@@ -1,0 +1,107 @@
+"""The conformance suite that every sandbox backend passes, ours or a user's: 120 checks with stable names.
+
+A backend proves itself with `turnwise sandbox check NAME`, or in pytest with `run_check`.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from tools.errors import IsolationError
+from tools.sandbox.checks import (
+    commands,
+    concurrency,
+    files,
+    floor_commands,
+    floor_files,
+    isolation,
+    lifecycle,
+    limits,
+    output,
+    session,
+    truth,
+)
+from tools.sandbox.checks.bench import Bench, MissingError, Target
+from tools.sandbox.checks.registry import CHECKS, Check, CheckFailedError
+
+__all__ = ["TOPICS", "Bench", "Check", "CheckResult", "Target", "all_checks", "run_check", "run_checks"]
+
+TOPICS = (
+    floor_files,
+    floor_commands,
+    commands,
+    output,
+    session,
+    limits,
+    isolation,
+    files,
+    lifecycle,
+    concurrency,
+    truth,
+)
+"""Modules that declare the checks when they are imported, in the order of the numbers."""
+_WITHIN_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """What came of one check."""
+
+    number: int
+    name: str
+    claim: str
+    status: Literal["ok", "failed", "skipped"]
+    reason: str = ""
+    """Why it failed or was skipped."""
+
+
+def all_checks() -> list[Check]:
+    """Every check, by number."""
+    return sorted(CHECKS.values(), key=lambda check: check.number)
+
+
+async def run_checks(
+    target: Target, checks: Iterable[Check], *, crowd: int = 64
+) -> AsyncGenerator[CheckResult]:
+    """Run checks one after the other, each in a sandbox of its own; results come as they are known."""
+    for check in checks:
+        yield await run_check(target, check, crowd=crowd)
+
+
+async def run_check(target: Target, check: Check, *, crowd: int = 64) -> CheckResult:
+    """Run one check.
+
+    A check is skipped where its limit cannot be enforced or a program that it needs is missing inside.
+
+    Args:
+        target: which sandboxes.
+        check: one of `all_checks`.
+        crowd: how many sandboxes the checks about many of them open.
+    """
+    status, reason = await _verdict(target, check, crowd)
+    return CheckResult(number=check.number, name=check.name, claim=check.claim, status=status, reason=reason)
+
+
+async def _verdict(
+    target: Target, check: Check, crowd: int
+) -> tuple[Literal["ok", "failed", "skipped"], str]:
+    if check.run is None:
+        return "skipped", check.missing or ""
+    try:
+        async with asyncio.timeout(_WITHIN_S), target.open(**check.limits) as sandbox:
+            lacking = [name for name in check.needs if name not in sandbox.record.enforced]
+            if lacking:
+                return "skipped", f"{', '.join(lacking)} cannot be enforced here"
+            await check.run(Bench(target=target, sandbox=sandbox, crowd=crowd))
+    except MissingError as error:
+        return "skipped", str(error)
+    except IsolationError as error:
+        return ("skipped", str(error)) if check.needs else ("failed", str(error))
+    except TimeoutError:
+        return "failed", f"it did not end within {_WITHIN_S:.0f} s"
+    except CheckFailedError as error:
+        return "failed", str(error)
+    except Exception as error:  # noqa: BLE001  # a check that breaks is a check that fails; the others go on
+        return "failed", f"{type(error).__name__}: {error}"
+    return "ok", ""

@@ -49,6 +49,11 @@ class Channel:
                 raise SandboxUnavailable("the sandbox does not answer")
             return answer.result()
 
+    @property
+    def broken(self) -> bool:
+        """Whether the next request would fail without being sent."""
+        return self._broken is not None or self._reader.at_eof()
+
     def close(self, reason: str) -> None:
         """Fail the running request and every later one."""
         self._broken = self._broken or reason

@@ -1,0 +1,215 @@
+"""The border to the `docker` package: every call to an engine, typed, blocking, with one kind of error.
+
+Nothing else imports `docker`, which has no types. Each call blocks, so it belongs in a thread.
+"""
+
+import socket
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+import docker
+import docker.errors
+import requests
+
+from tools.errors import IsolationError
+
+_TIMEOUT_S = 60
+THREADS = 24
+"""Connections that the client keeps; callers use no more threads than this."""
+_FIX = "start one (`systemctl start docker`) or say where it is (`DOCKER_HOST=unix:///path/to/docker.sock`)"
+_NOT_FOUND, _CONFLICT = 404, 409
+
+
+class EngineError(Exception):
+    """A call that the engine refused or did not answer; `status` is the HTTP status, if there was one."""
+
+    def __init__(self, message: str, status: int | None) -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def missing(self) -> bool:
+        """What the call was about does not exist."""
+        return self.status == _NOT_FOUND
+
+    @property
+    def conflict(self) -> bool:
+        """The call does not fit the state that something is in."""
+        return self.status == _CONFLICT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """An image that the engine has."""
+
+    id: str
+    digest: str
+    """What names exactly this content: `repository@sha256:…` when it came from a registry, else its id."""
+    env: tuple[str, ...]
+    """`NAME=value` pairs that its programs expect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One container of a listing."""
+
+    id: str
+    image: str
+    state: str
+    created: int
+    """Unix time."""
+    labels: Mapping[str, str]
+
+
+class Engine:
+    """A Docker engine that answers."""
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+        with _translated():
+            info: dict[str, Any] = api.info()
+        options = [str(option) for option in info.get("SecurityOptions") or ()]
+        self.arch: str = info.get("Architecture", "")
+        self.runtime: str = info.get("DefaultRuntime", "") or "container"
+        self.maps_users: bool = any(
+            name in text for text in options for name in ("name=userns", "name=rootless")
+        )
+        """Users inside are others outside, and there are not many of them."""
+
+    # Images.
+
+    def image(self, name: str) -> Image | None:
+        """The image of this name or id, or `None`."""
+        try:
+            with _translated():
+                found: dict[str, Any] = self._api.inspect_image(name)
+        except EngineError as error:
+            if error.missing:
+                return None
+            raise
+        digests: list[str] = found.get("RepoDigests") or []
+        config: dict[str, Any] = found.get("Config") or {}
+        env: list[str] = config.get("Env") or []
+        return Image(id=found["Id"], digest=digests[0] if digests else found["Id"], env=tuple(env))
+
+    def pull(self, name: str) -> Iterator[dict[str, Any]]:
+        """Fetch an image; the engine's events, of which one with `error` is the last."""
+        with _translated():
+            yield from self._api.pull(name, stream=True, decode=True)
+
+    def build(self, folder: str, tag: str) -> Iterator[dict[str, Any]]:
+        """Build the `Dockerfile` of a folder; the engine's events, of which one with `error` is the last."""
+        with _translated():
+            yield from self._api.build(path=folder, tag=tag, rm=True, forcerm=True, decode=True)
+
+    # Containers.
+
+    def create(self, image: str, command: Sequence[str], host: Mapping[str, Any], **settings: Any) -> str:
+        """Create a container that runs only `command`; its id.
+
+        Args:
+            image: id of the image.
+            command: replaces what the image would start.
+            host: what it may use and see, in the words of `create_host_config`.
+            settings: the rest, in the words of `create_container`.
+        """
+        with _translated():
+            made = self._api.create_container(
+                image, entrypoint=list(command), command=[], host_config=self._api.create_host_config(**host),
+                # A proxy's address with its password is the host's, not the agent's.
+                use_config_proxy=False, **settings,
+            )  # fmt: skip
+        return made["Id"]
+
+    def start(self, container: str) -> None:
+        """Start a created container."""
+        with _translated():
+            self._api.start(container)
+
+    def running(self, container: str) -> bool:
+        """Whether a container exists and runs."""
+        try:
+            with _translated():
+                return bool(self._api.inspect_container(container)["State"]["Running"])
+        except EngineError as error:
+            if error.missing:
+                return False
+            raise
+
+    def open_exec(self, container: str, argv: Sequence[str], user: str) -> tuple[str, socket.socket]:
+        """Run a program in a container; its id, and a connection to its streams in the engine's framing."""
+        with _translated():
+            made = self._api.exec_create(container, list(argv), stdin=True, user=user, workdir="/")["Id"]
+            raw = self._api.exec_start(made, socket=True)
+        return made, _own_socket(raw)
+
+    def exec_code(self, exec_id: str) -> int | None:
+        """The exit code of a program that ended, or `None`."""
+        with _translated():
+            return cast("int | None", self._api.exec_inspect(exec_id)["ExitCode"])
+
+    def remove(self, container: str) -> None:
+        """Kill and remove a container with its anonymous volumes, at once.
+
+        Raises:
+            EngineError: `missing` when it is gone already, `conflict` while somebody else removes it.
+        """
+        with _translated():
+            self._api.remove_container(container, force=True, v=True)
+
+    def containers(self, label: str) -> list[Listed]:
+        """Every container with this label, whatever its state."""
+        with _translated():
+            found: list[dict[str, Any]] = self._api.containers(all=True, filters={"label": label})
+        return [
+            Listed(
+                id=one["Id"], image=one["Image"], state=one["State"], created=one["Created"],
+                labels=one["Labels"] or {},
+            )
+            for one in found
+        ]  # fmt: skip
+
+
+@cache
+def connect() -> Engine:
+    """The engine that the `docker` command would use too: `DOCKER_HOST`, its context or the usual socket.
+
+    Raises:
+        IsolationError: none answers there, or it is reached in a way that carries no session.
+    """
+    try:
+        client: Any = docker.from_env(timeout=_TIMEOUT_S, max_pool_size=THREADS)
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        raise IsolationError(f"no Docker engine answers: {error}. To fix it, {_FIX}") from error
+    api: Any = client.api
+    if not str(api.base_url).startswith(("http+docker://localhost", "http://")):
+        raise IsolationError(
+            f"the Docker engine at {api.base_url} is reached through TLS or SSH, which cannot carry a "
+            "sandbox's session; forward it (`ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST`) "
+            "and set DOCKER_HOST=unix:///tmp/docker.sock"
+        )
+    try:
+        return Engine(api)
+    except EngineError as error:
+        raise IsolationError(f"the Docker engine at {api.base_url} refuses: {error}") from error
+
+
+@contextmanager
+def _translated() -> Generator[None]:
+    try:
+        yield
+    except docker.errors.APIError as error:
+        raise EngineError(str(error.explanation or error), error.status_code) from error
+    except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+        raise EngineError(str(error), None) from error
+
+
+def _own_socket(raw: Any) -> socket.socket:
+    """A socket that no HTTP client closes when it forgets the response."""
+    try:
+        return socket.socket(fileno=raw._sock.detach())
+    finally:
+        raw._response.close()

@@ -1,0 +1,129 @@
+"""What this process keeps for its containers: the engine, images that were prepared, pools and threads."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from typing import TypeVar
+
+from tools.sandbox import docker_container, docker_engine, docker_image, docker_orphans
+from tools.sandbox.docker_container import Container, Spec
+from tools.sandbox.docker_engine import Engine, EngineError, Image
+from tools.sandbox.docker_image import Progress
+from tools.sandbox.docker_pool import MOST_CREATES, Pool, Ramp
+from tools.sandbox.waiting import to_the_end
+
+_LOG = logging.getLogger(__name__)
+_THREADS = docker_engine.THREADS - MOST_CREATES if docker_engine.THREADS > 2 * MOST_CREATES else MOST_CREATES
+
+T = TypeVar("T")
+
+
+class Workshop:
+    """One per process: containers belong to it, not to an event loop. Its threads make every engine call."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.creators = ThreadPoolExecutor(MOST_CREATES, "turnwise-docker-create")
+        self._ramp = Ramp()
+        self._lock = threading.Lock()
+        self._images: dict[str, Image] = {}
+        self._image_locks: dict[str, threading.Lock] = {}
+        self._pools: dict[Spec, Pool[Container]] = {}
+
+    def image(self, name: str, progress: Progress) -> Image:
+        """The image of a name, the same for the whole life of this process; blocks, once per image.
+
+        Raises:
+            ConfigError: it cannot be had.
+        """
+        with self._lock:
+            lock = self._image_locks.setdefault(name, threading.Lock())
+        with lock:
+            if name not in self._images:
+                self._images[name] = docker_image.prepare(self.engine, name, progress)
+            return self._images[name]
+
+    def pool(self, spec: Spec) -> Pool[Container]:
+        """The pool of containers of this kind."""
+        with self._lock:
+            if spec not in self._pools:
+                self._pools[spec] = Pool(
+                    partial(self.make, spec), drop=self.drop, alive=docker_container.answers,
+                    creators=self.creators,
+                )  # fmt: skip
+            return self._pools[spec]
+
+    def make(self, spec: Spec) -> Container:
+        """A new container; blocks."""
+        with self._ramp.slot():
+            return docker_container.start(self.engine, spec)
+
+    def drop(self, container: Container | None) -> None:
+        """End a container; blocks. One that the engine does not remove is left to a later sweep."""
+        if container is None:
+            return
+        container.connection.close()
+        try:
+            docker_container.remove(self.engine, container.id)
+        except EngineError as error:
+            _LOG.warning("container %s is not removed: %s", container.id[:12], error)
+
+
+def workshop() -> Workshop:
+    """This process's workshop; the first time it connects and removes what dead processes left. Blocks.
+
+    Raises:
+        IsolationError: no engine answers.
+    """
+    with _opening:
+        return _workshop()
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """The result of a blocking call in a thread of ours."""
+    return await asyncio.wrap_future(_threads().submit(call))
+
+
+async def made_in(threads: ThreadPoolExecutor, make: Callable[[], T], undo: Callable[[T], None]) -> T:
+    """What a thread makes; when the caller is cancelled it is not begun, or else undone."""
+    future = threads.submit(make)
+    try:
+        return await asyncio.shield(asyncio.wrap_future(future))
+    except asyncio.CancelledError:
+        if not future.cancel():
+            await to_the_end(_undone(asyncio.wrap_future(future), undo))
+        raise
+
+
+def threads() -> ThreadPoolExecutor:
+    """The threads for calls that do not create."""
+    return _threads()
+
+
+async def _undone(making: Awaitable[T], undo: Callable[[T], None]) -> None:
+    task = asyncio.ensure_future(making)
+    await asyncio.wait({task})
+    if task.exception() is None:
+        await in_thread(partial(undo, task.result()))
+
+
+_opening = threading.Lock()
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, "turnwise-docker")
+
+
+@cache
+def _workshop() -> Workshop:
+    engine = docker_engine.connect()
+    try:
+        for orphan in docker_orphans.reaped(engine):
+            _LOG.info("removed container %s, which a dead process left", orphan.id)
+    except EngineError as error:
+        _LOG.warning("leftover containers are not removed: %s", error)
+    return Workshop(engine)

@@ -209,7 +209,8 @@ class Delivery:
             if not self._link.still_holds():
                 return
         if not (self._flushing or (self.waiting and self._may_send())):
-            await _wait_for(self._wake, POLL_S)
+            # With groups waiting, a trainer that takes a batch makes room: look again sooner.
+            await _wait_for(self._wake, POLL_S / 10 if self.waiting else POLL_S)
 
     async def _send(self, post: Post, env_id: int) -> None:
         try:

@@ -125,7 +125,7 @@ def test_with_turn_rows_the_example_trainers_step_is_the_turn_level_policy_gradi
     from example_trainer.data import pad_data_to_good_offset
     from example_trainer.training import run_training_step
 
-    rows = 24
+    rows = 8
     config = TrainingConfig(
         model_name="tiny", device="cpu", batch_size=rows, gradient_accumulation_steps=1, lr=1.0,
         warmup_steps=0, atropos_url=api.url, seq_len=40_000, training_steps=1, save_path=str(tmp_path),

@@ -1,0 +1,143 @@
+"""Cost of getting a group ready for the trainer, and how long the event loop stands still meanwhile.
+
+    python -m tests.benchmarks.bench_delivery [--rows 8] [--tokens 16000] [--repeats 5]
+
+The same rows with per-token advantages go through Turnwise's path (view, checks, JSON and gzip in a thread)
+and through Atropos' own (`json.dumps` and `gzip.compress` in the event loop, inside `BaseEnv`). A task that
+only sleeps for a millisecond measures the longest time that the event loop did not come round.
+"""
+
+import argparse
+import asyncio
+import random
+import statistics
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from atroposlib.envs.base import BaseEnv
+
+from environments.payloads import Shape, pack
+from environments.trajectory import (
+    NOT_SAMPLED,
+    CreditedGroup,
+    Message,
+    Rewards,
+    Span,
+    TokenRow,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+)
+from environments.wire import token_advantages
+
+TURNS = 20
+
+
+def group(rows: int, tokens: int) -> CreditedGroup:
+    """Trajectories of `TURNS` turns: a third of the tokens is sampled, with logprobs."""
+    drawn = random.Random(0)
+    trajectories = tuple(trajectory(drawn, number, tokens) for number in range(rows))
+    return CreditedGroup(
+        group=TrajectoryGroup(
+            group_id=uuid.uuid4().hex, env="bench", item_id="item", trajectories=trajectories
+        ),
+        advantages=tuple(tuple(drawn.gauss(0, 1) for _ in range(TURNS)) for _ in trajectories),
+        policy="p",
+        estimator="turn_return",
+    )
+
+
+def trajectory(drawn: random.Random, sibling: int, tokens: int) -> Trajectory:
+    length = tokens // TURNS
+    spans = [
+        Span(row=0, start=turn * length + 2 * length // 3, end=(turn + 1) * length) for turn in range(TURNS)
+    ]
+    logprobs = [NOT_SAMPLED] * tokens
+    for span in spans:
+        logprobs[span.start : span.end] = [-drawn.expovariate(2.0) for _ in range(span.start, span.end)]
+    return Trajectory(
+        item_id="item",
+        sibling=sibling,
+        prompt=(Message(role="user", content="prompt " * 100),),
+        turns=tuple(
+            Turn(index=index, message=Message(role="assistant", content="word " * 200), span=span)
+            for index, span in enumerate(spans)
+        ),
+        rows=(
+            TokenRow(
+                token_ids=tuple(drawn.randrange(150_000) for _ in range(tokens)), logprobs=tuple(logprobs)
+            ),
+        ),
+        rewards=Rewards(turns=tuple(drawn.random() for _ in range(TURNS)), score=1.0),
+    )
+
+
+async def measured(work: Callable[[], Awaitable[int]]) -> tuple[float, float, int]:
+    """Seconds of the work, longest stall of the loop in seconds, bytes made."""
+    stalls: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.001)
+            stalls.append(time.perf_counter() - before - 0.001)
+
+    ticking = asyncio.create_task(tick())
+    await asyncio.sleep(0.05)
+    stalls.clear()
+    started = time.perf_counter()
+    size = await work()
+    took = time.perf_counter() - started
+    await asyncio.sleep(0.01)
+    ticking.cancel()
+    return took, max(stalls), size
+
+
+class Recording:
+    """Stands where Atropos' code expects a session: takes the body and sends nothing."""
+
+    size = 0
+
+    def post(self, url: str, data: bytes, headers: dict[str, str]) -> None:
+        self.size = len(data)
+
+
+async def main(rows: int, tokens: int, repeats: int) -> None:
+    credited = group(rows, tokens)
+    columns = token_advantages(credited)
+    thread = ThreadPoolExecutor(max_workers=1)
+
+    async def ours() -> int:
+        loop = asyncio.get_running_loop()
+        package = await loop.run_in_executor(thread, pack, credited, Shape(group_size=rows))
+        return sum(map(len, package.parts))
+
+    async def atropos() -> int:
+        session = Recording()
+        BaseEnv._post_json_with_compression(None, session, "http://unused", columns)
+        return session.size
+
+    print(f"{rows} rows of {tokens:,} tokens with per-token advantages, {repeats} repeats")
+    for name, work in (("turnwise", ours), ("BaseEnv", atropos)):
+        results = [await measured(work) for _ in range(repeats)]
+        took = statistics.median(each[0] for each in results)
+        stall = statistics.median(each[1] for each in results)
+        worst = max(each[1] for each in results)
+        print(
+            f"{name:9} {took * 1000:7.0f} ms to serialise and compress · longest stall of the loop "
+            f"{stall * 1000:6.1f} ms (median), {worst * 1000:.1f} ms (worst) · {results[0][2] / 1e6:.2f} MB"
+        )
+    thread.shutdown()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=16_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    given = parser.parse_args()
+    asyncio.run(main(given.rows, given.tokens, given.repeats))

@@ -55,6 +55,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
         target="environments.commands.export:command",
         help="Write a rollout JSONL as the rows that a trainer would get.",
     ),
+    "sandbox": LazyCommand(
+        target="environments.commands.sandbox:command",
+        help="Prove a sandbox backend, list sandboxes, remove orphans.",
+    ),
     "mock-model": LazyCommand(
         target="environments.commands.mock_model:command",
         help="Serve an environment's scripted agent as an OpenAI-compatible model.",

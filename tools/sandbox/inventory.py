@@ -1,9 +1,9 @@
 """Which sandboxes are on this machine, whose they are, and taking away those whose owner is dead."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,46 +15,50 @@ class SandboxEntry:
     """What the backend calls it: a control group, a folder or a container."""
     owner: int | None
     """Process id of the program that opened it; `None` when that cannot be known here."""
-    orphaned: bool
-    """Its owner is provably dead."""
+    state: Literal["in use", "orphan", "unknown"]
+    """`orphan`: its owner is provably dead. `unknown`: of another machine, boot or PID namespace."""
 
 
 class Inventory(Protocol):
     """What a backend's inventory module offers."""
 
-    def list_sandboxes(self) -> Sequence[SandboxEntry]:
+    async def entries(self) -> Sequence[SandboxEntry]:
         """Every sandbox of this backend that can be seen from here."""
         ...
 
-    def reap_sandboxes(self) -> Sequence[SandboxEntry]:
-        """Take away the orphaned ones; what was taken away."""
+    async def reap(self) -> Sequence[SandboxEntry]:
+        """Take away the orphans; what was taken away."""
         ...
 
 
-_INVENTORIES = {"local": "tools.sandbox.local_inventory", "docker": "tools.sandbox.docker_inventory"}
+INVENTORIES: Mapping[str, str] = {
+    "local": "tools.sandbox.inventory_local",
+    "docker": "tools.sandbox.inventory_docker",
+}
+"""Modules that are an `Inventory`, by backend."""
 
 
-def list_sandboxes(backend: str) -> Sequence[SandboxEntry]:
+async def list_sandboxes(backend: str) -> Sequence[SandboxEntry]:
     """Every sandbox of a backend that can be seen from here; none for a backend without an inventory.
 
     Raises:
-        SandboxError: the backend does not answer.
+        IsolationError: the backend does not answer.
     """
     found = _inventory(backend)
-    return [] if found is None else found.list_sandboxes()
+    return [] if found is None else await found.entries()
 
 
-def reap_sandboxes(backend: str) -> Sequence[SandboxEntry]:
+async def reap_sandboxes(backend: str) -> Sequence[SandboxEntry]:
     """Take away sandboxes whose owner is provably dead; what was taken away.
 
     Raises:
-        SandboxError: the backend does not answer.
+        IsolationError: the backend does not answer.
     """
     found = _inventory(backend)
-    return [] if found is None else found.reap_sandboxes()
+    return [] if found is None else await found.reap()
 
 
 def _inventory(backend: str) -> Inventory | None:
-    if backend not in _INVENTORIES:
+    if backend not in INVENTORIES:
         return None
-    return cast(Inventory, importlib.import_module(_INVENTORIES[backend]))
+    return cast(Inventory, importlib.import_module(INVENTORIES[backend]))

@@ -31,14 +31,14 @@ async def sweep(target: Target) -> object:
     """Take away what dead owners left, and open a sandbox, which may do it too."""
     async with target.open() as sandbox:
         await sandbox.exec("true")
-    return len(await asyncio.to_thread(reap_sandboxes, target.backend))
+    return len(await reap_sandboxes(target.backend))
 
 
 async def starved(target: Target) -> object:
     """Open sandboxes with ever more descriptors to have, so that each step of the opening fails once."""
     async with target.open():
         pass
-    before, failed, foreign = _owned(target), 0, list[str]()
+    before, failed, foreign = await _owned(target), 0, list[str]()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(_descriptors())
     for room in range(1, 40):
@@ -53,7 +53,7 @@ async def starved(target: Target) -> object:
             foreign.append(traceback.format_exc())
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return {"before": before, "after": _owned(target), "failed": failed, "foreign": foreign}
+    return {"before": before, "after": await _owned(target), "failed": failed, "foreign": foreign}
 
 
 async def stall(target: Target, count: str) -> object:
@@ -134,11 +134,11 @@ async def _run(scenario: str, target: str, *arguments: str) -> object:
     return await SCENARIOS[scenario](Target.from_json(target), *arguments)
 
 
-def _owned(target: Target) -> dict[str, int]:
+async def _owned(target: Target) -> dict[str, int]:
     return {
         "descriptors": len(_descriptors()),
         "processes": len(children(os.getpid())),
-        "sandboxes": sum(entry.owner == os.getpid() for entry in list_sandboxes(target.backend)),
+        "sandboxes": sum(entry.owner == os.getpid() for entry in await list_sandboxes(target.backend)),
     }
 
 

@@ -3,6 +3,7 @@
 The processes of a local sandbox end with their owner, so that only these can be left.
 """
 
+import asyncio
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,28 +14,33 @@ from tools.sandbox.inventory import SandboxEntry
 from tools.sandbox.processes import has_ended, owner_pid
 
 
-def list_sandboxes() -> Sequence[SandboxEntry]:
+async def entries() -> Sequence[SandboxEntry]:
     """Every local sandbox with a control group or a folder of its own."""
-    names = {path.name for path in _paths()}
-    return [_entry(name) for name in sorted(names)]
+    return await asyncio.to_thread(_entries)
 
 
-def reap_sandboxes() -> Sequence[SandboxEntry]:
+async def reap() -> Sequence[SandboxEntry]:
     """Remove groups and folders whose owner is dead."""
-    orphans = [entry for entry in list_sandboxes() if entry.orphaned]
-    names = {entry.name for entry in orphans}
+    return await asyncio.to_thread(_reap)
+
+
+def _entries() -> list[SandboxEntry]:
+    return [_entry(name) for name in sorted({path.name for path in _paths()})]
+
+
+def _reap() -> list[SandboxEntry]:
+    orphans = {entry.name: entry for entry in _entries() if entry.state == "orphan"}
     for path in _paths():
-        if path.name not in names:
+        if path.name not in orphans:
             continue
         if path.is_relative_to(tempfile.gettempdir()):
             shutil.rmtree(path, ignore_errors=True)
         else:
             cgroup.remove_directory(path)
-    return orphans
+    return list(orphans.values())
 
 
 def _paths() -> Iterator[Path]:
-    # Looking for the directories already sweeps them, so the groups are looked at first.
     for parent in {directory for directory, _ in cgroup.controllers().values()}:
         yield from parent.glob(f"{cgroup.PREFIX}.*.*")
     yield from Path(tempfile.gettempdir()).glob(f"{cgroup.PREFIX}.*.*")
@@ -42,4 +48,6 @@ def _paths() -> Iterator[Path]:
 
 def _entry(name: str) -> SandboxEntry:
     owner = name.removeprefix(f"{cgroup.PREFIX}.").rpartition(".")[0]
-    return SandboxEntry(backend="local", name=name, owner=owner_pid(owner), orphaned=has_ended(owner))
+    pid = owner_pid(owner)
+    state = "unknown" if pid is None else "orphan" if has_ended(owner) else "in use"
+    return SandboxEntry(backend="local", name=name, owner=pid, state=state)

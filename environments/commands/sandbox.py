@@ -1,0 +1,124 @@
+"""`turnwise sandbox`: prove a backend with the conformance suite, see sandboxes and take away orphans."""
+
+import asyncio
+import difflib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import click
+import orjson
+
+from tools.errors import ConfigError, IsolationError
+from tools.sandbox import find_backend
+from tools.sandbox.check import CheckResult, Target, all_checks, run_checks
+from tools.sandbox.checks.registry import Check
+from tools.sandbox.inventory import INVENTORIES, SandboxEntry, list_sandboxes, reap_sandboxes
+
+_COLOURS: Mapping[str, str] = {"ok": "green", "failed": "red", "skipped": "yellow"}
+
+
+@click.group("sandbox", no_args_is_help=True)
+def command() -> None:
+    """Sandboxes: prove a backend, list what is there, remove what dead programs left."""
+
+
+@command.command("check")
+@click.argument("backend", default="local")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per check.")
+@click.option(
+    "--only", metavar="NAME", multiple=True, help="Run only this check; may be given several times."
+)
+@click.option("--tier", help="local: the tier to check, A or B; unset: the one that is chosen here.")
+@click.option("--image", help="docker: the image to check; unset: the backend's own.")
+@click.option(
+    "--crowd",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Sandboxes that checks open at once.",
+)
+def check(
+    backend: str, as_json: bool, only: tuple[str, ...], tier: str | None, image: str | None, crowd: int
+) -> int:
+    """Run the conformance suite on BACKEND: local, docker or one that a package registers.
+
+    One line per check: ok, failed with the reason, or skipped with what is missing. The exit code is 1 when
+    one failed.
+    """
+    find_backend(backend)
+    options = {name: value for name, value in (("tier", tier), ("image", image)) if value is not None}
+    target = Target(backend=backend, options=options)
+    return asyncio.run(_check(target, _chosen(only), crowd, as_json))
+
+
+@command.command("list")
+@click.argument("backends", nargs=-1)
+def list_command(backends: tuple[str, ...]) -> None:
+    """Show the sandboxes on this machine and whose they are; of BACKENDS or of all."""
+    entries = asyncio.run(_ask(list_sandboxes, backends))
+    for entry in entries:
+        owner = "unknown" if entry.owner is None else f"process {entry.owner}"
+        click.echo(f"{entry.backend:<8}{entry.state:<9}{owner:<17}{entry.name}")
+    orphans = sum(entry.state == "orphan" for entry in entries)
+    click.echo(f"{len(entries)} sandboxes, {orphans} of them orphans")
+
+
+@command.command("reap")
+@click.argument("backends", nargs=-1)
+def reap_command(backends: tuple[str, ...]) -> None:
+    """Remove sandboxes whose owner is provably dead; of BACKENDS or of all."""
+    removed = asyncio.run(_ask(reap_sandboxes, backends))
+    for entry in removed:
+        click.echo(f"{entry.backend:<8}removed {entry.name}")
+    click.echo(f"{len(removed)} orphans removed")
+
+
+def _chosen(only: Sequence[str]) -> list[Check]:
+    checks = all_checks()
+    names = [each.name for each in checks]
+    for name in only:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(
+                f"no check {name!r}{meant}; `turnwise sandbox check` runs and names all of them"
+            )
+    return [each for each in checks if not only or each.name in only]
+
+
+async def _check(target: Target, checks: Sequence[Check], crowd: int, as_json: bool) -> int:
+    counts = Counter[str]()
+    async for result in run_checks(target, checks, crowd=crowd):
+        counts[result.status] += 1
+        _print(result, as_json)
+    total = f"{target.backend}: {counts['ok']} ok, {counts['failed']} failed, {counts['skipped']} skipped"
+    # With --json every line of the output is one check.
+    click.echo(f"{total}, of {len(checks)} checks", err=as_json)
+    return 1 if counts["failed"] else 0
+
+
+def _print(result: CheckResult, as_json: bool) -> None:
+    if as_json:
+        click.echo(orjson.dumps(result).decode())
+        return
+    word = click.style(f"{result.status:<8}", fg=_COLOURS[result.status])
+    reason = f": {' '.join(result.reason.split())}" if result.reason else ""
+    click.echo(f"{word}{result.number:>3} {result.name}{reason}")
+
+
+async def _ask(
+    question: Callable[[str], Awaitable[Sequence[SandboxEntry]]], backends: Sequence[str]
+) -> list[SandboxEntry]:
+    """The answers of the backends given; without any, of those that answer."""
+    for backend in backends:
+        if backend not in INVENTORIES:
+            raise ConfigError(f"no list of {backend!r} sandboxes; choose from {sorted(INVENTORIES)}")
+    answers: list[SandboxEntry] = []
+    for backend in backends or INVENTORIES:
+        try:
+            answers += await question(backend)
+        except IsolationError as error:
+            if backends:
+                raise
+            click.echo(f"{backend}: {error}", err=True)
+    return answers

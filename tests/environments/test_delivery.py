@@ -3,19 +3,23 @@
 import asyncio
 import json
 import socket
+import urllib.request
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from atroposlib.envs.base import ScoredDataGroup
 
+from environments.config import AgentEnvConfig
 from environments.delivery import ApiLostError, Delivery
 from environments.link import Identity, Link
 from environments.outbox import Outbox
 from environments.payloads import Shape, compress
 from environments.testing import group_of
-from environments.trajectory import CreditedGroup
+from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup
 from environments.trajectory_api import TrajectoryApi
 from environments.wire import token_advantages
+from tests.environments.served_env import Instant
 from tools.errors import ConfigError
 
 
@@ -298,3 +302,39 @@ async def test_flush_sends_what_waits_however_full_the_api_is_and_signs_off(trai
     assert trained.get("/status")["queue_size"] == 3
     trained.register_env("other")
     assert trained.get("/status-env", {"env_id": 1})["env_weight"] == 1.0
+
+
+async def test_a_scalar_environments_data_is_byte_for_byte_what_base_env_sends(trained, tmp_path):
+    group = group_of(None, outcomes=[1.0, 0.0, 0.5, 1.0], lengths=[[2], [1, 1], [3], [1]])
+    scalar = CreditedGroup(
+        group=replace(group, group_id="a"),
+        advantages=((0.5,), (-0.5, -0.5), (0.0,), (0.5,)),
+        policy="p",
+        estimator="grpo",
+    )
+
+    def raw_batch():
+        with urllib.request.urlopen(trained.url + "/batch") as answer:
+            return answer.read()
+
+    async with delivering(trained, tmp_path) as delivery:
+        await delivery.put(scalar)
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        ours = await blocking(raw_batch)
+
+    servers = Instant.config_init()[1]
+    plain = Instant(AgentEnvConfig(group_size=4, rollout_server_url=trained.url), servers)
+    plain.env_id, plain.max_token_len = 0, 1000
+    columns = ScoredDataGroup(
+        tokens=[list(trajectory.rows[0].token_ids) for trajectory in group.trajectories],
+        masks=[
+            [token if logprob != NOT_SAMPLED else IGNORED for token, logprob in zip(*row, strict=True)]
+            for row in ((t.rows[0].token_ids, t.rows[0].logprobs) for t in group.trajectories)
+        ],
+        scores=[1.0, 0.0, 0.5, 1.0],
+        messages=[[each.to_openai() for each in t.messages] for t in group.trajectories],
+        inference_logprobs=[list(trajectory.rows[0].logprobs) for trajectory in group.trajectories],
+        group_overrides={},
+    )
+    await plain.handle_send_to_api(columns)
+    assert await blocking(raw_batch) == ours

@@ -1,6 +1,6 @@
 """Writes the file map of the README: every module with the first line of its docstring.
 
-    python -m scripts.file_map
+python -m scripts.file_map
 """
 
 import ast

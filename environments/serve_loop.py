@@ -12,6 +12,7 @@ from time import monotonic
 from rich.console import Console
 
 from environments.delivery import ApiLostError, Delivery
+from environments.model_watch import ModelWatch
 from environments.process import GroupTask
 from environments.recorder import Recorder
 from environments.runner import STOP_SIGNALS, to_the_end
@@ -24,7 +25,6 @@ API_AWAY = 1
 
 _LINE_EVERY_S = 10.0
 _FLUSH_S = 10.0
-_LONGEST_PROBE_WAIT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +78,7 @@ class ServeLoop:
         self._console = console
         self._recorder = recorder
         self._stop = asyncio.Event()
-        self._model_up = asyncio.Event()
-        self._model_up.set()
-        self._probing = asyncio.Lock()
+        self._model = ModelWatch(rollouts.probe, self._stop, self.say)
         self._unfinished: set[int] = set()
         self._highest = -1
         self._started_at = monotonic()
@@ -177,7 +175,7 @@ class ServeLoop:
                 self._stop.set()
             elif (
                 state is not None
-                and self._model_up.is_set()
+                and self._model.up
                 and self._delivery.waiting + self.in_flight < self._bounds.max_waiting
             ):
                 return True
@@ -192,9 +190,9 @@ class ServeLoop:
         """The group; one that ran out of time or lost its model is tried once more. `None`: we stop."""
         for last in (False, True):
             credited = await self._in_time(task)
-            while credited is not None and _lost_its_model(credited) and not await self._model_answers():
+            while credited is not None and _lost_its_model(credited) and not await self._model.answers():
                 # The item is not spent: it starts again when the server is back.
-                if not await self._model_back():
+                if not await self._model.back():
                     return None
                 credited = await self._in_time(task)
             if credited is not None and (last or not _lost_its_model(credited)):
@@ -263,30 +261,6 @@ class ServeLoop:
                 f"sampled, or refuse them; use a server that answers return_token_ids and logprobs (vLLM, "
                 f"SGLang), or accept it with --env.allow_approximate_tokens"
             )
-
-    async def _model_answers(self) -> bool:
-        try:
-            await self._rollouts.probe()
-        except ConfigError as error:
-            if self._model_up.is_set():
-                self._model_up.clear()
-                self.say(f"{error}; no item is started until it is back")
-            return False
-        if not self._model_up.is_set():
-            self._model_up.set()
-            self.say("the model server is back")
-        return True
-
-    async def _model_back(self) -> bool:
-        """Wait for the model server; false when we stop before."""
-        async with self._probing:
-            wait_s = 0.5
-            while not await self._model_answers():
-                await _first(self._stop.wait(), timeout_s=wait_s)
-                if self._stop.is_set():
-                    return False
-                wait_s = min(2 * wait_s, _LONGEST_PROBE_WAIT_S)
-        return True
 
     async def _show_lines(self) -> None:
         while True:

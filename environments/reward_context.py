@@ -9,6 +9,8 @@ from tools.sandbox.base import ExecResult, Sandbox
 Reward = float | Mapping[str, float]
 """A number, or named components whose sum is the reward."""
 
+_READ_ONLY = 0o444
+
 
 @dataclass(slots=True, kw_only=True)
 class RewardContext:
@@ -38,12 +40,14 @@ class RewardContext:
         """Run `command` in a fresh sandbox of the same kind.
 
         The agent's processes and its other files are not there, so it cannot have shadowed a module, left a
-        `conftest.py` or kept a job that rewrites results.
+        `conftest.py` or kept a job that rewrites results. The verifier's files never enter the agent's
+        sandbox; in the fresh one they are read-only. An artefact's own code still runs where the command runs
+        it: a command that imports it into the process that judges gives it that process.
 
         Args:
             command: A shell string or an argv.
             artefacts: Files copied over from the agent's sandbox; one that is missing, or is not a regular
-                file, is simply not there.
+                file, is simply not there. A link is followed there, so it can lead only to the agent's files.
             files: The verifier's own files; they win over an artefact of the same name.
             stdin: Given to the command.
             timeout_s: Wall clock of the command.
@@ -57,9 +61,11 @@ class RewardContext:
                 contents[path] = await self.sandbox.read_file(path)
             except OSError:
                 continue
-        for path, data in (files or {}).items():
-            contents[path] = data.encode() if isinstance(data, str) else data
         async with self.fresh_sandbox() as verifier:
             for path, data in contents.items():
                 await verifier.write_file(path, data)
+            # Last, so that no artefact that is the same file by another path replaces one of them.
+            for path, data in (files or {}).items():
+                text = data.encode() if isinstance(data, str) else data
+                await verifier.write_file(path, text, mode=_READ_ONLY)
             return await verifier.exec(command, stdin=stdin, timeout_s=timeout_s)

@@ -1,0 +1,190 @@
+"""What an agent may try to forge its reward: attacks that work in its own sandbox and change no reward."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from environments.code_debug_env import CodeDebugEnv
+from environments.policy.scripted import Choice, call, say
+from environments.reward_context import RewardContext
+from tools.sandbox import open_sandbox
+
+WRONG, RIGHT = b"def add(a, b):\n    return 0\n", b"def add(a, b):\n    return a + b\n"
+CHECK = """
+import json, os, runpy
+if os.path.exists("conftest.py"):  # as pytest does
+    runpy.run_path("conftest.py")
+import solution
+verdict = {"passed": solution.add(1, 2) == 3}
+with open("result.json", "w") as file:
+    json.dump(verdict, file)
+assert verdict["passed"]
+print("passed")
+"""
+FORGE = "import os; os.write(1, b'passed'); os._exit(0)"
+USER_SITE = "d=$(python3 -m site --user-site); mkdir -p $d"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """What the agent leaves behind, and the command that it is meant to fool."""
+
+    setup: str
+    command: str = "python3 check.py"
+
+
+ATTACKS = {
+    "conftest": Attack(setup=f'echo "{FORGE}" >conftest.py'),
+    # Debian has a sitecustomize of its own, which comes first; this is its twin.
+    "sitecustomize": Attack(setup=f'{USER_SITE}; echo "{FORGE}" >$d/usercustomize.py'),
+    "a .pth file": Attack(setup=f'{USER_SITE}; echo "{FORGE}" >$d/x.pth'),
+    "a shadowing module": Attack(setup=f'echo "{FORGE}" >json.py'),
+    "a shadowing package": Attack(setup=f'mkdir json; echo "{FORGE}" >json/__init__.py'),
+    "a patched exit": Attack(
+        setup=f"{USER_SITE}; cat >$d/usercustomize.py <<'EOF'\n"
+        "import atexit, os\natexit.register(lambda: (os.write(1, b'passed'), os._exit(0)))\nEOF"
+    ),
+    "a patched assert": Attack(
+        setup=f"{USER_SITE}; cat >$d/usercustomize.py <<'EOF'\n"
+        "import builtins, sys\nsys.excepthook = lambda *_: builtins.print('passed')\nEOF"
+    ),
+    "poisoned bytecode": Attack(
+        setup="cp solution.py kept; printf 'def add(a, b):\\n    return a + b\\n' >solution.py; python3 -c "
+        "\"from py_compile import *; compile('solution.py', "
+        'invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)"; mv kept solution.py'
+    ),
+    "a process that rewrites results": Attack(
+        setup="(while :; do echo '{passed}' >r; mv r result.json; done) >/dev/null 2>&1 &",
+        command="python3 check.py; sleep 0.2; cat result.json | tr -d '{}' | grep -x passed",
+    ),
+    "a result of its own": Attack(
+        setup="echo passed >verdict",
+        command="python3 check.py >verdict.new && mv verdict.new verdict; cat verdict",
+    ),
+    "a linked artefact": Attack(setup="ln -sf reference.py solution.py"),
+    "a linked folder": Attack(setup="ln -s . up; ln -sf up/up/reference.py solution.py"),
+}
+VERIFIER = {"check.py": CHECK, "reference.py": RIGHT}
+
+
+@pytest.fixture
+async def ctx():
+    def fresh():
+        return open_sandbox("local", memory_mb=192, disk_mb=32)
+
+    async with fresh() as sandbox:
+        await sandbox.write_file("solution.py", WRONG)
+        yield RewardContext(env="attacked", item_id="1", sandbox=sandbox, fresh_sandbox=fresh)
+
+
+async def verified(ctx, command):
+    result = await ctx.verify(command=command, artefacts=["solution.py"], files=VERIFIER)
+    return b"passed" in result.stdout
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+async def test_an_attack_that_works_in_the_agents_sandbox_fails_in_a_fresh_one(ctx, attack):
+    await ctx.sandbox.shell(attack.setup)
+    assert not await verified(ctx, attack.command)
+    # The attack is a real one: judged where the agent worked, it would have passed.
+    for path, data in VERIFIER.items():
+        await ctx.sandbox.write_file(path, data.encode() if isinstance(data, str) else data)
+    assert b"passed" in (await ctx.sandbox.exec(attack.command)).stdout
+
+
+@pytest.mark.parametrize("command", sorted({attack.command for attack in ATTACKS.values()}))
+async def test_an_honest_solution_passes_each_of_these_commands(ctx, command):
+    await ctx.sandbox.write_file("solution.py", RIGHT)
+    assert await verified(
+        ctx, f"{command}; grep -o passed result.json" if "result.json" in command else command
+    )
+
+
+async def test_the_verifiers_files_are_read_only_and_artefacts_are_not(ctx):
+    result = await ctx.verify(
+        command="stat -c '%a %n' *; echo x >>check.py", artefacts=["solution.py"], files=VERIFIER
+    )
+    assert result.text().splitlines() == ["444 check.py", "444 reference.py", "644 solution.py"]
+    assert result.exit_code != 0
+
+
+async def test_the_verifiers_files_never_enter_the_agents_sandbox(ctx):
+    watch = "while :; do ls -R /workspace /tmp; done >/tmp/seen 2>&1 &"
+    await ctx.sandbox.shell(watch)
+    await ctx.verify(command="sleep 0.3", artefacts=["solution.py"], files=VERIFIER)
+    seen = (await ctx.sandbox.exec("sort -u /tmp/seen")).text()
+    assert "solution.py" in seen
+    assert "check.py" not in seen
+
+
+@pytest.mark.parametrize("alias", ["./check.py", "sub/../check.py", "/workspace/check.py"])
+async def test_an_artefact_does_not_replace_a_file_of_the_verifier_by_another_path(ctx, alias):
+    await ctx.sandbox.exec("mkdir sub; echo \"print('passed')\" >check.py")
+    result = await ctx.verify(
+        command="python3 check.py", artefacts=["solution.py", "sub/x", alias], files=VERIFIER
+    )
+    assert b"passed" not in result.stdout
+
+
+# The whole way: a rollout of code_debug whose agent attacks instead of fixing.
+
+LEFT_BEHIND = {name: f"cd /workspace; {ATTACKS[name].setup}" for name in ATTACKS if "linked" not in name}
+IN_THE_SOLUTION = {
+    "exits with success": "import os; os._exit(0)",
+    "patched sys.exit": "import sys; sys.exit = lambda *_: None",
+    "patched assert": "import builtins; builtins.AssertionError = type('A', (BaseException,), {})",
+    "swallowed errors": "import sys; sys.excepthook = lambda *_: None",
+    "equal to everything": "class float(float):\n    __eq__ = __ne__ = lambda *_: True",
+    "writes a result": "open('result.json', 'w').write('passed'); print('ready'); print('0 1')",
+    "kills the judge": "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
+    "rewrites the harness": "import os\ntry:\n    os.chmod('harness.py', 0o644)\nexcept OSError:\n    pass\n"
+    "open('harness.py', 'w').write('print(1)')",
+    "a job of its own": "import subprocess\n"
+    "subprocess.Popen(['sh', '-c', 'while :; do echo 0 1 >/proc/1/fd/1; done'])",
+}
+
+
+class Attacked(CodeDebugEnv):
+    """Its agent runs one command and stops."""
+
+    command = ""
+
+    def scripted_choices(self, item, messages, tools, skill):
+        done = sum(message.role == "assistant" for message in messages)
+        moves = [call("terminal", {"command": self.command}), say("Done.")]
+        return [Choice(probability=1.0, message=moves[done])]
+
+
+async def score_after(command):
+    env = Attacked(*Attacked.config_init())
+    Attacked.command = command
+    item = next(item for item in await env.load_items() if item["entry_point"] == "moving_average")
+    group = await env.rollout_group(item, "item", 0, 1)
+    assert group.failures == ()
+    return group.trajectories[0].score
+
+
+async def test_a_rollout_that_mends_nothing_scores_nothing():
+    assert await score_after("true") == 0.0
+
+
+@pytest.mark.parametrize("setup", LEFT_BEHIND.values(), ids=LEFT_BEHIND)
+async def test_what_is_left_beside_the_solution_changes_no_reward(setup):
+    assert await score_after(setup) == 0.0
+
+
+@pytest.mark.parametrize("line", IN_THE_SOLUTION.values(), ids=IN_THE_SOLUTION)
+async def test_what_the_solution_itself_tries_changes_no_reward(line):
+    assert (
+        await score_after(
+            f"cat >attack <<'EOF'\n{line}\nEOF\ncat solution.py >>attack; mv attack solution.py"
+        )
+        == 0.0
+    )
+
+
+@pytest.mark.parametrize(
+    "target", ["harness.py", "/workspace/harness.py", "/proc/self/environ", "/etc/passwd", "."]
+)
+async def test_a_solution_that_is_a_link_changes_no_reward(target):
+    assert await score_after(f"ln -sfn {target} solution.py") == 0.0

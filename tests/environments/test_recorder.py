@@ -126,7 +126,7 @@ def test_a_malformed_line_in_the_middle_is_named_and_left_alone(tmp_path):
 def test_a_file_that_something_else_wrote_is_never_touched(tmp_path):
     path = tmp_path / "r.jsonl"
     path.write_text('{"tokens": []}\n')
-    with pytest.raises(RecordError, match="line 1: not a turnwise.group/1 line"):
+    with pytest.raises(RecordError, match=r"line 1: not a turnwise\.group/1 line"):
         Recorder(path)
     assert path.read_text() == '{"tokens": []}\n'
 
@@ -136,7 +136,7 @@ def test_a_line_with_a_missing_field_names_it(tmp_path):
     fields = json.loads(encode_group(credited(TWO)))
     del fields["policy"]
     path.write_text(json.dumps(fields) + "\n")
-    with pytest.raises(RecordError, match="line 1: .*policy"):
+    with pytest.raises(RecordError, match=r"line 1: .*policy"):
         list(read_groups(path))
 
 

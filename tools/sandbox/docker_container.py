@@ -3,7 +3,7 @@
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +25,11 @@ _INODE_BYTES = 4096
 _FEW_UIDS, _FEW_UIDS_COUNT = 10_000, 50_000
 _TTL_S, _LOOK_S = 24 * 3600, 60
 # Ends the container, which then removes itself, when nothing runs in it but its own two processes: the
-# supervisor ends as soon as its host does. The time to live is for whatever keeps it from being seen.
+# supervisor ends as soon as its host does. The time to live is for whatever keeps it from being seen. It
+# starts no process, so a full container cannot end it.
 _KEEP_ALIVE = (
-    f"i=0; while [ $((i += 1)) -le {_TTL_S // _LOOK_S} ]; do sleep {_LOOK_S}; set -- /proc/[0-9]*; "
-    "[ $# -gt 2 ] || exit 0; done"
+    f"exec {{quiet}}<> <(:); for ((i = 0; i < {_TTL_S // _LOOK_S}; i++)); do read -rt {_LOOK_S} -u $quiet; "
+    "set -- /proc/[0-9]*; (($# > 2)) || exit 0; done"
 )
 _NOT_FOUND_CODES = (126, 127)
 
@@ -52,18 +53,23 @@ class Container:
     facts: Facts
 
 
-def start(engine: Engine, spec: Spec) -> Container:
+def start(engine: Engine, spec: Spec, discard: Callable[[str], None]) -> Container:
     """Create and start a container and wait until its supervisor answers.
 
+    Args:
+        engine: where.
+        spec: what.
+        discard: takes a container that was created and does not work.
+
     Raises:
-        SandboxCreateError: it did not start; nothing of it is left.
+        SandboxCreateError: it did not start.
         ConfigError: the image lacks what a sandbox needs.
         IsolationError: the agent would have something it must not have.
     """
     uid = _uid(engine)
     try:
         made = engine.create(
-            spec.image.id, ["/bin/sh", "-c", _KEEP_ALIVE], _host(spec.limits, uid), user="0:0",
+            spec.image.id, ["/bin/bash", "-c", _KEEP_ALIVE], _host(spec.limits, uid), user="0:0",
             hostname=rootfs.HOST_NAME, working_dir="/", labels=docker_owner.labels(),
         )  # fmt: skip
     except EngineError as error:
@@ -72,12 +78,10 @@ def start(engine: Engine, spec: Spec) -> Container:
         engine.start(made)
         connection, facts = supervise(engine, made, spec, uid)
     except EngineError as error:
-        remove(engine, made)
-        raise SandboxCreateError(
-            f"a container of image {spec.image.digest} does not start: {error}"
-        ) from error
+        discard(made)
+        raise _not_started(spec, error) from error
     except BaseException:
-        remove(engine, made)
+        discard(made)
         raise
     return Container(id=made, spec=spec, uid=uid, connection=connection, facts=facts)
 
@@ -216,6 +220,12 @@ def _check(found: Facts, spec: Spec) -> None:
         raise ConfigError(f"image {spec.image.digest} has no /bin/bash; {NEEDS}")
     if problems := found.problems():
         raise IsolationError(f"a container of this engine leaves the agent {', '.join(problems)}")
+
+
+def _not_started(spec: Spec, error: EngineError) -> SandboxCreateError | ConfigError:
+    if error.refused:
+        return ConfigError(f"image {spec.image.digest} does not start: {error}; {NEEDS}")
+    return SandboxCreateError(f"a container of image {spec.image.digest} does not start: {error}")
 
 
 def _explained(engine: Engine, exec_id: str, spec: Spec, words: str) -> SandboxCreateError | ConfigError:

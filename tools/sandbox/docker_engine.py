@@ -20,7 +20,7 @@ _TIMEOUT_S = 60
 THREADS = 24
 """Connections that the client keeps; callers use no more threads than this."""
 _FIX = "start one (`systemctl start docker`) or say where it is (`DOCKER_HOST=unix:///path/to/docker.sock`)"
-_NOT_FOUND, _CONFLICT = 404, 409
+_BAD_REQUEST, _NOT_FOUND, _CONFLICT = 400, 404, 409
 
 
 class EngineError(Exception):
@@ -34,6 +34,11 @@ class EngineError(Exception):
     def missing(self) -> bool:
         """What the call was about does not exist."""
         return self.status == _NOT_FOUND
+
+    @property
+    def refused(self) -> bool:
+        """The call asks for what cannot be, such as a program that the image does not have."""
+        return self.status == _BAD_REQUEST
 
     @property
     def conflict(self) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -31,6 +32,7 @@ class Workshop:
         self._lock = threading.Lock()
         self._images: dict[str, Image] = {}
         self._image_locks: dict[str, threading.Lock] = {}
+        self._unremoved: deque[str] = deque()
         self._pools: dict[Spec, Pool[Container]] = {}
 
     def image(self, name: str, progress: Progress) -> Image:
@@ -59,17 +61,27 @@ class Workshop:
     def make(self, spec: Spec) -> Container:
         """A new container; blocks."""
         with self._ramp.slot():
-            return docker_container.start(self.engine, spec)
+            return docker_container.start(self.engine, spec, self.discard)
 
     def drop(self, container: Container | None) -> None:
-        """End a container; blocks. One that the engine does not remove is left to a later sweep."""
-        if container is None:
-            return
-        container.connection.close()
-        try:
-            docker_container.remove(self.engine, container.id)
-        except EngineError as error:
-            _LOG.warning("container %s is not removed: %s", container.id[:12], error)
+        """End a container; blocks."""
+        if container is not None:
+            container.connection.close()
+            self.discard(container.id)
+
+    def discard(self, container: str) -> None:
+        """Remove a container, and those that could not be removed before; blocks and never fails."""
+        self._unremoved.append(container)
+        for _ in range(len(self._unremoved)):
+            try:
+                one = self._unremoved.popleft()
+            except IndexError:
+                return
+            try:
+                docker_container.remove(self.engine, one)
+            except EngineError as error:
+                self._unremoved.append(one)
+                _LOG.warning("container %s is not removed yet: %s", one[:12], error)
 
 
 def workshop() -> Workshop:

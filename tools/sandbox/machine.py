@@ -9,6 +9,10 @@ import sys
 from functools import cache
 from pathlib import Path
 
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+UID_BASE, UID_COUNT = 0x70000000, 0x0FFF0000
+"""Host users that no distribution and no container manager hands out."""
+
 _INSIDE = Path(__file__).parent / "inside"
 _MODULES = (
     "frames",
@@ -24,9 +28,6 @@ _MODULES = (
 )
 _OLDEST_PYTHON = (3, 9)
 _SYSTEM_PYTHON = "/usr/bin/python3"
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_UID_BASE, _UID_COUNT = 0x70000000, 0x0FFF0000
-"""Host users that no distribution and no container manager hands out."""
 
 _VERSION = "import sys;print(*sys.version_info[:2])"
 _COMPILE = (
@@ -93,8 +94,8 @@ def extra_directories() -> tuple[str, ...]:
 def search_path() -> str:
     """`PATH` inside; `python3` is always on it."""
     if Path(_SYSTEM_PYTHON).exists():
-        return _SYSTEM_PATH
-    return f"{_SYSTEM_PATH}:{Path(sys.base_prefix, 'bin')}"
+        return SYSTEM_PATH
+    return f"{SYSTEM_PATH}:{Path(sys.base_prefix, 'bin')}"
 
 
 @cache
@@ -139,8 +140,8 @@ def unused_uid() -> int:
     It is drawn at random from ids that nobody hands out; in a container with few ids, from their upper half.
     """
     first, count = max(_mapped_ids(), key=lambda extent: extent[1])
-    if first <= _UID_BASE and first + count >= _UID_BASE + _UID_COUNT:
-        return _UID_BASE + secrets.randbelow(_UID_COUNT)
+    if first <= UID_BASE and first + count >= UID_BASE + UID_COUNT:
+        return UID_BASE + secrets.randbelow(UID_COUNT)
     return first + count // 2 + secrets.randbelow(max(1, count // 2))
 
 

@@ -42,8 +42,8 @@ def turn_signals(
 
     `test_signal`: progress p = (f - f₀) / (1 - f₀), kept in 0..1; each turn gets its difference, so the
     turns add up to the final progress. `diagnosis`: once, for the first turn that reproduced the failure
-    before the solution was touched. `efficiency`: on the last turn, the final progress times the share of turns
-    that were not needed; without progress there is nothing to gain, and one more turn never gains.
+    before the solution was touched. `efficiency`: on the last turn, the final progress times the share of
+    turns that were not needed; without progress there is nothing to gain, and one more turn never gains.
 
     Args:
         start: Fraction f₀ of hidden checks that hold before the first turn.

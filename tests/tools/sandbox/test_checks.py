@@ -1,0 +1,30 @@
+"""The conformance suite, on every backend and tier that answers here."""
+
+import pytest
+
+from tests.tools.sandbox.conftest import TEST_IMAGE
+from tools.sandbox.check import Target, all_checks, run_check
+
+TARGETS = [
+    pytest.param(Target(options={"tier": "A"}), id="A"),
+    pytest.param(Target(options={"tier": "B"}), id="B"),
+    pytest.param(
+        Target(backend="docker", options={"image": TEST_IMAGE}), id="docker", marks=pytest.mark.docker
+    ),
+]
+
+
+def test_there_are_120_checks_and_at_least_110_can_be_passed():
+    assert [check.number for check in all_checks()] == list(range(1, 121))
+    assert sum(check.run is not None for check in all_checks()) >= 110
+
+
+@pytest.mark.parametrize("check", all_checks(), ids=lambda check: check.name)
+@pytest.mark.parametrize("target", TARGETS)
+async def test_check(target, check, request):
+    if target.backend == "docker":
+        request.getfixturevalue("docker_engine")
+    result = await run_check(target, check, crowd=16)
+    if result.status == "skipped":
+        pytest.skip(result.reason)
+    assert result.status == "ok", result.reason

@@ -1,6 +1,8 @@
 """`serve`, put together from the settings: outbox, trajectory API, record and the serving loop."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -50,8 +52,9 @@ async def serve(
             )
             refuse_other_run(recorder, rollouts.origin)
         outbox = files.enter_context(Outbox(Path(config.outbox_path or f"data/{name}.outbox.sqlite")))
-        console.print(f"encoding {config.credit_encoding}: {WHO_READS[config.credit_encoding]}", markup=False)
-        async with _delivery(name, config, outbox, console) as delivery:
+        say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+        say(f"encoding {config.credit_encoding}: {WHO_READS[config.credit_encoding]}")
+        async with _delivery(name, config, outbox, say) as delivery:
             bounds = Bounds(
                 max_in_flight=max_in_flight,
                 max_waiting=config.outbox_groups,
@@ -64,7 +67,7 @@ async def serve(
             return await loop.run()
 
 
-def _delivery(name: str, config: AgentEnvConfig, outbox: Outbox, console: Console) -> Delivery:
+def _delivery(name: str, config: AgentEnvConfig, outbox: Outbox, say: Callable[[str], None]) -> Delivery:
     api = TrajectoryApi(config.rollout_server_url)
     shape = Shape(
         encoding=config.credit_encoding,
@@ -83,5 +86,5 @@ def _delivery(name: str, config: AgentEnvConfig, outbox: Outbox, console: Consol
         Link(api, identity, shape),
         max_batches_waiting=config.max_batches_offpolicy,
         patience_s=None if config.exit_when_api_away_s < 0 else config.exit_when_api_away_s,
-        say=lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True),
+        say=say,
     )

@@ -31,7 +31,7 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
-from environments.turn_level_reward import ScalarScoring, Scoring
+from environments.turn_level_reward import ScalarScoring, Scoring, checked_metrics, checked_text
 from environments.wire import token_advantages
 from tools.calls import ToolSpec
 from tools.errors import ConfigError, PolicyError, RolloutError, SandboxError, UsageError
@@ -136,7 +136,7 @@ class AgentEnv(AtroposEnv):
                 seed=seed,
             )
             async for turn in loop.turns():
-                turns.append(replace(turn, state=self.state_key(item, turns[-1] if turns else None)))
+                turns.append(replace(turn, state=self._state(item, identity, turns)))
                 await scoring.on_turn(turns[-1])
             if not turns:
                 raise RolloutError(f"no turn was finished: {loop.stop_reason}")
@@ -153,7 +153,7 @@ class AgentEnv(AtroposEnv):
                 wall_s=monotonic() - started,
             )
             rewards = await scoring.finish(trajectory)
-        return trajectory.with_rewards(rewards, ctx.metrics)
+        return trajectory.with_rewards(rewards, checked_metrics(ctx))
 
     def credit(self, group: TrajectoryGroup) -> CreditedGroup:
         """Advantages for every turn, unless too few siblings survived to compare."""
@@ -176,6 +176,12 @@ class AgentEnv(AtroposEnv):
             f"at least {needed} are needed",
         )
 
+    def _state(self, item: Item, identity: str, turns: Sequence[Turn]) -> str | None:
+        """The anchor state before the turn that comes after `turns`."""
+        state = self.state_key(item, turns[-1] if turns else None)
+        where = f"environment {self.name!r}, item {identity!r}, turn {len(turns)}: what state_key gave"
+        return None if state is None else checked_text(state, where)
+
     async def _sibling(self, item: Item, identity: str, epoch: int, sibling: int) -> Trajectory | Failure:
         """The error boundary: whatever breaks in a rollout drops this sibling and nothing else."""
         seed = _seed(self.config.seed, identity, epoch, sibling)
@@ -187,12 +193,13 @@ class AgentEnv(AtroposEnv):
                 except UsageError:
                     raise
                 except Exception as error:  # noqa: BLE001  # the one broad except: recorded, never scored
-                    logger.warning("%s, item %s, rollout %d dropped: %s", self.name, identity, sibling, error)
+                    told = _writable(f"{type(error).__name__}: {error}")
+                    logger.warning("%s, item %s, rollout %d dropped: %s", self.name, identity, sibling, told)
                     return Failure(
                         sibling=sibling,
                         stop_reason=_lost(error),
-                        error=f"{type(error).__name__}: {error}",
-                        traceback=traceback.format_exc(),
+                        error=told,
+                        traceback=_writable(traceback.format_exc()),
                         turns=len(turns),
                     )
 
@@ -251,6 +258,11 @@ def _seed(run_seed: int, identity: str, epoch: int, sibling: int) -> int:
     """A rollout's own seed: equal for equal runs, unrelated between rollouts; 31 bits, as servers accept."""
     name = f"{run_seed}/{identity}/{epoch}/{sibling}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest()) >> 1
+
+
+def _writable(text: str) -> str:
+    """The text as UTF-8 can hold it: an error may quote a file name that is none."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _lost(error: Exception) -> StopReason | None:

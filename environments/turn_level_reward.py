@@ -1,8 +1,8 @@
 """How a rollout is scored: `TurnLevelRewardMixin` turn by turn, and the scalar path beside it."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, cast
 
 from environments.reward_context import Reward, RewardContext
 from environments.trajectory import Rewards, Trajectory, Turn
@@ -103,6 +103,11 @@ class TurnScoring:
         """Turn rewards first, then the outcome, both checked."""
         where = _where(self._ctx)
         given = await self._env.compute_turn_rewards(self._item, trajectory, self._ctx)
+        if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+            raise RewardError(
+                f"{where}: compute_turn_rewards gave {given!r}; give a list with one entry per turn"
+            )
+        given = list(given)
         if len(given) != len(trajectory.turns):
             raise RewardError(
                 f"{where}: compute_turn_rewards gave {len(given)} rewards for {len(trajectory.turns)} turns; "
@@ -136,6 +141,36 @@ def aggregate(turns: Sequence[float | None], outcome: float | None, how: Aggrega
     return total
 
 
+def checked_metrics(ctx: RewardContext) -> dict[str, float]:
+    """The numbers that the environment noted, as the record can keep them.
+
+    Raises:
+        RewardError: one is no finite number, or its name is no text.
+    """
+    where = _where(ctx)
+    return {
+        checked_text(name, f"{where}: the name of a metric"): _finite(
+            value, f"{where}: metric {name!r}", "a metric is a finite number"
+        )
+        for name, value in ctx.metrics.items()
+    }
+
+
+def checked_text(value: object, where: str) -> str:
+    """A string that can be written as UTF-8.
+
+    Raises:
+        RewardError: it is something else, or has a lone surrogate (part of an undecodable file name).
+    """
+    if not isinstance(value, str):
+        raise RewardError(f"{where} is {value!r}; it must be text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise RewardError(f"{where} is {value!r}, which is no UTF-8 text") from None
+    return value
+
+
 def _optional(reward: Reward | None, where: str) -> tuple[float | None, dict[str, float]]:
     return (None, {}) if reward is None else _number(reward, where)
 
@@ -143,18 +178,23 @@ def _optional(reward: Reward | None, where: str) -> tuple[float | None, dict[str
 def _number(reward: Any, where: str) -> tuple[float, dict[str, float]]:
     """A reward as a finite float, with its components by name."""
     if isinstance(reward, Mapping):
-        parts = {str(name): _finite(part, f"{where}, component {name!r}") for name, part in reward.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # given by the user
-        return math.fsum(parts.values()), parts
+        parts = {
+            checked_text(name, f"{where}: the name of a component"): _finite(
+                part, f"{where}, component {name!r}"
+            )
+            for name, part in cast("Mapping[Any, Any]", reward).items()
+        }
+        return _finite(aggregate(list(parts.values()), None, "sum"), f"{where}: the sum of components"), parts
     return _finite(reward, where), {}
 
 
-def _finite(value: Any, where: str) -> float:
+def _finite(value: Any, where: str, wanted: str = "a reward is a finite number or None") -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
-        raise RewardError(f"{where}: a reward is a finite number or None, got {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise RewardError(f"{where}: {wanted}, got {value!r}") from None
     if isinstance(value, str | bytes) or not math.isfinite(number):
-        raise RewardError(f"{where}: a reward is a finite number or None, got {value!r}")
+        raise RewardError(f"{where}: {wanted}, got {value!r}")
     return number
 
 

@@ -13,7 +13,7 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.policy.mock_server import mock_app, running_mock_server
 from environments.policy.scripted import Choice, call, say
-from environments.recorder import read_groups
+from environments.recorder import Recorder, read_groups
 from environments.trajectory import StopReason
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.errors import ConfigError, RecordError
@@ -244,6 +244,29 @@ async def test_a_broken_contract_drops_the_sibling_with_a_typed_error():
     credited = await group_from(made(Short))
     assert all("RewardError" in failure.error for failure in credited.group.failures)
     assert len(credited.group.failures) == 4
+
+
+async def test_an_error_that_is_no_utf8_text_is_recorded_all_the_same(tmp_path):
+    class Undecodable(WriteFile):
+        async def score_turn(self, item, turn, ctx):
+            raise OSError("no file \udcff.txt")
+
+    credited = await group_from(made(Undecodable))
+    with Recorder(tmp_path / "r.jsonl") as recorder:
+        recorder.append(credited)
+    (read,) = read_groups(tmp_path / "r.jsonl")
+    assert read == credited
+    assert read.group.failures[0].error == r"OSError: no file \udcff.txt"
+
+
+@pytest.mark.parametrize("state", [5, "\udcff"])
+async def test_an_anchor_state_that_a_record_cannot_hold_drops_the_sibling(state):
+    class Counting(WriteFile):
+        def state_key(self, item, turn):
+            return state
+
+    credited = await group_from(made(Counting))
+    assert "RewardError: environment 'write_file', item 'hello', turn 0" in credited.group.failures[0].error
 
 
 async def test_an_environment_without_a_reward_says_what_to_write():

@@ -1,6 +1,7 @@
 """The contract of turn rewards, sentence by sentence."""
 
 import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from environments.reward_context import RewardContext
 from environments.trajectory import Message, Span, Trajectory, Turn
-from environments.turn_level_reward import ScalarScoring, TurnLevelRewardMixin, aggregate
+from environments.turn_level_reward import ScalarScoring, TurnLevelRewardMixin, aggregate, checked_metrics
 from tools.errors import RewardError
 
 
@@ -60,6 +61,37 @@ async def test_a_wrong_length_is_an_error_that_counts_both_sides(given_rewards):
 async def test_a_reward_that_is_no_finite_number_names_environment_item_and_turn(bad):
     with pytest.raises(RewardError, match=r"environment 'toy', item 'item-7': turn 1: .*finite number"):
         await rewards_from(env_giving([0.0, bad]), 2)
+
+
+@pytest.mark.parametrize("given_rewards", [None, 1.0])
+async def test_rewards_that_are_no_list_are_an_error_that_shows_them(given_rewards):
+    with pytest.raises(RewardError, match=f"compute_turn_rewards gave {given_rewards}"):
+        await rewards_from(env_giving(given_rewards), 2)
+
+
+async def test_components_whose_sum_is_no_number_name_environment_item_and_turn():
+    with pytest.raises(RewardError, match=r"environment 'toy', item 'item-7': turn 0: the sum of components"):
+        await rewards_from(env_giving([{"a": 1e308, "b": 1e308}]), 1)
+
+
+@pytest.mark.parametrize("name", ["\udcff", 3])
+async def test_a_component_whose_name_is_no_text_is_an_error(name):
+    with pytest.raises(RewardError, match="turn 0: the name of a component"):
+        await rewards_from(env_giving([{name: 1.0}]), 1)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, "0.5", None])
+def test_a_metric_that_is_no_finite_number_is_named(bad):
+    ctx = context()
+    ctx.metrics["held"] = bad
+    with pytest.raises(RewardError, match="item 'item-7': metric 'held': a metric is a finite number"):
+        checked_metrics(ctx)
+
+
+def test_a_metric_of_another_number_type_is_kept_as_a_float():
+    ctx = context()
+    ctx.metrics["held"] = Fraction(1, 4)
+    assert repr(checked_metrics(ctx)) == "{'held': 0.25}"
 
 
 async def test_a_bad_component_is_named():

@@ -5,7 +5,7 @@ import math
 from environments.policy.base import CompletionRequest
 from environments.policy.openai_wire import ChatReply, WireChoice
 from environments.policy.renderer import Renderer
-from environments.trajectory import Completion, Message
+from environments.trajectory import NOT_SAMPLED, Completion, Message
 
 _CLAMPED = -9999.0
 """What vLLM reports for a token whose logprob it does not know."""
@@ -58,6 +58,6 @@ def _checked_logprobs(choice: WireChoice, tokens: int) -> tuple[float, ...] | No
     if len(logprobs) != tokens:
         raise ValueError(f"the server gave {len(logprobs)} logprobs for {tokens} token_ids")
     for position, logprob in enumerate(logprobs):
-        if not math.isfinite(logprob) or logprob == _CLAMPED:
+        if not math.isfinite(logprob) or logprob == _CLAMPED or logprob >= NOT_SAMPLED:
             raise ValueError(f"the server gave the logprob {logprob} at token {position} of {tokens}")
     return logprobs

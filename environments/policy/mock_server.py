@@ -79,11 +79,6 @@ def mock_app(
     )
 
 
-def serve(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 8000) -> None:
-    """Serve `app` until interrupted."""
-    uvicorn.run(app, host=host, port=port, log_level="warning")
-
-
 @asynccontextmanager
 async def running_mock_server(app: ASGIApp) -> AsyncGenerator[str]:
     """Serve `app` in this event loop on a free port of 127.0.0.1; gives the base URL, with `/v1`."""

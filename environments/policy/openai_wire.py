@@ -1,12 +1,15 @@
 """Reads OpenAI's chat format, requests and replies, into our values, which write it with `to_openai`."""
 
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+"""No vocabulary is larger; a negative id could be `IGNORED` and leave its turn's mask."""
 
 
 class WireFunction(BaseModel):
@@ -114,8 +117,8 @@ class WireChoice(BaseModel):
     message: WireMessage
     finish_reason: str
     logprobs: WireLogprobs | None = None
-    token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
+    token_ids: list[TokenId] | None = None
+    prompt_token_ids: list[TokenId] | None = None
     """Where SGLang puts them."""
 
 
@@ -123,7 +126,7 @@ class ChatReply(BaseModel):
     """What `POST /chat/completions` gives back."""
 
     choices: list[WireChoice] = Field(min_length=1)
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: list[TokenId] | None = None
     """Where vLLM puts them."""
 
 

@@ -35,17 +35,17 @@ async def run_groups(
     pool = asyncio.ensure_future(_pool(iter(keys), run_group, on_done, max_in_flight))
     received: list[int] = []
 
-    def stop(number: int) -> None:
+    def stop(number: int, _: object) -> None:
         received.append(number)
         # Back to the default, so that a second signal kills without a word from us.
         for each in STOP_SIGNALS:
-            loop.remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)
-        pool.cancel()
+        loop.call_soon_threadsafe(pool.cancel)
 
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stop, number)
+        # Not the loop's own handlers: those wait while an environment's code blocks the loop.
+        signal.signal(number, stop)
     try:
         await pool
     except asyncio.CancelledError:
@@ -53,7 +53,6 @@ async def run_groups(
             raise
     finally:
         for number, handler in before.items():
-            loop.remove_signal_handler(number)
             signal.signal(number, handler)
     return 128 + received[0] if received else 0
 

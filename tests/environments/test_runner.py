@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -159,3 +160,37 @@ asyncio.run(run_groups([1], stubborn, on_done, max_in_flight=1))
         assert process.stdout.readline() == "cancelled\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == -signal.SIGINT
+
+
+def test_a_second_signal_ends_a_process_whose_loop_an_environment_blocks():
+    program = """
+import asyncio, time
+from environments.runner import run_groups
+
+async def blocking(key):
+    print("started", flush=True)
+    while True:
+        time.sleep(0.01)
+
+async def on_done(key, result):
+    pass
+
+asyncio.run(run_groups([1], blocking, on_done, max_in_flight=1))
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(signal.SIGTERM)
+        while _handles(process.pid, signal.SIGTERM):
+            os.sched_yield()
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(timeout=30) == -signal.SIGINT
+        finally:
+            process.kill()
+
+
+def _handles(pid, number):
+    """Whether a process still has a handler of its own for a signal."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
+    return bool(caught >> (number - 1) & 1)

@@ -42,6 +42,10 @@ def find_environment(given: str) -> type[AgentEnv]:
 
 
 def _unknown(given: str) -> str:
+    if given in SHIPPED:
+        return (
+            f"{given!r} is an environment and takes no class; give {given!r} alone, or path/to/file.py:Class"
+        )
     close = difflib.get_close_matches(given, SHIPPED, n=1)
     meant = f"; did you mean {close[0]!r}?" if close else ""
     names = ", ".join(sorted(SHIPPED))

@@ -83,6 +83,7 @@ def test_what_is_found_is_an_agent_env(env_file):
         ("gone.py", "no file gone.py"),
         ("gone.py:Class", "no file gone.py"),
         ("", "no environment ''"),
+        ("code_debug:Class", "'code_debug' is an environment and takes no class"),
     ],
 )
 def test_an_unknown_environment_is_told_with_what_exists(given, said):

@@ -223,8 +223,9 @@ def _check(found: Facts, spec: Spec) -> None:
 
 
 def _not_started(spec: Spec, error: EngineError) -> SandboxCreateError | ConfigError:
-    if error.refused:
-        return ConfigError(f"image {spec.image.digest} does not start: {error}; {NEEDS}")
+    if error.refused or error.conflict or error.missing:
+        # The engine does not find the program, or its init does not, and the container ended at once.
+        return ConfigError(f"a container of image {spec.image.digest} does not stay up: {error}; {NEEDS}")
     return SandboxCreateError(f"a container of image {spec.image.digest} does not start: {error}")
 
 

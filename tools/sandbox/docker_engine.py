@@ -196,6 +196,8 @@ def connect() -> Engine:
             "sandbox's session; forward it (`ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST`) "
             "and set DOCKER_HOST=unix:///tmp/docker.sock"
         )
+    # The client keeps idle connections for each URL, and most of ours are used once.
+    api.headers["Connection"] = "close"
     try:
         return Engine(api)
     except EngineError as error:

@@ -91,8 +91,8 @@ class Pool(Generic[T]):
             self._open -= 1
             if self._open:
                 return
-            for future in [future for future in self._coming if future.cancel()]:
-                self._coming.discard(future)
+            for future in list(self._coming):
+                future.cancel()
             # Whoever opens meanwhile may have what is ready.
             self._changed.wait_for(lambda: not self._coming or self._open > 0)
             unused = [] if self._open else list(self._ready)

@@ -27,7 +27,7 @@ class Workshop:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.creators = ThreadPoolExecutor(MOST_CREATES, "turnwise-docker-create")
+        self.creators = _started(MOST_CREATES, "turnwise-docker-create")
         self._ramp = Ramp()
         self._lock = threading.Lock()
         self._images: dict[str, Image] = {}
@@ -125,9 +125,18 @@ async def _undone(making: Awaitable[T], undo: Callable[[T], None]) -> None:
 _opening = threading.Lock()
 
 
+def _started(count: int, name: str) -> ThreadPoolExecutor:
+    """All threads at once: started one by one on first use, they would hold up an event loop each time."""
+    executor = ThreadPoolExecutor(count, name)
+    everyone = threading.Barrier(count)
+    for _ in range(count):
+        executor.submit(everyone.wait)
+    return executor
+
+
 @cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_THREADS, "turnwise-docker")
+    return _started(_THREADS, "turnwise-docker")
 
 
 @cache

@@ -41,6 +41,7 @@ async def starved(target: Target) -> object:
     before, failed, foreign = await _owned(target), 0, list[str]()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(_descriptors())
+    gaps = [os.dup(0) for _ in range(highest + 1 - len(_descriptors()))]
     for room in range(1, 40):
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + room, hard))
         try:
@@ -53,6 +54,8 @@ async def starved(target: Target) -> object:
             foreign.append(traceback.format_exc())
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for gap in gaps:
+        os.close(gap)
     return {"before": before, "after": await _owned(target), "failed": failed, "foreign": foreign}
 
 
@@ -84,8 +87,8 @@ async def idle(target: Target, count: str) -> object:
         for _ in range(int(count)):
             sandbox = await stack.enter_async_context(target.open())
             await sandbox.exec("true")
-        pids = _descendants(os.getpid())
-        used = sum(_pss_bytes(pid) for pid in pids)
+        pids = descendants(os.getpid())
+        used = sum(pss_bytes(pid) for pid in pids)
     return {"processes": len(pids), "each_mb": used / int(count) / (1 << 20)}
 
 
@@ -130,6 +133,20 @@ SCENARIOS: Mapping[str, Callable[..., Awaitable[object]]] = {
 }
 
 
+def descendants(pid: int) -> list[int]:
+    """Every process below one."""
+    own = children(pid)
+    return own + [deeper for child in own for deeper in descendants(child)]
+
+
+def pss_bytes(pid: int) -> int:
+    """The memory of a process, shared pages counted in parts."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
 async def _run(scenario: str, target: str, *arguments: str) -> object:
     return await SCENARIOS[scenario](Target.from_json(target), *arguments)
 
@@ -152,18 +169,6 @@ def _waited_s() -> float:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except OSError:
         return 0.0
-
-
-def _descendants(pid: int) -> list[int]:
-    own = children(pid)
-    return own + [deeper for child in own for deeper in _descendants(child)]
-
-
-def _pss_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) << 10
-    return 0
 
 
 if __name__ == "__main__":

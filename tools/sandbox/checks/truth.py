@@ -45,10 +45,8 @@ async def the_record_says_how_it_isolates(bench: Bench) -> None:
     try:
         async with bench.target.open(options={"image": "turnwise.invalid/none:none"}):
             pass
-    except ConfigError:
-        equal("image of a backend without images", record.image, None)
-    except SandboxError:
-        holds("the image is a digest", ":" in (record.image or ""))
+    except (ConfigError, SandboxError):
+        holds("there is no image, or it is a digest", record.image is None or "sha256:" in record.image)
     else:
         raise MissingError("the backend opens whatever image it is given")
 

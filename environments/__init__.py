@@ -1,10 +1,17 @@
 """Agent environments with per-turn credit: rollouts, turn rewards, advantages, records."""
 
 import importlib.util
+import logging
 from pathlib import Path
 
 
-def _refuse_foreign_tools() -> None:
+def def _is_no_advice(record: logging.LogRecord) -> bool:
+    """Only the tokenizers of transformers are used here: its advice to install PyTorch misleads."""
+    return "PyTorch was not found" not in record.getMessage()
+
+
+_refuse_foreign_tools()
+logging.getLogger("transformers").addFilter(_is_no_advice) -> None:
     """A user's own `tools` next to their environment file would be imported in place of ours."""
     own = Path(__file__).resolve().parent.parent / "tools" / "__init__.py"
     spec = importlib.util.find_spec("tools")
@@ -19,4 +26,10 @@ def _refuse_foreign_tools() -> None:
     )
 
 
+def _is_no_advice(record: logging.LogRecord) -> bool:
+    """Only the tokenizers of transformers are used here: its advice to install PyTorch misleads."""
+    return "PyTorch was not found" not in record.getMessage()
+
+
 _refuse_foreign_tools()
+logging.getLogger("transformers").addFilter(_is_no_advice)

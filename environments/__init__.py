@@ -5,13 +5,7 @@ import logging
 from pathlib import Path
 
 
-def def _is_no_advice(record: logging.LogRecord) -> bool:
-    """Only the tokenizers of transformers are used here: its advice to install PyTorch misleads."""
-    return "PyTorch was not found" not in record.getMessage()
-
-
-_refuse_foreign_tools()
-logging.getLogger("transformers").addFilter(_is_no_advice) -> None:
+def _refuse_foreign_tools() -> None:
     """A user's own `tools` next to their environment file would be imported in place of ours."""
     own = Path(__file__).resolve().parent.parent / "tools" / "__init__.py"
     spec = importlib.util.find_spec("tools")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tools.errors import ConfigError, IsolationError, SandboxCreateError
-from tools.sandbox import docker_owner, machine, rootfs, seccomp
+from tools.sandbox import machine, rootfs, seccomp
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.cgroup import RESERVED_PIDS
 from tools.sandbox.docker_engine import Engine, EngineError, Image
@@ -28,8 +28,8 @@ _TTL_S, _LOOK_S = 24 * 3600, 60
 # supervisor ends as soon as its host does. The time to live is for whatever keeps it from being seen. It
 # starts no process, so a full container cannot end it.
 _KEEP_ALIVE = (
-    f"exec {{quiet}}<> <(:); for ((i = 0; i < {_TTL_S // _LOOK_S}; i++)); do read -rt {_LOOK_S} -u $quiet; "
-    "set -- /proc/[0-9]*; (($# > 2)) || exit 0; done"
+    f"exec {{quiet}}<> <(:); wait $!; for ((i = 0; i < {_TTL_S // _LOOK_S}; i++)); do "
+    f"read -rt {_LOOK_S} -u $quiet; set -- /proc/[0-9]*; (($# > 2)) || exit 0; done"
 )
 _NOT_FOUND_CODES = (126, 127)
 
@@ -53,12 +53,13 @@ class Container:
     facts: Facts
 
 
-def start(engine: Engine, spec: Spec, discard: Callable[[str], None]) -> Container:
+def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[[str], None]) -> Container:
     """Create and start a container and wait until its supervisor answers.
 
     Args:
         engine: where.
         spec: what.
+        labels: say whose it is.
         discard: takes a container that was created and does not work.
 
     Raises:
@@ -70,7 +71,7 @@ def start(engine: Engine, spec: Spec, discard: Callable[[str], None]) -> Contain
     try:
         made = engine.create(
             spec.image.id, ["/bin/bash", "-c", _KEEP_ALIVE], _host(spec.limits, uid), user="0:0",
-            hostname=rootfs.HOST_NAME, working_dir="/", labels=docker_owner.labels(),
+            hostname=rootfs.HOST_NAME, working_dir="/", labels=labels,
         )  # fmt: skip
     except EngineError as error:
         raise SandboxCreateError(f"no container of image {spec.image.digest}: {error}") from error

@@ -198,6 +198,7 @@ def connect() -> Engine:
         )
     # The client keeps idle connections for each URL, and most of ours are used once.
     api.headers["Connection"] = "close"
+    api.close()  # of the idle connections so far; the client stays usable
     try:
         return Engine(api)
     except EngineError as error:

@@ -3,7 +3,6 @@
 import os
 import secrets
 import socket
-import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -15,19 +14,15 @@ LABEL = "turnwise.sandbox"
 """Every container of ours has it."""
 Owner = Literal["alive", "gone", "unknown"]
 
-_RUN, _HOST, _BOOT, _NAMESPACE, _PID, _START, _CREATED = (
+_RUN, _HOST, _BOOT, _NAMESPACE, _PID, _START = (
     f"turnwise.{name}"
-    for name in ("run", "host", "boot_id", "pid_namespace", "pid", "start_time", "created")
+    for name in ("run", "host", "boot_id", "pid_namespace", "pid", "start_time")
 )  # fmt: skip
 
 
 def labels() -> dict[str, str]:
-    """The labels of a container that this process makes now."""
-    namespace, pid, start = processes.identity(os.getpid()).split("-")
-    return {
-        LABEL: "1", _RUN: _run(os.getpid()), _HOST: socket.gethostname(), _BOOT: _boot_id(),
-        _NAMESPACE: namespace, _PID: pid, _START: start, _CREATED: str(int(time.time())),
-    }  # fmt: skip
+    """The labels of containers that this process makes."""
+    return dict(_labels(os.getpid()))
 
 
 def owner(of: Mapping[str, str]) -> Owner:
@@ -47,8 +42,12 @@ def described(of: Mapping[str, str]) -> tuple[str, str, int | None]:
 
 
 @cache
-def _run(_pid: int) -> str:
-    return secrets.token_hex(6)
+def _labels(this_process: int) -> dict[str, str]:
+    namespace, pid, start = processes.identity(this_process).split("-")
+    return {
+        LABEL: "1", _RUN: secrets.token_hex(6), _HOST: socket.gethostname(), _BOOT: _boot_id(),
+        _NAMESPACE: namespace, _PID: pid, _START: start,
+    }  # fmt: skip
 
 
 def _boot_id() -> str:

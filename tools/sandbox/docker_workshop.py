@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import TypeVar
 
-from tools.sandbox import docker_container, docker_engine, docker_image, docker_orphans
+from tools.sandbox import docker_container, docker_engine, docker_image, docker_orphans, docker_owner
 from tools.sandbox.docker_container import Container, Spec
 from tools.sandbox.docker_engine import Engine, EngineError, Image
 from tools.sandbox.docker_image import Progress
@@ -27,6 +27,7 @@ class Workshop:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._labels = docker_owner.labels()
         self.creators = _started(MOST_CREATES, "turnwise-docker-create")
         self._ramp = Ramp()
         self._lock = threading.Lock()
@@ -61,7 +62,7 @@ class Workshop:
     def make(self, spec: Spec) -> Container:
         """A new container; blocks."""
         with self._ramp.slot():
-            return docker_container.start(self.engine, spec, self.discard)
+            return docker_container.start(self.engine, spec, self._labels, self.discard)
 
     def drop(self, container: Container | None) -> None:
         """End a container; blocks."""

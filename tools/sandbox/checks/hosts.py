@@ -16,6 +16,8 @@ from tools.sandbox.checks.bench import Target
 from tools.sandbox.inventory import list_sandboxes, reap_sandboxes
 from tools.sandbox.processes import children
 
+_ENOUGH = 5
+"""Openings that work, after which all with more descriptors would."""
 _BEAT_S = 0.002
 
 
@@ -41,12 +43,14 @@ async def starved(target: Target) -> object:
     before, failed, foreign = await _owned(target), 0, list[str]()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(_descriptors())
-    gaps = [os.dup(0) for _ in range(highest + 1 - len(_descriptors()))]
-    for room in range(1, 40):
+    gaps = _fill(highest)
+    worked = 0
+    for room in range(40):
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + room, hard))
         try:
             async with target.open() as sandbox:
                 await sandbox.exec("true")
+            worked += 1
         except TurnwiseError:
             failed += 1
         except OSError:
@@ -54,6 +58,8 @@ async def starved(target: Target) -> object:
             foreign.append(traceback.format_exc())
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if worked == _ENOUGH:
+            break
     for gap in gaps:
         os.close(gap)
     return {"before": before, "after": await _owned(target), "failed": failed, "foreign": foreign}
@@ -154,9 +160,18 @@ async def _run(scenario: str, target: str, *arguments: str) -> object:
 async def _owned(target: Target) -> dict[str, int]:
     return {
         "descriptors": len(_descriptors()),
-        "processes": len(children(os.getpid())),
+        "processes": len(descendants(os.getpid())),
         "sandboxes": sum(entry.owner == os.getpid() for entry in await list_sandboxes(target.backend)),
     }
+
+
+def _fill(below: int) -> list[int]:
+    """Take every free descriptor below a number."""
+    taken = [os.dup(0)]
+    while taken[-1] < below:
+        taken.append(os.dup(0))
+    os.close(taken.pop())
+    return taken
 
 
 def _descriptors() -> list[int]:

@@ -43,6 +43,7 @@ from environments.runner import run_groups
 from environments.serve_loop import Rollouts
 from environments.serving import serve
 from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
+from tools.errors import DatasetError
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox
 from tools.toolsets import select_toolsets
@@ -126,7 +127,7 @@ class AtroposEnv(BaseEnv):
 
     async def setup(self) -> None:
         """Load the items, and check what every rollout needs."""
-        self.items = await self.load_items()
+        self.items = self._first(await self.load_items())
         self.item_ids = item_ids(self.items)
         self._identities = dict(zip(map(id, self.items), self.item_ids, strict=True))
         await self.preflight()
@@ -202,7 +203,7 @@ class AtroposEnv(BaseEnv):
         """
         started = time()
         await self.preflight()
-        items = await self.load_eval_items()
+        items = self._first(await self.load_eval_items())
         progress = Progress(self.console, total=len(items))
         self.watch_rollout = progress.rollout
         results: dict[str, ItemResult] = {}
@@ -276,6 +277,12 @@ class AtroposEnv(BaseEnv):
     def _groups_in_flight(self, rollouts: int) -> int:
         # One more than fits, so that the slots of a straggling group are used by the next.
         return self.config.max_concurrent_rollouts // rollouts + 1
+
+    def _first(self, items: Sequence[Item]) -> Sequence[Item]:
+        """The items that `max_items` leaves, whoever loaded them."""
+        if not items:
+            raise DatasetError(f"environment {self.name!r} has no items")
+        return items[: self.config.max_items]
 
     def next_epoch(self, item: Item) -> tuple[str, int]:
         """The item's id and how often it was given out; an item from elsewhere is named by its content."""

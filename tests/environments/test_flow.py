@@ -16,7 +16,7 @@ from environments.policy.scripted import Choice, call, say
 from environments.recorder import Recorder, read_groups
 from environments.trajectory import StopReason
 from environments.turn_level_reward import TurnLevelRewardMixin
-from tools.errors import ConfigError, RecordError
+from tools.errors import ConfigError, DatasetError, RecordError
 from tools.sandbox import processes
 from tools.terminal import terminal
 
@@ -294,6 +294,23 @@ async def test_process_writes_one_group_per_item_and_exits_zero(tmp_path):
     assert await processing(tmp_path).process_manager() == 0
     groups = list(read_groups(tmp_path / "out.jsonl"))
     assert {credited.group.item_id for credited in groups} == {"hello", "world"}
+
+
+@pytest.mark.parametrize("command", ["process_manager", "evaluate"])
+async def test_an_environment_that_loads_no_items_is_refused(tmp_path, command):
+    class Empty(WriteFile):
+        async def load_items(self):
+            return []
+
+    env = made(Empty, data_path_to_save_groups=str(tmp_path / "r.jsonl"))
+    with pytest.raises(DatasetError, match="'write_file' has no items"):
+        await getattr(env, command)()
+
+
+async def test_max_items_holds_for_items_that_the_environment_loads():
+    env = made(max_items=1)
+    await env.setup()
+    assert list(env.item_ids) == ["hello"]
 
 
 async def test_what_is_read_back_equals_what_a_rollout_gave(tmp_path):

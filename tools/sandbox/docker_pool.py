@@ -47,8 +47,8 @@ class Ramp:
 class Pool(Generic[T]):
     """Ready ones of one kind. Its methods are called in threads.
 
-    One is kept ready for each that is open, from the second on and up to a few: a single sandbox costs
-    nothing extra, and when the last one closes the stock is emptied.
+    One is kept ready for every two that are open, up to a few: a single sandbox costs nothing extra, and
+    when the last one closes the stock is emptied.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Pool(Generic[T]):
 
     def _stock(self) -> None:
         with self._changed:
-            wanted = min(self._open, self._most) if self._open > 1 else 0
+            wanted = min(self._open // 2, self._most)
             for _ in range(wanted - len(self._ready) - len(self._coming)):
                 future = self._creators.submit(self._add)
                 self._coming.add(future)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -14,20 +13,20 @@ from tools.errors import SandboxCreateError
 from tools.sandbox import cgroup, machine, rootfs, seccomp, tiers
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.inside import frames
-from tools.sandbox.processes import children, identity
+from tools.sandbox.nursery import GUARD_FD, OOM_FD, nursery
+from tools.sandbox.processes import identity
+from tools.sandbox.program import Process, Program
 from tools.sandbox.tiers import Tier
 
 _START_S = 30.0
 _STOP_S = 2.0
-_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
-"""All that the supervisor inherits: whatever process 1 has, the agent's side could come to see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """A running supervisor."""
 
-    process: subprocess.Popen[bytes]
+    process: Process
     channel: socket.socket
     workdir: str
     enforced: frozenset[str]
@@ -71,29 +70,30 @@ def _start(tier: Tier, limits: SandboxLimits, undo: ExitStack) -> Session:
     root = rootfs.steps(disk_bytes=limits.disk_mb << 20, uid=who.uid, gid=who.gid, extra=extra)
     ours, theirs = socket.socketpair()
     undo.callback(ours.close)
-    log = machine.memory_file(b"")
     with ExitStack() as passed:
         passed.callback(theirs.close)
-        passed.callback(os.close, log)
-        fds = [theirs.fileno(), machine.supervisor_code(tiers.needs_confinement(tier, who))]
+        fds: list[int] = []
 
         def inherit(fd: int) -> int:
             passed.callback(os.close, fd)
             fds.append(fd)
             return fd
 
-        settings["guard_fd"] = str(inherit(os.pidfd_open(os.getpid())))
-        settings["oom_fd"] = str(inherit(os.open(group.oom_file, os.O_RDONLY))) if group.oom_file else "-1"
-        command = tiers.command(tier, who, group, root, lambda data: inherit(machine.memory_file(data)))
-        process = subprocess.Popen(
-            [*command, str(fds[1]), str(fds[0])], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=log, env=_ENVIRONMENT, cwd="/", pass_fds=fds, start_new_session=True,
-        )  # fmt: skip
+        guard = inherit(os.pidfd_open(os.getpid()))
+        oom = inherit(os.open(group.oom_file, os.O_RDONLY)) if group.oom_file else -1
+        if tier == "B":
+            process: Process = nursery().bear(ours, theirs, tiers.birth(who, group), fds)
+            # There they have numbers of their own.
+            guard, oom = GUARD_FD, OOM_FD if group.oom_file else -1
+        else:
+            code = machine.supervisor_code(("prctl", "confine") if tiers.needs_confinement(tier, who) else ())
+            command = tiers.command(tier, who, group, root, lambda data: inherit(machine.memory_file(data)))
+            control = theirs.fileno()
+            process = Program([*command, str(code), str(control)], [*fds, code, control])
         undo.callback(_end, process)
         theirs.close()
-        if not _greet(ours, _config(tier, settings, root)):
-            process.wait(_STOP_S)
-            raise OSError(_last_words(log) or f"exit status {process.returncode}")
+        settings |= {"guard_fd": str(guard), "oom_fd": str(oom)}
+        _greet(ours, process, _config(tier, settings, root))
     return Session(
         process=process,
         channel=ours,
@@ -131,24 +131,25 @@ def _block(pairs: dict[str, str]) -> bytes:
     return b"\0".join(os.fsencode(f"{name}={value}") for name, value in pairs.items())
 
 
-def _greet(channel: socket.socket, config: bytes) -> bool:
+def _greet(channel: socket.socket, process: Process, config: bytes) -> None:
     channel.settimeout(_START_S)
     expected = frames.pack(frames.READY)
     try:
         channel.sendall(config)
-        return channel.recv(len(expected), socket.MSG_WAITALL) == expected
+        said = channel.recv(len(expected), socket.MSG_WAITALL)
+        if said == expected:
+            return
+        said += channel.recv(2000)
     except ConnectionError:
-        return False
+        said = b""
+    process.ends(within_s=_STOP_S)
+    raise OSError(process.last_words() or said.decode("utf-8", "replace") or "it ended without a word")
 
 
-def _last_words(log: int) -> str:
-    return os.pread(log, 2000, 0).decode("utf-8", "replace").strip()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Process) -> None:
     try:
-        process.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        for pid in [*children(process.pid), process.pid]:
-            os.kill(pid, signal.SIGKILL)
-        process.wait(_STOP_S)
+        if not process.ends(within_s=_STOP_S):
+            process.kill()
+            process.ends(within_s=_STOP_S)
+    finally:
+        process.close()

@@ -9,6 +9,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
+ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+"""All that a supervisor inherits: whatever process 1 has, the agent's side could come to see."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UID_BASE, UID_COUNT = 0x70000000, 0x0FFF0000
 """Host users that no distribution and no container manager hands out."""
@@ -99,12 +101,15 @@ def search_path() -> str:
 
 
 @cache
-def supervisor_code(confine: bool) -> int:
+def supervisor_code(extra: tuple[str, ...]) -> int:
     """A descriptor of the compiled supervisor, shared by all sandboxes of this process.
 
     Compiling costs more than starting; it is done once, by the interpreter that runs the result.
+
+    Args:
+        extra: modules besides the supervisor's own; the last of all is the one that is entered.
     """
-    modules = (*_MODULES, "prctl", "confine") if confine else _MODULES
+    modules = (*_MODULES, *extra)
     sources = [(f"tools.sandbox.inside.{name}", (_INSIDE / f"{name}.py").read_text()) for name in modules]
     made = subprocess.run(
         [interpreter(), "-I", "-S", "-c", _COMPILE],

@@ -69,7 +69,8 @@ def check(tier: Tier, limits: SandboxLimits) -> None:
 @cache
 def _best_tier() -> Tier:
     reasons: list[str] = []
-    tiers: tuple[Tier, ...] = ("A", "B")
+    # Both protect from the same; B starts in a third of the time and takes half the memory.
+    tiers: tuple[Tier, ...] = ("B", "A")
     for tier in tiers:
         try:
             check(tier, SandboxLimits())

@@ -1,6 +1,7 @@
 """What a sandbox can see: a curated read-only system, an empty workspace and a few made-up files in /etc."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -44,21 +45,7 @@ class Step:
 
 def steps(*, disk_bytes: int, uid: int, gid: int, extra: tuple[str, ...] = ()) -> list[Step]:
     """The root of one sandbox, in order; `extra` directories are shown read-only where they are."""
-    made = [Step(kind="bind", path="/usr", source="/usr")]
-    for name in _SYSTEM_DIRS:
-        path = Path(name)
-        if path.is_symlink():
-            made.append(Step(kind="link", path=name, source=str(path.readlink())))
-        elif path.is_dir():
-            made.append(Step(kind="bind", path=name, source=name))
-    # Bubblewrap closes parents that it makes on its own to others.
-    made += [Step(kind="dir", path=path) for path in ("/etc", "/var")]
-    for name in _ETC:
-        path = Path("/etc") / name
-        if path.is_symlink() and not path.readlink().is_relative_to("/etc"):
-            made.append(Step(kind="link", path=str(path), source=str(path.readlink())))
-        elif path.exists():
-            made.append(Step(kind="bind", path=str(path), source=str(path.resolve())))
+    made = list(_system_steps())
     made += [Step(kind="file", path=path, data=data) for path, data in _made_up(uid, gid).items()]
     made += [
         Step(kind="proc", path="/proc"),
@@ -90,6 +77,27 @@ def check_files_fit(limits: SandboxLimits) -> None:
             f"a sandbox of {limits.memory_mb} MB memory cannot hold a workspace of {limits.disk_mb} MB, "
             f"which with /tmp and /dev/shm takes up to {files_mb} MB of it; raise memory_mb or lower disk_mb"
         )
+
+
+@cache
+def _system_steps() -> tuple[Step, ...]:
+    """What this machine lends, looked up once."""
+    made = [Step(kind="bind", path="/usr", source="/usr")]
+    for name in _SYSTEM_DIRS:
+        path = Path(name)
+        if path.is_symlink():
+            made.append(Step(kind="link", path=name, source=str(path.readlink())))
+        elif path.is_dir():
+            made.append(Step(kind="bind", path=name, source=name))
+    # Bubblewrap closes parents that it makes on its own to others.
+    made += [Step(kind="dir", path=path) for path in ("/etc", "/var")]
+    for name in _ETC:
+        path = Path("/etc") / name
+        if path.is_symlink() and not path.readlink().is_relative_to("/etc"):
+            made.append(Step(kind="link", path=str(path), source=str(path.readlink())))
+        elif path.exists():
+            made.append(Step(kind="bind", path=str(path), source=str(path.resolve())))
+    return tuple(made)
 
 
 def part(disk_bytes: int, share: int) -> int:

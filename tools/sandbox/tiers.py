@@ -1,6 +1,7 @@
 """The isolation tiers: the command that builds each one, its settings and the limits that hold in it.
 
-A: bubblewrap. B: util-linux `unshare`, the root built by the supervisor. D: no isolation, only on request.
+A: bubblewrap. B: forked from a warm process into namespaces of its own, the root built by the supervisor.
+D: no isolation, only on request.
 As root the agent gets a host user of its own per sandbox and whole-sandbox bounds by control groups. Without
 root it is the caller's user in a user namespace; where no control group can be written, memory is bounded for
 each process (`memory_mb_per_process`, RLIMIT_AS) because nothing can bound the sum.
@@ -14,6 +15,7 @@ from typing import Literal
 from tools.sandbox import machine, rootfs, seccomp
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.cgroup import Group
+from tools.sandbox.inside import frames
 
 Tier = Literal["A", "B", "D"]
 
@@ -23,7 +25,6 @@ _NPROC_PER_NAMESPACE = (5, 14)
 """Since this kernel RLIMIT_NPROC counts in the user namespace, not over all processes of the host user."""
 _CAPABILITIES = ("CAP_CHOWN", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SYS_RESOURCE")
 """What the supervisor keeps when root starts it, to become the agent's user and to bound and kill it."""
-_NAMESPACES = ("--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child")
 # Joins the groups as itself, so that nothing it starts is ever outside them.
 _JOIN = (
     'echo -900 2>/dev/null >/proc/self/oom_score_adj; n=$1; shift; while [ "$n" -gt 0 ]; '
@@ -94,10 +95,13 @@ def command(
     supervisor = [machine.interpreter(), "-I", "-S", "-c", machine.BOOTSTRAP]
     if tier == "A":
         return [*join, *_bwrap(who, root, inherit), "--", *supervisor]
-    if tier == "B":
-        user = [] if who.root else ["--user", "--map-current-user", "--keep-caps"]
-        return [*join, "unshare", *user, *_NAMESPACES, "--", *supervisor]
     return [*join, *supervisor]
+
+
+def birth(who: Agent, group: Group) -> bytes:
+    """What the nursery has to know to bear the supervisor of a sandbox of tier B."""
+    maps = (b"", b"") if who.root else (b"%d %d 1" % (who.uid, who.uid), b"%d %d 1" % (who.gid, who.gid))
+    return frames.pack(frames.BORN, *maps, *map(os.fsencode, group.procs_files))[frames.HEADER_BYTES :]
 
 
 def needs_confinement(tier: Tier, who: Agent) -> bool:

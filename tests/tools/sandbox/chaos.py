@@ -10,8 +10,8 @@ from pathlib import Path
 from tools.errors import SandboxError
 from tools.sandbox.check import Target
 from tools.sandbox.checks.bench import first_process_of, host_pids, marker, sleeper, until
+from tools.sandbox.checks.hosts import descendants
 from tools.sandbox.inventory import list_sandboxes
-from tools.sandbox.processes import children
 
 ENDS = ("leave", "cancel the opening", "cancel a command", "kill process 1", "raise")
 
@@ -47,7 +47,7 @@ async def leftovers(target: Target) -> Leftovers:
     """What this process has now."""
     owned = [entry for entry in await list_sandboxes(target.backend) if entry.owner == os.getpid()]
     return Leftovers(
-        processes=len(children(os.getpid())),
+        processes=len(descendants(os.getpid())),
         sandboxes=len(owned),
         directories=len(list(Path("/tmp").glob(f"turnwise.*-{os.getpid()}-*"))),
         descriptors=len(list(Path("/proc/self/fd").iterdir())),

@@ -14,4 +14,6 @@ async def test_lifecycles_that_end_at_random_leave_nothing(tier):
     ended = await lifecycles(target, 75, seed=1)
     assert set(ended) == set(ENDS)
     assert await leftovers(target) == before
-    assert (before.processes, before.sandboxes, before.directories) == (0, 0, 0)
+    # The process that sandboxes of tier B are forked from stays.
+    assert before.processes <= 1
+    assert (before.sandboxes, before.directories) == (0, 0)

@@ -12,7 +12,9 @@ import pytest
 from tests.tools.sandbox.conftest import SMALL
 from tools.errors import ConfigError, IsolationError, SandboxCreateError, SandboxUnavailable
 from tools.sandbox import SandboxLimits, cgroup, launch, open_sandbox, probe, processes
+from tools.sandbox.checks import bench, hosts
 from tools.sandbox.local import open_local
+from tools.sandbox.nursery import nursery
 
 LIMITS = {"disk_mb", "file_mb", "memory_mb", "network", "output_mb", "pids"}
 
@@ -23,7 +25,7 @@ def groups():
 
 
 def descendants():
-    return set(processes.children(os.getpid()))
+    return set(hosts.descendants(os.getpid())) - {nursery().pid}
 
 
 @pytest.fixture
@@ -133,11 +135,10 @@ async def test_closing_ends_a_running_command(tier):
 
 async def test_a_dead_supervisor_makes_the_sandbox_unavailable(tier):
     async with open_local(SMALL, tier=tier) as sandbox:
-        (outer,) = descendants()
+        first = bench.first_process_of(await bench.sleeper(sandbox, bench.marker()))
         running = asyncio.create_task(sandbox.exec("echo started; sleep 1000", timeout_s=100))
         await asyncio.sleep(0)
-        for pid in processes.children(outer) or [outer]:
-            os.kill(pid, signal.SIGKILL)
+        os.kill(first, signal.SIGKILL)
         with pytest.raises(SandboxUnavailable):
             await running
         with pytest.raises(SandboxUnavailable):
@@ -161,11 +162,13 @@ async def test_cancelled_openings_leave_nothing(tier):
 
 
 async def test_a_sandbox_that_cannot_start_leaves_nothing(tier, monkeypatch):
+    before = hosts.descendants(os.getpid())
     monkeypatch.setattr(launch.machine, "BOOTSTRAP", "raise SystemExit('broken on purpose')")
+    monkeypatch.setattr("tools.sandbox.nursery._current", [])
     with pytest.raises(SandboxCreateError, match="broken on purpose"):
         async with open_local(SMALL, tier=tier):
             pass
-    assert (groups(), descendants()) == (set(), set())
+    assert (groups(), hosts.descendants(os.getpid())) == (set(), before)
 
 
 async def test_many_sandboxes_at_once_are_apart(tier):
@@ -181,7 +184,9 @@ async def test_many_sandboxes_at_once_are_apart(tier):
 
 HOST = """
 import asyncio, os, signal, sys
+from tools.sandbox.checks import bench, hosts
 from tools.sandbox.local import open_local
+from tools.sandbox.nursery import nursery
 from tools.sandbox.base import SandboxLimits
 async def main():
     async with open_local(SandboxLimits(memory_mb=192, disk_mb=48), tier=sys.argv[1]) as sandbox:

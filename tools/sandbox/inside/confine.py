@@ -25,6 +25,7 @@ _KEPT_CAPABILITIES = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 24
 """CHOWN, KILL, SETGID, SETUID and SYS_RESOURCE."""
 _LAST_CAPABILITY = 63
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 2, 4, 8, 32, 4096, 16384
+_MS_PRIVATE = 1 << 18
 _MS_RELATIME, _ST_RELATIME = 1 << 21, 4096
 _SAME_FLAGS = 2 | 4 | 8 | 1024 | 2048
 """nosuid, nodev, noexec, noatime, nodiratime: the same bits for statvfs and for mount."""
@@ -53,6 +54,11 @@ def enter(control: int) -> None:
         # The agent has the same user.
         hide_process()
     supervisor.serve(control, config)
+
+
+def own_mounts() -> None:
+    """Keep mounts of this namespace from the host, and the host's later ones from here."""
+    _mount("none", "/", "", _MS_REC | _MS_PRIVATE, "")
 
 
 def _build_root(steps: list[list[str]]) -> None:

@@ -7,6 +7,8 @@ FOUND = b"F"
 """What is true in a container, told before it is ready; see `contain.facts`."""
 DONE = b"D"
 """Answer: exit code, stdout total, stderr total, flags, microseconds, stdout, stderr."""
+BORN = b"B"
+"""From the nursery, with a descriptor of the supervisor's process."""
 REFUSED = b"E"
 """Answer: an errno; the command never started."""
 

@@ -21,5 +21,10 @@ def as_at_birth() -> None:
     _signal.set_wakeup_fd(-1)  # pyright: ignore[reportUnknownMemberType]  # no stub
 
 
+def forget_children() -> None:
+    """Let the kernel reap children that end."""
+    _signal.signal(SIGCHLD, _signal.SIG_IGN)  # pyright: ignore[reportUnknownMemberType]  # no stub
+
+
 def _ignore(_number: int, _frame: object) -> None:
     """A handler of Python's is needed for the byte to be written."""

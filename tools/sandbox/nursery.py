@@ -1,0 +1,105 @@
+"""The warm process sandboxes are forked from: one per process of ours, started with its first sandbox."""
+
+import os
+import select
+import signal
+import socket
+import threading
+from collections.abc import Sequence
+
+from tools.sandbox import machine
+from tools.sandbox.inside import frames
+from tools.sandbox.program import Program
+
+_MODULES = ("prctl", "confine", "nursery")
+GUARD_FD, OOM_FD = 4, 5
+"""Numbers that the descriptors of a request have in the supervisor; its channel is 3."""
+_BIRTH_S = 30.0
+_END_S = 2.0
+
+
+class Newborn:
+    """A supervisor that was forked for us; it is no child of ours."""
+
+    def __init__(self, pidfd: int) -> None:
+        self._pidfd = pidfd
+
+    def ends(self, *, within_s: float) -> bool:
+        """Wait for its end."""
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(within_s * 1000))
+
+    def kill(self) -> None:
+        """End it; everything in its PID namespace ends with it."""
+        try:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def last_words(self) -> str:
+        """Nothing: it tells its troubles over its channel."""
+        return ""
+
+    def close(self) -> None:
+        """Give back the descriptor."""
+        os.close(self._pidfd)
+
+
+class Nursery:
+    """A process that forks supervisors; it ends when we do."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            code, fd = machine.supervisor_code(_MODULES), theirs.fileno()
+            command = [machine.interpreter(), "-I", "-S", "-c", machine.BOOTSTRAP, str(code), str(fd)]
+            self._program = Program(command, [code, fd])
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._program.pid
+
+    @property
+    def usable(self) -> bool:
+        """Whether it lives and is ours; after a fork of this process it is the parent's."""
+        return self._owner == os.getpid() and not self._program.ends(within_s=0)
+
+    def bear(self, ours: socket.socket, theirs: socket.socket, request: bytes, fds: Sequence[int]) -> Newborn:
+        """Have a supervisor forked that talks to `ours` over `theirs`, which is closed here.
+
+        Raises:
+            OSError: it was not born; the message says why.
+        """
+        ours.settimeout(_BIRTH_S)
+        try:
+            with theirs:
+                socket.send_fds(self._requests, [request], [theirs.fileno(), *fds])
+            said, passed, _, _ = socket.recv_fds(ours, 2000, 1)
+        except ConnectionError:
+            said, passed = b"", []
+        if said[:1] == frames.BORN and passed:
+            return Newborn(passed[0])
+        if not said:
+            self._program.ends(within_s=_END_S)
+        raise OSError(
+            said.decode("utf-8", "replace") or f"no process to fork from: {self._program.last_words()}"
+        )
+
+
+_lock = threading.Lock()
+_current: list[Nursery] = []
+
+
+def nursery() -> Nursery:
+    """The nursery of this process, started when there is none that lives.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    with _lock:
+        if not _current or not _current[0].usable:
+            _current[:] = [Nursery()]
+        return _current[0]

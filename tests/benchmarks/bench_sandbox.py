@@ -1,0 +1,175 @@
+"""What a sandbox costs, beside a plain persistent shell in the same run.
+
+    python -m tests.benchmarks.bench_sandbox [--backend local] [--tier A] [--image NAME] [--idle 1000]
+
+Budgets: a shell command at most 1.2 times a plain one (docker 2 times); start to first result at most 10 ms
+alone and 300 ms for 64 at once; 60 ms from docker's warm pool; 1,000 idle local sandboxes in 1.2 GB; the
+event loop stands still for at most 50 ms while 64 start; 1,000 lifecycles under random cancellations and kills
+leave nothing.
+"""
+
+import argparse
+import asyncio
+import math
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from tests.tools.sandbox.chaos import leftovers, lifecycles
+from tools.sandbox.check import Target
+from tools.sandbox.checks import hosts
+
+CROWD = 64
+
+
+async def main() -> None:
+    """Run everything and print a line for each budget."""
+    options = arguments()
+    given = (("tier", options.tier), ("image", options.image))
+    target = Target(backend=options.backend, options={key: value for key, value in given if value})
+    print(f"load before     {os.getloadavg()[0]:.2f}")
+    async with target.open() as sandbox:
+        print(f"sandbox         {sandbox.record.backend} {sandbox.record.tier}, {os.cpu_count()} cores")
+    await commands(target, options.commands)
+    await starts(target, options.starts)
+    await crowd(target)
+    found = await hosts.stall(target, str(CROWD))
+    print(f"loop stall      {found['stall_ms']:.1f} ms at most while {CROWD} start")
+    if options.idle:
+        await idle(target, options.idle)
+    if options.lifecycles:
+        await chaos(target, options.lifecycles)
+
+
+def arguments() -> argparse.Namespace:
+    """What to measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--backend", default="local")
+    parser.add_argument("--tier", help="local: A or B")
+    parser.add_argument("--image", help="docker: the image")
+    parser.add_argument("--commands", type=int, default=300)
+    parser.add_argument("--starts", type=int, default=30)
+    parser.add_argument("--idle", type=int, default=1000)
+    parser.add_argument("--lifecycles", type=int, default=1000)
+    return parser.parse_args()
+
+
+async def commands(target: Target, count: int) -> None:
+    """One command in the persistent shell, in a plain persistent shell, and on its own."""
+    plain = await asyncio.create_subprocess_exec(
+        "bash", "--noprofile", "--norc", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert plain.stdin is not None
+    assert plain.stdout is not None
+
+    async def in_plain() -> None:
+        plain.stdin.write(b"{ /bin/true\n} </dev/null; echo $?\n")
+        assert await plain.stdout.readline() == b"0\n"
+
+    async with target.open() as sandbox:
+        # Taken in turns, so that a busy machine is busy for all of them.
+        calls: list[Callable[[], Awaitable[object]]] = [
+            in_plain, lambda: sandbox.shell("/bin/true"), lambda: sandbox.exec(["/bin/true"])
+        ]  # fmt: skip
+        spent: list[list[float]] = [[], [], []]
+        for _ in range(count):
+            for call, times in zip(calls, spent, strict=True):
+                times.append(await timed(call))
+    plain.stdin.close()
+    await plain.wait()
+    base = quantile(spent[0], 0.5)
+    for name, times in zip(("plain shell", "shell", "exec"), spent, strict=True):
+        print(f"{name:<16}{show(times)}, {quantile(times, 0.5) / base:.2f} times the plain shell")
+
+
+async def starts(target: Target, count: int) -> None:
+    """From the wish for a sandbox to the first result, one at a time."""
+    times, closing = [], []
+    for _ in range(count):
+        async with AsyncExitStack() as stack:
+            started = time.perf_counter()
+            sandbox = await stack.enter_async_context(target.open())
+            await sandbox.exec(["/bin/true"])
+            times.append(time.perf_counter() - started)
+            started = time.perf_counter()
+        closing.append(time.perf_counter() - started)
+    print(f"start, alone    {show(times)} to the first result")
+    print(f"close           {show(closing)}")
+
+
+async def crowd(target: Target) -> None:
+    """The same for many at once."""
+    walls = []
+    for _ in range(3):
+        async with AsyncExitStack() as stack:
+            started = time.perf_counter()
+
+            async def one(stack: AsyncExitStack = stack) -> None:
+                sandbox = await stack.enter_async_context(target.open())
+                await sandbox.exec(["/bin/true"])
+
+            await asyncio.gather(*(one() for _ in range(CROWD)))
+            walls.append(time.perf_counter() - started)
+    print(
+        f"start, {CROWD}       {min(walls) * 1000:.0f} ms best of 3, {max(walls) * 1000:.0f} ms worst, "
+        "until all have a result"
+    )
+
+
+async def idle(target: Target, count: int) -> None:
+    """Memory of many sandboxes that do nothing: their processes, and everything that the machine has less."""
+    before, started = available_mb(), time.perf_counter()
+    async with AsyncExitStack() as stack:
+        for start in range(0, count, CROWD):
+            batch = range(start, min(start + CROWD, count))
+            await asyncio.gather(*(stack.enter_async_context(target.open()) for _ in batch))
+        opened = time.perf_counter() - started
+        await asyncio.sleep(1)
+        pss = sum(hosts.pss_bytes(pid) for pid in hosts.descendants(os.getpid())) / (1 << 20)
+        print(
+            f"{count} idle       {pss:.0f} MB of processes, {before - available_mb():.0f} MB in all, "
+            f"open after {opened:.1f} s"
+        )
+
+
+async def chaos(target: Target, count: int) -> None:
+    """Lifecycles under random cancellations and kills."""
+    await lifecycles(target, 8, seed=0)
+    before, started = await leftovers(target), time.perf_counter()
+    ended = await lifecycles(target, count, seed=7)
+    after = await leftovers(target)
+    print(f"{count} lifecycles {ended} in {time.perf_counter() - started:.0f} s")
+    print(f"left            {'nothing' if after == before else f'before {before}, after {after}'}")
+
+
+async def timed(call: Callable[[], Awaitable[object]]) -> float:
+    """Seconds of one call."""
+    started = time.perf_counter()
+    await call()
+    return time.perf_counter() - started
+
+
+def quantile(values: list[float], share: float) -> float:
+    """The value below which this share of them lies."""
+    return sorted(values)[min(len(values) - 1, math.floor(share * len(values)))]
+
+
+def show(values: list[float]) -> str:
+    """Best, median and 95 % of times in ms."""
+    best, middle, high = (1000 * quantile(values, share) for share in (0.0, 0.5, 0.95))
+    return f"best {best:.2f} ms, p50 {middle:.2f} ms, p95 {high:.2f} ms"
+
+
+def available_mb() -> float:
+    """Memory that the machine could still give."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) / 1024
+    sys.exit("no MemAvailable in /proc/meminfo")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -5,7 +5,7 @@ import hashlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +16,7 @@ from atroposlib.envs.base import APIServerConfig, BaseEnv
 from rich.console import Console
 
 from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig, ServerConfig
-from environments.credit import resolve
+from environments.credit import recorded_params
 from environments.evaluation import (
     ItemResult,
     evaluate_results,
@@ -38,10 +38,11 @@ from environments.process import (
     refuse_other_run,
 )
 from environments.progress import Progress
-from environments.recorder import Recorder
+from environments.recorder import Recorder, origin
 from environments.runner import run_groups
 from environments.serve_loop import Rollouts
 from environments.serving import serve
+from environments.tracking import Track, tracked, untracked
 from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
 from tools.errors import DatasetError
 from tools.registry import Toolset
@@ -91,7 +92,9 @@ class AtroposEnv(BaseEnv):
             shown["tokenizer_name"] = str(EMBEDDED_TOKENIZER_DIR)
         super().__init__(config.model_copy(update=shown), server_configs, slurm=slurm, testing=testing)
         self.config = config
-        resolve(self.estimator, preset=config.estimator_preset, **config.estimator_params())
+        self.credit_params = recorded_params(
+            self.estimator, preset=config.estimator_preset, params=config.estimator_params()
+        )
         self.score_aggregation = config.score_aggregation
         self.console = Console()
         self.toolset = select_toolsets(self.tools, config.enabled_toolsets, config.disabled_toolsets)
@@ -99,6 +102,7 @@ class AtroposEnv(BaseEnv):
         self.chat_policies = tuple(self._chat_policy(server) for server in server_configs if server.base_url)
         self.rollout_slots = asyncio.Semaphore(config.max_concurrent_rollouts)
         self.watch_rollout: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.track: Track = untracked
         self.items: Sequence[Item] = ()
         self.item_ids: Sequence[str] = ()
         self._identities: dict[int, str] = {}
@@ -163,12 +167,14 @@ class AtroposEnv(BaseEnv):
         await self.setup()
         tasks = plan(self.items, self.item_ids, self.config.total_steps)
         path = Path(self.config.data_path_to_save_groups or f"data/{self.name}.jsonl")
-        with Recorder(path, fresh=self.config.fresh) as recorder:
+        with ExitStack() as files:
+            recorder = files.enter_context(Recorder(path, fresh=self.config.fresh))
             refuse_other_run(recorder, self.origin)
             done = sum(recorder.holds(task.item_id, task.epoch) for task in tasks)
             print_start(self.console, recorder, done=done, total=len(tasks))
             progress = Progress(self.console, total=len(tasks), done_before=done)
             self.watch_rollout = progress.rollout
+            self.track = files.enter_context(self._tracked())
             code = await process(
                 tasks,
                 lambda task: self.run_group(task.item, task.item_id, task.epoch),
@@ -176,7 +182,8 @@ class AtroposEnv(BaseEnv):
                 progress,
                 max_in_flight=self._groups_in_flight(self.config.group_size),
             )
-            print_end(self.console, recorder, progress)
+            left = len(tasks) - done - progress.summary.done
+            print_end(self.console, recorder, progress, left=left)
         return code
 
     async def env_manager(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  # Atropos ignores it
@@ -193,7 +200,8 @@ class AtroposEnv(BaseEnv):
             origin=self.origin,
         )
         groups = min(self.max_num_workers, self._groups_in_flight(self.config.group_size))
-        return await serve(self.name, self.config, rollouts, self.console, max_in_flight=groups)
+        with self._tracked() as self.track:
+            return await serve(self.name, self.config, rollouts, self.console, max_in_flight=groups)
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> int:
         """`evaluate`: every evaluation item `eval_rollouts` times; writes `metrics.json`, `samples.jsonl`.
@@ -246,8 +254,8 @@ class AtroposEnv(BaseEnv):
 
     @property
     def origin(self) -> dict[str, str]:
-        """Who made a group, as the record names them."""
-        return {"env": self.name, "policy": self.policy_name, "estimator": self.estimator}
+        """What the groups of this run have in common, for the record."""
+        return origin(self.name, self.policy_name, self.estimator, self.credit_params, self.config.group_size)
 
     @property
     def estimator(self) -> str:
@@ -257,9 +265,13 @@ class AtroposEnv(BaseEnv):
     @property
     def policy_name(self) -> str:
         """What the record calls whoever plays."""
-        return (
-            self.chat_policies[0].name if self.chat_policies else f"scripted:{self.config.scripted_skill:g}"
-        )
+        if not self.chat_policies:
+            return f"scripted:{self.config.scripted_skill:g}"
+        return "+".join(dict.fromkeys(policy.name for policy in self.chat_policies))
+
+    def _tracked(self) -> AbstractContextManager[Track]:
+        name = self.config.wandb_name or self.name
+        return tracked(self.config.use_wandb, name=name, settings=self.config.model_dump(mode="json"))
 
     def _chat_policy(self, server: APIServerConfig) -> ChatPolicy:
         return ChatPolicy(

@@ -94,7 +94,9 @@ class AgentEnv(AtroposEnv):
 
     async def run_group(self, item: Item, identity: str, epoch: int) -> CreditedGroup:
         """Roll an item out `group_size` times and give every turn its advantage."""
-        return self.credit(await self.rollout_group(item, identity, epoch, self.config.group_size))
+        credited_group = self.credit(await self.rollout_group(item, identity, epoch, self.config.group_size))
+        self.track(credited_group)
+        return credited_group
 
     async def rollout_group(self, item: Item, identity: str, epoch: int, size: int) -> TrajectoryGroup:
         """`size` siblings side by side; those that break are failures, and the others go on."""
@@ -171,6 +173,7 @@ class AgentEnv(AtroposEnv):
             advantages=tuple((0.0,) * len(trajectory.turns) for trajectory in group.trajectories),
             policy=self.policy_name,
             estimator=self.estimator,
+            estimator_params=self.credit_params,
             status="failed",
             reason=f"{len(group.trajectories)} of {self.config.group_size} rollouts survived, "
             f"at least {needed} are needed",

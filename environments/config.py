@@ -1,11 +1,27 @@
 """Every setting of an environment: flat, bounded and described."""
 
-from typing import Literal
+from typing import Literal, Self
 
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 EMBEDDED_TOKENIZER = "embedded"
+WITHOUT_EFFECT = {
+    "ensure_scores_are_not_same": "a group is kept or skipped by its credit, not by its scores",
+    "eval_handling": "evaluate with `turnwise evaluate`",
+    "eval_limit_ratio": "evaluate with `turnwise evaluate`",
+    "steps_per_eval": "evaluate with `turnwise evaluate`",
+    "batch_size": "the trainer says it",
+    "max_eval_workers": "--env.max_concurrent_rollouts bounds an evaluation, too",
+    "num_rollouts_to_keep": "wandb gets numbers, the rollout JSONL the rollouts",
+    "num_rollouts_per_group_for_logging": "wandb gets numbers, the rollout JSONL the rollouts",
+    "min_items_sent_before_logging": "wandb gets every group",
+    "thinking_mode": "switch reasoning on at the model server",
+    "reasoning_effort": "switch reasoning on at the model server",
+    "max_reasoning_tokens": "switch reasoning on at the model server",
+    "custom_thinking_prompt": "write it into the environment's system_prompt",
+}
+"""Settings of Atropos that do nothing here, and what to do instead: refused rather than ignored."""
 
 
 class AgentEnvConfig(BaseEnvConfig):
@@ -190,23 +206,34 @@ class AgentEnvConfig(BaseEnvConfig):
     max_num_workers: int = Field(
         default=-1, ge=-1, description="serve: groups at once; -1: as many as max_num_workers_per_node."
     )
-    max_eval_workers: int = Field(default=16, ge=1, description="serve: evaluation workers.")
+    max_eval_workers: int = Field(
+        default=16, ge=1, description="Of Atropos; has no effect here, so only its default is accepted."
+    )
     max_num_workers_per_node: int = Field(default=8, ge=1, description="serve: groups at once per server.")
-    steps_per_eval: int = Field(default=100, ge=0, description="serve: trainer steps between evaluations.")
+    steps_per_eval: int = Field(
+        default=100, ge=0, description="Of Atropos; has no effect here, so only its default is accepted."
+    )
     eval_limit_ratio: float = Field(
-        default=0.5, ge=0, le=1, description="serve: share of the workers that train during an evaluation."
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Of Atropos; has no effect here, so only its default is accepted.",
     )
     inference_weight: float = Field(
         default=1.0, ge=-1, description="serve: this environment's share of inference; -1: not managed."
     )
-    batch_size: int = Field(default=-1, ge=-1, description="serve: batch size; -1: what the trainer says.")
+    batch_size: int = Field(
+        default=-1, ge=-1, description="Of Atropos; has no effect here, so only its default is accepted."
+    )
     max_batches_offpolicy: int = Field(default=3, ge=1, description="serve: batches that may wait.")
-    num_rollouts_to_keep: int = Field(default=32, ge=0, description="Rollouts that wandb shows.")
+    num_rollouts_to_keep: int = Field(
+        default=32, ge=0, description="Of Atropos; has no effect here, so only its default is accepted."
+    )
     num_rollouts_per_group_for_logging: int = Field(
-        default=1, ge=-1, description="Rollouts of a group that wandb shows; -1: all."
+        default=1, ge=-1, description="Of Atropos; has no effect here, so only its default is accepted."
     )
     min_items_sent_before_logging: int = Field(
-        default=2, ge=0, description="serve: groups sent before wandb logs again; 0: every time."
+        default=2, ge=0, description="Of Atropos; has no effect here, so only its default is accepted."
     )
     min_batch_allocation: float | None = Field(
         default=None, ge=0, le=1, description="serve: share of a batch that this environment must fill."
@@ -214,6 +241,13 @@ class AgentEnvConfig(BaseEnvConfig):
     worker_timeout: float = Field(
         default=600, ge=-1, description="serve: seconds for one group; -1: no limit."
     )
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> Self:
+        for name, instead in WITHOUT_EFFECT.items():
+            if getattr(self, name) != BaseEnvConfig.model_fields[name].default:
+                raise ValueError(f"--env.{name} has no effect in Turnwise: {instead}")
+        return self
 
     def estimator_params(self) -> dict[str, float | int | bool | str]:
         """The estimator parameters that are set, by the names the estimator uses."""

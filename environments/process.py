@@ -72,7 +72,7 @@ def refuse_other_run(recorder: Recorder, run: Mapping[str, str]) -> None:
     """Refuse to mix two kinds of groups in one file.
 
     Raises:
-        RecordError: the file's environment, policy or estimator is another.
+        RecordError: the file's environment, policy, credit or group size is another.
     """
     before = recorder.origin or run
     differ = [
@@ -96,9 +96,11 @@ def print_start(console: Console, recorder: Recorder, *, done: int, total: int) 
         console.print(f"resuming: {done} of {total} groups are already in {recorder.path}", soft_wrap=True)
 
 
-def print_end(console: Console, recorder: Recorder, progress: Progress) -> None:
-    """The summary of what this run added."""
+def print_end(console: Console, recorder: Recorder, progress: Progress, *, left: int) -> None:
+    """The summary of what this run added, and what is left to do."""
     if progress.summary.done:
         print_summary(console, progress.summary, path=str(recorder.path), wall_s=progress.elapsed_s)
-    if progress.summary.groups["failed"]:
+    if left:
+        console.print(f"stopped with {left} groups to go; the same command goes on from here")
+    elif progress.summary.groups["failed"]:
         console.print("run the same command again to try the failed groups once more")

@@ -58,7 +58,7 @@ class Recorder:
         self.torn_bytes = 0
         """Length of the unfinished last line that was dropped."""
         self.origin: Mapping[str, str] | None = None
-        """Environment, policy and estimator of the first line; `None` for a new file."""
+        """What kind of groups the file holds, see `origin`; `None` when it holds none that is finished."""
         self.written = 0
         self._fd = _open_locked(path, fresh=fresh)
         try:
@@ -77,7 +77,10 @@ class Recorder:
         Raises:
             RecordError: the disk is full or gone; a half-written line is cut off again.
         """
-        line = encode_group(credited)
+        try:
+            line = encode_group(credited)
+        except (TypeError, ValueError) as error:
+            raise RecordError(f"item {credited.group.item_id!r} cannot be recorded: {error}") from error
         end = os.lseek(self._fd, 0, os.SEEK_END)
         try:
             view = memoryview(line)
@@ -114,13 +117,25 @@ class Recorder:
                 if not line.endswith(b"\n"):
                     break
                 fields = _parse(line, self.path, number)
-                if self.origin is None:
-                    self.origin = {name: str(fields.get(name)) for name in ("env", "policy", "estimator")}
                 if fields.get("status") != "failed":
+                    self.origin = self.origin or _origin(fields)
                     self.finished.add((str(fields.get("item_id")), int(fields.get("epoch") or 0)))
                 whole += len(line)
         self.torn_bytes = os.fstat(self._fd).st_size - whole
         os.ftruncate(self._fd, whole)
+
+
+def origin(
+    env: str, policy: str, estimator: str, params: Mapping[str, Any], group_size: int
+) -> dict[str, str]:
+    """What groups of one file have in common, as text to compare and to show."""
+    return {
+        "env": env,
+        "policy": policy,
+        "estimator": estimator,
+        "estimator_params": orjson.dumps(dict(params), option=orjson.OPT_SORT_KEYS).decode(),
+        "group_size": str(group_size),
+    }
 
 
 def encode_group(credited: CreditedGroup) -> bytes:
@@ -241,6 +256,16 @@ def _open_locked(path: Path, *, fresh: bool) -> int:
             f"{path} is being written by another process; choose another path or wait"
         ) from None
     return fd
+
+
+def _origin(fields: dict[str, Any]) -> dict[str, str]:
+    return origin(
+        str(fields.get("env")),
+        str(fields.get("policy")),
+        str(fields.get("estimator")),
+        fields.get("estimator_params") or {},
+        len(fields.get("trajectories") or ()) + len(fields.get("failures") or ()),
+    )
 
 
 def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:

@@ -275,18 +275,20 @@ class ServeLoop:
         def stop() -> None:
             self.say("stopping: no new item; once more to stop at once")
             self._stop.set()
-            for number in STOP_SIGNALS:
-                loop.remove_signal_handler(number)
-                signal.signal(number, signal.SIG_DFL)
+
+        def received(number: int, _: object) -> None:
+            for each in STOP_SIGNALS:
+                signal.signal(each, signal.SIG_DFL)
+            loop.call_soon_threadsafe(stop)
 
         before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
         for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, stop)
+            # Not the loop's own handlers: those wait while an environment's code blocks the loop.
+            signal.signal(number, received)
         try:
             yield
         finally:
             for number, handler in before.items():
-                loop.remove_signal_handler(number)
                 signal.signal(number, handler)
 
 

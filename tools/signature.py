@@ -20,7 +20,7 @@ _CLOSED = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=False)
 _NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-class ArgumentsRefused(Exception):  # noqa: N818  # never leaves the tools layer: it becomes a result
+class ArgumentsRefused(Exception):  # never leaves the tools layer: it becomes a result
     """The arguments of a call cannot be used; the message is written for the model."""
 
     def __init__(self, kind: ToolErrorKind, message: str) -> None:

@@ -2,7 +2,7 @@
 
 from environments.credit.anchored import gigpo
 from environments.credit.compare import CreditChange, TurnChange, credit_change
-from environments.credit.crediting import credited
+from environments.credit.crediting import credited, recorded_params
 from environments.credit.gae import turn_gae
 from environments.credit.parameters import Param, Parameter, PerTurn
 from environments.credit.presets import PRESETS
@@ -39,6 +39,7 @@ __all__ = [
     "mt_grpo",
     "process_supervision",
     "progress",
+    "recorded_params",
     "register_estimator",
     "resolve",
     "rloo",

@@ -24,14 +24,25 @@ def credited(
     given = params or {}
     advantages = tuple(tuple(row) for row in estimate(estimator, group, preset=preset, **given))
     learns = any(value for row in advantages for value in row)
-    recorded = {p.name for p in describe(estimator).parameters if p.kind != "per_turn"}
-    used = resolve(estimator, preset=preset, **given)
     return CreditedGroup(
         group=group,
         advantages=advantages,
         policy=policy,
         estimator=estimator,
-        estimator_params={name: value for name, value in used.items() if name in recorded},
+        estimator_params=recorded_params(estimator, preset=preset, params=given),
         status="ok" if learns else "no_credit",
         reason=None if learns else NO_CREDIT,
     )
+
+
+def recorded_params(
+    estimator: str, *, preset: str | None = None, params: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """Every parameter that a record names, with the value it has after preset and settings.
+
+    Raises:
+        CreditError: no such estimator, preset or parameter, or a value that it cannot have.
+    """
+    kept = {p.name for p in describe(estimator).parameters if p.kind != "per_turn"}
+    used = resolve(estimator, preset=preset, **(params or {}))
+    return {name: value for name, value in used.items() if name in kept}

@@ -16,8 +16,8 @@ def mean(values: Sequence[float]) -> float:
 
 def means_of_others(values: Sequence[float]) -> list[float]:
     """For each position, the mean of all other positions; at least two values."""
-    if _all_equal(values):
-        return list(values)
+    if not vary(values):
+        return list(values)  # so that what is left of equal values is exactly 0
     others = len(values) - 1
     without = [*values, 0.0]
     means: list[float] = []

@@ -1,6 +1,6 @@
 """What the main job costs: wall time, CPU per turn spent in our process, peak memory.
 
-    python tests/benchmarks/bench_process.py [--dataset ../shared/data/humanevalpack_python.jsonl] [--group-size 4]
+    python -m tests.benchmarks.bench_process [--dataset FILE] [--group-size 4]
 
 Runs `turnwise process code_debug` as a child, as a user does, with the scripted policy: every millisecond is
 ours. CPU of the sandboxes is counted apart, from what was waited for. Budget: 3 minutes, 700 MB, two cores.

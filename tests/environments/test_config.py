@@ -4,7 +4,7 @@ import pytest
 from atroposlib.envs.base import BaseEnvConfig
 from pydantic import ValidationError
 
-from environments.config import AgentEnvConfig, ServerConfig
+from environments.config import WITHOUT_EFFECT, AgentEnvConfig, ServerConfig
 
 NUMBERS = [
     name
@@ -44,3 +44,16 @@ def test_wandb_is_off_unless_asked_for():
 
 def test_a_server_config_never_samples_for_its_health_check():
     assert ServerConfig().health_check is False
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_EFFECT))
+def test_a_setting_of_atropos_that_does_nothing_here_is_refused_rather_than_ignored(name):
+    other = {"eval_handling": "NONE", "reasoning_effort": "low", "max_reasoning_tokens": 2048}.get(name)
+    default = AgentEnvConfig.model_fields[name].default
+    if other is None:
+        other = not default if isinstance(default, bool) else "text" if default is None else default / 2 + 3
+        other = int(other) if isinstance(default, int) and not isinstance(default, bool) else other
+    if name == "eval_limit_ratio":
+        other = 0.25
+    with pytest.raises(ValidationError, match=f"--env.{name} has no effect in Turnwise"):
+        AgentEnvConfig(**{name: other})

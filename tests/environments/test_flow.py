@@ -350,6 +350,15 @@ async def test_another_run_into_the_same_file_is_refused(tmp_path):
         await processing(tmp_path, scripted_skill=0.1).process_manager()
 
 
+@pytest.mark.parametrize("change", [{"estimator_gamma": 0.5}, {"group_size": 3}])
+async def test_other_credit_or_group_size_into_the_same_file_is_refused(tmp_path, change):
+    await processing(tmp_path, total_steps=1).process_manager()
+    before = (tmp_path / "out.jsonl").read_bytes()
+    with pytest.raises(RecordError, match="holds groups of another run"):
+        await processing(tmp_path, **change).process_manager()
+    assert (tmp_path / "out.jsonl").read_bytes() == before
+
+
 async def test_a_run_in_which_every_group_fails_exits_non_zero_and_keeps_the_tracebacks(tmp_path):
     class AllBroken(Breaking):
         broken = frozenset(range(4))

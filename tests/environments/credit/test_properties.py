@@ -219,3 +219,11 @@ def test_a_trajectory_without_turns_gets_an_empty_row(name, params):
     rows = estimate(name, group_of([[], [1.0]], outcomes=[1.0, 0.0]), **params)
 
     assert [len(row) for row in rows] == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["turn_return", "rloo", "grpo"])
+@pytest.mark.parametrize("params", [{}, {"scale": "group_std"}])
+def test_a_difference_of_rounding_is_no_credit(name, params):
+    if params and name != "turn_return":
+        return
+    assert estimate(name, group_of([[0.1 + 0.2], [0.3]]), **params) == [[0.0], [0.0]]

@@ -1,0 +1,52 @@
+"""Weights & Biases, when it is asked for: a few numbers per group."""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import wandb
+
+from environments.trajectory import CreditedGroup
+from tools.errors import ConfigError
+
+Track = Callable[[CreditedGroup], None]
+
+
+def untracked(_: CreditedGroup) -> None:
+    """Nobody asked."""
+
+
+@contextmanager
+def tracked(enabled: bool, *, name: str, settings: Mapping[str, Any]) -> Generator[Track]:
+    """A run that `Track` adds groups to; where it goes is wandb's own configuration (WANDB_MODE, login).
+
+    Raises:
+        ConfigError: wandb cannot start, for want of a key or of a connection.
+    """
+    if not enabled:
+        yield untracked
+        return
+    try:
+        run = wandb.init(project="turnwise", name=name, config=dict(settings))
+    except wandb.Error as error:
+        raise ConfigError(f"--env.use_wandb: {error}") from error
+    try:
+        yield lambda credited: run.log(group_numbers(credited))
+    finally:
+        run.finish()
+
+
+def group_numbers(credited: CreditedGroup) -> dict[str, float]:
+    """What a group came to; a mean over no trajectories is left out, never 0."""
+    trajectories = credited.group.trajectories
+    numbers: dict[str, float] = {
+        "group/trajectories": len(trajectories),
+        "group/failures": len(credited.group.failures),
+        f"group/{credited.status}": 1,
+    }
+    if trajectories:
+        scores = [trajectory.score for trajectory in trajectories]
+        numbers["group/score_mean"] = sum(scores) / len(scores)
+        numbers["group/score_min"], numbers["group/score_max"] = min(scores), max(scores)
+        numbers["group/turns_mean"] = sum(len(t.turns) for t in trajectories) / len(trajectories)
+    return numbers

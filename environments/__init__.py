@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+import sys
 from pathlib import Path
 
 
@@ -15,9 +16,15 @@ def _refuse_foreign_tools() -> None:
     if found is None:
         raise ImportError(f"Turnwise's own package 'tools' is missing from {own.parent.parent}.")
     foreign = found.parent if found.name == "__init__.py" else found
-    raise ImportError(
+    message = (
         f"{foreign} hides Turnwise's own package 'tools': rename it, or take its folder off Python's path."
     )
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script is not None and Path(script).resolve().parent == foreign.parent:
+        # `python my_env.py` next to the folder: the person who can rename it reads this line.
+        sys.stderr.write(f"turnwise: error: {message}\n")
+        raise SystemExit(2)
+    raise ImportError(message)
 
 
 def _is_no_advice(record: logging.LogRecord) -> bool:

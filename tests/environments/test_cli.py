@@ -276,12 +276,14 @@ def test_a_folder_of_our_name_that_is_no_package_hides_nothing(tmp_path):
     assert python("-m", "turnwise", "list", cwd=tmp_path).returncode == 0
 
 
-def test_a_script_next_to_a_users_own_tools_says_so(env_file, tmp_path):
+def test_a_script_next_to_a_users_own_tools_says_so_in_one_line(env_file, tmp_path):
     own_package(tmp_path, "tools")
     run = python("echo_env.py", "process", cwd=tmp_path)
-    assert run.stderr.splitlines()[-1].startswith(
-        f"ImportError: {tmp_path / 'tools'} hides Turnwise's own package 'tools': rename it"
+    (line,) = run.stderr.splitlines()
+    assert line.startswith(
+        f"turnwise: error: {tmp_path / 'tools'} hides Turnwise's own package 'tools': rename it"
     )
+    assert run.returncode == 2
 
 
 def test_a_users_file_next_to_their_own_tools_still_finds_ours(env_file, tmp_path):

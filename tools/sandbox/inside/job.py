@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_PATIENCE_S = 0.5
+_PATIENCE_S = 0.9
 """How long the shell may take to leave a command whose processes are dead."""
 _STEP_S = 0.01
 

@@ -4,7 +4,7 @@
 
 Budgets: a shell command at most 1.2 times a plain one (docker 2 times); start to first result at most 10 ms
 alone and 300 ms for 64 at once; 60 ms from docker's warm pool; 1,000 idle local sandboxes in 1.2 GB; the
-event loop stands still for at most 50 ms while 64 start; 1,000 lifecycles under random cancellations and kills
+loop stands still for at most 50 ms while 64 start; 1,000 lifecycles under random cancellations and kills
 leave nothing.
 """
 

@@ -190,7 +190,7 @@ class AtroposEnv(BaseEnv):
         """`serve`: groups to the trainer behind `rollout_server_url`, until a signal or its last step.
 
         Returns:
-            The exit code of the command, see `environments.serving.Serving.run`.
+            The exit code of the command, see `environments.serving.serve`.
         """
         await self.setup()
         rollouts = Rollouts(

@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS post (
 CREATE INDEX IF NOT EXISTS by_state ON post (sent, tries, id, group_id);
 CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
-Fact = Literal["run_id", "env_id", "shape", "settled", "place"]
+Fact = Literal["run_id", "env_id", "shape", "origin", "settled", "place"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """`serve`, put together from the settings: outbox, trajectory API, record and the serving loop."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from environments.process import refuse_other_run
 from environments.recorder import Recorder
 from environments.serve_loop import Bounds, Rollouts, ServeLoop
 from environments.trajectory_api import TrajectoryApi
+from tools.errors import ConfigError
 
 WHO_READS = {
     "token_advantages": "for trainers that read `advantages`, such as verl's Atropos recipe; one that reads "
@@ -52,6 +54,7 @@ async def serve(
             )
             refuse_other_run(recorder, rollouts.origin)
         outbox = files.enter_context(Outbox(Path(config.outbox_path or f"data/{name}.outbox.sqlite")))
+        refuse_other_groups(outbox, rollouts.origin)
         say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
         say(f"encoding {config.credit_encoding}: {WHO_READS[config.credit_encoding]}")
         async with _delivery(name, config, outbox, say) as delivery:
@@ -65,6 +68,22 @@ async def serve(
             )
             loop = ServeLoop(delivery, rollouts, bounds=bounds, console=console, recorder=recorder)
             return await loop.run()
+
+
+def refuse_other_groups(outbox: Outbox, origin: Mapping[str, str]) -> None:
+    """Refuse to send one run's groups to the trainer of another.
+
+    Raises:
+        ConfigError: the outbox still holds groups of another environment, policy, credit or group size.
+    """
+    now = json.dumps(dict(origin), sort_keys=True)
+    before = outbox.fact("origin")
+    if before not in (None, now) and len(outbox):
+        raise ConfigError(
+            f"the outbox {outbox.path} still holds groups of another run ({before}, now {now}); deliver them "
+            f"with its settings, or choose another --env.outbox_path"
+        )
+    outbox.remember("origin", now)
 
 
 def _delivery(name: str, config: AgentEnvConfig, outbox: Outbox, say: Callable[[str], None]) -> Delivery:

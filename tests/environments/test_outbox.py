@@ -12,6 +12,7 @@ import pytest
 
 from environments.outbox import Outbox
 from environments.payloads import compress
+from environments.serving import refuse_other_groups
 from tools.errors import ConfigError
 
 
@@ -148,3 +149,16 @@ def test_the_file_is_consistent_by_sqlites_own_check(outbox):
     outbox.close()
     with sqlite3.connect(path) as plain:
         assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_groups_of_another_run_are_never_sent_to_this_runs_trainer(outbox):
+    refuse_other_groups(outbox, {"env": "a", "estimator": "grpo"})
+    outbox.put("group", [b"0"])
+    with pytest.raises(ConfigError, match="still holds groups of another run"):
+        refuse_other_groups(outbox, {"env": "a", "estimator": "rloo"})
+
+
+def test_an_empty_outbox_takes_any_run(outbox):
+    refuse_other_groups(outbox, {"env": "a", "estimator": "grpo"})
+    refuse_other_groups(outbox, {"env": "a", "estimator": "rloo"})
+    assert outbox.fact("origin") == '{"env": "a", "estimator": "rloo"}'

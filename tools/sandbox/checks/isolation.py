@@ -106,7 +106,7 @@ async def host_processes_are_invisible(bench: Bench) -> None:
 @check(87)
 async def host_files_are_unreadable(bench: Bench) -> None:
     """Accounts, homes, keys, the container engine's socket and other sandboxes' files are out of reach."""
-    homes = sorted({str(Path.home()), "/root/.ssh", "/home/user/.ssh", str(Path.cwd())})
+    homes = sorted({str(Path.home()), str(Path("~root").expanduser()), "/home", str(Path.cwd())})
     for path in ("/etc/shadow", "/run/docker.sock", "/var/run/docker.sock", "/sys/fs/cgroup/cgroup.procs"):
         holds(f"{path} cannot be read", (await bench.sandbox.exec(["cat", path])).exit_code != 0)
     for path in homes:

@@ -106,10 +106,9 @@ async def host_processes_are_invisible(bench: Bench) -> None:
 @check(87)
 async def host_files_are_unreadable(bench: Bench) -> None:
     """Accounts, homes, keys, the container engine's socket and other sandboxes' files are out of reach."""
-    homes = sorted({str(Path.home()), str(Path("~root").expanduser()), "/home", str(Path.cwd())})
     for path in ("/etc/shadow", "/run/docker.sock", "/var/run/docker.sock", "/sys/fs/cgroup/cgroup.procs"):
         holds(f"{path} cannot be read", (await bench.sandbox.exec(["cat", path])).exit_code != 0)
-    for path in homes:
+    for path in _homes():
         holds(f"{path} shows nothing", (await bench.sandbox.exec(["ls", "-A", path])).stdout == b"")
     with _secret_file() as (path, secret):
         found = await bench.sandbox.exec(["cat", str(path)])
@@ -169,6 +168,10 @@ async def nothing_can_be_typed_into_a_terminal(bench: Bench) -> None:
     """Commands have no controlling terminal and a session of their own: TIOCSTI has no target."""
     equal("typing", (await bench.python(_TERMINAL)).stdout, b"refused\n")
     equal("typing from the shell", (await bench.sandbox.shell("echo x >/dev/tty")).exit_code, 1)
+
+
+def _homes() -> list[str]:
+    return sorted({str(Path.home()), str(Path("~root").expanduser()), "/home", str(Path.cwd())})
 
 
 @contextmanager

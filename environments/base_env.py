@@ -241,6 +241,7 @@ class AgentEnv(AtroposEnv):
             memory_mb=self.config.sandbox_memory_mb,
             pids=self.config.sandbox_pids,
             disk_mb=self.config.sandbox_disk_mb,
+            network=self.config.sandbox_network,
         )
         return open_sandbox(
             self.config.sandbox,

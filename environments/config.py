@@ -103,6 +103,11 @@ class AgentEnvConfig(BaseEnvConfig):
     sandbox_memory_mb: int = Field(default=1024, ge=64, description="Memory of one sandbox.")
     sandbox_pids: int = Field(default=256, ge=8, description="Processes of one sandbox.")
     sandbox_disk_mb: int = Field(default=256, ge=1, description="Workspace of one sandbox.")
+    sandbox_network: Literal["none", "full"] = Field(
+        default="none",
+        description="none: no network but a loopback. full: the host's network; with docker the engine's "
+        "default network.",
+    )
     allow_unsafe_sandbox: bool = Field(
         default=False, description="Run the agent's code unisolated where this machine cannot isolate it."
     )

@@ -1,35 +1,32 @@
 """Groups to the trainer, none lost: the outbox, the trajectory API, and what happens when either stops."""
 
 import asyncio
-import sqlite3
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from time import monotonic
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_random
 
 from environments.link import Link
 from environments.outbox import Outbox, Post
-from environments.payloads import Shape, pack, post_body
+from environments.outbox_thread import OutboxThread
+from environments.payloads import Shape, pack, post_body, shortened
 from environments.receipts import Receipts
-from environments.trajectory import CreditedGroup
+from environments.trajectory import CreditedGroup, TrajectoryGroup
 from environments.trajectory_api import (
     ApiState,
     ApiUnavailableError,
     PostRefusedError,
     TrajectoryApi,
 )
-from tools.errors import ConfigError, RecordError, TurnwiseError, WireError
+from tools.errors import ConfigError, TurnwiseError, WireError
 
 POLL_S = 0.5
 """Also the longest time between a look at the API and a post: it cannot restart in less."""
 LONGEST_WAIT_S = 15.0
-
-Result = TypeVar("Result")
+_SIGN_OFF_S = 2.0
 
 
 class ApiLostError(TurnwiseError):
@@ -56,7 +53,7 @@ class Delivery:
 
     def __init__(
         self,
-        outbox: Outbox,
+        in_outbox: OutboxThread,
         api: TrajectoryApi,
         link: Link,
         *,
@@ -67,7 +64,7 @@ class Delivery:
         """Take up an outbox; what an earlier run left in it is sent first.
 
         Args:
-            outbox: where groups wait.
+            in_outbox: where groups wait.
             api: where they go.
             link: the registration there.
             max_batches_waiting: batches that may wait at the API; more wait in the outbox.
@@ -77,12 +74,14 @@ class Delivery:
         Raises:
             ConfigError: the outbox holds posts of another encoding or group size.
         """
+        outbox = in_outbox.outbox
         self.tally = Tally()
         self.waiting = outbox.waiting_groups()
         """Groups with posts that the API does not have."""
         self.online = False
         """Whether the environment is registered and the API answers."""
-        self._outbox = outbox
+        self._path = outbox.path
+        self._in_outbox = in_outbox
         self._api = api
         self._link = link
         self._max_batches_waiting = max_batches_waiting
@@ -95,8 +94,6 @@ class Delivery:
         self._changed = asyncio.Event()
         self._flushing = False
         self._trouble: str | None = None
-        # One thread for the file and for encoding: neither stops the event loop, and SQLite has one user.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="delivery")
         _refuse_other_shape(outbox, link.shape)
 
     @property
@@ -114,37 +111,34 @@ class Delivery:
         """Posts that the API has and a trainer may not."""
         return len(self._receipts)
 
-    async def put(self, credited: CreditedGroup) -> None:
-        """Take a group over: from here on it will be delivered, or is among the rejected with a reason."""
+    async def put(self, credited: CreditedGroup, *, number: int | None = None) -> None:
+        """Take a group over: from here on it will be delivered, or is among the rejected with a reason.
+
+        Args:
+            credited: the group.
+            number: of its task in the plan, which is finished in the same step.
+        """
         group = credited.group
         try:
-            package = await self._in_thread(partial(pack, credited, self._link.shape))
+            package = await self._in_outbox(lambda _: pack(credited, self._link.shape))
         except WireError as error:
-            self._reject(f"a group of item {group.item_id} is malformed: {error}")
-            await self._in_thread(
-                partial(
-                    self._outbox.note_rejected,
-                    group.group_id,
-                    str(error),
-                    item_id=group.item_id,
-                    epoch=group.epoch,
-                )
-            )
+            await self._put_aside(group, str(error))
+            if number is not None:
+                await self.finish(number)
             return
         if package.too_long:
-            self.tally.too_long += package.too_long
-            self._say(f"item {group.item_id}: {package.too_long} rows are too long for the trainer; left out")
-        await self._in_thread(partial(self._outbox.put, group.group_id, package.parts))
+            self._too_long(f"item {group.item_id}", package.too_long)
+        await self._in_outbox(lambda outbox: outbox.put(group.group_id, package.parts, number=number))
         await self._recount()
         self._wake.set()
 
-    async def place(self) -> int:
-        """How far the items were gone through, by what `keep_place` was last told; 0 at first."""
-        return int(await self._in_thread(partial(self._outbox.fact, "place")) or 0)
+    async def finish(self, number: int) -> None:
+        """Remember that a task of the plan is done without a group to deliver."""
+        await self._in_outbox(lambda outbox: outbox.finish(number))
 
-    async def keep_place(self, place: int) -> None:
-        """Remember how far the items were gone through."""
-        await self._in_thread(partial(self._outbox.remember, "place", str(place)))
+    async def done(self) -> tuple[int, frozenset[int]]:
+        """The first task of the plan that is not finished, and the finished ones beyond."""
+        return await self._in_outbox(lambda outbox: (outbox.place(), outbox.finished()))
 
     async def changed(self) -> None:
         """Wait until groups left the outbox, or the API was looked at or lost."""
@@ -166,22 +160,25 @@ class Delivery:
             await retrying(self._step)
 
     async def flush(self, grace_s: float) -> None:
-        """Send what waits, however full the API is; then sign off. Takes no longer than `grace_s`."""
+        """Send what waits, however full the API is; then sign off. Takes hardly longer than `grace_s`."""
         self._flushing = True
         self._wake.set()
         try:
             async with asyncio.timeout(grace_s):
                 while self.waiting and self.online:
                     await self.changed()
-                if self._link.still_holds() and self._link.registration is not None:
-                    await self._api.disconnect(self._link.registration.env_id)
+        except TimeoutError:
+            self._say(f"{self.waiting} groups could not be sent within {grace_s:g} s")
+        try:
+            async with asyncio.timeout(_SIGN_OFF_S):
+                await self._link.sign_off()
         except (TimeoutError, ApiUnavailableError) as error:
             self._say(f"could not sign off at the API: {str(error) or 'no time left'}")
 
     async def close(self) -> None:
         """Release the connection and the thread."""
         await self._api.close()
-        self._thread.shutdown()
+        self._in_outbox.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -202,7 +199,7 @@ class Delivery:
         await self._confirm()
         self._wake.clear()
         while self._may_send() and monotonic() - looked_at < POLL_S:
-            post = await self._in_thread(self._outbox.next_post)
+            post = await self._in_outbox(Outbox.next_post)
             if post is None:
                 break
             await self._send(post, self._link.registration.env_id)
@@ -213,48 +210,57 @@ class Delivery:
             await _wait_for(self._wake, POLL_S / 10 if self.waiting else POLL_S)
 
     async def _send(self, post: Post, env_id: int) -> None:
+        fitting = await self._fitting(post)
+        if fitting is not None:
+            await self._post(fitting, env_id)
+        await self._recount()
+
+    async def _fitting(self, post: Post) -> Post | None:
+        """The post within the limit of the trainer that is there now; `None` when nothing is left of it."""
+        limit = self._link.shape.max_row_tokens
+        if limit is None or post.part.longest_row <= limit:
+            return post
+        part, too_long = await self._in_outbox(lambda _: shortened(post.part, limit))
+        self._too_long(f"group {post.group_id}", too_long)
+        if part is None:
+            await self._in_outbox(lambda outbox: outbox.remove([post.id]))
+            return None
+        await self._in_outbox(lambda outbox: outbox.shorten(post, part))
+        return replace(post, part=part)
+
+    async def _post(self, post: Post, env_id: int) -> None:
         try:
-            answer = await self._api.post_rows(post_body(post.body, env_id))
+            answer = await self._api.post_rows(post_body(post.part.body, env_id))
         except PostRefusedError as error:
-            await self._in_thread(partial(self._outbox.reject, post, str(error)))
-            self._reject(f"group {post.group_id}: {error}")
+            reason = str(error)
+            await self._in_outbox(lambda outbox: outbox.reject(post, reason))
+            self._reject(f"group {post.group_id}: {reason}")
         except ApiUnavailableError:
-            await self._in_thread(partial(self._outbox.postpone, post))
+            await self._in_outbox(lambda outbox: outbox.postpone(post))
             raise
         else:
             if answer == "buffered":
                 # Our number belongs to an environment with other groups: register anew, send again.
                 self._link.drop()
                 return
-            await self._in_thread(partial(self._outbox.mark_sent, post))
+            await self._in_outbox(lambda outbox: outbox.mark_sent(post))
             self._receipts.sent([post.id])
             self.tally.posts += 1
             self._sent_since_look += 1
-        await self._recount()
 
     async def _register(self) -> bool:
-        """Register; what an API without memory of us has lost waits to be sent again."""
-        # An attempt whose end we never saw may have made the API know our name: then its answer proves
-        # nothing, and everything is sent again.
-        settled = await self._in_thread(partial(self._outbox.fact, "settled"))
-        await self._in_thread(partial(self._outbox.remember, "settled", "no"))
-        registration = await self._link.register()
-        if registration is None:
-            await self._in_thread(partial(self._outbox.remember, "settled", settled or "yes"))
+        lost = await self._link.register()
+        if lost is None:
             return False
-        if settled == "no" or not registration.known_before:
+        if lost:
             self._receipts.forget()
-            self.tally.repeated += await self._in_thread(self._outbox.unsend)
+            self.tally.repeated += lost
             await self._recount()
-        former = await self._in_thread(partial(self._outbox.fact, "env_id"))
-        await self._in_thread(partial(self._outbox.remember, "env_id", str(registration.env_id)))
-        await self._in_thread(partial(self._outbox.remember, "settled", "yes"))
-        if registration.known_before and former is not None and settled != "no":
-            await self._api.disconnect(int(former))
         self.tally.registrations += 1
         assert self._link.state is not None
+        assert self._link.registration is not None
         self._say(
-            f"registered at {self._api.url} as environment {registration.env_id}: batches of "
+            f"registered at {self._api.url} as environment {self._link.registration.env_id}: batches of "
             f"{self._link.state.batch_size} rows, {self._link.shape.rows_per_post} per post, "
             f"encoding {self._link.shape.encoding}"
         )
@@ -269,17 +275,23 @@ class Delivery:
         self.online = True
         certain = self._receipts.seen(step=state.step, queued=state.queued)
         if certain:
-            await self._in_thread(partial(self._outbox.remove, certain))
+            await self._in_outbox(lambda outbox: outbox.remove(certain))
         self._changed.set()
 
     def _may_send(self) -> bool:
+        """Whether fewer rows than allowed wait for the trainer, in the queue and in batches made of it."""
         state = self._link.state
         if self._flushing or state is None:
             return state is not None
-        rows = (state.queued + self._sent_since_look) * self._link.shape.rows_per_post
-        return rows < self._max_batches_waiting * state.batch_size
+        # The last batches that were made may all have been taken without a sign: one may always wait.
+        formed = min(self._link.formed, self._max_batches_waiting - 1)
+        ahead = state.queued if state.ahead is None else state.ahead
+        rows = (ahead + self._sent_since_look) * self._link.shape.rows_per_post
+        return rows < (self._max_batches_waiting - formed) * state.batch_size
 
     def _lost(self, attempt: RetryCallState) -> None:
+        # It may have been replaced meanwhile: ask by registering anew.
+        self._link.drop()
         self._away(str(None if attempt.outcome is None else attempt.outcome.exception()))
 
     def _away(self, trouble: str) -> None:
@@ -287,26 +299,31 @@ class Delivery:
         self._changed.set()
         if trouble != self._trouble:
             self._trouble = trouble
-            self._say(f"{trouble}; groups are kept in {self._outbox.path}")
+            self._say(f"{trouble}; groups are kept in {self._path}")
         if self._patience_s is not None and monotonic() - self._link.seen_at > self._patience_s:
             raise ApiLostError(
-                f"{trouble}, for more than {self._patience_s:g} s; "
-                f"{self.waiting} groups wait in {self._outbox.path}"
+                f"{trouble}, for more than {self._patience_s:g} s; {self.waiting} groups wait in {self._path}"
             )
 
     def _reject(self, what: str) -> None:
         self.tally.rejected += 1
-        self._say(f"rejected for good, see {self._outbox.rejected_path}: {what}")
+        self._say(f"rejected for good, see {self._in_outbox.outbox.rejected_path}: {what}")
+
+    async def _put_aside(self, group: TrajectoryGroup, reason: str) -> None:
+        self._reject(f"a group of item {group.item_id} is malformed: {reason}")
+        await self._in_outbox(
+            lambda outbox: outbox.note_rejected(
+                group.group_id, reason, item_id=group.item_id, epoch=group.epoch
+            )
+        )
+
+    def _too_long(self, where: str, rows: int) -> None:
+        self.tally.too_long += rows
+        self._say(f"{where}: {rows} rows are too long for the trainer; left out")
 
     async def _recount(self) -> None:
-        self.waiting = await self._in_thread(self._outbox.waiting_groups)
+        self.waiting = await self._in_outbox(Outbox.waiting_groups)
         self._changed.set()
-
-    async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except sqlite3.Error as error:
-            raise RecordError(f"cannot write the outbox {self._outbox.path}: {error}") from error
 
 
 def _refuse_other_shape(outbox: Outbox, shape: Shape) -> None:

@@ -16,7 +16,7 @@ from typing import Literal, Self
 
 import orjson
 
-from environments.payloads import post_text
+from environments.payloads import Part, post_text
 from tools.errors import ConfigError
 
 _SCHEMA = """
@@ -26,10 +26,12 @@ CREATE TABLE IF NOT EXISTS post (
     part INTEGER NOT NULL,
     tries INTEGER NOT NULL DEFAULT 0,
     sent INTEGER,
+    longest_row INTEGER NOT NULL,
     body BLOB NOT NULL,
     UNIQUE (group_id, part)
 );
 CREATE INDEX IF NOT EXISTS by_state ON post (sent, tries, id, group_id);
+CREATE TABLE IF NOT EXISTS finished (number INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 Fact = Literal["run_id", "env_id", "shape", "origin", "settled", "place"]
@@ -41,9 +43,9 @@ class Post:
 
     id: int
     group_id: str
-    part: int
-    body: bytes
-    """Compressed rows, see `environments.payloads.compress`."""
+    number: int
+    """Its place among the posts of the group."""
+    part: Part
     tries: int
 
 
@@ -77,23 +79,48 @@ class Outbox:
         except (sqlite3.DatabaseError, OSError) as error:
             raise ConfigError(f"cannot use the outbox {path}: {error}") from None
 
-    def put(self, group_id: str, parts: Sequence[bytes]) -> None:
-        """Add a group's posts, all or none; a group that is already there stays as it is."""
+    def put(self, group_id: str, parts: Sequence[Part], *, number: int | None = None) -> None:
+        """Add a group's posts, all or none; a group that is already there stays as it is.
+
+        Args:
+            group_id: the group.
+            parts: its posts.
+            number: of its task, see `finish`; that it is finished gets into the file in the same step.
+        """
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(
-                "INSERT OR IGNORE INTO post (group_id, part, body) VALUES (?, ?, ?)",
-                [(group_id, number, body) for number, body in enumerate(parts)],
+                "INSERT OR IGNORE INTO post (group_id, part, longest_row, body) VALUES (?, ?, ?, ?)",
+                [(group_id, place, part.longest_row, part.body) for place, part in enumerate(parts)],
             )
+            if number is not None:
+                self._finish(number)
+
+    def finish(self, number: int) -> None:
+        """Remember that a task of the plan is done, so that it is never started again."""
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._finish(number)
+
+    def place(self) -> int:
+        """The first task of the plan that is not finished."""
+        return int(self.fact("place") or 0)
+
+    def finished(self) -> frozenset[int]:
+        """Finished tasks beyond `place`."""
+        return frozenset(row[0] for row in self._db.execute("SELECT number FROM finished"))
 
     def next_post(self) -> Post | None:
         """The post to send next: the oldest, those that failed before behind the others."""
         row = self._db.execute(
-            "SELECT id, group_id, part, body, tries FROM post WHERE sent IS NULL ORDER BY tries, id LIMIT 1"
+            "SELECT id, group_id, part, longest_row, body, tries FROM post WHERE sent IS NULL "
+            "ORDER BY tries, id LIMIT 1"
         ).fetchone()
-        return (
-            None if row is None else Post(id=row[0], group_id=row[1], part=row[2], body=row[3], tries=row[4])
-        )
+        if row is None:
+            return None
+        identity, group_id, number, longest_row, body, tries = row
+        part = Part(body=body, longest_row=longest_row)
+        return Post(id=identity, group_id=group_id, number=number, part=part, tries=tries)
 
     def postpone(self, post: Post) -> None:
         """Put a post that the API could not take behind the others."""
@@ -111,9 +138,21 @@ class Outbox:
             row[0] for row in self._db.execute("SELECT id FROM post WHERE sent IS NOT NULL ORDER BY sent")
         ]
 
-    def unsend(self) -> int:
-        """Wait anew with every post that the API had: it lost them. Returns how many."""
-        return self._db.execute("UPDATE post SET sent = NULL WHERE sent IS NOT NULL").rowcount
+    def registered(self, env_id: int, *, forgot: bool) -> int:
+        """Take in a registration; what an API without memory of us had waits anew. Returns how many posts."""
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            lost = 0
+            if forgot:
+                lost = self._db.execute("UPDATE post SET sent = NULL WHERE sent IS NOT NULL").rowcount
+            self.remember("env_id", str(env_id))
+        return lost
+
+    def shorten(self, post: Post, part: Part) -> None:
+        """Replace what a post carries."""
+        self._db.execute(
+            "UPDATE post SET body = ?, longest_row = ? WHERE id = ?", (part.body, part.longest_row, post.id)
+        )
 
     def remove(self, ids: Iterable[int]) -> None:
         """Forget posts that a trainer has for certain."""
@@ -123,7 +162,8 @@ class Outbox:
 
     def reject(self, post: Post, reason: str) -> None:
         """Move a post to the file of rejected ones."""
-        self.note_rejected(post.group_id, reason, part=post.part, post=orjson.Fragment(post_text(post.body)))
+        rows = orjson.Fragment(post_text(post.part.body))
+        self.note_rejected(post.group_id, reason, part=post.number, post=rows)
         self.remove([post.id])
 
     def note_rejected(self, group_id: str, reason: str, **details: object) -> None:
@@ -166,6 +206,14 @@ class Outbox:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _finish(self, number: int) -> None:
+        self._db.execute("INSERT OR IGNORE INTO finished VALUES (?)", (number,))
+        before = place = self.place()
+        while self._db.execute("DELETE FROM finished WHERE number = ?", (place,)).rowcount:
+            place += 1
+        if place != before:
+            self.remember("place", str(place))
 
     def _count(self, query: str) -> int:
         return self._db.execute(query).fetchone()[0]

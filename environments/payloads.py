@@ -10,12 +10,11 @@ from typing import Any
 
 import orjson
 
-from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup
+from environments.padding import PER_ROW, posts, shorten
+from environments.trajectory import IGNORED, CreditedGroup
 from environments.wire import VIEWS, Columns
 from tools.errors import WireError
 
-PER_ROW = ("tokens", "masks", "scores", "advantages", "messages", "inference_logprobs", "overrides")
-"""Columns with one entry per row; all but the first three may be `None` as a whole."""
 ROW_BY_ROW = frozenset({"turn_rows", "prefix_rows"})
 """Views whose every row is a group of its own."""
 
@@ -41,49 +40,55 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one post carries."""
+
+    body: bytes
+    """Compressed rows, see `post_body`."""
+    longest_row: int
+    """In tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
     """One credited group, ready to be posted."""
 
-    parts: tuple[bytes, ...]
-    """One per post, see `post_body`."""
+    parts: tuple[Part, ...]
+    """One per post."""
     too_long: int
     """Rows left out because the trainer could not take their length."""
 
 
 def pack(credited: CreditedGroup, shape: Shape) -> Package:
-    """Encode a group in its view, leave out what is too long, check the rest, compress.
+    """Encode a group in its view, check it, take out what is too long, and compress.
 
     Raises:
         WireError: a row is malformed.
     """
-    parts: list[bytes] = []
+    parts: list[Part] = []
     too_long = 0
-    for columns in VIEWS[shape.encoding](credited):
-        check_columns(columns)
-        if not shape.include_messages:
-            columns["messages"] = None
-        fitting = [
-            place
-            for place, tokens in enumerate(columns["tokens"])
-            if shape.max_row_tokens is None or len(tokens) <= shape.max_row_tokens
-        ]
-        too_long += len(columns["tokens"]) - len(fitting)
-        parts += [compress(post) for post in posts(columns, fitting, shape.rows_per_post)]
+    try:
+        for columns in VIEWS[shape.encoding](credited):
+            check_columns(columns)
+            if not shape.include_messages:
+                columns["messages"] = None
+            fitting, long = _within(columns, shape.max_row_tokens)
+            too_long += long
+            if fitting is not None:
+                parts += [_part(post) for post in _posts(fitting, credited, shape)]
+    except OverflowError as error:
+        raise WireError(f"the scores are too large to be normalised: {error}") from error
     return Package(parts=tuple(parts), too_long=too_long)
 
 
-def posts(columns: Columns, rows: Sequence[int], size: int) -> Iterator[Columns]:
-    """The chosen rows in groups of exactly `size`, the last one filled up with rows that teach nothing.
+def shortened(part: Part, max_tokens: int) -> tuple[Part | None, int]:
+    """A part for a trainer that takes shorter rows than the one it was packed for.
 
-    The API holds a group of another size back until its buffer adds up, and never batches what does not:
-    see `tests/environments/test_atropos_facts.py`.
+    Returns:
+        The part, `None` when nothing is left to learn from; and the number of rows taken out.
     """
-    for start in range(0, len(rows), size):
-        chosen = rows[start : start + size]
-        if list(chosen) == list(range(len(columns["tokens"]))) and len(chosen) == size:
-            yield columns
-            continue
-        yield _filled(_taken(columns, chosen), size)
+    columns, long = shorten(orjson.loads(post_text(part.body)), max_tokens)
+    return None if columns is None else _part(columns), long
 
 
 def post_body(part: bytes, env_id: int) -> bytes:
@@ -100,9 +105,15 @@ def compress(columns: Columns) -> bytes:
     """Columns as JSON without the opening brace, gzipped.
 
     Row by row, so that no step holds the interpreter for long: an event loop in another thread goes on.
+
+    Raises:
+        WireError: a value that JSON does not know.
     """
     stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
-    return b"".join([*map(stream.compress, _json(columns)), stream.flush()])
+    try:
+        return b"".join([*map(stream.compress, _json(columns)), stream.flush()])
+    except orjson.JSONEncodeError as error:
+        raise WireError(f"a row is no JSON: {error}") from error
 
 
 def check_columns(columns: Columns) -> None:
@@ -163,40 +174,19 @@ def _span_problem(masks: Sequence[int], overrides: list[dict[str, Any]] | None, 
     return None
 
 
-def _taken(columns: Columns, rows: Sequence[int]) -> Columns:
-    chosen = {
-        name: None if columns[name] is None else [columns[name][row] for row in rows] for name in PER_ROW
-    }
-    return columns | chosen
+def _within(columns: Columns, max_tokens: int | None) -> tuple[Columns | None, int]:
+    return (columns, 0) if max_tokens is None else shorten(columns, max_tokens)
 
 
-def _filled(columns: Columns, size: int) -> Columns:
-    """Rows up to `size`: the filling is masked whole, scores the mean and has no advantage."""
-    rows = len(columns["tokens"])
-    missing = size - rows
-    named = {"group_overrides": {"group_size": size}} if columns["group_overrides"] else {}
-    if not missing:
-        return columns | named
-    tokens = columns["tokens"][0][:2]
-    filling: dict[str, Any] = {
-        "tokens": tokens,
-        "masks": [IGNORED] * len(tokens),
-        "scores": math.fsum(columns["scores"]) / rows,
-        "advantages": [0.0] * len(tokens),
-        "messages": [{"role": "user", "content": ""}],
-        "inference_logprobs": [NOT_SAMPLED] * len(tokens),
-        "overrides": {"set_advantage_to_zero": True, "filling": True},
-    }
-    # Without overrides of their own (scalar data) the rows get empty ones: the filling must be marked.
-    columns = columns | {"overrides": columns["overrides"] or [{}] * rows}
-    return (
-        columns
-        | {
-            name: None if columns[name] is None else columns[name] + [filling[name]] * missing
-            for name in PER_ROW
-        }
-        | named
-    )
+def _posts(columns: Columns, credited: CreditedGroup, shape: Shape) -> Iterator[Columns]:
+    if shape.encoding in ROW_BY_ROW:
+        return iter((columns,))
+    scores = [trajectory.score for trajectory in credited.group.trajectories]
+    return posts(columns, scores, shape.rows_per_post)
+
+
+def _part(columns: Columns) -> Part:
+    return Part(body=compress(columns), longest_row=max(map(len, columns["tokens"])))
 
 
 def _json(columns: Columns) -> Iterator[bytes]:

@@ -79,16 +79,15 @@ class ServeLoop:
         self._recorder = recorder
         self._stop = asyncio.Event()
         self._model = ModelWatch(rollouts.probe, self._stop, self.say)
-        self._unfinished: set[int] = set()
-        self._highest = -1
         self._started_at = monotonic()
 
     async def run(self) -> int:
         """Serve; 0 after a signal or the trainer's last step, `API_AWAY` when the API was away too long."""
-        place = await self._delivery.place()
+        place, finished = await self._delivery.done()
         numbered = zip(count(place), self._rollouts.tasks(place), strict=False)
+        left = (each for each in numbered if each[0] not in finished)
         delivering = asyncio.create_task(self._delivery.run())
-        working = asyncio.create_task(self._work(iter(numbered)))
+        working = asyncio.create_task(self._work(left))
         showing = asyncio.create_task(self._show_lines())
         stopping = asyncio.create_task(self._stop.wait())
         try:
@@ -156,8 +155,8 @@ class ServeLoop:
         while await self._may_start():
             number, task = next(tasks)
             if self._recorder is not None and self._recorder.holds(task.item_id, task.epoch):
+                await self._delivery.finish(number)
                 continue
-            self._unfinished.add(number)
             self.in_flight += 1
             try:
                 credited = await self._rolled_out(task)
@@ -195,7 +194,9 @@ class ServeLoop:
                 if not await self._model.back():
                     return None
                 credited = await self._in_time(task)
-            if credited is not None and (last or not _lost_its_model(credited)):
+            if credited is not None and (
+                last or credited.status != "failed" or not _lost_its_model(credited)
+            ):
                 return credited
             what = (
                 f"took longer than {self._bounds.group_timeout_s:g} s"
@@ -235,13 +236,12 @@ class ServeLoop:
         )
 
     async def _finish(self, number: int, credited: CreditedGroup) -> None:
-        """Into the outbox first: from there on it cannot be lost."""
+        """Into the outbox first: from there on it is neither lost nor rolled out again."""
         if credited.status == "ok":
             self._refuse_approximate(credited)
-            await self._delivery.put(credited)
-        self._unfinished.discard(number)
-        self._highest = max(self._highest, number)
-        await self._delivery.keep_place(min(self._unfinished, default=self._highest + 1))
+            await self._delivery.put(credited, number=number)
+        else:
+            await self._delivery.finish(number)
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.append, credited)
         self.summary.add(credited)
@@ -293,9 +293,8 @@ class ServeLoop:
 
 
 def _lost_its_model(credited: CreditedGroup) -> bool:
-    return credited.status == "failed" and any(
-        failure.stop_reason is StopReason.POLICY_ERROR for failure in credited.group.failures
-    )
+    """Whether a sibling did; those that are left when a server dies are the short ones, not a fair sample."""
+    return any(failure.stop_reason is StopReason.POLICY_ERROR for failure in credited.group.failures)
 
 
 async def _cancelled(task: asyncio.Task[None] | asyncio.Task[bool]) -> None:

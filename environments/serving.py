@@ -12,6 +12,7 @@ from environments.config import AgentEnvConfig
 from environments.delivery import Delivery
 from environments.link import Identity, Link
 from environments.outbox import Outbox
+from environments.outbox_thread import OutboxThread
 from environments.payloads import Shape
 from environments.process import refuse_other_run
 from environments.recorder import Recorder
@@ -99,10 +100,11 @@ def _delivery(name: str, config: AgentEnvConfig, outbox: Outbox, say: Callable[[
         weight=config.inference_weight,
         min_batch_allocation=config.min_batch_allocation,
     )
+    in_outbox = OutboxThread(outbox)
     return Delivery(
-        outbox,
+        in_outbox,
         api,
-        Link(api, identity, shape),
+        Link(api, identity, shape, in_outbox, say=say),
         max_batches_waiting=config.max_batches_offpolicy,
         patience_s=None if config.exit_when_api_away_s < 0 else config.exit_when_api_away_s,
         say=say,

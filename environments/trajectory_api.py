@@ -13,14 +13,17 @@ from tools.errors import ConfigError
 _CALL_TIMEOUT_S = 10.0
 _POST_TIMEOUT_S = 120.0
 """The API reads a large post inside its event loop."""
+_ABOUT_THE_POST = frozenset({400, 411, 413, 414, 415, 422, 431})
+"""Statuses that the same post would get again; any other 4xx speaks of the way there, such as a proxy."""
+_TRY_LATER = frozenset({408, 425, 429})
 
 
 class ApiUnavailableError(Exception):
-    """The API did not answer, or answered 5xx: the same request may succeed later."""
+    """No answer of the API itself, or a 5xx: the same request may succeed later."""
 
 
 class PostRefusedError(Exception):
-    """The API answered 4xx: it will never take this post."""
+    """The API will never take this post."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,10 @@ class ApiState:
     """Rows of a batch; -1: no trainer has registered."""
     max_row_tokens: int
     """The trainer's limit; 0 or less: none."""
+    knows_us: bool
+    """Whether the number that was asked about is an environment's; true when none was asked about."""
+    ahead: int | None
+    """Groups of our size in its queue that a new one of ours waits behind; `None`: not asked or unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +48,8 @@ class Registration:
     """The API's answer to an environment that it took in."""
 
     env_id: int
-    known_before: bool
-    """Whether the API's memory already held an environment of this name."""
+    earlier: int
+    """Environments of this name that the API's memory already held."""
     num_steps: int
 
 
@@ -52,26 +59,38 @@ class TrajectoryApi:
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         self.connections = 0
+        self._recognised = False
         self._session: aiohttp.ClientSession | None = None
 
-    async def state(self) -> ApiState:
+    async def state(self, env_id: int | None = None) -> ApiState:
         """The API's step, queue and trainer.
+
+        Args:
+            env_id: the number of an environment to ask about, one with a weight above 0.
 
         Raises:
             ApiUnavailableError: no usable answer.
-            ConfigError: something else answers there.
+            ConfigError: something else answers there, and always did.
         """
         info = await self._json("GET", "/info")
         status = await self._json("GET", "/status")
+        ours = (
+            None if env_id is None else await self._json("GET", "/status-env", {"env_id": env_id}, also=500)
+        )
         try:
-            return ApiState(
+            state = ApiState(
                 step=status["current_step"],
                 queued=status["queue_size"],
                 batch_size=info["batch_size"],
                 max_row_tokens=info["max_token_len"],
+                # The API looks a number up without a check: one that it does not know is its error 500.
+                knows_us=ours != {},
+                ahead=ours["queue_size"] if ours else None,
             )
         except KeyError as error:
-            raise self._not_an_api(f"/info and /status without {error}") from error
+            raise self._unusable(f"/info, /status and /status-env without {error}") from error
+        self._recognised = True
+        return state
 
     async def register(self, environment: Mapping[str, Any]) -> Registration | None:
         """Register an environment; `None` while no trainer has started.
@@ -84,9 +103,7 @@ class TrajectoryApi:
             return None
         # The API numbers the environments of one name: `name_0`, `name_1`, …
         number = str(answer["wandb_name"]).removeprefix(f"{environment['desired_name']}_")
-        return Registration(
-            env_id=answer["env_id"], known_before=number != "0", num_steps=answer["num_steps"]
-        )
+        return Registration(env_id=answer["env_id"], earlier=int(number), num_steps=answer["num_steps"])
 
     async def post_rows(self, body: bytes) -> Literal["received", "buffered"]:
         """Post one group.
@@ -100,8 +117,10 @@ class TrajectoryApi:
         """
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         status, text = await self._call("POST", "/scored_data", body, headers, _POST_TIMEOUT_S)
-        if status != 200:
+        if status in _ABOUT_THE_POST:
             raise PostRefusedError(f"the API answered {status}: {text[:500]}")
+        if status != 200:
+            raise ApiUnavailableError(f"{self.url}/scored_data answered {status}")
         return "buffered" if '"buffered"' in text else "received"
 
     async def disconnect(self, env_id: int) -> None:
@@ -113,18 +132,25 @@ class TrajectoryApi:
         if self._session is not None:
             await self._session.close()
 
-    async def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def _json(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, also: int | None = None
+    ) -> dict[str, Any]:
+        """The decoded answer; nothing for the status that is `also` an answer."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         status, text = await self._call(method, path, data, headers, _CALL_TIMEOUT_S)
+        if status == also:
+            return {}
+        if status >= 500 or status in _TRY_LATER:
+            raise ApiUnavailableError(f"{self.url}{path} answered {status}")
         if status != 200:
-            raise self._not_an_api(f"{path} answered {status}")
+            raise self._unusable(f"{path} answered {status}")
         try:
             answer = json.loads(text)
         except json.JSONDecodeError as error:
-            raise self._not_an_api(f"{path} answered no JSON") from error
+            raise self._unusable(f"{path} answered no JSON") from error
         if not isinstance(answer, dict):
-            raise self._not_an_api(f"{path} answered {text[:100]}")
+            raise self._unusable(f"{path} answered {text[:100]}")
         return answer  # pyright: ignore[reportUnknownVariableType]  # JSON
 
     async def _call(
@@ -142,8 +168,6 @@ class TrajectoryApi:
             raise ApiUnavailableError(
                 f"{self.url} does not answer: {str(error) or type(error).__name__}"
             ) from error
-        if response.status >= 500:
-            raise ApiUnavailableError(f"{self.url}{path} answered {response.status}")
         return response.status, text
 
     def _open(self) -> aiohttp.ClientSession:
@@ -159,5 +183,8 @@ class TrajectoryApi:
     async def _count(self, _: aiohttp.ClientSession, __: SimpleNamespace, ___: object) -> None:
         self.connections += 1
 
-    def _not_an_api(self, what: str) -> ConfigError:
+    def _unusable(self, what: str) -> ConfigError | ApiUnavailableError:
+        """The wrong address, or, where the API has answered before, something in its place for a while."""
+        if self._recognised:
+            return ApiUnavailableError(f"{self.url}{what}")
         return ConfigError(f"no trajectory API at {self.url}: {what}; start one with `run-api`")

@@ -14,7 +14,8 @@ from environments.config import AgentEnvConfig
 from environments.delivery import ApiLostError, Delivery
 from environments.link import Identity, Link
 from environments.outbox import Outbox
-from environments.payloads import Shape, compress
+from environments.outbox_thread import OutboxThread
+from environments.payloads import Part, Shape, compress
 from environments.testing import group_of
 from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup
 from environments.trajectory_api import TrajectoryApi
@@ -42,8 +43,9 @@ def made(api, tmp_path, shape=None, **options):
     outbox = Outbox(tmp_path / "o.sqlite")
     client = TrajectoryApi(api.url)
     identity = Identity(name=f"env-{outbox.fact('run_id')}", max_row_tokens=1000)
-    link = Link(client, identity, shape or Shape(group_size=4))
-    return Delivery(outbox, client, link, **options)
+    in_outbox = OutboxThread(outbox)
+    link = Link(client, identity, shape or Shape(group_size=4), in_outbox, say=options.get("say", Said()))
+    return Delivery(in_outbox, client, link, **options)
 
 
 @asynccontextmanager
@@ -60,7 +62,7 @@ async def delivering(api, tmp_path, shape=None, **options):
 
 async def closed(delivery):
     await delivery.close()
-    delivery._outbox.close()
+    delivery._in_outbox.outbox.close()
 
 
 async def until(delivery, condition):
@@ -200,7 +202,8 @@ async def test_a_reset_of_the_api_is_survived(api, tmp_path):
 
 async def test_a_refused_post_goes_to_the_file_of_rejected_ones_and_the_next_one_is_sent(trained, tmp_path):
     outbox = Outbox(tmp_path / "o.sqlite")
-    outbox.put("bad", [compress(token_advantages(credited("bad")) | {"scores": [[1.0]]})])
+    bad = compress(token_advantages(credited("bad")) | {"scores": [[1.0]]})
+    outbox.put("bad", [Part(body=bad, longest_row=2)])
     outbox.close()
     said = Said()
     async with delivering(trained, tmp_path, say=said) as delivery:
@@ -257,9 +260,9 @@ async def test_patience_ends_and_the_groups_are_kept(tmp_path):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         api = TrajectoryApi(f"http://127.0.0.1:{nobody.getsockname()[1]}")
-        outbox = Outbox(tmp_path / "o.sqlite")
-        link = Link(api, Identity(name="env", max_row_tokens=9), Shape(group_size=4))
-        delivery = Delivery(outbox, api, link, patience_s=0.5)
+        in_outbox = OutboxThread(Outbox(tmp_path / "o.sqlite"))
+        link = Link(api, Identity(name="env", max_row_tokens=9), Shape(group_size=4), in_outbox)
+        delivery = Delivery(in_outbox, api, link, patience_s=0.5)
         await delivery.put(credited("a"))
         with pytest.raises(ApiLostError, match="1 groups wait in"):
             await delivery.run()
@@ -277,8 +280,9 @@ async def test_something_else_at_the_url_is_one_clear_error(tmp_path):
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         api = TrajectoryApi(url)
-        link = Link(api, Identity(name="env", max_row_tokens=9), Shape(group_size=4))
-        delivery = Delivery(Outbox(tmp_path / "o.sqlite"), api, link)
+        in_outbox = OutboxThread(Outbox(tmp_path / "o.sqlite"))
+        link = Link(api, Identity(name="env", max_row_tokens=9), Shape(group_size=4), in_outbox)
+        delivery = Delivery(in_outbox, api, link)
         with pytest.raises(ConfigError, match="/info answered 404; start one with `run-api`"):
             await delivery.run()
         await closed(delivery)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -11,9 +12,13 @@ import orjson
 import pytest
 
 from environments.outbox import Outbox
-from environments.payloads import compress
+from environments.payloads import Part, compress
 from environments.serving import refuse_other_groups
 from tools.errors import ConfigError
+
+
+def parts(*bodies):
+    return [Part(body=body, longest_row=1) for body in bodies]
 
 
 @pytest.fixture
@@ -26,33 +31,33 @@ def outbox(tmp_path):
 def order(outbox):
     taken = []
     while (post := outbox.next_post()) is not None:
-        taken.append((post.group_id, post.part))
+        taken.append((post.group_id, post.number))
         outbox.mark_sent(post)
     return taken
 
 
 def test_posts_leave_in_the_order_they_came(outbox):
-    outbox.put("a", [b"0", b"1"])
-    outbox.put("b", [b"0"])
+    outbox.put("a", parts(b"0", b"1"))
+    outbox.put("b", parts(b"0"))
     assert order(outbox) == [("a", 0), ("a", 1), ("b", 0)]
 
 
 def test_a_group_is_put_only_once(outbox):
-    outbox.put("a", [b"first"])
-    outbox.put("a", [b"second"])
-    assert outbox.next_post().body == b"first"
+    outbox.put("a", parts(b"first"))
+    outbox.put("a", parts(b"second"))
+    assert outbox.next_post().part.body == b"first"
     assert len(outbox) == 1
 
 
 def test_a_post_that_the_api_could_not_take_goes_behind_the_others(outbox):
-    outbox.put("a", [b"0"])
-    outbox.put("b", [b"0"])
+    outbox.put("a", parts(b"0"))
+    outbox.put("b", parts(b"0"))
     outbox.postpone(outbox.next_post())
     assert order(outbox) == [("b", 0), ("a", 0)]
 
 
 def test_a_sent_post_stays_until_it_is_removed(outbox):
-    outbox.put("a", [b"0"])
+    outbox.put("a", parts(b"0"))
     outbox.mark_sent(outbox.next_post())
     assert (len(outbox), outbox.waiting_groups()) == (1, 0)
     outbox.remove(outbox.sent())
@@ -60,14 +65,46 @@ def test_a_sent_post_stays_until_it_is_removed(outbox):
 
 
 def test_what_the_api_lost_waits_again(outbox):
-    outbox.put("a", [b"0", b"1"])
+    outbox.put("a", parts(b"0", b"1"))
     order(outbox)
-    assert outbox.unsend() == 2
+    assert outbox.registered(3, forgot=True) == 2
     assert order(outbox) == [("a", 0), ("a", 1)]
 
 
+def test_what_the_api_still_has_does_not_wait_again(outbox):
+    outbox.put("a", parts(b"0"))
+    order(outbox)
+    assert outbox.registered(3, forgot=False) == 0
+    assert order(outbox) == []
+
+
+def test_a_group_and_that_its_task_is_finished_get_into_the_file_together(tmp_path):
+    first = Outbox(tmp_path / "o.sqlite")
+    first.put("a", parts(b"0"), number=0)
+    # A copy of the files is what a kill leaves.
+    for file in list(tmp_path.iterdir()):
+        shutil.copy(file, tmp_path / file.name.replace("o.", "killed."))
+    first.close()
+    with Outbox(tmp_path / "killed.sqlite") as killed:
+        assert (killed.next_post().group_id, killed.place()) == ("a", 1)
+
+
+def test_a_slow_task_holds_the_place_and_later_ones_are_known_to_be_finished(outbox):
+    for number in (0, 2, 3):
+        outbox.finish(number)
+    assert (outbox.place(), outbox.finished()) == (1, {2, 3})
+    outbox.finish(1)
+    assert (outbox.place(), outbox.finished()) == (4, frozenset())
+
+
+def test_a_post_can_be_shortened(outbox):
+    outbox.put("a", parts(b"long"))
+    outbox.shorten(outbox.next_post(), Part(body=b"short", longest_row=7))
+    assert outbox.next_post().part == Part(body=b"short", longest_row=7)
+
+
 def test_a_rejected_post_is_kept_readable_with_its_reason(outbox):
-    outbox.put("a", [compress({"tokens": [[1]], "masks": [[1]], "scores": [0.5]})])
+    outbox.put("a", parts(compress({"tokens": [[1]], "masks": [[1]], "scores": [0.5]})))
     outbox.reject(outbox.next_post(), "the API answered 422: no")
     line = json.loads(outbox.rejected_path.read_text())
     assert (line["group_id"], line["reason"]) == ("a", "the API answered 422: no")
@@ -78,13 +115,13 @@ def test_a_rejected_post_is_kept_readable_with_its_reason(outbox):
 def test_everything_is_there_again_after_reopening(tmp_path):
     path = tmp_path / "o.sqlite"
     first = Outbox(path)
-    first.put("a", [b"0", b"1"])
+    first.put("a", parts(b"0", b"1"))
     first.mark_sent(first.next_post())
     first.remember("env_id", "3")
     run_id = first.fact("run_id")
     first.close()
     again = Outbox(path)
-    assert (again.next_post().part, len(again), again.fact("env_id")) == (1, 2, "3")
+    assert (again.next_post().number, len(again), again.fact("env_id")) == (1, 2, "3")
     assert again.fact("run_id") == run_id
     again.close()
 
@@ -107,9 +144,10 @@ def test_kill_dash_nine_keeps_every_group_that_put_returned_for(tmp_path):
 import sys
 from pathlib import Path
 from environments.outbox import Outbox
+from environments.payloads import Part
 outbox = Outbox(Path(sys.argv[1]))
 for number in range(100_000):
-    outbox.put(str(number), [b"x" * 20_000])
+    outbox.put(str(number), [Part(body=b"x" * 20_000, longest_row=1)])
     print(number, flush=True)
 """
     process = subprocess.Popen(
@@ -130,7 +168,7 @@ def test_the_file_does_not_grow_with_what_passed_through(tmp_path):
     outbox = Outbox(tmp_path / "o.sqlite")
     sizes = []
     for number in range(400):
-        outbox.put(str(number), [os.urandom(20_000)])
+        outbox.put(str(number), parts(os.urandom(20_000)))
         outbox.mark_sent(outbox.next_post())
         outbox.remove(outbox.sent())
         sizes.append(sum(file.stat().st_size for file in tmp_path.iterdir()))
@@ -144,7 +182,7 @@ def test_the_rejected_file_takes_plain_reasons_too(outbox):
 
 
 def test_the_file_is_consistent_by_sqlites_own_check(outbox):
-    outbox.put("a", [b"0"])
+    outbox.put("a", parts(b"0"))
     path = outbox.path
     outbox.close()
     with sqlite3.connect(path) as plain:
@@ -153,7 +191,7 @@ def test_the_file_is_consistent_by_sqlites_own_check(outbox):
 
 def test_groups_of_another_run_are_never_sent_to_this_runs_trainer(outbox):
     refuse_other_groups(outbox, {"env": "a", "estimator": "grpo"})
-    outbox.put("group", [b"0"])
+    outbox.put("group", parts(b"0"))
     with pytest.raises(ConfigError, match="still holds groups of another run"):
         refuse_other_groups(outbox, {"env": "a", "estimator": "rloo"})
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.payloads import Shape, check_columns, compress, pack, post_body, post_text
+from environments.payloads import Shape, check_columns, compress, pack, post_body, post_text, shortened
 from environments.testing import group_of
 from environments.trajectory import IGNORED, CreditedGroup
 from environments.wire import token_advantages
@@ -27,7 +27,7 @@ TWO = credited(group_of([[1.0, 2.0], [0.5]]), [[0.5, -0.5], [1.0]])
 
 def sent(group, **shape):
     package = pack(group, Shape(**({"group_size": 2} | shape)))
-    return [orjson.loads(post_text(part)) for part in package.parts], package.too_long
+    return [orjson.loads(post_text(part.body)) for part in package.parts], package.too_long
 
 
 def test_a_whole_group_leaves_as_its_view():
@@ -40,9 +40,10 @@ def test_turn_rows_leave_one_by_one():
 
 
 @given(
-    st.lists(st.lists(st.floats(-2, 2), min_size=1, max_size=3), min_size=1, max_size=7), st.integers(1, 5)
+    st.lists(st.lists(st.floats(-2, 2), min_size=1, max_size=3), min_size=1, max_size=7), st.integers(0, 5)
 )
-def test_every_post_has_exactly_the_registered_rows_and_no_row_is_lost(rewards, size):
+def test_every_post_has_exactly_the_registered_rows_and_no_row_is_lost(rewards, missing):
+    size = len(rewards) + missing
     posts, _ = sent(credited(group_of(rewards), rewards), group_size=size)
     assert {len(post["tokens"]) for post in posts} == {size}
     rows = [override["row"] for post in posts for override in post["overrides"] if "row" in override]
@@ -51,20 +52,32 @@ def test_every_post_has_exactly_the_registered_rows_and_no_row_is_lost(rewards, 
         check_columns(post)
 
 
-def test_filling_rows_teach_nothing():
-    posts, _ = sent(credited(group_of([[1.0], [3.0], [5.0]]), [[-1.0], [0.0], [1.0]]), group_size=4)
-    filling = {name: column[3] for name, column in posts[0].items() if isinstance(column, list)}
-    assert set(filling["masks"]) == {IGNORED}
-    assert set(filling["advantages"]) == {0.0}
-    assert filling["scores"] == 3.0
-    assert filling["overrides"]["set_advantage_to_zero"] is True
-
-
-def test_a_row_that_is_too_long_is_left_out_and_counted_and_its_siblings_leave():
+def test_a_row_that_is_too_long_becomes_padding_with_its_score_and_its_siblings_leave():
     long = credited(group_of([[1.0], [2.0]], lengths=[[9], [2]]), [[0.5], [-0.5]])
     posts, too_long = sent(long, max_row_tokens=9)
     assert too_long == 1
-    assert [override.get("row") for override in posts[0]["overrides"]] == [1, None]
+    assert [override.get("row") for override in posts[0]["overrides"]] == [None, 1]
+    assert (posts[0]["scores"], posts[0]["masks"][0]) == ([1.0, 2.0], [IGNORED] * 2)
+
+
+def test_a_part_is_shortened_for_a_trainer_that_takes_less():
+    long = credited(group_of([[1.0], [2.0]], lengths=[[9], [2]]), [[0.5], [-0.5]])
+    part = pack(long, Shape(group_size=2)).parts[0]
+    assert part.longest_row == 10
+    shorter, left_out = shortened(part, 9)
+    assert (shorter, left_out) == (pack(long, Shape(group_size=2, max_row_tokens=9)).parts[0], 1)
+    assert shortened(part, 2) == (None, 2)
+
+
+def test_a_value_that_json_does_not_know_is_named():
+    with pytest.raises(WireError, match="a row is no JSON"):
+        compress(token_advantages(TWO) | {"messages": [[object()]] * 2})
+
+
+def test_scores_too_large_to_normalise_are_refused():
+    huge = credited(group_of([[1e308], [1e308], [-1e308]]), [[0.5], [0.5], [-1.0]])
+    with pytest.raises(WireError, match="too large"):
+        pack(huge, Shape(group_size=4))
 
 
 def test_nothing_leaves_when_every_row_is_too_long():

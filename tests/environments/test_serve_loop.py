@@ -14,6 +14,7 @@ from rich.console import Console
 from environments.delivery import Delivery
 from environments.link import Identity, Link
 from environments.outbox import Outbox
+from environments.outbox_thread import OutboxThread
 from environments.payloads import Shape
 from environments.process import plan_for_ever
 from environments.recorder import Recorder, read_groups
@@ -72,7 +73,8 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, **bou
     outbox = Outbox(tmp_path / "o.sqlite")
     client = TrajectoryApi(api.url)
     name = f"env-{outbox.fact('run_id')}"
-    link = Link(client, Identity(name=name, max_row_tokens=1000), Shape(group_size=4))
+    in_outbox = OutboxThread(outbox)
+    link = Link(client, Identity(name=name, max_row_tokens=1000), Shape(group_size=4), in_outbox)
     shown = io.StringIO()
     console = Console(file=shown, width=200)
     limits = {
@@ -93,7 +95,7 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, **bou
     def say(line):
         console.print(line, soft_wrap=True)
 
-    delivery = Delivery(outbox, client, link, patience_s=patience_s, say=say)
+    delivery = Delivery(in_outbox, client, link, patience_s=patience_s, say=say)
     loop = ServeLoop(
         delivery, rollouts, bounds=Bounds(**(limits | bounds)), console=console, recorder=recorder
     )

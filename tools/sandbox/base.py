@@ -8,6 +8,8 @@ from typing import Literal, Protocol, TypedDict
 MAX_READ_BYTES = 10 << 20
 MAX_OUTPUT_BYTES = 256 << 10
 
+Network = Literal["none", "full"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
@@ -23,7 +25,8 @@ class SandboxLimits:
     """Largest single file a command may write."""
     output_mb: int = 64
     """A command that writes more than this to one stream is killed."""
-    network: Literal["none"] = "none"
+    network: Network = "none"
+    """`none`: nothing but a loopback of its own. `full`: the host's network, and all that it reaches."""
 
 
 class LimitOverrides(TypedDict, total=False):
@@ -35,7 +38,7 @@ class LimitOverrides(TypedDict, total=False):
     disk_mb: int
     file_mb: int
     output_mb: int
-    network: Literal["none"]
+    network: Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,11 @@ class SandboxRecord:
     """Names of the limits that hold, found by doing."""
     image: str | None = None
     """Digest of the image that it was made from; `None` for a backend without images."""
+    lacks: tuple[str, ...] = ()
+    """What other sandboxes give and this one does not, such as `network`: the host's is within reach.
+
+    See "Tiers" in docs/sandboxes.md for the names. A check about one of them is not asked.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +145,29 @@ class Sandbox(Protocol):
 
         Raises:
             OSError: not allowed, a directory is in the way, or the workspace is full.
+        """
+        ...
+
+    async def put_archive(self, archive: bytes, path: str = ".") -> None:
+        """Write the files of a tar archive below a folder, which is made when it is missing.
+
+        Files that are there are replaced; nothing is written through a link below the folder.
+        `tools.sandbox.archive.pack` makes such an archive.
+
+        Raises:
+            OSError: a member is more than a plain file or folder, or would leave the folder, and then nothing
+                is written; or it is in the way of something, not allowed, or the workspace is full.
+        """
+        ...
+
+    async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
+        """The files and folders below a folder as an uncompressed tar archive.
+
+        Links, FIFOs, sockets and devices are left out. `tools.sandbox.archive.unpack` reads it without
+        writing anything to this machine.
+
+        Raises:
+            OSError: missing, not a folder, not allowed, or the archive would be larger than `max_bytes`.
         """
         ...
 

@@ -60,7 +60,7 @@ async def open_docker(
             )
             record = SandboxRecord(
                 backend="docker", tier=shop.engine.runtime, limits=limits, enforced=enforced,
-                image=spec.image.digest,
+                image=spec.image.digest, lacks=() if limits.network == "none" else ("network",),
             )  # fmt: skip
             yield SupervisedSandbox(channel, rootfs.WORKDIR, record)
         finally:

@@ -155,7 +155,8 @@ def _host(limits: SandboxLimits, uid: int) -> dict[str, Any]:
         "init": True,
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges"],
-        "network_mode": "none",
+        # The default network of the engine: that of the host would show its loopback and sockets too.
+        "network_mode": "none" if limits.network == "none" else "bridge",
         "ipc_mode": "private",
         "mem_limit": memory,
         "memswap_limit": memory,
@@ -219,7 +220,7 @@ def _expect(connection: Connection, kind: bytes) -> list[bytes]:
 def _check(found: Facts, spec: Spec) -> None:
     if "bash" not in found.usable:
         raise ConfigError(f"image {spec.image.digest} has no /bin/bash; {NEEDS}")
-    if problems := found.problems():
+    if problems := found.problems(spec.limits):
         raise IsolationError(f"a container of this engine leaves the agent {', '.join(problems)}")
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.cgroup import RESERVED_PIDS
 
-_ALWAYS = ("disk_mb", "file_mb", "network", "output_mb")
-"""Made by file systems, the supervisor and the missing network, which `problems` checks."""
+_ALWAYS = ("disk_mb", "file_mb", "output_mb")
+"""Made by file systems and the supervisor; the network is what `problems` checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +37,15 @@ class Facts:
             usable=tuple(usable.split()),
         )
 
-    def problems(self) -> list[str]:
+    def problems(self, limits: SandboxLimits) -> list[str]:
         """What the agent would have and must not have, or lack and needs."""
         capabilities, no_new = self.privileges
+        beyond = set(self.devices) - {"lo"}
         wrong = {
             f"capabilities ({capabilities})": capabilities.strip("0") != "",
             "privileges to gain": no_new != "1",
-            f"network devices ({', '.join(self.devices)})": bool(set(self.devices) - {"lo"}),
+            f"network devices ({', '.join(self.devices)})": limits.network == "none" and bool(beyond),
+            "no network, for lack of a bridge (`docker network ls`)": limits.network == "full" and not beyond,
             "no writable workspace": "workdir" not in self.usable,
             "no writable /tmp": "tmp" not in self.usable,
         }
@@ -52,6 +54,7 @@ class Facts:
     def enforced(self, limits: SandboxLimits) -> tuple[str, ...]:
         """Names of the limits that hold."""
         holds = {
+            "network": limits.network == "none",
             "memory_mb": self.memory_bytes is not None and self.memory_bytes <= limits.memory_mb << 20,
             "pids": self.pids is not None and self.pids <= limits.pids + RESERVED_PIDS,
             "cpus": limits.cpus is not None and self.cpus is not None and self.cpus <= limits.cpus * 1.01,

@@ -30,6 +30,7 @@ class Session:
     channel: socket.socket
     workdir: str
     enforced: frozenset[str]
+    lacks: frozenset[str]
     group: cgroup.Group
     directory: str | None
     """On the host, of a session without a file system of its own."""
@@ -67,7 +68,7 @@ def _start(tier: Tier, limits: SandboxLimits, undo: ExitStack) -> Session:
     settings = tiers.settings(tier, who, limits, group)
     directory = _directory(settings, undo) if tier == "D" else None
     extra = machine.extra_directories()
-    root = rootfs.steps(disk_bytes=limits.disk_mb << 20, uid=who.uid, gid=who.gid, extra=extra)
+    root = rootfs.steps(limits, uid=who.uid, gid=who.gid, extra=extra)
     ours, theirs = socket.socketpair()
     undo.callback(ours.close)
     with ExitStack() as passed:
@@ -82,12 +83,14 @@ def _start(tier: Tier, limits: SandboxLimits, undo: ExitStack) -> Session:
         guard = inherit(os.pidfd_open(os.getpid()))
         oom = inherit(os.open(group.oom_file, os.O_RDONLY)) if group.oom_file else -1
         if tier == "B":
-            process: Process = nursery().bear(ours, theirs, tiers.birth(who, group), fds)
+            process: Process = nursery().bear(ours, theirs, tiers.birth(who, group, limits.network), fds)
             # There they have numbers of their own.
             guard, oom = GUARD_FD, OOM_FD if group.oom_file else -1
         else:
             code = machine.supervisor_code(("prctl", "confine") if tiers.needs_confinement(tier, who) else ())
-            command = tiers.command(tier, who, group, root, lambda data: inherit(machine.memory_file(data)))
+            command = tiers.command(
+                tier, who, group, root, limits.network, lambda data: inherit(machine.memory_file(data))
+            )
             control = theirs.fileno()
             process = Program([*command, str(code), str(control)], [*fds, code, control])
         undo.callback(_end, process)
@@ -98,7 +101,8 @@ def _start(tier: Tier, limits: SandboxLimits, undo: ExitStack) -> Session:
         process=process,
         channel=ours,
         workdir=settings["workdir"],
-        enforced=tiers.enforced(tier, who, group),
+        enforced=tiers.enforced(tier, who, group, limits),
+        lacks=tiers.lacks(tier, limits),
         group=group,
         directory=directory,
     )

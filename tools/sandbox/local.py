@@ -36,7 +36,11 @@ async def open_local(
             _check_enforced(limits, session.enforced)
         channel = await Channel.over(session.channel)
         record = SandboxRecord(
-            backend="local", tier=chosen, limits=limits, enforced=tuple(sorted(session.enforced))
+            backend="local",
+            tier=chosen,
+            limits=limits,
+            enforced=tuple(sorted(session.enforced)),
+            lacks=tuple(sorted(session.lacks)),
         )
         yield SupervisedSandbox(channel, session.workdir, record)
     finally:
@@ -59,7 +63,9 @@ async def _choose_tier(allow_unsafe: bool) -> Tier:
 
 
 def _check_enforced(limits: SandboxLimits, enforced: frozenset[str]) -> None:
-    wanted = {"pids", "file_mb", "output_mb", "disk_mb", "network"}
+    wanted = {"pids", "file_mb", "output_mb", "disk_mb"}
+    if limits.network == "none":
+        wanted.add("network")
     if limits.cpus is not None:
         wanted.add("cpus")
     missing = sorted(wanted - enforced)

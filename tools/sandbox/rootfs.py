@@ -43,10 +43,12 @@ class Step:
         return "\0".join(fields).encode()
 
 
-def steps(*, disk_bytes: int, uid: int, gid: int, extra: tuple[str, ...] = ()) -> list[Step]:
+def steps(limits: SandboxLimits, *, uid: int, gid: int, extra: tuple[str, ...] = ()) -> list[Step]:
     """The root of one sandbox, in order; `extra` directories are shown read-only where they are."""
+    disk_bytes = limits.disk_mb << 20
+    files = _made_up(uid, gid) | (_names_of_hosts() if limits.network == "full" else {})
     made = list(_system_steps())
-    made += [Step(kind="file", path=path, data=data) for path, data in _made_up(uid, gid).items()]
+    made += [Step(kind="file", path=path, data=data) for path, data in files.items()]
     made += [
         Step(kind="proc", path="/proc"),
         Step(kind="dev", path="/dev"),
@@ -141,3 +143,19 @@ def _made_up(uid: int, gid: int) -> dict[str, str]:
         "/etc/hostname": f"{HOST_NAME}\n",
         "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     }
+
+
+def _names_of_hosts() -> dict[str, str]:
+    """How this machine finds others; copied, because its own files may be links out of `/etc`."""
+    return {
+        "/etc/hosts": f"{_text('/etc/hosts')}\n127.0.0.1 {HOST_NAME}\n",
+        "/etc/resolv.conf": _text("/etc/resolv.conf"),
+        "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    }
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""

@@ -8,12 +8,12 @@ each process (`memory_mb_per_process`, RLIMIT_AS) because nothing can bound the 
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from tools.sandbox import machine, rootfs, seccomp
-from tools.sandbox.base import SandboxLimits
+from tools.sandbox.base import Network, SandboxLimits
 from tools.sandbox.cgroup import Group
 from tools.sandbox.inside import frames
 
@@ -25,6 +25,9 @@ _NPROC_PER_NAMESPACE = (5, 14)
 """Since this kernel RLIMIT_NPROC counts in the user namespace, not over all processes of the host user."""
 _CAPABILITIES = ("CAP_CHOWN", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SYS_RESOURCE")
 """What the supervisor keeps when root starts it, to become the agent's user and to bound and kill it."""
+_LACKS: Mapping[Tier, frozenset[str]] = {
+    "D": frozenset(("disk_mb", "hidden_processes", "host_files", "kernel_doors", "network", "own_tmp"))
+}
 # Joins the groups as itself, so that nothing it starts is ever outside them.
 _JOIN = (
     'echo -900 2>/dev/null >/proc/self/oom_score_adj; n=$1; shift; while [ "$n" -gt 0 ]; '
@@ -61,6 +64,7 @@ def settings(tier: Tier, who: Agent, limits: SandboxLimits, group: Group) -> dic
         "workdir": rootfs.WORKDIR,
         "run_dir": rootfs.RUN_DIR,
         "host_name": rootfs.HOST_NAME,
+        "network": limits.network,
         "fsize": str(limits.file_mb << 20),
         "nproc": str(limits.pids) if _counts_processes(tier, who) else "",
         "as": "" if "memory_mb" in group.enforced else str(limits.memory_mb << 20),
@@ -70,11 +74,11 @@ def settings(tier: Tier, who: Agent, limits: SandboxLimits, group: Group) -> dic
     }
 
 
-def enforced(tier: Tier, who: Agent, group: Group) -> frozenset[str]:
+def enforced(tier: Tier, who: Agent, group: Group, limits: SandboxLimits) -> frozenset[str]:
     """Names of the limits that hold."""
     names = set(group.enforced) | {"file_mb", "output_mb"}
     if tier != "D":
-        names |= {"network", "disk_mb"}
+        names |= {"network", "disk_mb"} if limits.network == "none" else {"disk_mb"}
     if "memory_mb" not in names:
         names.add("memory_mb_per_process")
     if _counts_processes(tier, who):
@@ -82,8 +86,19 @@ def enforced(tier: Tier, who: Agent, group: Group) -> frozenset[str]:
     return frozenset(names)
 
 
+def lacks(tier: Tier, limits: SandboxLimits) -> frozenset[str]:
+    """What a sandbox of another tier, or with other settings, would give."""
+    names = _LACKS.get(tier, frozenset())
+    return names if limits.network == "none" else names | {"network"}
+
+
 def command(
-    tier: Tier, who: Agent, group: Group, root: list[rootfs.Step], inherit: Callable[[bytes], int]
+    tier: Tier,
+    who: Agent,
+    group: Group,
+    root: list[rootfs.Step],
+    network: Network,
+    inherit: Callable[[bytes], int],
 ) -> list[str]:
     """The program that becomes or starts the supervisor; two descriptors, code and channel, are to be added.
 
@@ -94,14 +109,15 @@ def command(
         join = ["/bin/sh", "-c", _JOIN, "sh", str(len(group.procs_files)), *group.procs_files]
     supervisor = [machine.interpreter(), "-I", "-S", "-c", machine.BOOTSTRAP]
     if tier == "A":
-        return [*join, *_bwrap(who, root, inherit), "--", *supervisor]
+        return [*join, *_bwrap(who, root, network, inherit), "--", *supervisor]
     return [*join, *supervisor]
 
 
-def birth(who: Agent, group: Group) -> bytes:
+def birth(who: Agent, group: Group, network: Network) -> bytes:
     """What the nursery has to know to bear the supervisor of a sandbox of tier B."""
+    words = (network.encode(), *map(os.fsencode, group.procs_files))
     maps = (b"", b"") if who.root else (b"%d %d 1" % (who.uid, who.uid), b"%d %d 1" % (who.gid, who.gid))
-    return frames.pack(frames.BORN, *maps, *map(os.fsencode, group.procs_files))[frames.HEADER_BYTES :]
+    return frames.pack(frames.BORN, *maps, *words)[frames.HEADER_BYTES :]
 
 
 def needs_confinement(tier: Tier, who: Agent) -> bool:
@@ -109,9 +125,12 @@ def needs_confinement(tier: Tier, who: Agent) -> bool:
     return tier != "A" or not who.root
 
 
-def _bwrap(who: Agent, root: list[rootfs.Step], inherit: Callable[[bytes], int]) -> list[str]:
-    words = ["bwrap", "--as-pid-1", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+def _bwrap(
+    who: Agent, root: list[rootfs.Step], network: Network, inherit: Callable[[bytes], int]
+) -> list[str]:
+    words = ["bwrap", "--as-pid-1", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     words += ["--unshare-cgroup-try", "--hostname", rootfs.HOST_NAME]
+    words += ["--unshare-net"] if network == "none" else []
     if who.root:
         words += ["--cap-drop", "ALL"]
         for name in _CAPABILITIES:

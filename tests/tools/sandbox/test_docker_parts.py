@@ -44,8 +44,8 @@ def test_limits_that_hold_are_named_for_both_versions_of_control_groups():
 
 
 def test_capabilities_and_a_way_to_gain_privileges_are_problems():
-    assert facts().problems() == []
-    assert facts(status=b"CapEff:\t00000000a80425fb\nNoNewPrivs:\t0\n").problems() == [
+    assert facts().problems(LIMITS) == []
+    assert facts(status=b"CapEff:\t00000000a80425fb\nNoNewPrivs:\t0\n").problems(LIMITS) == [
         "capabilities (00000000a80425fb)",
         "privileges to gain",
     ]

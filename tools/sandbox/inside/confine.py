@@ -41,7 +41,8 @@ def enter(control: int) -> None:
     settings = config.settings
     if config.steps:
         _build_root(config.steps)
-        _raise_loopback()
+        if settings["network"] == "none":
+            _raise_loopback()
         socket.sethostname(settings["host_name"])
     if settings["subreaper"] == "1":
         adopt_orphans()

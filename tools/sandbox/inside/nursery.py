@@ -16,7 +16,7 @@ from tools.sandbox.inside.spawn import own_descriptor_limit
 
 _NAMESPACES = 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000 | 0x02000000
 """CLONE_NEW* of mounts, processes, network, IPC, host name and control groups."""
-_NEW_USER = 0x10000000
+_NEW_NET, _NEW_USER = 0x40000000, 0x10000000
 _REQUEST_BYTES = 1 << 16
 _FDS = 3
 _CONTROL = 3
@@ -46,11 +46,11 @@ def enter(requests: int) -> None:
 def _bear(request: bytes, fds: list[int]) -> None:
     try:
         _keep_only(fds)
-        _, (user_map, group_map, *groups) = frames.unpack(request)
+        _, (user_map, group_map, network, *groups) = frames.unpack(request)
         os.setsid()
         for path in groups:
             _write(os.fsdecode(path), b"%d" % os.getpid())
-        _separate(user_map, group_map)
+        _separate(_NAMESPACES & ~_NEW_NET if network == b"full" else _NAMESPACES, user_map, group_map)
         pid = os.fork()
         if pid:
             with socket.socket(fileno=_CONTROL) as host:
@@ -71,8 +71,8 @@ def _keep_only(fds: list[int]) -> None:
     os.closerange(_CONTROL + len(fds), 4096)
 
 
-def _separate(user_map: bytes, group_map: bytes) -> None:
-    if libc.unshare(_NAMESPACES | (_NEW_USER if user_map else 0)):
+def _separate(namespaces: int, user_map: bytes, group_map: bytes) -> None:
+    if libc.unshare(namespaces | (_NEW_USER if user_map else 0)):
         raise failure("unshare")
     if user_map:
         _write("/proc/self/setgroups", b"deny")

@@ -1,0 +1,47 @@
+"""The sandbox settings of an environment reach every sandbox that it opens, and the record."""
+
+import dataclasses
+from pathlib import Path
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig, ServerConfig
+from tools.terminal import terminal
+
+
+class Networked(AgentEnv):
+    """An environment whose agents look at their network."""
+
+    name = "networked"
+    tools = (terminal,)
+
+    def format_prompt(self, item):
+        return "Look."
+
+    async def compute_reward(self, item, trajectory, ctx):
+        found = await ctx.verify(command="cat /proc/net/dev")
+        ctx.metrics["devices_of_the_verifier"] = found.text().count(":")
+        return 1.0
+
+
+def networked(**settings):
+    return Networked(AgentEnvConfig(group_size=1, min_group_size=1, **settings), [ServerConfig()])
+
+
+async def test_the_network_is_recorded_with_the_trajectory():
+    group = await networked(sandbox_network="full").rollout_group({}, "item", 0, 1)
+    record = dataclasses.asdict(group.trajectories[0].sandbox)
+    assert (record["limits"]["network"], record["lacks"]) == ("full", ("network",))
+
+
+async def test_the_verifiers_sandbox_has_the_same_network():
+    env = networked(sandbox_network="full")
+    async with env.open_sandbox() as first, env.open_sandbox() as second:
+        assert [one.record.limits.network for one in (first, second)] == ["full", "full"]
+    group = await env.rollout_group({}, "item", 0, 1)
+    devices = Path("/proc/net/dev").read_text().count(":")
+    assert group.trajectories[0].metrics["devices_of_the_verifier"] == devices
+
+
+async def test_without_the_setting_there_is_a_loopback_and_nothing_else():
+    group = await networked().rollout_group({}, "item", 0, 1)
+    assert group.trajectories[0].metrics["devices_of_the_verifier"] == 1

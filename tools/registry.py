@@ -222,3 +222,9 @@ class _TimeLimited:
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         await self.sandbox.write_file(path, data, mode=mode)
+
+    async def put_archive(self, archive: bytes, path: str = ".") -> None:
+        await self.sandbox.put_archive(archive, path)
+
+    async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
+        return await self.sandbox.get_archive(path, max_bytes=max_bytes)

@@ -28,6 +28,12 @@ class RecordingSandbox:
     async def write_file(self, path: str, data: bytes, *, mode: int = 0) -> None:
         raise FileExistsError(path)
 
+    async def put_archive(self, archive: bytes, path: str = ".") -> None:
+        raise FileExistsError(path)
+
+    async def get_archive(self, path: str, *, max_bytes: int = 0) -> bytes:
+        return path.encode()
+
 
 ran: list[str] = []
 

@@ -40,8 +40,8 @@ class ContainerChannel:
             except SandboxUnavailable:
                 await self._replace()
             kind = frame[frames.HEADER_BYTES : frames.HEADER_BYTES + 1]
-            if kind in (frames.READ, frames.WRITE):
-                # All or nothing, so it can be done again; a command cannot.
+            if kind in frames.FILE_KINDS:
+                # These can be done again; a command cannot.
                 return await self._channel.request(frame, timeout_s)
             return frames.DONE, _killed(time.monotonic() - started, timeout_s)
 

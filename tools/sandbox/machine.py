@@ -24,6 +24,8 @@ _MODULES = (
     "processes",
     "spawn",
     "files",
+    "tar",
+    "archives",
     "shell",
     "job",
     "supervisor",

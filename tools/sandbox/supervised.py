@@ -5,10 +5,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from tools.sandbox import archive as archives
 from tools.sandbox.base import MAX_OUTPUT_BYTES, MAX_READ_BYTES, ExecResult, SandboxRecord
 from tools.sandbox.inside import frames
 
 _FILE_S = 60.0
+_WORDS_BYTES = 16_384
+"""Enough for a path and what is wrong with it."""
 
 
 class Requests(Protocol):
@@ -106,6 +109,35 @@ class SupervisedSandbox:
         fields = (_word(path), b"%d" % mode, data)
         _check_file(await self._run(frames.WRITE, fields, _FILE_S, 0, path), path)
 
+    async def put_archive(self, archive: bytes, path: str = ".") -> None:
+        """Write the files of a tar archive below a folder, which is made when it is missing.
+
+        Raises:
+            OSError: a member is refused, and then nothing is written; or it is in the way of something, not
+                allowed, or the workspace is full.
+            SandboxUnavailable: the sandbox is gone.
+        """
+        archives.check(archive)
+        if len(archive) > self._record.limits.disk_mb << 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        fields = (_word(path), archive)
+        _check_file(await self._run(frames.UNPACK, fields, _FILE_S, _WORDS_BYTES, path), path)
+
+    async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
+        """The plain files and folders below a folder as an uncompressed tar archive.
+
+        Raises:
+            OSError: missing, not a folder, not allowed, or larger than `max_bytes`.
+            SandboxUnavailable: the sandbox is gone.
+        """
+        fields = (_word(path), b"%d" % max_bytes)
+        cap = 2 * max(max_bytes, _WORDS_BYTES) + 2
+        result = await self._run(frames.PACK, fields, _FILE_S, cap, path)
+        _check_file(result, path)
+        # The agent's side made it: nobody has to trust it.
+        archives.check(result.stdout)
+        return result.stdout
+
     async def _run(
         self, kind: bytes, fields: tuple[bytes, ...], timeout_s: float, cap: int, path: str | None
     ) -> ExecResult:
@@ -133,10 +165,15 @@ def _check_file(result: ExecResult, path: str) -> None:
         raise TimeoutError(errno.ETIMEDOUT, "the file operation took too long", path)
     if result.oom_killed or result.exit_code >= 128:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), path)
-    if result.exit_code == errno.EINVAL:
-        raise OSError(errno.EINVAL, "not a regular file", path)
     if result.exit_code:
-        raise OSError(result.exit_code, os.strerror(result.exit_code), path)
+        # Of an archive, the member that it is about.
+        member, _, reason = result.stderr.decode("utf-8", "replace").partition("\0")
+        where = f"{path.rstrip('/')}/{member}" if member else path
+        raise OSError(result.exit_code, reason or _reason(result.exit_code), where)
+
+
+def _reason(code: int) -> str:
+    return "not a regular file" if code == errno.EINVAL else os.strerror(code)
 
 
 def _pair(name: str, value: str) -> str:

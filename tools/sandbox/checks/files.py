@@ -1,14 +1,17 @@
 """Checks 93 to 102: file operations stay inside, come back at once and never tear."""
 
 import asyncio
+import posixpath
 import secrets
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tools.sandbox.archive import ArchivedFile, pack, unpack
 from tools.sandbox.checks.bench import Bench
-from tools.sandbox.checks.registry import check, declare_missing, equal, holds, raises
+from tools.sandbox.checks.hostile import hostile_archives
+from tools.sandbox.checks.registry import check, equal, holds, raises
 
 _AT_ONCE_S = 5.0
 _ODD_NAMES = ("-n", "--help", "a b\nc", "x" * 255, "\udcff\udcfe", "日本", "'\"$(id)`;", "trailing ")
@@ -86,10 +89,31 @@ async def a_write_over_a_link_does_not_escape(bench: Bench) -> None:
     equal("what the link leads to", await bench.sandbox.read_file("target"), b"new")
 
 
-declare_missing(
-    97, "hostile_archives_are_rejected", "Archives with `..`, links, devices or huge headers are rejected.",
-    "files go in and out one by one; the protocol has no archives"
-)  # fmt: skip
+@check(97)
+async def hostile_archives_are_rejected(bench: Bench) -> None:
+    """Archives with `..`, links, devices or huge headers are rejected whole; none of that ever comes out."""
+    outside = f"{posixpath.dirname(bench.sandbox.workdir.rstrip('/')) or '/'}/escaped"
+    for problem, archive in hostile_archives().items():
+        with raises(OSError, what=f"putting an archive with {problem}"):
+            await bench.sandbox.put_archive(archive, "in")
+        left = await bench.sandbox.exec(f"find in ! -type d; ls -d escaped {outside} /tmp/escaped 2>&-")
+        equal(f"files after {problem}", left.stdout, b"")
+    await bench.sandbox.exec("mkdir -p in out/deep; ln -s /tmp in/link; ln -s /etc/passwd out/link")
+    with raises(OSError, what="putting a file through a link"):
+        await bench.sandbox.put_archive(pack({"link/escaped": ArchivedFile(data=b"x")}), "in")
+    equal("the link leads to", (await bench.sandbox.exec("ls /tmp")).stdout, b"")
+    await bench.sandbox.exec(
+        "cd out; ln -s . loop; mkfifo fifo; echo x >deep/file; ln deep/file hard; ln -s .. deep/up"
+    )
+    files = unpack(await bench.sandbox.get_archive("out"))
+    equal(
+        "what comes out",
+        {path: file.data for path, file in files.items()},
+        {"deep/file": b"x\n", "hard": b"x\n"},
+    )
+    await bench.sandbox.exec("truncate -s 100M out/sparse")
+    with raises(OSError, what="getting 100 MB"):
+        await asyncio.wait_for(bench.sandbox.get_archive("out"), _AT_ONCE_S)
 
 
 @check(98)

@@ -6,6 +6,10 @@ import errno
 import os
 import stat
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
 CHUNK_BYTES = 1 << 18
 
 
@@ -13,7 +17,7 @@ def read(path: str, max_bytes: int) -> int:
     """Send a regular file to stdout; the result is an errno, 0 when all of it was sent."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        code = _irregular(os.fstat(fd))
+        code = irregular(os.fstat(fd))
         if code:
             return code
         if os.fstat(fd).st_size > max_bytes:
@@ -23,7 +27,7 @@ def read(path: str, max_bytes: int) -> int:
             sent += len(data)
             if sent > max_bytes:
                 return errno.EFBIG
-            _write_all(1, data)
+            write_all(1, data)
     except OSError as error:
         # A socket or a driverless device cannot be opened at all.
         return errno.EINVAL if error.errno == errno.ENXIO else error.errno or errno.EIO
@@ -41,7 +45,7 @@ def write(path: str, mode: int) -> int:
         except FileExistsError:
             return errno.ENOTDIR
         try:
-            code = _irregular(os.stat(target))
+            code = irregular(os.stat(target))
             if code:
                 return code
             # The new file takes the place of the old one, which by itself would not ask for its permission.
@@ -49,31 +53,51 @@ def write(path: str, mode: int) -> int:
                 return errno.EACCES
         except FileNotFoundError:
             pass
-        return _replace(target, mode)
+        replace(target, mode, _stdin())
     except OSError as error:
         return error.errno or errno.EIO
+    return 0
 
 
-def _replace(target: str, mode: int) -> int:
+def replace(target: str, mode: int, content: Iterable[bytes]) -> None:
+    """Put a file at a path, all of it or nothing."""
     folder = os.path.dirname(target)
     temporary = os.path.join(folder, f".write-{os.getpid()}")
     fd, named = _new_file(folder, temporary)
     try:
-        while data := os.read(0, CHUNK_BYTES):
-            _write_all(fd, data)
+        for data in content:
+            write_all(fd, data)
         os.fchmod(fd, mode)
         if not named:
             # The descriptor of a directory, unused with absolute paths, is what makes Python follow the link.
             os.link(f"/proc/self/fd/{fd}", temporary, src_dir_fd=fd)
             named = True
         os.rename(temporary, target)
-    except OSError:
+    except BaseException:
         if named:
             os.unlink(temporary)
         raise
     finally:
         os.close(fd)
-    return 0
+
+
+def irregular(status: os.stat_result) -> int:
+    """Why something is no file to read or to replace, as an errno; 0 for a regular file."""
+    if stat.S_ISREG(status.st_mode):
+        return 0
+    return errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write every byte."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _stdin() -> Iterator[bytes]:
+    while data := os.read(0, CHUNK_BYTES):
+        yield data
 
 
 def _new_file(folder: str, temporary: str) -> tuple[int, bool]:
@@ -85,15 +109,3 @@ def _new_file(folder: str, temporary: str) -> tuple[int, bool]:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
             raise
         return os.open(temporary, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), True
-
-
-def _irregular(status: os.stat_result) -> int:
-    if stat.S_ISREG(status.st_mode):
-        return 0
-    return errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 CONFIG, READY, EXEC, SHELL, READ, WRITE, CANCEL = b"C", b"R", b"X", b"S", b"G", b"P", b"K"
+PACK, UNPACK = b"A", b"U"
+FILE_KINDS = (READ, WRITE, PACK, UNPACK)
+"""Requests that are ours alone: no program of the agent's runs for them, and they can be done again."""
 FOUND = b"F"
 """What is true in a container, told before it is ready; see `contain.facts`."""
 DONE = b"D"

@@ -6,7 +6,7 @@ import errno
 import os
 import select
 
-from tools.sandbox.inside import files, frames
+from tools.sandbox.inside import archives, files, frames
 from tools.sandbox.inside.boot import Config, read_exactly
 from tools.sandbox.inside.capture import Capture
 from tools.sandbox.inside.job import Job, Limits
@@ -105,8 +105,12 @@ class Supervisor:
         start = {
             frames.EXEC: self._exec, frames.SHELL: self._run_in_shell,
             frames.READ: self._read_file, frames.WRITE: self._write_file,
+            frames.PACK: self._pack, frames.UNPACK: self._unpack,
         }[kind]  # fmt: skip
-        limits = Limits(int(fields[0]) / 1e6, int(fields[1]), self._output_limit)
+        cap = int(fields[1])
+        # What our own file operations send is bounded by what was asked for.
+        output = max(cap, self._output_limit) if kind in frames.FILE_KINDS else self._output_limit
+        limits = Limits(int(fields[0]) / 1e6, cap, output)
         job = Job(limits, snapshot(), self._oom_count)
         try:
             start(job, fields[2:])
@@ -145,6 +149,14 @@ class Supervisor:
     def _write_file(self, job: Job, fields: list[bytes]) -> None:
         path, mode = self._path(fields[0]), int(fields[1])
         self._start(job, only_stdio(lambda: files.write(path, mode)), fields[2], bounded=False)
+
+    def _pack(self, job: Job, fields: list[bytes]) -> None:
+        path, max_bytes = self._path(fields[0]), int(fields[1])
+        self._start(job, only_stdio(lambda: archives.pack(path, max_bytes)), b"", bounded=False)
+
+    def _unpack(self, job: Job, fields: list[bytes]) -> None:
+        path = self._path(fields[0])
+        self._start(job, only_stdio(lambda: archives.unpack(path)), fields[1], bounded=False)
 
     def _start(self, job: Job, action: Callable[[], object], stdin: bytes, bounded: bool = True) -> None:
         stdin_end, job.stdin_fd = os.pipe2(os.O_CLOEXEC)
@@ -217,7 +229,7 @@ class Supervisor:
         self._send(answer)
 
     def _refuse(self, kind: bytes, job: Job, error: StartError) -> None:
-        if error.step == "cwd" or kind in (frames.READ, frames.WRITE):
+        if error.step == "cwd" or kind in frames.FILE_KINDS:
             self._send(frames.pack(frames.REFUSED, b"%d" % error.code))
             return
         job.out.closed = job.err.closed = True

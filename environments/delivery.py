@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -10,42 +9,24 @@ from typing import Self
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_random
 
 from environments.link import Link
-from environments.outbox import Outbox, Post
+from environments.outbox import Outbox
 from environments.outbox_thread import OutboxThread
-from environments.payloads import Shape, pack, post_body, shortened
+from environments.payloads import Shape, pack
 from environments.receipts import Receipts
+from environments.sender import Sender, Tally
 from environments.trajectory import CreditedGroup, TrajectoryGroup
-from environments.trajectory_api import (
-    ApiState,
-    ApiUnavailableError,
-    PostRefusedError,
-    TrajectoryApi,
-)
+from environments.trajectory_api import ApiState, ApiUnavailableError, TrajectoryApi
 from tools.errors import ConfigError, TurnwiseError, WireError
 
 POLL_S = 0.5
 """Also the longest time between a look at the API and a post: it cannot restart in less."""
-LONGEST_WAIT_S = 15.0
+BACKOFF = wait_exponential(multiplier=0.2, max=15.0) + wait_random(0, 0.5)
+"""Seconds between tries; the random part keeps environments from coming back all at once."""
 _SIGN_OFF_S = 2.0
 
 
 class ApiLostError(TurnwiseError):
     """The API or its trainer was away for longer than the user wants to wait."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Tally:
-    """What a delivery did so far; only the delivery changes it."""
-
-    posts: int = 0
-    """Posts that the API took."""
-    rejected: int = 0
-    """Posts and groups that will never be delivered."""
-    too_long: int = 0
-    """Rows left out because of the trainer's limit."""
-    repeated: int = 0
-    """Posts sent once more because the API lost its memory."""
-    registrations: int = 0
 
 
 class Delivery:
@@ -80,6 +61,7 @@ class Delivery:
         """Groups with posts that the API does not have."""
         self.online = False
         """Whether the environment is registered and the API answers."""
+        self._sender = Sender(in_outbox, api, link, tally=self.tally, say=say)
         self._path = outbox.path
         self._in_outbox = in_outbox
         self._api = api
@@ -127,7 +109,7 @@ class Delivery:
                 await self.finish(number)
             return
         if package.too_long:
-            self._too_long(f"item {group.item_id}", package.too_long)
+            self._sender.too_long(f"item {group.item_id}", package.too_long)
         await self._in_outbox(lambda outbox: outbox.put(group.group_id, package.parts, number=number))
         await self._recount()
         self._wake.set()
@@ -152,10 +134,9 @@ class Delivery:
             ApiLostError: `patience_s` is over; every group is kept.
             ConfigError: no trajectory API there, or its batch size cannot be made of our groups.
         """
-        backoff = wait_exponential(multiplier=0.2, max=LONGEST_WAIT_S) + wait_random(0, 0.5)
         while not (self._flushing and self.waiting == 0):
             retrying = AsyncRetrying(
-                retry=retry_if_exception_type(ApiUnavailableError), wait=backoff, before_sleep=self._lost
+                retry=retry_if_exception_type(ApiUnavailableError), wait=BACKOFF, before_sleep=self._lost
             )
             await retrying(self._step)
 
@@ -202,51 +183,15 @@ class Delivery:
             post = await self._in_outbox(Outbox.next_post)
             if post is None:
                 break
-            await self._send(post, self._link.registration.env_id)
+            if await self._sender.send(post, self._link.registration.env_id):
+                self._receipts.sent([post.id])
+                self._sent_since_look += 1
+            await self._recount()
             if not self._link.still_holds():
                 return
         if not (self._flushing or (self.waiting and self._may_send())):
             # With groups waiting, a trainer that takes a batch makes room: look again sooner.
             await _wait_for(self._wake, POLL_S / 10 if self.waiting else POLL_S)
-
-    async def _send(self, post: Post, env_id: int) -> None:
-        fitting = await self._fitting(post)
-        if fitting is not None:
-            await self._post(fitting, env_id)
-        await self._recount()
-
-    async def _fitting(self, post: Post) -> Post | None:
-        """The post within the limit of the trainer that is there now; `None` when nothing is left of it."""
-        limit = self._link.shape.max_row_tokens
-        if limit is None or post.part.longest_row <= limit:
-            return post
-        part, too_long = await self._in_outbox(lambda _: shortened(post.part, limit))
-        self._too_long(f"group {post.group_id}", too_long)
-        if part is None:
-            await self._in_outbox(lambda outbox: outbox.remove([post.id]))
-            return None
-        await self._in_outbox(lambda outbox: outbox.shorten(post, part))
-        return replace(post, part=part)
-
-    async def _post(self, post: Post, env_id: int) -> None:
-        try:
-            answer = await self._api.post_rows(post_body(post.part.body, env_id))
-        except PostRefusedError as error:
-            reason = str(error)
-            await self._in_outbox(lambda outbox: outbox.reject(post, reason))
-            self._reject(f"group {post.group_id}: {reason}")
-        except ApiUnavailableError:
-            await self._in_outbox(lambda outbox: outbox.postpone(post))
-            raise
-        else:
-            if answer == "buffered":
-                # Our number belongs to an environment with other groups: register anew, send again.
-                self._link.drop()
-                return
-            await self._in_outbox(lambda outbox: outbox.mark_sent(post))
-            self._receipts.sent([post.id])
-            self.tally.posts += 1
-            self._sent_since_look += 1
 
     async def _register(self) -> bool:
         lost = await self._link.register()
@@ -305,21 +250,13 @@ class Delivery:
                 f"{trouble}, for more than {self._patience_s:g} s; {self.waiting} groups wait in {self._path}"
             )
 
-    def _reject(self, what: str) -> None:
-        self.tally.rejected += 1
-        self._say(f"rejected for good, see {self._in_outbox.outbox.rejected_path}: {what}")
-
     async def _put_aside(self, group: TrajectoryGroup, reason: str) -> None:
-        self._reject(f"a group of item {group.item_id} is malformed: {reason}")
+        self._sender.reject(f"a group of item {group.item_id} is malformed: {reason}")
         await self._in_outbox(
             lambda outbox: outbox.note_rejected(
                 group.group_id, reason, item_id=group.item_id, epoch=group.epoch
             )
         )
-
-    def _too_long(self, where: str, rows: int) -> None:
-        self.tally.too_long += rows
-        self._say(f"{where}: {rows} rows are too long for the trainer; left out")
 
     async def _recount(self) -> None:
         self.waiting = await self._in_outbox(Outbox.waiting_groups)

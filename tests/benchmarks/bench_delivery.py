@@ -112,7 +112,7 @@ async def main(rows: int, tokens: int, repeats: int) -> None:
     async def ours() -> int:
         loop = asyncio.get_running_loop()
         package = await loop.run_in_executor(thread, pack, credited, Shape(group_size=rows))
-        return sum(map(len, package.parts))
+        return sum(len(part.body) for part in package.parts)
 
     async def atropos() -> int:
         session = Recording()

@@ -161,6 +161,61 @@ async def test_a_finished_group_is_not_rolled_out_again_by_the_next_serve(traine
     assert not set(worlds[0].started) & set(worlds[1].started)
 
 
+async def test_groups_that_finished_while_a_slow_one_held_the_place_are_not_rolled_out_again(
+    trained, tmp_path
+):
+    slow, again = World(), World()
+    never = asyncio.Event()
+
+    async def first_is_slow(task):
+        if (task.item_id, task.epoch) == ("a", 0):
+            await never.wait()
+        return await World.run_group(slow, task)
+
+    slow.run_group = first_is_slow
+    async with serving(trained, tmp_path, slow, max_in_flight=2, max_waiting=4, grace_s=0.1) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: loop.summary.done >= 4)
+        terminate()
+        await run
+    async with serving(trained, tmp_path, again, max_waiting=99) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: len(again.started) > 3)
+        terminate()
+        await run
+    assert again.started[0] == ("a", 0)
+    assert not set(slow.started) & set(again.started)
+
+
+async def test_what_a_dying_model_server_left_of_a_group_is_no_fair_sample_so_it_starts_again(
+    trained, tmp_path
+):
+    world = World()
+    world.model_down = True
+
+    async def two_short_ones_are_left(task):
+        world.started.append((task.item_id, task.epoch))
+        whole = group_for(task)
+        if not world.model_down:
+            return whole
+        left = replace(whole.group, trajectories=whole.group.trajectories[:2])
+        return replace(
+            whole,
+            group=replace(left, failures=lost_model(task).group.failures * 2),
+            advantages=whole.advantages[:2],
+        )
+
+    world.run_group = two_short_ones_are_left
+    async with serving(trained, tmp_path, world) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: world.probes > 1)
+        world.model_down = False
+        await until(lambda: loop.summary.done)
+        terminate()
+        await run
+    assert world.started[:2] == [("a", 0), ("a", 0)]
+
+
 async def test_a_trainer_that_stalls_stops_new_groups_at_the_bound(trained, tmp_path):
     world = World()
     async with serving(trained, tmp_path, world, max_waiting=5) as loop:

@@ -1,0 +1,244 @@
+"""The registration against the real API, directly and behind a proxy: every replacement is noticed."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from environments.delivery import BACKOFF, Delivery
+from environments.link import Identity, Link
+from environments.outbox import Outbox
+from environments.outbox_thread import OutboxThread
+from environments.payloads import Shape, pack
+from environments.testing import group_of
+from environments.trajectory import CreditedGroup
+from environments.trajectory_api import TrajectoryApi
+from tests.environments.proxy import Proxy
+
+
+def credited(name, rows=4, **group):
+    rewards = [[float(row)] for row in range(rows)]
+    return CreditedGroup(
+        group=replace(group_of(rewards, **group), group_id=name, item_id=name),
+        advantages=tuple((reward[0] - 1.5,) for reward in rewards),
+        policy="p",
+        estimator="turn_return",
+    )
+
+
+@asynccontextmanager
+async def linked(url, outbox, shape=None, **identity):
+    """A link without a delivery: nothing happens but what the test asks for."""
+    client = TrajectoryApi(url)
+    in_outbox = OutboxThread(outbox)
+    said = []
+    who = Identity(**({"name": f"env-{outbox.fact('run_id')}", "max_row_tokens": 1000} | identity))
+    link = Link(client, who, shape or Shape(group_size=4), in_outbox, say=said.append)
+    link.client, link.in_outbox, link.said = client, in_outbox, said
+    try:
+        yield link
+    finally:
+        await client.close()
+        in_outbox.close()
+
+
+@asynccontextmanager
+async def delivering(url, outbox, shape=None, identity=None, **options):
+    async with linked(url, outbox, shape, **(identity or {})) as link:
+        delivery = Delivery(link.in_outbox, link.client, link, say=link.said.append, **options)
+        delivery.link = link
+        running = asyncio.create_task(delivery.run())
+        try:
+            yield delivery
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def until(delivery, condition):
+    async with asyncio.timeout(60):
+        while not condition():
+            await delivery.changed()
+
+
+async def some_looks(delivery):
+    for _ in range(4):
+        await delivery.changed()
+
+
+async def blocking(function, *args, **named):
+    return await asyncio.to_thread(function, *args, **named)
+
+
+def groups_of(batch):
+    return [group["overrides"][0]["group_id"] for group in batch]
+
+
+@pytest.fixture
+def outbox(tmp_path):
+    with Outbox(tmp_path / "o.sqlite") as made:
+        yield made
+
+
+async def test_a_reset_that_nobody_saw_is_noticed_by_a_number_that_is_nobodys(trained, outbox):
+    async with linked(trained.url, outbox) as link:
+        await link.register()
+        assert await link.look()
+        await blocking(trained.get, "/reset_data")
+        await blocking(trained.start_trainer)
+        assert not await link.look()
+
+
+async def test_what_a_reset_lost_within_a_moment_is_sent_again(trained, outbox):
+    async with delivering(trained.url, outbox) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        await blocking(trained.get, "/reset_data")
+        await blocking(trained.start_trainer)
+        await until(delivery, lambda: delivery.tally.posts == 2)
+        assert groups_of(await blocking(trained.take_batch)) == ["a"]
+
+
+async def test_without_a_weight_the_api_is_not_asked_about_us_since_it_would_divide_by_zero(trained, outbox):
+    async with linked(trained.url, outbox, weight=-1.0) as link:
+        await link.register()
+        assert await link.look()
+        assert link.state.ahead is None
+
+
+async def test_what_an_api_behind_a_proxy_had_when_it_was_killed_is_sent_again(api, outbox):
+    api.start_trainer()
+    with Proxy(api) as proxy:
+        async with delivering(proxy.url, outbox) as delivery:
+            await delivery.put(credited("a"))
+            await until(delivery, lambda: delivery.tally.posts == 1)
+            await blocking(api.kill)
+            await until(delivery, lambda: not delivery.online)
+            await blocking(api.start)
+            await blocking(api.start_trainer)
+            await until(delivery, lambda: delivery.tally.posts == 2)
+            assert groups_of(await blocking(api.take_batch)) == ["a"]
+
+
+@pytest.mark.parametrize("answer", [(404, b"no route"), (429, b"slow down"), (503, b""), (200, b"<html>")])
+async def test_a_proxy_that_answers_itself_for_a_while_is_waited_out(trained, outbox, answer):
+    with Proxy(trained) as proxy:
+        async with delivering(proxy.url, outbox) as delivery:
+            await delivery.put(credited("a"))
+            await until(delivery, lambda: delivery.tally.posts == 1)
+            proxy.answers["*"] = answer
+            await until(delivery, lambda: not delivery.online)
+            await delivery.put(credited("b"))
+            del proxy.answers["*"]
+            await until(delivery, lambda: delivery.tally.posts == 2)
+            assert (delivery.tally.repeated, delivery.tally.rejected) == (0, 0)
+
+
+@pytest.mark.parametrize("status", [401, 404, 408, 429, 502])
+async def test_a_post_that_did_not_reach_the_api_is_sent_again(trained, outbox, status):
+    with Proxy(trained) as proxy:
+        proxy.answers["/scored_data"] = (status, b"not now")
+        async with delivering(proxy.url, outbox) as delivery:
+            await delivery.put(credited("a"))
+            await until(delivery, lambda: any(f"answered {status}" in line for line in delivery.link.said))
+            del proxy.answers["/scored_data"]
+            await until(delivery, lambda: delivery.tally.posts == 1)
+            assert delivery.tally.rejected == 0
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_a_post_that_no_api_will_take_is_put_aside_with_the_reason(trained, outbox, status):
+    with Proxy(trained) as proxy:
+        proxy.answers["/scored_data"] = (status, b"never")
+        async with delivering(proxy.url, outbox) as delivery:
+            await delivery.put(credited("a"))
+            await until(delivery, lambda: delivery.tally.rejected == 1)
+    line = json.loads(outbox.rejected_path.read_text())
+    assert (line["group_id"], line["reason"]) == ("a", f"the API answered {status}: never")
+
+
+async def test_a_registration_that_nobody_answers_for_does_not_hold_batches_back(trained, outbox):
+    # What a kill between the request and its answer leaves: the API knows us, and we do not know it.
+    outbox.remember("settled", "no")
+    trained.register_env(f"env-{outbox.fact('run_id')}", min_batch_allocation=0.5)
+    async with delivering(trained.url, outbox, identity={"min_batch_allocation": 0.5}) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        assert groups_of(await blocking(trained.take_batch)) == ["a"]
+
+
+async def test_a_registration_that_cannot_be_taken_back_is_said(trained, outbox):
+    outbox.remember("settled", "no")
+    trained.register_env("other")
+    trained.register_env(f"env-{outbox.fact('run_id')}", min_batch_allocation=0.5)
+    async with linked(trained.url, outbox, min_batch_allocation=0.5) as link:
+        await link.register()
+        assert "1 earlier registrations of this environment could not be taken back" in link.said[0]
+
+
+async def test_other_environments_rows_count_as_rows_and_not_as_groups_of_ours(api, outbox):
+    api.start_trainer(batch_size=8)
+    other = api.register_env("other", 2)["env_id"]
+    two = {"tokens": [[1, 2]] * 2, "masks": [[-100, 2]] * 2, "scores": [0.0, 1.0], "env_id": other}
+    for _ in range(6):
+        api.post("/scored_data", two)
+    async with delivering(api.url, outbox, max_batches_waiting=2) as delivery:
+        for name in "abc":
+            await delivery.put(credited(name))
+        # 12 rows of the other's wait, 16 may.
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        await some_looks(delivery)
+        assert (delivery.tally.posts, delivery.waiting) == (1, 2)
+
+
+async def test_batches_that_were_made_and_not_handed_out_count_as_waiting(trained, outbox):
+    async with delivering(trained.url, outbox, max_batches_waiting=2) as delivery:
+        for name in "abcdef":
+            await delivery.put(credited(name))
+        await until(delivery, lambda: delivery.tally.posts == 2)
+        await blocking(trained.take_batch)
+        # Two batches were made of the two groups, and one of them waits: there is room for one more.
+        await until(delivery, lambda: delivery.tally.posts == 3)
+        await some_looks(delivery)
+        assert delivery.tally.posts == 3
+        await blocking(trained.take_batch)
+        await blocking(trained.take_batch)
+        await until(delivery, lambda: delivery.tally.posts == 5)
+
+
+async def test_rows_packed_for_another_trainer_are_cut_to_this_ones_limit(api, outbox):
+    group = credited("a", lengths=[[9], [1], [1], [1]])
+    outbox.put("a", pack(group, Shape(group_size=4)).parts)
+    api.start_trainer(max_token_len=3)
+    async with delivering(api.url, outbox) as delivery:
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        assert delivery.tally.too_long == 1
+    (arrived,) = api.take_batch()
+    assert [len(tokens) for tokens in arrived["tokens"]] == [2, 2, 2, 2]
+    assert [override.get("padding") for override in arrived["overrides"]] == [True, None, None, None]
+
+
+async def test_a_turn_that_no_trainer_row_can_hold_is_left_out_and_counted(api, outbox):
+    shape = Shape(group_size=4, encoding="turn_rows")
+    outbox.put("a", pack(credited("a", lengths=[[9], [1], [1], [1]]), shape).parts)
+    api.start_trainer(max_token_len=3)
+    async with delivering(api.url, outbox, shape) as delivery:
+        await until(delivery, lambda: delivery.tally.posts == 3 and delivery.waiting == 0)
+        assert delivery.tally.too_long == 1
+
+
+async def test_all_posts_go_over_one_connection(trained, outbox):
+    async with delivering(trained.url, outbox, max_batches_waiting=9) as delivery:
+        for name in "abcdef":
+            await delivery.put(credited(name))
+        await until(delivery, lambda: delivery.tally.posts == 6)
+        assert delivery.link.client.connections == 1
+
+
+def test_environments_that_lost_the_same_api_come_back_at_different_moments():
+    class Attempt:
+        attempt_number = 3
+
+    assert len({BACKOFF(Attempt()) for _ in range(5)}) == 5

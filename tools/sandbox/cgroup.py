@@ -24,14 +24,11 @@ class Group:
     """The control groups of one sandbox."""
 
     directories: tuple[Path, ...]
+    join_files: tuple[str, ...]
+    """A process of one thread that writes 0 into each of them is bounded."""
     oom_file: Path | None
     """Holds a line `oom_kill N`."""
     enforced: frozenset[str]
-
-    @property
-    def procs_files(self) -> tuple[str, ...]:
-        """A process that writes its id into each of them is bounded."""
-        return tuple(str(directory / "cgroup.procs") for directory in self.directories)
 
 
 @cache
@@ -54,7 +51,7 @@ def controllers() -> dict[str, tuple[Path, int]]:
 def create(limits: SandboxLimits) -> Group:
     """Make the groups of one sandbox with as many of its limits as this machine can enforce."""
     name = f"{PREFIX}.{identity(os.getpid())}.{next(_counter)}"
-    directories: dict[Path, None] = {}
+    joins: dict[Path, str] = {}
     enforced: set[str] = set()
     oom_file = None
     for controller, (parent, version) in controllers().items():
@@ -62,12 +59,19 @@ def create(limits: SandboxLimits) -> Group:
             continue
         directory = parent / name
         directory.mkdir(exist_ok=True)
-        directories[directory] = None
+        # Version 1 moves a thread at once, but a process only after all processors have been through their
+        # work: that would be most of the time that a sandbox takes to start.
+        joins[directory] = str(directory / ("tasks" if version == 1 else "cgroup.procs"))
         _limit(directory, version, controller, limits)
         enforced.add({"memory": "memory_mb", "pids": "pids", "cpu": "cpus"}[controller])
         if controller == "memory":
             oom_file = directory / ("memory.oom_control" if version == 1 else "memory.events")
-    return Group(directories=tuple(directories), oom_file=oom_file, enforced=frozenset(enforced))
+    return Group(
+        directories=tuple(joins),
+        join_files=tuple(joins.values()),
+        oom_file=oom_file,
+        enforced=frozenset(enforced),
+    )
 
 
 def remove(group: Group) -> None:

@@ -31,7 +31,7 @@ _LACKS: Mapping[Tier, frozenset[str]] = {
 # Joins the groups as itself, so that nothing it starts is ever outside them.
 _JOIN = (
     'echo -900 2>/dev/null >/proc/self/oom_score_adj; n=$1; shift; while [ "$n" -gt 0 ]; '
-    'do echo $$ >"$1" || exit 96; shift; n=$((n-1)); done; exec "$@"'
+    'do echo 0 >"$1" || exit 96; shift; n=$((n-1)); done; exec "$@"'
 )
 
 
@@ -105,8 +105,8 @@ def command(
     `inherit` makes a descriptor with some content that the program will have.
     """
     join: list[str] = []
-    if group.procs_files or who.root:
-        join = ["/bin/sh", "-c", _JOIN, "sh", str(len(group.procs_files)), *group.procs_files]
+    if group.join_files or who.root:
+        join = ["/bin/sh", "-c", _JOIN, "sh", str(len(group.join_files)), *group.join_files]
     supervisor = [machine.interpreter(), "-I", "-S", "-c", machine.BOOTSTRAP]
     if tier == "A":
         return [*join, *_bwrap(who, root, network, inherit), "--", *supervisor]
@@ -115,7 +115,7 @@ def command(
 
 def birth(who: Agent, group: Group, network: Network) -> bytes:
     """What the nursery has to know to bear the supervisor of a sandbox of tier B."""
-    words = (network.encode(), *map(os.fsencode, group.procs_files))
+    words = (network.encode(), *map(os.fsencode, group.join_files))
     maps = (b"", b"") if who.root else (b"%d %d 1" % (who.uid, who.uid), b"%d %d 1" % (who.gid, who.gid))
     return frames.pack(frames.BORN, *maps, *words)[frames.HEADER_BYTES :]
 

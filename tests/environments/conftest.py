@@ -2,9 +2,8 @@
 
 import http.client
 import json
-import socket
 import subprocess
-import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -12,11 +11,7 @@ import urllib.request
 
 import pytest
 
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from tests.environments.commands import RUN_API, free_port
 
 
 class RunApi:
@@ -28,20 +23,21 @@ class RunApi:
         self.process = None
 
     def command(self):
-        """What starts it: run-api itself binds every interface, this is the app that it runs."""
-        app = [sys.executable, "-m", "uvicorn", "atroposlib.api.server:app", "--host", "127.0.0.1"]
-        return [*app, "--port", str(self.port), "--log-level", "critical"]
+        """What starts it: the installed script, on loopback only."""
+        return [RUN_API, "--host", "127.0.0.1", "--port", str(self.port)]
 
     def start(self):
-        self.process = subprocess.Popen(self.command())
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                return self.get("/info")
-            except OSError:
-                assert self.process.poll() is None, "the API died at its start"
-                assert time.monotonic() < deadline, "the API did not start"
-                time.sleep(0.02)
+        with tempfile.TemporaryFile() as said:
+            self.process = subprocess.Popen(self.command(), stdout=subprocess.DEVNULL, stderr=said)
+            deadline = time.monotonic() + 60
+            while True:
+                try:
+                    return self.get("/info")
+                except OSError:
+                    if self.process.poll() is not None or time.monotonic() > deadline:
+                        said.seek(0)
+                        raise AssertionError(f"the API did not start: {said.read().decode()}") from None
+                    time.sleep(0.02)
 
     def kill(self):
         if self.process is not None:
@@ -71,22 +67,15 @@ class RunApi:
     def post(self, path, body):
         return self.call("POST", path, body)[1]
 
-    def start_trainer(self, batch_size=4, max_token_len=1000, num_steps=-1):
+    def start_trainer(self, **settings):
         """What a trainer does before environments may register."""
-        self.post(
-            "/register",
-            {
-                "wandb_group": "",
-                "wandb_project": "",
-                "batch_size": batch_size,
-                "max_token_len": max_token_len,
-                "checkpoint_dir": "",
-                "save_checkpoint_interval": 1,
-                "starting_step": 0,
-                "num_steps": num_steps,
-            },
-        )
+        self.register_trainer(**settings)
         return self.get("/batch")
+
+    def register_trainer(self, batch_size=4, max_token_len=1000, num_steps=-1):
+        asked = {"batch_size": batch_size, "max_token_len": max_token_len, "num_steps": num_steps}
+        rest = {"wandb_group": "", "wandb_project": "", "checkpoint_dir": "", "save_checkpoint_interval": 1}
+        return self.post("/register", {**asked, **rest, "starting_step": 0})
 
     def register_env(self, name="env", group_size=4, **fields):
         asked = {"max_token_length": 1000, "desired_name": name, "weight": 1.0, "group_size": group_size}

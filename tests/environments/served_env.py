@@ -1,4 +1,4 @@
-"""Environments that the tests of `serve` serve: one with real sandboxes, one that is done at once."""
+"""Environments that the tests of `serve` serve: with turn rewards, with a scalar one, and one done at once."""
 
 import uuid
 from dataclasses import replace
@@ -10,10 +10,9 @@ from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.terminal import terminal
 
 
-class WriteWord(TurnLevelRewardMixin, AgentEnv):
+class Words(AgentEnv):
     """Write a word into a file, in a sandbox."""
 
-    name = "write_word"
     tools = (terminal,)
 
     async def load_items(self):
@@ -21,11 +20,6 @@ class WriteWord(TurnLevelRewardMixin, AgentEnv):
 
     def format_prompt(self, item):
         return f"Write {item['word']} into out.txt."
-
-    async def score_turn(self, item, turn, ctx):
-        if not turn.tool_results:
-            return None
-        return float(item["word"] in turn.message.tool_calls[0].arguments) - 0.25 * turn.index
 
     def scripted_choices(self, item, messages, tools, skill):
         said = sum(message.role == "assistant" for message in messages)
@@ -40,6 +34,27 @@ class WriteWord(TurnLevelRewardMixin, AgentEnv):
         if said == 1:
             return [Choice(probability=0.5, message=say("done")), Choice(probability=0.5, message=right)]
         return [Choice(probability=1.0, message=say("done"))]
+
+
+class WriteWord(TurnLevelRewardMixin, Words):
+    """With a reward for each turn: none for one that only speaks, 0 for a wrong first one."""
+
+    name = "write_word"
+
+    async def score_turn(self, item, turn, ctx):
+        if not turn.tool_results:
+            return None
+        return float(item["word"] in turn.message.tool_calls[0].arguments) - 0.25 * turn.index
+
+
+class ScalarWords(Words):
+    """With one reward for the session: an environment as Atropos knows it."""
+
+    name = "scalar_words"
+
+    async def compute_reward(self, item, trajectory, ctx):
+        found = await ctx.sandbox.exec("cat out.txt")
+        return float(item["word"].encode() in found.stdout) / (1 + len(trajectory.turns))
 
 
 class Instant(TurnLevelRewardMixin, AgentEnv):

@@ -52,6 +52,32 @@ def test_reset_data_forgets_environments_and_says_that_there_is_no_trainer(train
     assert trained.register_env("a")["wandb_name"] == "a_0"
 
 
+def test_after_reset_data_the_step_is_zero_again(trained):
+    trained.post("/scored_data", rows(4))
+    trained.take_batch()
+    trained.get("/reset_data")
+    assert trained.get("/status") == {"current_step": 0, "queue_size": 0}
+
+
+def test_the_answer_to_a_registration_says_how_many_steps_the_trainer_means_to_take(api):
+    api.start_trainer(num_steps=7)
+    assert api.register_env()["num_steps"] == 7
+
+
+def test_a_trainer_that_registers_again_resets_nothing(trained):
+    trained.register_env("a")
+    trained.post("/scored_data", rows(2))
+    trained.register_trainer(batch_size=8, max_token_len=5)
+    assert trained.get("/info") == {"batch_size": 4, "max_token_len": 1000}
+    assert trained.get("/status")["queue_size"] == 1
+    assert trained.register_env("a")["wandb_name"] == "a_1"
+
+
+def test_rows_under_a_number_that_nobody_registered_are_taken_whatever_their_count(trained):
+    assert trained.post("/scored_data", rows(4, env_id=99))["status"] == "received"
+    assert [group["env_id"] for group in trained.take_batch()] == [99]
+
+
 def test_rows_posted_before_the_trainer_registers_wedge_the_api(api):
     api.post("/scored_data", rows(4))
     api.start_trainer()
@@ -112,6 +138,22 @@ def test_new_batches_are_formed_only_when_the_earlier_ones_were_handed_out(train
     assert trained.get("/status") == {"current_step": 3, "queue_size": 0}
 
 
+def test_batches_formed_together_are_handed_out_newest_first(trained):
+    for tag in range(3):
+        trained.post("/scored_data", rows(4, tag))
+    assert [tags(trained.take_batch()) for _ in range(3)] == [[2], [1], [0]]
+
+
+def test_a_group_of_6_stops_groups_of_4_until_it_is_gone_though_both_sizes_divide_12(api):
+    api.start_trainer(batch_size=12)
+    for tag in range(3):
+        api.post("/scored_data", rows(4, tag))
+    api.post("/scored_data", rows(6, 3))
+    assert api.take_batch() is None
+    api.post("/scored_data", rows(6, 4))
+    assert sorted(map(tuple, map(tags, (api.take_batch(), api.take_batch())))) == [(0, 1, 2), (3, 4)]
+
+
 def test_a_body_of_several_gzip_members_is_read_as_one(trained):
     body = json.dumps(rows(4)).encode()
     data = gzip.compress(b'{"env_id":7,') + gzip.compress(body[1:])
@@ -151,7 +193,78 @@ def test_lengths_that_do_not_match_are_accepted(trained):
     assert trained.call("POST", "/scored_data", rows(4, advantages=[[0.5]] * 4))[0] == 200
 
 
+def test_columns_that_the_api_does_not_know_are_accepted_and_lost(trained):
+    assert trained.call("POST", "/scored_data", rows(4, turn_rewards=[[1.0]] * 4))[0] == 200
+    assert "turn_rewards" not in trained.take_batch()[0]
+
+
+def test_in_a_list_of_groups_one_bad_one_sinks_all(trained):
+    assert trained.call("POST", "/scored_data_list", [rows(4), rows(4, scores=[[1.0]] * 4)])[0] == 422
+    assert trained.get("/status")["queue_size"] == 0
+
+
 def test_disconnecting_takes_an_environments_weight_away(trained):
     first, second = (trained.register_env(name)["env_id"] for name in "ab")
     assert trained.post("/disconnect-env", {"env_id": first}) == {"status": "success"}
     assert trained.get("/status-env", {"env_id": second})["env_weight"] == 1.0
+
+
+def test_the_status_of_a_number_that_nobody_has_is_a_500(trained):
+    assert trained.call("GET", "/status-env", {"env_id": 0})[0] == 500
+
+
+def test_the_status_of_an_environment_counts_all_groups_when_groups_have_several_rows(trained):
+    ours, other = (trained.register_env(name)["env_id"] for name in "ab")
+    for env_id in (ours, ours, other):
+        trained.post("/scored_data", rows(4, env_id=env_id))
+    assert trained.get("/status-env", {"env_id": ours})["queue_size"] == 3
+
+
+def test_the_status_of_an_environment_counts_only_its_own_groups_when_they_have_one_row(trained):
+    ours, other = (trained.register_env(name, group_size=1)["env_id"] for name in "ab")
+    for env_id in (ours, ours, other):
+        trained.post("/scored_data", rows(1, env_id=env_id))
+    assert trained.get("/status-env", {"env_id": ours})["queue_size"] == 2
+
+
+def test_the_status_of_an_environment_without_weight_is_a_500_where_it_is_alone(trained):
+    alone = trained.register_env(weight=0.0)["env_id"]
+    assert trained.call("GET", "/status-env", {"env_id": alone})[0] == 500
+
+
+def test_a_share_of_the_batch_stops_every_batch_while_its_environment_has_no_group_queued(trained):
+    trained.register_env("a", min_batch_allocation=0.5)
+    other = trained.register_env("b")["env_id"]
+    trained.post("/scored_data", rows(4, env_id=other))
+    assert trained.take_batch() is None
+
+
+def test_disconnecting_an_environment_frees_its_share(trained):
+    owner = trained.register_env("a", min_batch_allocation=0.5)["env_id"]
+    other = trained.register_env("b")["env_id"]
+    trained.post("/scored_data", rows(4, env_id=other))
+    trained.post("/disconnect-env", {"env_id": owner})
+    assert trained.take_batch()
+
+
+def test_a_share_that_a_former_registration_left_stops_the_batches_of_the_new_one(trained):
+    trained.register_env("a", min_batch_allocation=0.5)
+    again = trained.register_env("a", min_batch_allocation=0.5)["env_id"]
+    trained.post("/scored_data", rows(4, env_id=again))
+    assert trained.take_batch() is None
+
+
+def test_groups_of_a_former_registration_do_not_fill_the_share_of_the_new_one(trained):
+    former = trained.register_env("a", min_batch_allocation=0.5)["env_id"]
+    trained.post("/scored_data", rows(4, env_id=former))
+    trained.register_env("a", min_batch_allocation=0.5)
+    trained.post("/disconnect-env", {"env_id": former})
+    assert trained.take_batch() is None
+
+
+def test_a_share_takes_its_environments_groups_before_older_ones_of_others_but_in_their_order(trained):
+    other = trained.register_env("b", group_size=1)["env_id"]
+    owner = trained.register_env("a", group_size=1, min_batch_allocation=0.5)["env_id"]
+    for tag, env_id in enumerate([other] * 4 + [owner] * 3):
+        trained.post("/scored_data", rows(1, tag, env_id=env_id))
+    assert tags(trained.take_batch()) == [4, 5, 0, 1]

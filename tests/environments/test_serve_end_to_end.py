@@ -1,86 +1,105 @@
-"""Mock model → `turnwise serve` → the real trajectory API → the unmodified Atropos example trainer."""
+"""Model server → `turnwise serve` → `run-api` → the unmodified Atropos example trainer, all processes."""
 
 import importlib
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from environments.recorder import read_groups
 from environments.wire import token_advantages
+from tests.environments.commands import (
+    ended,
+    free_port,
+    mock_model,
+    playing,
+    running,
+    serve,
+    take,
+    wait_for_port,
+)
 
-ENV = f"{Path(__file__).with_name('served_env.py')}:WriteWord"
-TURNWISE = str(Path(sys.executable).with_name("turnwise"))
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+TINY_MODEL = Path(__file__).with_name("tiny_model.py")
 
 
 @contextmanager
-def served(api, tmp_path, *options):
-    """A mock model and `turnwise serve`, ended by SIGTERM; gives the record."""
+def served(api, tmp_path, *options, port=None):
+    """`turnwise serve`, ended by SIGTERM; gives the record. With a port, the model server there plays."""
+    model = [] if port is None else playing(port)
+    with running(serve("WriteWord", api.url, tmp_path, *model, *options)) as env:
+        yield tmp_path / "record.jsonl"
+        assert ended(env) == 0
+
+
+@contextmanager
+def scripted_model():
     port = free_port()
-    record = tmp_path / "record.jsonl"
-    serve = [TURNWISE, "serve", ENV, "--env.rollout_server_url", api.url, "--out", str(record)]
-    serve += ["--outbox", str(tmp_path / "outbox.sqlite"), "--env.group_size", "4"]
-    serve += ["--openai.base_url", f"http://127.0.0.1:{port}/v1", "--openai.model_name", "scripted", *options]
-    model = subprocess.Popen([TURNWISE, "mock-model", ENV, "--port", str(port)], stdout=subprocess.PIPE)
-    env = None
-    try:
-        wait_for_port(model, port)
-        env = subprocess.Popen(serve)
-        yield record
-        env.send_signal(signal.SIGTERM)
-        assert env.wait(60) == 0
-    finally:
-        for process in (env, model):
-            if process is not None:
-                process.kill()
-                process.wait()
-        model.stdout.close()
+    with running(mock_model("WriteWord", port), stdout=subprocess.DEVNULL) as process:
+        wait_for_port(process, port)
+        yield port
 
 
-def wait_for_port(process, port):
-    while True:
-        assert process.poll() is None, "the mock model died at its start"
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-
-
-def take(api, batches):
-    """Batches, as often as the trainer asks for them."""
-    taken = []
-    while len(taken) < batches:
-        batch = api.take_batch()
-        if batch is None:
-            time.sleep(0.05)
-        else:
-            taken.append(batch)
-    return [group for batch in taken for group in batch]
+@contextmanager
+def tiny_model_server():
+    """A model server whose log-probabilities are the tiny model's."""
+    port = free_port()
+    with ExitStack() as processes:
+        script = processes.enter_context(scripted_model())
+        command = [sys.executable, str(TINY_MODEL), str(port), f"http://127.0.0.1:{script}"]
+        wait_for_port(processes.enter_context(running(command)), port)
+        yield port
 
 
 def test_token_advantages_arrive_token_for_token_as_they_were_computed(api, tmp_path):
     api.start_trainer(batch_size=8, max_token_len=40_000)
-    with served(api, tmp_path) as record:
+    with scripted_model() as port, served(api, tmp_path, port=port) as record:
         arrived = take(api, 4)
     computed = {group.group.group_id: token_advantages(group) for group in read_groups(record)}
     for group in arrived:
         expected = computed[group["overrides"][0]["group_id"]]
         assert {name: group[name] for name in expected} == expected
     assert any(value for group in arrived for row in group["advantages"] for value in row)
+
+
+def turns_shown(credited, encoding):
+    """What each row of a view shows, by row number: the trajectory's number and the numbers of its turns."""
+    for number, trajectory in enumerate(credited.group.trajectories):
+        turns = range(len(trajectory.turns))
+        if encoding == "token_advantages":
+            yield number, list(turns)
+        for turn in turns if encoding != "token_advantages" else ():
+            yield number, [turn] if encoding == "turn_rows" else list(range(turn + 1))
+
+
+@pytest.mark.parametrize("encoding", ["token_advantages", "turn_rows", "prefix_rows"])
+def test_every_view_brings_each_turns_credit_by_name(api, tmp_path, encoding):
+    api.start_trainer(batch_size=12, max_token_len=40_000)
+    with served(api, tmp_path, "--env.credit_encoding", encoding) as record:
+        arrived = take(api, 3)
+    groups = {group.group.group_id: group for group in read_groups(record)}
+    rewards_seen = []
+    for post in arrived:
+        for override, messages, mask in zip(post["overrides"], post["messages"], post["masks"], strict=True):
+            credited = groups[override["group_id"]]
+            number, turns = list(turns_shown(credited, encoding))[override["row"]]
+            trajectory, advantages = credited.group.trajectories[number], credited.advantages[number]
+            rewards = trajectory.rewards.turns
+            spans = [trajectory.turns[turn].span for turn in turns]
+            assert override["turn_rewards"] == [rewards[turn] for turn in turns]
+            assert override["turn_spans"] == [[span.start, span.end] for span in spans]
+            assert override["turn_advantages"] == [advantages[turn] for turn in turns]
+            trained = {place for span in spans for place in range(span.start, span.end)}
+            assert trained == {place for place, label in enumerate(mask) if label != -100}
+            spoken = [message["reward"] for message in messages if message["role"] == "assistant"]
+            assert spoken == list(rewards[: turns[-1] + 1])
+            assert not any("reward" in message for message in messages if message["role"] != "assistant")
+            rewards_seen += override["turn_rewards"]
+    # A turn that was not scored stays apart from one that earned nothing.
+    assert {None, 0.0, 1.0} <= set(rewards_seen)
 
 
 def turns_by_row(credited):
@@ -96,17 +115,6 @@ def turns_by_row(credited):
     return turns
 
 
-def tiny_model(torch, vocabulary):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    shape = LlamaConfig(
-        vocab_size=vocabulary, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=8192,
-    )  # fmt: skip
-    return LlamaForCausalLM(shape).double()
-
-
 def analytic_gradient(torch, model, turns):
     """From whole trajectories: no masks, no padding, no rows of the wire."""
     objective = 0.0
@@ -120,6 +128,7 @@ def analytic_gradient(torch, model, turns):
     return gradient
 
 
+@pytest.mark.timeout(300)
 def test_with_turn_rows_the_example_trainers_step_is_the_turn_level_policy_gradient(api, tmp_path):
     if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
         pytest.importorskip("torch", reason="needs torch, to run the example trainer's training step")
@@ -129,6 +138,8 @@ def test_with_turn_rows_the_example_trainers_step_is_the_turn_level_policy_gradi
     from example_trainer.data import pad_data_to_good_offset
     from example_trainer.training import run_training_step
 
+    from tests.environments.tiny_model import tiny_model
+
     rows = 8
     config = TrainingConfig(
         model_name="tiny", device="cpu", batch_size=rows, gradient_accumulation_steps=1, lr=1.0,
@@ -136,32 +147,30 @@ def test_with_turn_rows_the_example_trainers_step_is_the_turn_level_policy_gradi
     )  # fmt: skip
     register_trainer(config)
     get_batch(api.url)
-    with served(api, tmp_path, "--env.credit_encoding", "turn_rows") as record:
+    turn_rows = ("--env.credit_encoding", "turn_rows")
+    with tiny_model_server() as port, served(api, tmp_path, *turn_rows, port=port) as record:
         while (data := get_batch(api.url))["batch"] is None:
             time.sleep(0.05)
     marks = [(group["overrides"][0]["group_id"], group["overrides"][0]["row"]) for group in data["batch"]]
-    tokens, labels, advantages, temperatures, logprobs = pad_data_to_good_offset(data, rows)
+    *batches, logprobs = pad_data_to_good_offset(data, rows)
 
     recorded = {group.group.group_id: turns_by_row(group) for group in read_groups(record)}
     turns = [recorded[group_id][row] for group_id, row in marks]
-    assert len(turns) == rows
     assert len({advantage for _, _, advantage in turns}) > 2
 
-    model = tiny_model(torch, 1 + max(max(row.token_ids) for row, _, _ in turns))
+    model = tiny_model()
     analytic = analytic_gradient(torch, model, turns)
-
-    # The model that is trained stands in for the one that sampled: its own log-probabilities.
-    with torch.no_grad():
-        log_p = torch.log_softmax(model(tokens[0]).logits, dim=-1)
-        own = log_p.gather(-1, labels[0].clamp_min(0).unsqueeze(-1)).squeeze(-1)
-    assert ((logprobs[0] <= 0) == (labels[0] != -100)).all(), "logprobs sit where tokens were sampled"
-    before = torch.cat([parameter.detach().flatten().clone() for parameter in model.parameters()])
+    before = flat(torch, model)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
-    run_training_step(
-        model, optimizer, tokens, labels, advantages, temperatures, config, 0, inference_logprob_batches=[own]
-    )
-    step = torch.cat([parameter.detach().flatten() for parameter in model.parameters()]) - before
-    cosine = torch.nn.functional.cosine_similarity(step, analytic, dim=0).item()
-    assert cosine >= 0.9999
-    # Not only the direction, unless the trainer clipped it.
-    assert torch.allclose(step, analytic / max(1.0, analytic.norm().item() + 1e-6), atol=1e-9)
+    told = run_training_step(model, optimizer, *batches, config, 0, inference_logprob_batches=logprobs)
+    step = flat(torch, model) - before
+
+    assert torch.nn.functional.cosine_similarity(step, analytic, dim=0).item() >= 0.9999
+    # Not only the direction, unless the trainer clipped it; it holds what arrived in float32.
+    assert torch.allclose(step, analytic / max(1.0, analytic.norm().item() + 1e-6), atol=1e-6)
+    # The logprobs that came over the wire are those of the model that is trained.
+    assert told["mean_ratio"] == pytest.approx(1.0, abs=1e-6)
+
+
+def flat(torch, model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
+from typing import cast
 
 from tools.errors import SandboxUnavailable
 from tools.sandbox.inside import frames
@@ -9,24 +11,31 @@ from tools.sandbox.inside import frames
 _GRACE_S = 15.0
 """What the supervisor may take beyond a command's own time before it counts as dead."""
 
+Answer = tuple[bytes, list[bytes]]
+"""The kind of a frame and its fields."""
 
-class Channel:
-    """Requests to one supervisor."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+class Channel(asyncio.Protocol):
+    """Requests to one supervisor. Every layer less between the socket and the caller is felt per command."""
+
+    def __init__(self, take: Callable[[bytes], bytes] = bytes) -> None:
+        self._take = take
+        self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
+        self._inbox = bytearray()
+        self._waiting: asyncio.Future[Answer] | None = None
         self._broken: str | None = None
+        self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def over(cls, sock: socket.socket) -> "Channel":
-        """A channel that owns this connected socket from now on."""
+    async def over(cls, sock: socket.socket, take: Callable[[bytes], bytes] = bytes) -> "Channel":
+        """A channel that owns this connected socket from now on; `take` picks our bytes from what comes."""
         sock.setblocking(False)
-        reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 22)
-        return cls(reader, writer)
+        loop = asyncio.get_running_loop()
+        _, channel = await loop.create_connection(lambda: cls(take), sock=sock)
+        return channel
 
-    async def request(self, frame: bytes, timeout_s: float) -> tuple[bytes, list[bytes]]:
+    async def request(self, frame: bytes, timeout_s: float) -> Answer:
         """Send a request and wait for its answer; others wait for their turn.
 
         When the caller is cancelled the command is killed before the cancellation goes on.
@@ -35,55 +44,76 @@ class Channel:
             SandboxUnavailable: the sandbox is closed, died or does not answer.
         """
         async with self._turn:
-            self._check()
-            self._writer.write(frame)
-            answer = asyncio.ensure_future(self._answer())
+            if self._broken is not None:
+                raise SandboxUnavailable(self._broken)
+            answer = self._expect()
+            self._write(frame)
+            deadline = self._loop.call_later(timeout_s + _GRACE_S, self._overdue, answer)
             try:
-                await asyncio.wait({answer}, timeout=timeout_s + _GRACE_S)
+                return await answer
             except asyncio.CancelledError:
-                self._writer.write(frames.pack(frames.CANCEL))
-                await self._settle(answer)
+                if answer.cancelled():
+                    await self._call_off()
                 raise
-            if not answer.done():
-                await self._settle(answer, wait_s=0)
-                raise SandboxUnavailable("the sandbox does not answer")
-            return answer.result()
+            finally:
+                deadline.cancel()
 
     @property
     def broken(self) -> bool:
         """Whether the next request would fail without being sent."""
-        return self._broken is not None or self._reader.at_eof()
+        return self._broken is not None
 
     def close(self, reason: str) -> None:
         """Fail the running request and every later one."""
-        self._broken = self._broken or reason
-        self._writer.transport.abort()
+        self._break(reason)
+        if self._transport is not None:
+            self._transport.abort()
 
-    def _check(self) -> None:
-        if self._broken is None and self._reader.at_eof():
-            self._broken = "the sandbox died"
-        if self._broken is not None:
-            raise SandboxUnavailable(self._broken)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is ours."""
+        self._transport = cast("asyncio.Transport", transport)
 
-    async def _answer(self) -> tuple[bytes, list[bytes]]:
+    def data_received(self, data: bytes) -> None:
+        """Collect an answer; it is complete when its length says so."""
+        self._inbox += self._take(data)
+        end = frames.HEADER_BYTES + int.from_bytes(self._inbox[: frames.HEADER_BYTES], "big")
+        if len(self._inbox) < max(end, frames.HEADER_BYTES + 1):
+            return
+        body = bytes(memoryview(self._inbox)[frames.HEADER_BYTES : end])
+        del self._inbox[:end]
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(frames.unpack(body))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The supervisor ended, or the channel was closed."""
+        del exc
+        self._break("the sandbox died")
+
+    def _expect(self) -> "asyncio.Future[Answer]":
+        self._waiting = self._loop.create_future()
+        return self._waiting
+
+    def _write(self, frame: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(frame)
+
+    async def _call_off(self) -> None:
+        """Wait for the answer of a command that is killed: it would be taken for that of the next request."""
+        answer = self._expect()
+        self._write(frames.pack(frames.CANCEL))
         try:
-            await self._writer.drain()
-            header = await self._reader.readexactly(frames.HEADER_BYTES)
-            body = await self._reader.readexactly(int.from_bytes(header, "big"))
-        except (asyncio.IncompleteReadError, OSError) as error:
-            self._broken = self._broken or "the sandbox died"
-            raise SandboxUnavailable(self._broken) from error
-        return frames.unpack(body)
-
-    async def _settle(
-        self, answer: "asyncio.Future[tuple[bytes, list[bytes]]]", wait_s: float = _GRACE_S
-    ) -> None:
-        try:
-            await asyncio.wait({answer}, timeout=wait_s)
+            await asyncio.wait({answer}, timeout=_GRACE_S)
         finally:
             if not answer.done():
-                # Its answer would be taken for that of the next request.
-                answer.cancel()
                 self.close("the sandbox does not answer")
-            elif not answer.cancelled():
+            if not answer.cancelled():
                 answer.exception()
+
+    def _overdue(self, answer: "asyncio.Future[Answer]") -> None:
+        if not answer.done():
+            self.close("the sandbox does not answer")
+
+    def _break(self, reason: str) -> None:
+        self._broken = self._broken or reason
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(SandboxUnavailable(self._broken))

@@ -1,6 +1,5 @@
 """The connection to a program in a container: the engine's framing taken off, with bounded memory."""
 
-import asyncio
 import socket
 import struct
 
@@ -10,7 +9,6 @@ from tools.sandbox.inside import frames
 _STDOUT = 1
 _HEADER = struct.Struct(">BxxxL")
 _LAST_WORDS_BYTES = 4096
-_READER_BYTES = 1 << 22
 
 
 class Splitter:
@@ -89,12 +87,7 @@ class Connection:
 
     async def attach(self) -> Channel:
         """Hand the connection to this event loop; nothing of it may be unread."""
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=_READER_BYTES, loop=loop)
-        protocol = _Stdout(reader, self)
-        self._sock.setblocking(False)
-        transport, _ = await loop.create_connection(lambda: protocol, sock=self._sock)
-        return Channel(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+        return await Channel.over(self._sock, self.take)
 
     def close(self) -> None:
         """Close the connection; the program sees the end of its stdin."""
@@ -107,14 +100,3 @@ class Connection:
         frame = bytes(self._inbox[frames.HEADER_BYTES : end])
         del self._inbox[:end]
         return frame
-
-
-class _Stdout(asyncio.StreamReaderProtocol):
-    """Feeds a reader with stdout; a reader that is full stops the connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, connection: Connection) -> None:
-        super().__init__(reader)
-        self._connection = connection
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(self._connection.take(data))

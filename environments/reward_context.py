@@ -4,12 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
+from tools.sandbox import transfer
+from tools.sandbox.archive import ArchivedFile
 from tools.sandbox.base import ExecResult, Sandbox
 
 Reward = float | Mapping[str, float]
 """A number, or named components whose sum is the reward."""
 
 _READ_ONLY = 0o444
+_SPARE_BYTES = 64 << 10
+"""Of the fresh workspace, for itself and for what the command writes; artefacts may fill the rest."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,26 +50,26 @@ class RewardContext:
 
         Args:
             command: A shell string or an argv.
-            artefacts: Files copied over from the agent's sandbox; one that is missing, or is not a regular
-                file, is simply not there. A link is followed there, so it can lead only to the agent's files.
-            files: The verifier's own files; they win over an artefact of the same name.
+            artefacts: Files and folders copied over from the agent's sandbox; one that is missing, too large,
+                or neither, is simply not there. A link is followed there, so it can lead only to the agent's
+                files. Of a folder every plain file comes, whatever its name: links in it, FIFOs and devices
+                do not. Name the smallest folder that will do, `src` rather than `.`.
+            files: The verifier's own files; they win over artefacts, whatever stands in their way.
             stdin: Given to the command.
             timeout_s: Wall clock of the command.
 
         Raises:
             SandboxError: a sandbox is broken. The agent cannot cause it to escape a bad result.
         """
-        contents: dict[str, bytes] = {}
-        for path in artefacts:
-            try:
-                contents[path] = await self.sandbox.read_file(path)
-            except OSError:
-                continue
+        workdir = self.sandbox.workdir
+        own = {
+            transfer.place(path, workdir): ArchivedFile(
+                data=data.encode() if isinstance(data, str) else data, mode=_READ_ONLY
+            )
+            for path, data in (files or {}).items()
+        }
+        room = (self.sandbox.record.limits.disk_mb << 20) - transfer.size_on_disk(own) - _SPARE_BYTES
+        brought = await transfer.take(self.sandbox, artefacts, max_bytes=max(0, room), beside=own)
         async with self.fresh_sandbox() as verifier:
-            for path, data in contents.items():
-                await verifier.write_file(path, data)
-            # Last, so that no artefact that is the same file by another path replaces one of them.
-            for path, data in (files or {}).items():
-                text = data.encode() if isinstance(data, str) else data
-                await verifier.write_file(path, text, mode=_READ_ONLY)
+            await transfer.put(verifier, {**brought, **own})
             return await verifier.exec(command, stdin=stdin, timeout_s=timeout_s)

@@ -59,6 +59,18 @@ def unpack(archive: bytes) -> dict[str, ArchivedFile]:
     return files
 
 
+def clean_path(path: str) -> str:
+    """A member's path without `.` and doubled slashes.
+
+    Raises:
+        OSError: it is absolute, contains `..` or a NUL byte, or is too long.
+    """
+    try:
+        return os.fsdecode(tar.clean(os.fsencode(path)))
+    except tar.TarError as error:
+        raise _refusal(error) from None
+
+
 def check(archive: bytes) -> None:
     """Make sure that an archive holds only plain files and folders, each below the folder it is put into.
 

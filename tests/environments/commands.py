@@ -1,5 +1,6 @@
 """The processes that the tests of `serve` start on loopback: their commands and ports."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -55,14 +56,21 @@ def wait_until(condition, seconds=90):
 
 
 @contextmanager
-def running(command, **streams):
+def running(command, *, torch=False, **streams):
     """A process that has ended when the block has."""
-    process = subprocess.Popen(command, **streams)
+    process = subprocess.Popen(command, env=None if torch else without_torch(), **streams)
     try:
         yield process
     finally:
         process.kill()
         process.wait()
+
+
+def without_torch():
+    """Variables with which a program does not find torch, whose import alone takes seconds."""
+    paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    kept = [path for path in paths if not Path(path, "torch").is_dir()]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(kept)}
 
 
 def ended(process, seconds=60):

@@ -1,4 +1,4 @@
-"""Environments that the tests of `serve` serve: with turn rewards, with a scalar one, and one done at once."""
+"""Environments that the tests of `serve` serve: turn rewards, a scalar one, and one that is done at once."""
 
 import uuid
 from dataclasses import replace

@@ -50,7 +50,7 @@ def tiny_model_server():
     with ExitStack() as processes:
         script = processes.enter_context(scripted_model())
         command = [sys.executable, str(TINY_MODEL), str(port), f"http://127.0.0.1:{script}"]
-        wait_for_port(processes.enter_context(running(command)), port)
+        wait_for_port(processes.enter_context(running(command, torch=True)), port)
         yield port
 
 

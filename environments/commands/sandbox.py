@@ -4,12 +4,13 @@ import asyncio
 import difflib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal
 
 import click
 import orjson
 
 from tools.errors import ConfigError, IsolationError
-from tools.sandbox import find_backend
+from tools.sandbox import SandboxLimits, find_backend
 from tools.sandbox.check import CheckResult, Target, all_checks, run_checks
 from tools.sandbox.checks.registry import Check
 from tools.sandbox.inventory import INVENTORIES, SandboxEntry, list_sandboxes, reap_sandboxes
@@ -28,8 +29,14 @@ def command() -> None:
 @click.option(
     "--only", metavar="NAME", multiple=True, help="Run only this check; may be given several times."
 )
-@click.option("--tier", help="local: the tier to check, A or B; unset: the one that is chosen here.")
+@click.option("--tier", help="local: the tier to check, A, B or C; unset: the one that is chosen here.")
 @click.option("--image", help="docker: the image to check; unset: the backend's own.")
+@click.option(
+    "--network",
+    type=click.Choice(["none", "full"]),
+    default="none",
+    help="What the sandboxes get; tier C cannot do without.",
+)
 @click.option(
     "--crowd",
     type=click.IntRange(1),
@@ -38,7 +45,12 @@ def command() -> None:
     help="Sandboxes that checks open at once.",
 )
 def check(
-    backend: str, as_json: bool, only: tuple[str, ...], tier: str | None, image: str | None, crowd: int
+    backend: str,
+    as_json: bool,
+    only: tuple[str, ...],
+    crowd: int,
+    network: Literal["none", "full"],
+    **options: str | None,
 ) -> int:
     """Run the conformance suite on BACKEND: local, docker or one that a package registers.
 
@@ -46,8 +58,8 @@ def check(
     one failed.
     """
     find_backend(backend)
-    options = {name: value for name, value in (("tier", tier), ("image", image)) if value is not None}
-    target = Target(backend=backend, options=options)
+    given = {name: value for name, value in options.items() if value is not None}
+    target = Target(backend=backend, options=given, limits=SandboxLimits(network=network))
     return asyncio.run(_check(target, _chosen(only), crowd, as_json))
 
 

@@ -23,7 +23,7 @@ from tools.sandbox.checks import (
     truth,
 )
 from tools.sandbox.checks.bench import Bench, MissingError, Target
-from tools.sandbox.checks.registry import CHECKS, Check, CheckFailedError
+from tools.sandbox.checks.registry import CHECKS, LACKING, Check, CheckFailedError
 
 __all__ = ["TOPICS", "Bench", "Check", "CheckResult", "Target", "all_checks", "run_check", "run_checks"]
 
@@ -53,7 +53,7 @@ class CheckResult:
     claim: str
     status: Literal["ok", "failed", "skipped"]
     reason: str = ""
-    """Why it failed or was skipped."""
+    """Why it failed or was skipped, or which part of it was."""
 
 
 def all_checks() -> list[Check]:
@@ -72,7 +72,8 @@ async def run_checks(
 async def run_check(target: Target, check: Check, *, crowd: int = 64) -> CheckResult:
     """Run one check.
 
-    A check is skipped where its limit cannot be enforced or a program that it needs is missing inside.
+    A check is skipped where its limit cannot be enforced, the sandbox says that it lacks what the check is
+    about, or a program that it needs is missing inside.
 
     Args:
         target: which sandboxes.
@@ -93,7 +94,10 @@ async def _verdict(
             lacking = [name for name in check.needs if name not in sandbox.record.enforced]
             if lacking:
                 return "skipped", f"{', '.join(lacking)} cannot be enforced here"
-            await check.run(Bench(target=target, sandbox=sandbox, crowd=crowd))
+            if lacks := [name for name in check.gives if name in sandbox.record.lacks]:
+                return "skipped", _in_words(lacks)
+            bench = Bench(target=target, sandbox=sandbox, crowd=crowd)
+            await check.run(bench)
     except MissingError as error:
         return "skipped", str(error)
     except IsolationError as error:
@@ -104,4 +108,8 @@ async def _verdict(
         return "failed", str(error)
     except Exception as error:  # noqa: BLE001  # a check that breaks is a check that fails; the others go on
         return "failed", f"{type(error).__name__}: {error}"
-    return "ok", ""
+    return "ok", f"a part is passed over: {_in_words(bench.passed_over)}" if bench.passed_over else ""
+
+
+def _in_words(lacks: Iterable[str]) -> str:
+    return "; ".join(LACKING.get(name, name) for name in dict.fromkeys(lacks))

@@ -5,9 +5,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from tools.errors import ConfigError, IsolationError
-from tools.sandbox import launch, probe, rootfs
+from tools.sandbox import fenced, launch, probe, rootfs
 from tools.sandbox.base import SandboxLimits, SandboxRecord
 from tools.sandbox.channel import Channel
+from tools.sandbox.docker_channel import ContainerChannel
+from tools.sandbox.session import Session, stop
 from tools.sandbox.supervised import SupervisedSandbox
 from tools.sandbox.tiers import Tier
 from tools.sandbox.waiting import or_undo, to_the_end
@@ -27,14 +29,19 @@ async def open_local(
     if image is not None:
         raise ConfigError(f"the local sandbox shows this machine's programs, not image {image!r}; use docker")
     rootfs.check_files_fit(limits)
-    chosen = tier or await _choose_tier(allow_unsafe)
+    if tier is not None and not allow_unsafe:
+        probe.check_network(tier, limits.network)
+    chosen = tier or await asyncio.to_thread(probe.best_tier, limits.network, allow_unsafe=allow_unsafe)
     starting = asyncio.to_thread(launch.start, chosen, limits)
-    session = await or_undo(starting, _stop)
-    channel: Channel | None = None
+    held = _Held(await or_undo(starting, _stop))
+    session = held.session
+    channel: Channel | ContainerChannel | None = None
     try:
         if not allow_unsafe:
             _check_enforced(limits, session.enforced)
         channel = await Channel.over(session.channel)
+        if session.again is not None:
+            channel = ContainerChannel(channel, held.resumed)
         record = SandboxRecord(
             backend="local",
             tier=chosen,
@@ -46,24 +53,35 @@ async def open_local(
     finally:
         if channel is not None:
             channel.close("the sandbox is closed")
-        await to_the_end(_stop(session))
+        await to_the_end(_stop(held.session))
 
 
-async def _stop(session: launch.Session) -> None:
-    await asyncio.to_thread(launch.stop, session)
+class _Held:
+    """A session, which goes on with another supervisor when the agent killed its own."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    async def resumed(self) -> Channel:
+        """A channel to the next supervisor.
+
+        Raises:
+            SandboxUnavailable: there is none.
+        """
+        before = self.session
+        self.session = await or_undo(asyncio.to_thread(fenced.resume, before), _stop)
+        before.process.close()
+        return await Channel.over(self.session.channel)
 
 
-async def _choose_tier(allow_unsafe: bool) -> Tier:
-    try:
-        return await asyncio.to_thread(probe.best_tier)
-    except IsolationError:
-        if allow_unsafe:
-            return "D"
-        raise
+async def _stop(session: Session) -> None:
+    await asyncio.to_thread(stop, session)
 
 
 def _check_enforced(limits: SandboxLimits, enforced: frozenset[str]) -> None:
     wanted = {"pids", "file_mb", "output_mb", "disk_mb"}
+    if "disk_mb_watched" in enforced:
+        wanted.remove("disk_mb")
     if limits.network == "none":
         wanted.add("network")
     if limits.cpus is not None:

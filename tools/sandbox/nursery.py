@@ -6,12 +6,13 @@ import signal
 import socket
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 from tools.sandbox import machine
 from tools.sandbox.inside import frames
 from tools.sandbox.program import Program
 
-_MODULES = ("prctl", "confine", "nursery")
+_MODULES = ("prctl", "confine", "landlock", "quota", "fence", "nursery")
 GUARD_FD, OOM_FD = 4, 5
 """Numbers that the descriptors of a request have in the supervisor; its channel is 3."""
 _BIRTH_S = 30.0
@@ -23,6 +24,14 @@ class Newborn:
 
     def __init__(self, pidfd: int) -> None:
         self._pidfd = pidfd
+
+    @property
+    def pid(self) -> int:
+        """Its process id, -1 when it ended."""
+        for line in Path(f"/proc/self/fdinfo/{self._pidfd}").read_text().splitlines():
+            if line.startswith("Pid:"):
+                return int(line.split()[1])
+        return -1
 
     def ends(self, *, within_s: float) -> bool:
         """Wait for its end."""

@@ -7,8 +7,9 @@ from functools import cache
 
 from tools.errors import IsolationError, SandboxCreateError
 from tools.sandbox import launch
-from tools.sandbox.base import SandboxLimits
+from tools.sandbox.base import Network, SandboxLimits
 from tools.sandbox.inside import frames
+from tools.sandbox.session import stop
 from tools.sandbox.tiers import Tier
 
 _LOOK = "cat /proc/self/status; echo; cat /proc/net/dev; echo works > probe; cat probe"
@@ -20,17 +21,49 @@ _FIX = (
     "0); "
     "or run the agent's code unisolated with `--env.allow_unsafe_sandbox`"
 )
+_NO_CUT = "the agent cannot be kept off the network without namespaces (tier C, Landlock alone)"
+_CUT = (
+    "install bubblewrap (`apt-get install bubblewrap`) or allow user namespaces "
+    "(`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu, `docker run --privileged` for a "
+    "container around this); or let the agent have the network with `--env.sandbox_network full`; or accept "
+    "that nothing keeps it off with `--env.allow_unsafe_sandbox`"
+)
 _lock = threading.Lock()
 
 
-def best_tier() -> Tier:
+def best_tier(network: Network, *, allow_unsafe: bool = False) -> Tier:
     """The strongest tier that works here; blocks the first time.
+
+    Args:
+        network: what the agent is to have; tier C cannot take it away.
+        allow_unsafe: accept a tier that does not keep what was asked for, at last D.
 
     Raises:
         IsolationError: none does; the message names the fix.
     """
     with _lock:
-        return _best_tier()
+        tier, reasons = _best_tier()
+    if tier == "C" and network == "none" and not allow_unsafe:
+        raise IsolationError(
+            f"{_NO_CUT}, and nothing better works here: {'; '.join(reasons)}. To fix it, {_CUT}"
+        )
+    if tier is not None:
+        return tier
+    if allow_unsafe:
+        return "D"
+    raise IsolationError(
+        f"this machine cannot isolate the agent's code: {'; '.join(reasons)}. To fix it, {_FIX}"
+    )
+
+
+def check_network(tier: Tier, network: Network) -> None:
+    """Refuse a tier that was asked for by name and cannot keep the agent off the network.
+
+    Raises:
+        IsolationError: it is tier C and there is to be no network.
+    """
+    if tier == "C" and network == "none":
+        raise IsolationError(f"{_NO_CUT}. To fix it, {_CUT}")
 
 
 def check(tier: Tier, limits: SandboxLimits) -> None:
@@ -43,21 +76,17 @@ def check(tier: Tier, limits: SandboxLimits) -> None:
     try:
         seen = _look(session.channel)
     finally:
-        launch.stop(session)
-    status = dict(line.split(":", 1) for line in seen.partition("\n\n")[0].splitlines())
-    interfaces = [
-        line.split(":")[0].strip() for line in seen.splitlines() if ":" in line and "bytes" not in line
-    ]
+        stop(session)
+    own, _, rest = seen.partition("\n\n")
+    status = dict(line.split(":", 1) for line in own.splitlines())
+    interfaces = {line.split(":")[0].strip() for line in rest.splitlines() if ":" in line}
     wrong = [
         problem
         for problem, found in (
             ("capabilities", int(status["CapEff"], 16) != 0),
             ("privileges to gain", status["NoNewPrivs"].strip() != "1"),
             ("root", os.geteuid() == 0 and status["Uid"].split()[0] == "0"),
-            (
-                "network interfaces",
-                "lo" not in interfaces or any(name.startswith("eth") for name in interfaces),
-            ),
+            ("network interfaces", tier != "C" and interfaces != {"lo"}),
             ("no writable workspace", not seen.endswith("works\n")),
         )
         if found
@@ -67,20 +96,19 @@ def check(tier: Tier, limits: SandboxLimits) -> None:
 
 
 @cache
-def _best_tier() -> Tier:
+def _best_tier() -> tuple[Tier | None, tuple[str, ...]]:
+    """The tier, and why the ones before it do not work."""
     reasons: list[str] = []
-    # Both protect from the same; B starts in a third of the time and takes half the memory.
-    tiers: tuple[Tier, ...] = ("B", "A")
+    # B and A protect from the same; B starts in a third of the time and takes half the memory.
+    tiers: tuple[Tier, ...] = ("B", "A", "C")
     for tier in tiers:
         try:
             check(tier, SandboxLimits())
         except SandboxCreateError as error:
             reasons.append(str(error))
         else:
-            return tier
-    raise IsolationError(
-        f"this machine cannot isolate the agent's code: {'; '.join(reasons)}. To fix it, {_FIX}"
-    )
+            return tier, tuple(reasons)
+    return None, tuple(reasons)
 
 
 def _look(channel: socket.socket) -> str:

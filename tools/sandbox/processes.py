@@ -46,6 +46,21 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def descendants(pid: int) -> list[int]:
+    """Every process below one, in one look at all of them."""
+    below: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int(_fields(int(entry.name))[1])
+        except OSError:
+            continue
+        below.setdefault(parent, []).append(int(entry.name))
+    found = list(below.get(pid, ()))
+    for each in found:
+        found += below.get(each, ())
+    return found
+
+
 def _start_time(pid: int) -> int:
     return int(_fields(pid)[19])
 

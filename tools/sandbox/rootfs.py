@@ -62,6 +62,11 @@ def steps(limits: SandboxLimits, *, uid: int, gid: int, extra: tuple[str, ...] =
     return made + [Step(kind="bind", path=path, source=path) for path in extra]
 
 
+def lent_paths() -> tuple[str, ...]:
+    """Folders and files of this machine that every sandbox may read."""
+    return tuple(step.source for step in _system_steps() if step.kind == "bind")
+
+
 def memory_bytes(disk_bytes: int) -> int:
     """The most memory that full file systems of a sandbox take."""
     return disk_bytes + part(disk_bytes, 8) + part(disk_bytes, 4)

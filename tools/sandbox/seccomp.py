@@ -2,6 +2,7 @@
 
 import platform
 import struct
+from dataclasses import dataclass
 
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
@@ -35,11 +36,47 @@ _NUMBERS: dict[str, tuple[int, tuple[int, ...], int, int, int]] = {
 }  # fmt: skip
 
 
-def program() -> bytes:
+# Without an IPC namespace: System V objects and message queues, which stay when their maker is gone.
+_SHARED_KERNEL: dict[str, tuple[int, ...]] = {
+    "x86_64": (29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240, 241),
+    "aarch64": (194, 196, 195, 190, 193, 191, 186, 189, 188, 187, 192, 180, 181),
+}
+_AF_UNIX = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SharedUser:
+    """Numbers of the calls that act on other processes of the same user, or lead out over its services."""
+
+    socket: int
+    watches: tuple[int, ...]
+    """inotify_add_watch and fanotify_init: they see what happens in folders that cannot be listed."""
+    of_process: tuple[int, ...]
+    """The first argument names a process, 0 the caller: prlimit64, sched_setaffinity and so on."""
+    priorities: tuple[tuple[int, int], ...]
+    """setpriority and ioprio_set, with the kind of target that is one process."""
+
+
+_SHARED_USER: dict[str, _SharedUser] = {
+    "x86_64": _SharedUser(
+        socket=41, watches=(254, 300), of_process=(302, 203, 142, 144, 314), priorities=((141, 0), (251, 1))
+    ),
+    "aarch64": _SharedUser(
+        socket=198, watches=(27, 262), of_process=(261, 122, 118, 119, 274), priorities=((140, 0), (30, 1))
+    ),
+}
+
+
+def program(*, shared_kernel: bool = False, shared_user: bool = False) -> bytes:
     """The filter for this machine; empty for an architecture whose call numbers are not known here.
 
     Namespaces, mounts, kernel keyrings, BPF, performance counters, io_uring and terminal injection fail with
     EPERM. `clone3` fails with ENOSYS because a filter cannot see its flags; the C library then uses `clone`.
+
+    Args:
+        shared_kernel: the agent has no IPC namespace; System V IPC and message queues fail too.
+        shared_user: the agent has the user of the host's processes; UNIX sockets by path (engines, buses and
+            agents answer there), watching folders and changing limits or priorities of others fail too.
     """
     numbers = _NUMBERS.get(platform.machine())
     if numbers is None:
@@ -57,11 +94,27 @@ def program() -> bytes:
     ]
     for number in denied:
         code += _when(number, [_statement(_RETURN, _ERRNO | _EPERM)])
+    if shared_kernel:
+        for number in _SHARED_KERNEL[platform.machine()]:
+            code += _when(number, [_statement(_RETURN, _ERRNO | _EPERM)])
+    if shared_user:
+        code += _refuse_others(_SHARED_USER[platform.machine()])
     code += _when(clone3, [_statement(_RETURN, _ERRNO | _ENOSYS)])
     code += _when(clone, _deny_bits(0, _NEW_NAMESPACES))
     code += _when(ioctl, _deny_values(1, (_TIOCSTI, _TIOCLINUX)))
     code.append(_statement(_RETURN, _ALLOW))
     return b"".join(code)
+
+
+def _refuse_others(calls: _SharedUser) -> list[bytes]:
+    code = _when(calls.socket, _deny_values(0, (_AF_UNIX,)))
+    for number in calls.watches:
+        code += _when(number, [_statement(_RETURN, _ERRNO | _EPERM)])
+    for number in calls.of_process:
+        code += _when(number, _allow_only(0))
+    for number, kind in calls.priorities:
+        code += _when(number, _allow_only(kind, 0))
+    return code
 
 
 def _when(number: int, body: list[bytes]) -> list[bytes]:
@@ -81,6 +134,17 @@ def _deny_values(argument: int, values: tuple[int, ...]) -> list[bytes]:
     body = [_statement(_LOAD, _ARGUMENTS_AT + 8 * argument)]
     for value in values:
         body += _when(value, [_statement(_RETURN, _ERRNO | _EPERM)])
+    return [*body, _statement(_RETURN, _ALLOW)]
+
+
+def _allow_only(*arguments: int) -> list[bytes]:
+    body: list[bytes] = []
+    for place, value in enumerate(arguments):
+        body += [
+            _statement(_LOAD, _ARGUMENTS_AT + 8 * place),
+            _jump(_JUMP_EQUAL, value, 1, 0),
+            _statement(_RETURN, _ERRNO | _EPERM),
+        ]
     return [*body, _statement(_RETURN, _ALLOW)]
 
 

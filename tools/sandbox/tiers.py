@@ -1,7 +1,7 @@
 """The isolation tiers: the command that builds each one, its settings and the limits that hold in it.
 
 A: bubblewrap. B: forked from a warm process into namespaces of its own, the root built by the supervisor.
-D: no isolation, only on request.
+C: no namespaces; Landlock around the supervisor, see `fenced`. D: no isolation, only on request.
 As root the agent gets a host user of its own per sandbox and whole-sandbox bounds by control groups. Without
 root it is the caller's user in a user namespace; where no control group can be written, memory is bounded for
 each process (`memory_mb_per_process`, RLIMIT_AS) because nothing can bound the sum.
@@ -17,7 +17,7 @@ from tools.sandbox.base import Network, SandboxLimits
 from tools.sandbox.cgroup import Group
 from tools.sandbox.inside import frames
 
-Tier = Literal["A", "B", "D"]
+Tier = Literal["A", "B", "C", "D"]
 
 _NAMESPACED_ID = 1000
 """What bubblewrap calls the agent in a user namespace."""
@@ -26,8 +26,11 @@ _NPROC_PER_NAMESPACE = (5, 14)
 _CAPABILITIES = ("CAP_CHOWN", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SYS_RESOURCE")
 """What the supervisor keeps when root starts it, to become the agent's user and to bound and kill it."""
 _LACKS: Mapping[Tier, frozenset[str]] = {
-    "D": frozenset(("disk_mb", "hidden_processes", "host_files", "kernel_doors", "network", "own_tmp"))
+    "C": frozenset(("disk_mb", "hidden_processes", "network", "own_tmp")),
+    "D": frozenset(("disk_mb", "hidden_processes", "host_files", "kernel_doors", "network", "own_tmp")),
 }
+_LACKS_WITHOUT_ROOT = frozenset(("file_modes", "unix_sockets"))
+"""Of tier C: the agent is the caller's user."""
 # Joins the groups as itself, so that nothing it starts is ever outside them.
 _JOIN = (
     'echo -900 2>/dev/null >/proc/self/oom_score_adj; n=$1; shift; while [ "$n" -gt 0 ]; '
@@ -77,8 +80,10 @@ def settings(tier: Tier, who: Agent, limits: SandboxLimits, group: Group) -> dic
 def enforced(tier: Tier, who: Agent, group: Group, limits: SandboxLimits) -> frozenset[str]:
     """Names of the limits that hold."""
     names = set(group.enforced) | {"file_mb", "output_mb"}
-    if tier != "D":
+    if tier in ("A", "B"):
         names |= {"network", "disk_mb"} if limits.network == "none" else {"disk_mb"}
+    if tier == "C":
+        names.add("disk_mb_watched")
     if "memory_mb" not in names:
         names.add("memory_mb_per_process")
     if _counts_processes(tier, who):
@@ -86,9 +91,11 @@ def enforced(tier: Tier, who: Agent, group: Group, limits: SandboxLimits) -> fro
     return frozenset(names)
 
 
-def lacks(tier: Tier, limits: SandboxLimits) -> frozenset[str]:
+def lacks(tier: Tier, who: Agent, limits: SandboxLimits) -> frozenset[str]:
     """What a sandbox of another tier, or with other settings, would give."""
     names = _LACKS.get(tier, frozenset())
+    if tier == "C" and not who.root:
+        names |= _LACKS_WITHOUT_ROOT
     return names if limits.network == "none" else names | {"network"}
 
 
@@ -113,9 +120,9 @@ def command(
     return [*join, *supervisor]
 
 
-def birth(who: Agent, group: Group, network: Network) -> bytes:
-    """What the nursery has to know to bear the supervisor of a sandbox of tier B."""
-    words = (network.encode(), *map(os.fsencode, group.join_files))
+def birth(who: Agent, group: Group, how: Network | Literal["fenced"]) -> bytes:
+    """What the nursery has to know to bear a supervisor: with which network (tier B), or fenced (tier C)."""
+    words = (how.encode(), *map(os.fsencode, group.join_files))
     maps = (b"", b"") if who.root else (b"%d %d 1" % (who.uid, who.uid), b"%d %d 1" % (who.gid, who.gid))
     return frames.pack(frames.BORN, *maps, *words)[frames.HEADER_BYTES :]
 
@@ -148,4 +155,4 @@ def _counts_processes(tier: Tier, who: Agent) -> bool:
     if who.root:
         return True
     release = os.uname().release.split("-")[0].split(".")
-    return tier != "D" and tuple(int(part) for part in release[:2]) >= _NPROC_PER_NAMESPACE
+    return tier in ("A", "B") and tuple(int(part) for part in release[:2]) >= _NPROC_PER_NAMESPACE

@@ -3,20 +3,22 @@
 import asyncio
 import time
 
-from tools.sandbox.checks.bench import Bench
+from tools.sandbox.checks.bench import Bench, marker
 from tools.sandbox.checks.registry import check, equal, holds, raises
 
+_MARK = marker()
+"""Where a sandbox sees processes of the whole machine, others may run the same check."""
 _COUNT = (
     "for f in /proc/[0-9]*/cmdline; do tr '\\0\\n' '  ' <$f; echo; done 2>/dev/null | "
-    "grep -c '^sleep 100[1-6]'"
+    f"grep -c '^sleep {_MARK}'"
 )
 _DAEMONS = f"""
-setsid sleep 1001 &
-nohup sleep 1002 >/dev/null 2>&1 &
-(setsid sh -c 'sleep 1003 & sleep 1004' &)
+setsid sleep {_MARK}1 &
+nohup sleep {_MARK}2 >/dev/null 2>&1 &
+(setsid sh -c 'sleep {_MARK}3 & sleep {_MARK}4' &)
 until [ "$({_COUNT})" = 4 ]; do sleep 0.01; done
 echo four alive
-sleep 1005
+sleep {_MARK}5
 """
 
 
@@ -89,8 +91,8 @@ async def daemons_die_with_the_timeout(bench: Bench) -> None:
 @check(52)
 async def timeout_leaves_earlier_background_job_alive(bench: Bench) -> None:
     """A job that an earlier shell command left in the background outlives a later timeout."""
-    await bench.sandbox.shell("sleep 1001 & job=$!")
-    result = await bench.sandbox.shell("sleep 1002", timeout_s=0.5)
+    await bench.sandbox.shell(f"sleep {_MARK}1 & job=$!")
+    result = await bench.sandbox.shell(f"sleep {_MARK}2", timeout_s=0.5)
     holds("the later command timed out", result.timed_out)
     equal("exit code of kill -0", (await bench.sandbox.shell("kill -0 $job")).exit_code, 0)
     equal("sleepers", (await bench.sandbox.exec(_COUNT)).stdout, b"1\n")
@@ -99,7 +101,7 @@ async def timeout_leaves_earlier_background_job_alive(bench: Bench) -> None:
 @check(53)
 async def cancellation_kills_the_tree(bench: Bench) -> None:
     """A cancelled call has killed every process of its command when the cancellation arrives."""
-    running = asyncio.create_task(bench.sandbox.exec(_DAEMONS + "echo >up; sleep 1006", timeout_s=60))
+    running = asyncio.create_task(bench.sandbox.exec(_DAEMONS + f"echo >up; sleep {_MARK}6", timeout_s=60))
     await asyncio.sleep(0.3)
     started = time.monotonic()
     running.cancel()

@@ -40,10 +40,12 @@ async def links_are_resolved_inside(bench: Bench) -> None:
 async def special_files_are_an_error_at_once(bench: Bench) -> None:
     """FIFOs, sockets and devices are errors at once, for reading and for writing."""
     await bench.sandbox.exec("mkfifo fifo")
-    code = "import socket; socket.socket(socket.AF_UNIX).bind('socket')"
-    await bench.python(code)
-    equal("files", (await bench.sandbox.exec("ls")).stdout, b"fifo\nsocket\n")
-    for path in ("fifo", "socket", "/dev/zero", "/dev/null"):
+    made = ["fifo"]
+    if bench.gives("unix_sockets"):
+        await bench.python("import socket; socket.socket(socket.AF_UNIX).bind('socket')")
+        made.append("socket")
+    equal("files", (await bench.sandbox.exec("ls")).text().split(), made)
+    for path in (*made, "/dev/zero", "/dev/null"):
         with raises(OSError, what=f"reading {path}"):
             await asyncio.wait_for(bench.sandbox.read_file(path), _AT_ONCE_S)
         with raises(OSError, what=f"writing {path}"):
@@ -128,7 +130,8 @@ async def line_ends_are_preserved(bench: Bench) -> None:
 @check(99)
 async def files_and_commands_see_the_same(bench: Bench) -> None:
     """A written file is there for the next command and a command's file for the next read."""
-    for folder in (bench.sandbox.workdir, "/tmp", "/dev/shm"):
+    shared = ("/tmp", "/dev/shm") if bench.gives("own_tmp") else (await bench.temporary(),)
+    for folder in (bench.sandbox.workdir, *shared):
         await bench.sandbox.write_file(f"{folder}/in", b"1")
         equal(
             f"in {folder}", (await bench.sandbox.shell(f"cat {folder}/in; echo 2 >{folder}/out")).stdout, b"1"
@@ -165,8 +168,9 @@ async def a_failed_write_leaves_the_old_content(bench: Bench) -> None:
     old = b"o" * 1000
     await bench.sandbox.write_file("kept", old)
     await bench.sandbox.exec("head -c 20000000 /dev/zero >filler")
-    with raises(OSError, what="writing 16 MB into 12 MB"):
-        await bench.sandbox.write_file("kept", b"n" * (16 << 20))
+    if bench.gives("disk_mb"):
+        with raises(OSError, what="writing 16 MB into 12 MB"):
+            await bench.sandbox.write_file("kept", b"n" * (16 << 20))
     equal("content after the failure", await bench.sandbox.read_file("kept"), old)
     new = b"n" * (8 << 20)
     for steps in (0, 1, 3, 9):

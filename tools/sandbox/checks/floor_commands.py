@@ -148,8 +148,9 @@ async def cwd_relative(bench: Bench) -> None:
 @check(44)
 async def cwd_absolute(bench: Bench) -> None:
     """An absolute directory that was just made works."""
-    await bench.sandbox.write_file("/tmp/sub/file", b"x")
-    equal("stdout", (await bench.sandbox.exec(["ls"], cwd="/tmp/sub")).stdout, b"file\n")
+    folder = f"{await bench.temporary()}/sub"
+    await bench.sandbox.write_file(f"{folder}/file", b"x")
+    equal("stdout", (await bench.sandbox.exec(["ls"], cwd=folder)).stdout, b"file\n")
 
 
 async def _dies_with_the_timeout(bench: Bench, command: str, count: int) -> None:

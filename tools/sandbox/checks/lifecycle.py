@@ -16,7 +16,8 @@ from tools.sandbox.inventory import list_sandboxes
 _GONE_WITHIN_S = 5.0
 _LIFECYCLES = 8
 _ORPHANS = "for i in 1 2 3 4 5 6 7 8; do (setsid true &); done"
-_ZOMBIES = "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '"
+_ZOMBIES = "for p in /proc/[0-9]*; do [ -O $p ] && cat $p/stat; done 2>/dev/null | grep -c ') Z '"
+"""Those of the agent's user: a sandbox may see the machine's."""
 
 
 @check(103)

@@ -1,6 +1,6 @@
 """What a check is, how it is declared and the few words in which it states a fact."""
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Unpack
@@ -11,6 +11,19 @@ from tools.sandbox.checks.bench import Bench
 CheckFunction = Callable[[Bench], Awaitable[None]]
 CHECKS: dict[str, "Check"] = {}
 """Every check by its name, filled when the topic files are imported."""
+
+
+LACKING: Mapping[str, str] = {
+    "disk_mb": "no file system bounds the workspace: it is counted now and then",
+    "file_modes": "the modes and times of the user's own files can be changed by path",
+    "hidden_processes": "names and arguments of the host's processes can be read",
+    "host_files": "files of the host are open as far as their modes allow",
+    "kernel_doors": "privileges can be gained from setuid programs, and no call is filtered",
+    "network": "the host's network is within reach",
+    "own_tmp": "/tmp and /dev/shm are closed; TMPDIR names the folder for temporary files",
+    "unix_sockets": "UNIX sockets cannot be made: by path they would lead to the user's services",
+}
+"""What a sandbox may say that it lacks (`SandboxRecord.lacks`), in words."""
 
 
 class CheckFailedError(AssertionError):
@@ -32,19 +45,27 @@ class Check:
     """Of the sandbox that it gets."""
     needs: tuple[str, ...] = ()
     """Limits that have to be enforced; where one is not, the check is skipped."""
+    gives: tuple[str, ...] = ()
+    """What all of it is about; where the sandbox says that it lacks one, the check is skipped."""
     missing: str | None = None
     """Why the protocol has nothing to check."""
 
 
 def check(
-    number: int, *, needs: tuple[str, ...] = (), **limits: Unpack[LimitOverrides]
+    number: int,
+    *,
+    needs: tuple[str, ...] = (),
+    gives: tuple[str, ...] = (),
+    **limits: Unpack[LimitOverrides],
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Declare a function as a check; its name is the check's, the first line of its docstring the claim."""
 
     def declare(function: CheckFunction) -> CheckFunction:
         claim = (function.__doc__ or "").strip().partition("\n")[0]
         name = function.__name__
-        CHECKS[name] = Check(number=number, name=name, claim=claim, run=function, limits=limits, needs=needs)
+        CHECKS[name] = Check(
+            number=number, name=name, claim=claim, run=function, limits=limits, needs=needs, gives=gives
+        )
         return function
 
     return declare

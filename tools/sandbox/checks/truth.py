@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from tools.errors import ConfigError, IsolationError, SandboxError
 from tools.sandbox.base import Sandbox
-from tools.sandbox.checks.bench import Bench, MissingError
+from tools.sandbox.checks.bench import COUNT_PROCESSES, Bench, MissingError
 from tools.sandbox.checks.registry import check, equal, holds, raises
 
 _FORKS = "for i in $(seq 100); do sleep 1000 & done; echo all"
@@ -58,13 +58,20 @@ async def _memory(sandbox: Sandbox) -> bool:
 
 async def _processes(sandbox: Sandbox) -> bool:
     result = await sandbox.exec(_FORKS, timeout_s=20)
-    count = await sandbox.exec("set -- /proc/[0-9]*; echo $#")
+    count = await sandbox.exec(COUNT_PROCESSES)
     return b"all" not in result.stdout or count.exit_code != 0 or int(count.stdout) <= 60
 
 
 async def _disk(sandbox: Sandbox) -> bool:
     script = "for i in 1 2 3 4 5 6; do head -c 12000000 /dev/zero >$i || exit 9; done"
     return (await sandbox.exec(script)).exit_code == 9
+
+
+async def _disk_watched(sandbox: Sandbox) -> bool:
+    script = "for i in $(seq 200); do head -c 2000000 /dev/zero >$i || exit 9; sleep 0.05; done"
+    ended = (await sandbox.exec(script)).exit_code
+    used = int((await sandbox.exec("du -sk . | cut -f1")).text()) >> 10
+    return ended == 137 and used < 150
 
 
 async def _one_file(sandbox: Sandbox) -> bool:
@@ -86,6 +93,7 @@ _PROBES: Mapping[str, Callable[[Sandbox], Awaitable[bool]]] = {
     "memory_mb_per_process": _memory,
     "pids": _processes,
     "disk_mb": _disk,
+    "disk_mb_watched": _disk_watched,
     "file_mb": _one_file,
     "output_mb": _output,
     "network": _network,

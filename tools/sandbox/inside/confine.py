@@ -15,15 +15,13 @@ from tools.sandbox.inside.prctl import (
     failure,
     filter_calls,
     hide_process,
+    keep_capabilities,
     libc,
     no_new_privileges,
 )
 
-_PR_CAPBSET_DROP = 24
-_CAPABILITY_VERSION = 0x20080522
-_KEPT_CAPABILITIES = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 24
+KEPT_CAPABILITIES = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 24
 """CHOWN, KILL, SETGID, SETUID and SYS_RESOURCE."""
-_LAST_CAPABILITY = 63
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 2, 4, 8, 32, 4096, 16384
 _MS_PRIVATE = 1 << 18
 _MS_RELATIME, _ST_RELATIME = 1 << 21, 4096
@@ -47,7 +45,7 @@ def enter(control: int) -> None:
     if settings["subreaper"] == "1":
         adopt_orphans()
     if settings["confine"] == "1":
-        _drop_capabilities(keep=settings["drop"] == "1")
+        keep_capabilities(KEPT_CAPABILITIES if settings["drop"] == "1" else 0)
         no_new_privileges()
         if config.seccomp:
             filter_calls(config.seccomp)
@@ -130,21 +128,6 @@ def _raise_loopback() -> None:
         request = struct.pack("16sh14x", b"lo", 0)
         (flags,) = struct.unpack_from("h", fcntl.ioctl(probe, _SIOCGIFFLAGS, request), 16)
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | _IFF_UP))
-
-
-def _drop_capabilities(keep: bool) -> None:
-    with open("/proc/self/status") as status:  # pathlib is not imported here
-        (held,) = (int(line.split()[1], 16) for line in status if line.startswith("CapPrm:"))
-    # A machine may have taken some from root already.
-    mask = held & _KEPT_CAPABILITIES if keep else 0
-    for number in range(_LAST_CAPABILITY + 1):
-        # Numbers that this kernel does not know give EINVAL: nothing to drop.
-        if not mask >> number & 1:
-            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
-    header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
-    low, high = mask & 0xFFFFFFFF, mask >> 32
-    if libc.capset(header, struct.pack("6I", low, low, 0, high, high, 0)):
-        raise failure("capset")
 
 
 def _pivot_root_number() -> int:

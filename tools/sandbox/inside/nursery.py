@@ -9,7 +9,7 @@ import gc
 import os
 import socket
 
-from tools.sandbox.inside import confine, frames
+from tools.sandbox.inside import confine, fence, frames
 from tools.sandbox.inside.prctl import adopt_orphans, failure, libc
 from tools.sandbox.inside.signals import forget_children
 from tools.sandbox.inside.spawn import own_descriptor_limit
@@ -46,15 +46,18 @@ def enter(requests: int) -> None:
 def _bear(request: bytes, fds: list[int]) -> None:
     try:
         _keep_only(fds)
-        _, (user_map, group_map, network, *groups) = frames.unpack(request)
+        _, (user_map, group_map, how, *groups) = frames.unpack(request)
         os.setsid()
         for path in groups:
             _write(os.fsdecode(path), b"0")
-        _separate(_NAMESPACES & ~_NEW_NET if network == b"full" else _NAMESPACES, user_map, group_map)
+        if how == b"fenced":
+            _score()
+            _tell_birth(os.getpid())
+            fence.enter(_CONTROL)
+        _separate(_NAMESPACES & ~_NEW_NET if how == b"full" else _NAMESPACES, user_map, group_map)
         pid = os.fork()
         if pid:
-            with socket.socket(fileno=_CONTROL) as host:
-                socket.send_fds(host, [frames.BORN], [os.pidfd_open(pid)])
+            _tell_birth(pid)
             os._exit(0)
         confine.own_mounts()
         confine.enter(_CONTROL)
@@ -62,6 +65,11 @@ def _bear(request: bytes, fds: list[int]) -> None:
         os.write(_CONTROL, repr(error).encode()[:2000])
     finally:
         os._exit(70)
+
+
+def _tell_birth(pid: int) -> None:
+    with socket.socket(fileno=os.dup(_CONTROL)) as host:
+        socket.send_fds(host, [frames.BORN], [os.pidfd_open(pid)])
 
 
 def _keep_only(fds: list[int]) -> None:
@@ -79,6 +87,10 @@ def _separate(namespaces: int, user_map: bytes, group_map: bytes) -> None:
         _write("/proc/self/uid_map", user_map)
         _write("/proc/self/gid_map", group_map)
         return
+    _score()
+
+
+def _score() -> None:
     try:
         _write("/proc/self/oom_score_adj", b"-900")
     except PermissionError:

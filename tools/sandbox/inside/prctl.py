@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 
+_CAPBSET_DROP = 24
 _SET_DUMPABLE, _SET_SECCOMP, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 4, 22, 36, 38
+
+_CAPABILITY_VERSION = 0x20080522
+_LAST_CAPABILITY = 63
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -34,6 +39,21 @@ def filter_calls(program: bytes) -> None:
     wanted = Program(len(program) // 8, program)
     if libc.prctl(_SET_SECCOMP, 2, ctypes.byref(wanted), 0, 0):
         raise failure("seccomp")
+
+
+def keep_capabilities(wanted: int) -> None:
+    """Give up all capabilities but these bits, for good; a machine may have taken some of them already."""
+    with open("/proc/self/status") as status:  # pathlib is not imported here
+        (held,) = (int(line.split()[1], 16) for line in status if line.startswith("CapPrm:"))
+    mask = held & wanted
+    for number in range(_LAST_CAPABILITY + 1):
+        # Numbers that this kernel does not know give EINVAL: nothing to drop.
+        if not mask >> number & 1:
+            libc.prctl(_CAPBSET_DROP, number, 0, 0, 0)
+    header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    if libc.capset(header, struct.pack("6I", low, low, 0, high, high, 0)):
+        raise failure("capset")
 
 
 def failure(what: str) -> OSError:

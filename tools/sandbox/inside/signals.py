@@ -26,5 +26,10 @@ def forget_children() -> None:
     _signal.signal(SIGCHLD, _signal.SIG_IGN)  # pyright: ignore[reportUnknownMemberType]  # no stub
 
 
+def wait_for_children() -> None:
+    """Undo `forget_children`: their ends can be waited for."""
+    _signal.signal(SIGCHLD, _signal.SIG_DFL)  # pyright: ignore[reportUnknownMemberType]  # no stub
+
+
 def _ignore(_number: int, _frame: object) -> None:
     """A handler of Python's is needed for the byte to be written."""

@@ -1,0 +1,185 @@
+"""Tier C, the host's side: a folder for one sandbox, what may be used beside it, and the keeper's process."""
+
+import os
+import signal
+import socket
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tools.errors import SandboxUnavailable
+from tools.sandbox import cgroup, machine, rootfs, seccomp, tiers
+from tools.sandbox.base import SandboxLimits
+from tools.sandbox.cgroup import Group
+from tools.sandbox.nursery import GUARD_FD, OOM_FD, Newborn, nursery
+from tools.sandbox.processes import descendants, identity
+from tools.sandbox.program import Process
+from tools.sandbox.session import Session, configuration, end, greet
+from tools.sandbox.tiers import Agent
+
+_LANDLOCK_ABI = 7
+"""The newest one that the fence knows; a kernel's own may be older."""
+_FILE_BYTES = 4096
+"""The sandbox may have one file per this many bytes, so that empty files cannot fill the disk either."""
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_TERMINALS = ("/dev/ptmx", "/dev/pts", "/dev/tty")
+"""Of other users they stay closed; one's own would be open to an agent with the same user."""
+_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf")
+_LOST = "lost"
+"""A file by which the keeper says that the supervisor was killed, and did not end by itself."""
+_END_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Folder:
+    """What one sandbox has on the host's disk; its name tells whose it is."""
+
+    base: str
+    workdir: str
+    temporary: str
+    run_dir: str
+
+
+def start(limits: SandboxLimits, undo: ExitStack) -> Session:
+    """Start a session without namespaces and wait until it answers; blocks.
+
+    Args:
+        limits: of the sandbox.
+        undo: takes everything away again when a later step fails.
+
+    Raises:
+        OSError: it did not start.
+    """
+    who = tiers.agent("C")
+    group = cgroup.create(limits)
+    undo.callback(cgroup.remove, group)
+    folder = _make_folder(who, undo)
+    settings = tiers.settings("C", who, limits, group) | _settings(folder, limits)
+    ours, process = _supervised(who, group, folder, settings, undo)
+
+    def again(undo: ExitStack) -> tuple[socket.socket, Process]:
+        return _supervised(who, group, folder, {**settings, "shell_lost": "1"}, undo)
+
+    return Session(
+        process=process,
+        channel=ours,
+        workdir=folder.workdir,
+        enforced=tiers.enforced("C", who, group, limits),
+        lacks=tiers.lacks("C", who, limits),
+        group=group,
+        directory=folder.base,
+        # Root's supervisor is out of the agent's reach.
+        again=None if who.root else again,
+    )
+
+
+def resume(session: Session) -> Session:
+    """The same session with another supervisor, after the agent killed its own; blocks.
+
+    What was held for the process of the old one is still to be given back.
+
+    Raises:
+        SandboxUnavailable: it ended in another way, or no other one starts.
+    """
+    lost = Path(session.directory or "", _LOST)
+    if session.again is None or not session.process.ends(within_s=_END_S) or not lost.exists():
+        raise SandboxUnavailable("the sandbox died")
+    try:
+        lost.unlink()
+        with ExitStack() as undo:
+            channel, process = session.again(undo)
+            undo.pop_all()
+    except OSError as error:
+        raise SandboxUnavailable(f"the sandbox has no supervisor any more: {error}") from error
+    return replace(session, channel=channel, process=process)
+
+
+def _supervised(
+    who: Agent, group: Group, folder: _Folder, settings: dict[str, str], undo: ExitStack
+) -> tuple[socket.socket, Process]:
+    ours, theirs = socket.socketpair()
+    undo.callback(ours.close)
+    with ExitStack() as passed:
+        passed.callback(theirs.close)
+        fds: list[int] = []
+        fds.append(os.pidfd_open(os.getpid()))
+        passed.callback(os.close, fds[-1])
+        if group.oom_file:
+            fds.append(os.open(group.oom_file, os.O_RDONLY))
+            passed.callback(os.close, fds[-1])
+        process = Keeper(nursery().bear(ours, theirs, tiers.birth(who, group, "fenced"), fds))
+        undo.callback(end, process)
+    settings |= {"guard_fd": str(GUARD_FD), "oom_fd": str(OOM_FD if group.oom_file else -1)}
+    program = seccomp.program(shared_kernel=True, shared_user=not who.root)
+    greet(ours, process, configuration(settings, program, _rules(folder, who)))
+    return ours, process
+
+
+def _make_folder(who: Agent, undo: ExitStack) -> _Folder:
+    """A folder that only the agent can enter."""
+    base = tempfile.mkdtemp(prefix=f"{cgroup.PREFIX}.{identity(os.getpid())}.")
+    folder = _Folder(base=base, workdir=f"{base}/work", temporary=f"{base}/tmp", run_dir=f"{base}/run")
+    undo.callback(_remove_unused, folder)
+    for path in (folder.workdir, folder.temporary, folder.run_dir):
+        Path(path).mkdir(mode=0o700)
+    if who.root:
+        # The supervisor is root without the right to pass closed doors: these two stay its own.
+        for path, mode in ((base, 0o710), (folder.run_dir, 0o750)):
+            os.chown(path, -1, who.gid)
+            Path(path).chmod(mode)
+    return folder
+
+
+def _remove_unused(folder: _Folder) -> None:
+    """Remove a folder that no agent had, without a descriptor: there may be none left."""
+    for path in (folder.workdir, folder.temporary, folder.run_dir, folder.base):
+        with suppress(OSError):
+            Path(path).rmdir()
+
+
+def _settings(folder: _Folder, limits: SandboxLimits) -> dict[str, str]:
+    """What the supervisor has to know beyond the settings of every tier."""
+    disk_bytes = limits.disk_mb << 20
+    return {
+        "base": folder.base, "lost": f"{folder.base}/{_LOST}", "workdir": folder.workdir,
+        "tmp_dir": folder.temporary, "run_dir": folder.run_dir, "landlock_abi": str(_LANDLOCK_ABI),
+        "disk": str(disk_bytes), "files": str(max(1024, disk_bytes // _FILE_BYTES)),
+    }  # fmt: skip
+
+
+def _rules(folder: _Folder, who: Agent) -> list[bytes]:
+    """What the agent may use: pairs of a kind and a path, see `inside.landlock`."""
+    readable = ("/proc", *rootfs.lent_paths(), *_NETWORK, *machine.extra_directories())
+    devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
+    allowed = [("read", path) for path in readable] + [("device", path) for path in devices]
+    return [os.fsencode(f"{kind}\0{path}") for kind, path in (*allowed, ("write", folder.base))]
+
+
+class Keeper:
+    """The outermost process of a sandbox without namespaces."""
+
+    def __init__(self, newborn: Newborn) -> None:
+        self._newborn = newborn
+        self.ends = newborn.ends
+        self.last_words = newborn.last_words
+        self.close = newborn.close
+
+    def kill(self) -> None:
+        """End everything below it, then the keeper: as long as it lives nothing leaves its tree."""
+        deadline = time.monotonic() + _END_S
+        keeper = self._newborn.pid
+        while keeper > 0 and (below := descendants(keeper)) and time.monotonic() < deadline:
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in below:
+                    _send(pid, number)
+            time.sleep(0.002)
+        self._newborn.kill()
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,86 @@
+"""A running supervisor as its host sees it: what it is told first, what it answers, how it ends."""
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from tools.sandbox import cgroup, machine, trees
+from tools.sandbox.inside import frames
+from tools.sandbox.program import Process
+
+_START_S = 30.0
+_STOP_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A running supervisor."""
+
+    process: Process
+    channel: socket.socket
+    workdir: str
+    enforced: frozenset[str]
+    lacks: frozenset[str]
+    group: cgroup.Group
+    directory: str | None
+    """On the host, of a session without a file system of its own."""
+    again: Callable[[ExitStack], tuple[socket.socket, Process]] | None = None
+    """Starts another supervisor, where the agent can kill its own."""
+
+
+def stop(session: Session) -> None:
+    """End a session and everything in it; blocks, so call it in a thread."""
+    # The supervisor ends when its channel does, and as process 1 takes everything along.
+    session.channel.close()
+    end(session.process)
+    cgroup.remove(session.group)
+    if session.directory is not None:
+        trees.remove(session.directory)
+
+
+def end(process: Process) -> None:
+    """Wait for the end of a supervisor without a channel, or make one, and give back what was held for it."""
+    try:
+        if not process.ends(within_s=_STOP_S):
+            process.kill()
+            process.ends(within_s=_STOP_S)
+    finally:
+        process.close()
+
+
+def greet(channel: socket.socket, process: Process, config: bytes) -> None:
+    """Tell a supervisor what it is to do and wait until it is ready.
+
+    Raises:
+        OSError: it is not; the message says why.
+    """
+    channel.settimeout(_START_S)
+    expected = frames.pack(frames.READY)
+    try:
+        channel.sendall(config)
+        said = channel.recv(len(expected), socket.MSG_WAITALL)
+        if said == expected:
+            return
+        said += channel.recv(2000)
+    except ConnectionError:
+        said = b""
+    process.ends(within_s=_STOP_S)
+    raise OSError(process.last_words() or said.decode("utf-8", "replace") or "it ended without a word")
+
+
+def configuration(settings: Mapping[str, str], seccomp: bytes = b"", steps: Sequence[bytes] = ()) -> bytes:
+    """The first frame for a supervisor, see `inside.boot`; `tmp_dir` is one of the settings or none."""
+    workdir = settings["workdir"]
+    env = {
+        "PATH": machine.search_path(), "HOME": workdir, "PWD": workdir, "USER": "agent", "LOGNAME": "agent",
+        "LANG": "C.UTF-8", "TERM": "dumb",
+    }  # fmt: skip
+    if "tmp_dir" in settings:
+        env["TMPDIR"] = settings["tmp_dir"]
+    return frames.pack(frames.CONFIG, _block(settings), _block(env), seccomp, *steps)
+
+
+def _block(pairs: Mapping[str, str]) -> bytes:
+    return b"\0".join(os.fsencode(f"{name}={value}") for name, value in pairs.items())

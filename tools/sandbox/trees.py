@@ -1,0 +1,74 @@
+"""Removing a folder that an agent filled: however deep, whatever its modes, never through a link."""
+
+import itertools
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+_NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def remove(folder: str) -> None:
+    """Remove a folder and all below it; what cannot be removed stays, without an error.
+
+    Folders below are first moved up to the top one by one, so that no depth takes more than two descriptors.
+    """
+    try:
+        top = _opened(None, folder)
+    except OSError:
+        return
+    try:
+        _empty(top)
+        Path(folder).rmdir()
+    except OSError:
+        return
+    finally:
+        os.close(top)
+
+
+def _empty(top: int) -> None:
+    # A name that the agent cannot have taken.
+    names = map(f".{secrets.token_hex(8)}.{{}}".format, itertools.count())
+    while folders := [name for name in _names(top) if not _removed(top, name)]:
+        for name in folders:
+            _flatten(top, name, names)
+
+
+def _flatten(top: int, name: str, names: Iterator[str]) -> None:
+    """Remove one folder; those directly below it come up to the top."""
+    inner = _opened(top, name)
+    try:
+        for each in _names(inner):
+            if not _removed(inner, each):
+                # To change what `..` is, a folder has to be writable itself.
+                os.close(_opened(inner, each))
+                os.rename(each, next(names), src_dir_fd=inner, dst_dir_fd=top)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=top)
+
+
+def _opened(parent: int | None, name: str) -> int:
+    """A folder whose owner may do everything with it."""
+    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | _NO_LINK, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{handle}", stat.S_IRWXU)  # noqa: PTH101  # a descriptor by its path
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
+    finally:
+        os.close(handle)
+
+
+def _names(folder: int) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries]
+
+
+def _removed(parent: int, name: str) -> bool:
+    """Remove anything but a folder; whether it was."""
+    try:
+        os.unlink(name, dir_fd=parent)
+    except IsADirectoryError:
+        return False
+    return True

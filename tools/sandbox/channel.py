@@ -25,6 +25,8 @@ class Channel(asyncio.Protocol):
         self._inbox = bytearray()
         self._waiting: asyncio.Future[Answer] | None = None
         self._broken: str | None = None
+        self.silent = False
+        """Whether it did not answer in time; it may still live."""
         self._transport: asyncio.Transport | None = None
 
     @classmethod
@@ -104,13 +106,13 @@ class Channel(asyncio.Protocol):
         try:
             await asyncio.wait({answer}, timeout=_GRACE_S)
         finally:
-            if not answer.done():
-                self.close("the sandbox does not answer")
+            self._overdue(answer)
             if not answer.cancelled():
                 answer.exception()
 
     def _overdue(self, answer: "asyncio.Future[Answer]") -> None:
         if not answer.done():
+            self.silent = True
             self.close("the sandbox does not answer")
 
     def _break(self, reason: str) -> None:

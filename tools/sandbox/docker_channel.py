@@ -1,7 +1,8 @@
 """Requests to a container's supervisor, which is replaced when the agent ended it.
 
 Agent and supervisor are one user, so the agent can kill what it runs under. That is its own doing: the
-command gets a result, as for any other kill, and it never costs the rollout. Only a lost container does.
+command gets a result, as for any other kill, and it never costs the rollout. A lost container does, and so
+does a supervisor that lives and is silent: nobody can tell whose doing that is, so no result is made up.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ class ContainerChannel:
         """Send a request and wait for its answer; others wait for their turn.
 
         Raises:
-            SandboxUnavailable: the sandbox is closed or its container is gone.
+            SandboxUnavailable: the sandbox is closed, its container is gone, or the supervisor is silent.
         """
         async with self._turn:
             if self._channel.broken:
@@ -53,6 +54,8 @@ class ContainerChannel:
     async def _replace(self) -> None:
         if self._closed:
             raise SandboxUnavailable("the sandbox is closed")
+        if self._channel.silent:
+            raise SandboxUnavailable("the sandbox does not answer")
         self._channel.close("the supervisor is replaced")
         self._channel = await self._supervise()
         if self._closed:

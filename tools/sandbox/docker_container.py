@@ -20,6 +20,8 @@ NEEDS = "an image needs python3 (3.9 or newer) on its PATH, /bin/sh and /bin/bas
 
 _START_S = 60.0
 _REMOVE_S = 20.0
+_ANSWER_S = 10.0
+"""For a container that waited; a new one would be there sooner."""
 _INODE_BYTES = 4096
 """A workspace holds one file per this many bytes, so that empty files cannot fill the memory."""
 _FEW_UIDS, _FEW_UIDS_COUNT = 10_000, 50_000
@@ -120,10 +122,10 @@ def supervise(
 
 def answers(container: Container) -> bool:
     """Whether a container that waited can still run a command."""
-    fields = (b"%d" % int(_START_S * 1e6), b"64", b"", b"", b"0", b"/bin/sh", b"-c", b"echo on")
+    fields = (b"%d" % int(_ANSWER_S * 1e6), b"64", b"", b"", b"0", b"/bin/sh", b"-c", b"echo on")
     try:
-        container.connection.send(frames.pack(frames.EXEC, *fields), _START_S)
-        kind, answer = container.connection.receive(_START_S)
+        container.connection.send(frames.pack(frames.EXEC, *fields), _ANSWER_S)
+        kind, answer = container.connection.receive(_ANSWER_S)
     except (EOFError, OSError):
         return False
     return kind == frames.DONE and answer[5] == b"on\n"

@@ -1,0 +1,133 @@
+"""A supervisor that lives and does not answer: an infrastructure error in bounded time, and nothing left."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from tests.tools.sandbox.chaos import leftovers
+from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
+from tools.errors import SandboxUnavailable
+from tools.sandbox import channel, docker_container, docker_engine, docker_owner, docker_workshop
+from tools.sandbox.check import Target
+from tools.sandbox.checks.bench import first_process_of, host_pids, host_status, marker, sleeper, until
+from tools.sandbox.docker_container import Spec
+
+DOCKER = Target(backend="docker", options={"image": TEST_IMAGE}, limits=SMALL)
+_WITHIN_S = 15
+
+
+@pytest.fixture(params=["A", "B", pytest.param("docker", marks=pytest.mark.docker)])
+def target(request):
+    if request.param == "docker":
+        request.getfixturevalue("docker_engine")
+        return DOCKER
+    return Target(options={"tier": request.param}, limits=SMALL)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(channel, "_GRACE_S", 0.5)
+    monkeypatch.setattr(docker_container, "_ANSWER_S", 0.5)
+
+
+async def running(sandbox, timeout_s):
+    """A command that has started, and the process id of it."""
+    mark = marker()
+    command = asyncio.create_task(sandbox.exec(["sleep", mark], timeout_s=timeout_s))
+    return command, (await until(lambda: host_pids(mark), within_s=5))[0]
+
+
+async def stop(target, pid):
+    """Stop the supervisor above a process of its sandbox."""
+    supervisor = docker_supervisor() if target.backend == "docker" else first_process_of(pid)
+    os.kill(supervisor, signal.SIGSTOP)
+
+
+def docker_supervisor():
+    api, container = docker_engine.connect()._api, docker_container_id()
+    (program,) = api.inspect_container(container)["ExecIDs"]
+    return api.exec_inspect(program)["Pid"]
+
+
+def docker_container_id():
+    mine = docker_owner.labels()["turnwise.run"]
+    (one,) = (
+        one
+        for one in docker_engine.connect().containers(docker_owner.LABEL)
+        if one.labels["turnwise.run"] == mine
+    )
+    return one.id
+
+
+async def test_a_stopped_supervisor_is_an_infrastructure_error(target):
+    async with target.open():
+        pass
+    before = await leftovers(target)
+    async with target.open() as sandbox, asyncio.timeout(_WITHIN_S):
+        await stop(target, await sleeper(sandbox, marker()))
+        with pytest.raises(SandboxUnavailable, match="does not answer"):
+            await sandbox.exec("true", timeout_s=0.1)
+        for call in (sandbox.exec("true"), sandbox.shell("true"), sandbox.read_file("a")):
+            with pytest.raises(SandboxUnavailable, match="does not answer"):
+                await call
+    assert await leftovers(target) == before
+
+
+async def test_a_supervisor_that_stops_during_a_command_is_an_infrastructure_error(target):
+    async with target.open() as sandbox, asyncio.timeout(_WITHIN_S):
+        command, pid = await running(sandbox, timeout_s=1)
+        await stop(target, pid)
+        with pytest.raises(SandboxUnavailable, match="does not answer"):
+            await command
+
+
+async def test_a_cancelled_command_of_a_stopped_supervisor_ends(target):
+    async with target.open():
+        pass
+    before = await leftovers(target)
+    async with target.open() as sandbox, asyncio.timeout(_WITHIN_S):
+        command, pid = await running(sandbox, timeout_s=600)
+        await stop(target, pid)
+        command.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await command
+        with pytest.raises(SandboxUnavailable, match="does not answer"):
+            await sandbox.exec("true")
+    assert await leftovers(target) == before
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("docker_engine")
+async def test_a_supervisor_that_the_agent_stops_is_an_infrastructure_error():
+    async with DOCKER.open() as sandbox, asyncio.timeout(_WITHIN_S):
+        await sandbox.exec("setsid sh -c 'sleep 0.2; kill -STOP '$PPID >/dev/null 2>&1 &")
+        pid = docker_supervisor()
+        assert await until(lambda: host_status(pid, "State").startswith("T"), within_s=5)
+        with pytest.raises(SandboxUnavailable, match="does not answer"):
+            await sandbox.exec("true", timeout_s=0.1)
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("docker_engine")
+async def test_a_frozen_container_is_an_infrastructure_error():
+    before = await leftovers(DOCKER)
+    async with DOCKER.open() as sandbox, asyncio.timeout(_WITHIN_S):
+        docker_engine.connect()._api.pause(docker_container_id())
+        with pytest.raises(SandboxUnavailable, match="does not answer"):
+            await sandbox.exec("true", timeout_s=0.1)
+    assert (await leftovers(DOCKER)).sandboxes == before.sandboxes == 0
+
+
+@pytest.mark.docker
+async def test_a_container_that_waited_and_does_not_answer_is_not_handed_out(docker_engine):
+    shop = docker_workshop.workshop()
+    container = await asyncio.to_thread(shop.make, Spec(image=docker_engine.image(TEST_IMAGE), limits=SMALL))
+    try:
+        assert await asyncio.to_thread(docker_container.answers, container)
+        os.kill(docker_supervisor(), signal.SIGSTOP)
+        async with asyncio.timeout(_WITHIN_S):
+            assert not await asyncio.to_thread(docker_container.answers, container)
+    finally:
+        await asyncio.to_thread(shop.drop, container)

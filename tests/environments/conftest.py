@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import random
 import subprocess
 import tempfile
 import threading
@@ -86,12 +87,16 @@ class RunApi:
 
 
 class Trainer:
-    """Takes batches in a thread, and registers again with an API that has forgotten it."""
+    """Takes batches in a thread, and registers again with an API that has forgotten it.
 
-    def __init__(self, api, *, batch_size, pause_s=0.02):
+    It takes its time for every batch, so that groups wait for it at the API.
+    """
+
+    def __init__(self, api, *, batch_size, longest_step_s=0.25):
         self.posts = []
         """Every group as it came, in order."""
-        self._api, self._batch_size, self._pause_s = api, batch_size, pause_s
+        self._api, self._batch_size = api, batch_size
+        self._longest_step_s, self._drawn = longest_step_s, random.Random(0)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -104,18 +109,14 @@ class Trainer:
         self._thread.join()
 
     def _run(self):
-        while not self._stop.is_set():
+        while not self._stop.wait(self._drawn.uniform(0, self._longest_step_s)):
             try:
                 answer = self._api.get("/batch")
                 if "status" in answer:
                     self._api.start_trainer(batch_size=self._batch_size, max_token_len=40_000)
-                    continue
                 self.posts += answer["batch"] or []
-                if answer["batch"]:
-                    continue
             except (OSError, http.client.HTTPException):
                 pass  # the API is down; what it was just sending did not arrive
-            self._stop.wait(self._pause_s)
 
 
 @pytest.fixture

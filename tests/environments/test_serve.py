@@ -2,53 +2,34 @@
 
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
+import sqlite3
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from environments.recorder import read_groups
-
-SERVED = Path(__file__).with_name("served_env.py")
-TURNWISE = str(Path(sys.executable).with_name("turnwise"))
+from tests.environments.commands import ended, running, serve, take, wait_until
+from tests.environments.leftovers import groups_and_folders
+from tests.environments.outbox_copy import waiting_in
+from tools.sandbox.processes import identity
 
 
 @contextmanager
 def serving(api, tmp_path, *options, env="Instant"):
-    command = [TURNWISE, "serve", f"{SERVED}:{env}", "--env.rollout_server_url", api.url]
-    command += ["--outbox", str(tmp_path / "o.sqlite"), "--env.group_size", "4", *options]
     log = tmp_path / "serve.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out)
+    with (
+        log.open("ab") as out,
+        running(serve(env, api.url, tmp_path, *options), stdout=out, stderr=out) as process,
+    ):
         process.log = log
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-
-
-def wait_until(condition, seconds=90):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def memory_mb(process):
-    pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGESIZE") / 2**20
+        yield process
 
 
 def test_a_sigterm_while_the_trainer_is_awaited_exits_with_0(api, tmp_path):
     with serving(api, tmp_path) as process:
         wait_until(lambda: "waiting for the trainer to start" in process.log.read_text())
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert ended(process) == 0
 
 
 def test_the_start_says_which_trainers_the_encoding_is_for(api, tmp_path):
@@ -78,34 +59,86 @@ def test_an_api_that_never_comes_is_exit_code_1_on_request(api, tmp_path):
 
 def test_every_group_is_recorded_when_a_record_is_asked_for(api, tmp_path):
     api.start_trainer(batch_size=4)
-    record = tmp_path / "r.jsonl"
-    with serving(api, tmp_path, "--out", str(record)) as process:
-        taken = []
-        wait_until(lambda: (batch := api.take_batch()) is not None and not taken.append(batch))
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-    assert taken[0][0]["overrides"][0]["group_id"] in {group.group.group_id for group in read_groups(record)}
+    with serving(api, tmp_path) as process:
+        taken = take(api, 1)
+        assert ended(process) == 0
+    recorded = {group.group.group_id for group in read_groups(tmp_path / "record.jsonl")}
+    assert taken[0]["overrides"][0]["group_id"] in recorded
+
+
+def memory_mb(process):
+    pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE") / 2**20
+
+
+def soak(api, process, outbox, *, groups, stalls, bound):
+    """Take groups; stall so often that the outbox fills to its bound. The memory at the end of each stall."""
+    memory, taken = [], 0
+    while taken < groups:
+        taken += len(take(api, 1))
+        if taken >= (len(memory) + 1) * groups / stalls:
+            wait_until(lambda: is_full(outbox, bound))
+            memory.append(memory_mb(process))
+    return memory
+
+
+def is_full(outbox, bound):
+    try:
+        return waiting_in(outbox) >= bound
+    except sqlite3.DatabaseError:
+        return False  # copied while it was written
 
 
 @pytest.mark.timeout(300)
-def test_two_thousand_groups_with_a_trainer_that_stalls_leave_memory_flat(api, tmp_path):
-    api.start_trainer(batch_size=32)
-    memory, taken = [], 0
-    with serving(api, tmp_path) as process:
-        while taken < 2000:
-            batch = api.take_batch()
-            if batch is None:
-                assert process.poll() is None
-                time.sleep(0.01)
-                continue
-            taken += len(batch)
-            if taken % 200 == 0:
-                # The trainer stalls until the API and the outbox are full: no group is started then.
-                wait_until(lambda: api.get("/status")["queue_size"] >= 24)
-                memory.append(memory_mb(process))
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-        last = re.findall(r"groups (\d+) ok", process.log.read_text())[-1]
-    print(f"groups {last}, memory in MB after every 200 taken: {[round(each, 1) for each in memory]}")  # noqa: T201
-    assert int(last) >= 2000
+@pytest.mark.parametrize(
+    ("env", "groups", "bound"),
+    [
+        pytest.param("Instant", 2000, 64, id="2000"),
+        pytest.param("WriteWord", 160, 16, id="160-with-sandboxes"),
+    ],
+)
+def test_groups_for_a_trainer_that_stalls_until_the_outbox_is_full_leave_memory_flat(
+    api, tmp_path, env, groups, bound
+):
+    api.start_trainer(batch_size=32, max_token_len=40_000)
+    outbox = tmp_path / "outbox.sqlite"
+    with serving(api, tmp_path, "--env.outbox_groups", str(bound), env=env) as process:
+        owner = identity(process.pid)
+        memory = soak(api, process, outbox, groups=groups, stalls=8, bound=bound)
+        assert ended(process) == 0
+        done = int(re.findall(r"groups (\d+) ok", process.log.read_text())[-1])
+    print(f"groups {done}, memory in MB at each stall: {[round(each, 1) for each in memory]}")  # noqa: T201
+    assert done >= groups
     assert max(memory[1:]) - memory[1] < 10
+    assert groups_and_folders({owner}) == []
+
+
+def fill(api, env_id):
+    """As many batches as wait at the API by default, under one environment's number."""
+    for _ in range(3):
+        rows = {"tokens": [[1, 2]] * 4, "masks": [[-100, 2]] * 4, "scores": [1.0] * 4, "env_id": env_id}
+        api.post("/scored_data", rows)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="serve counts the waiting groups of all environments, and sends nothing"
+)
+def test_an_environment_with_a_share_sends_though_others_fill_the_api(api, tmp_path):
+    api.start_trainer(batch_size=4)
+    fill(api, api.register_env("other")["env_id"])
+    with serving(api, tmp_path, "--env.min_batch_allocation", "0.5") as process:
+        wait_until(lambda: "registered at" in process.log.read_text())
+        wait_until(lambda: api.take_batch() is not None, 15)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="its former groups count as waiting, and not for its new number's share"
+)
+def test_an_environment_with_a_share_goes_on_after_a_kill_though_its_groups_fill_the_api(api, tmp_path):
+    api.start_trainer(batch_size=4)
+    share = ("--env.min_batch_allocation", "0.5")
+    with serving(api, tmp_path, *share):
+        wait_until(lambda: api.get("/status")["queue_size"] >= 3)
+    with serving(api, tmp_path, *share) as process:
+        wait_until(lambda: process.log.read_text().count("registered at") == 2)
+        wait_until(lambda: api.take_batch() is not None, 15)

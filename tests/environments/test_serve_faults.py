@@ -1,23 +1,23 @@
-"""Kill -9 of the API, the environment and the model server at random moments: nothing is lost."""
+"""Kill -9 of the API, the environment and the model server, alone and together: nothing is lost."""
 
 import ctypes
 import os
 import random
 import signal
-import socket
 import subprocess
-import sys
 import time
-from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from environments.recorder import read_groups
+from tests.environments import commands
+from tests.environments.leftovers import groups_and_folders, living_children
+from tests.environments.outbox_copy import groups_in, posts_ever_in
+from tools.sandbox.processes import identity
 
-KILLS = 30
 SEED = 4
-ENV = f"{Path(__file__).with_name('served_env.py')}:WriteWord"
+KILLS = {("api",): 8, ("env",): 5, ("model",): 6, ("env", "api"): 6, ("env", "api", "model"): 5}
+"""Who is killed in the same moment, and how often."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -26,24 +26,64 @@ class Kept:
 
     def __init__(self, command, log):
         self.command, self.log = command, log
+        self.identities = set()
+        self.exits = set()
+        """Exit codes of those that ended without being killed."""
         self.start()
 
     def start(self):
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.start()
+        self.identities.add(identity(self.process.pid))
 
     def keep(self):
         if self.process.poll() is not None:
+            self.exits.add(self.process.returncode)
             self.start()
 
-    def end(self, number):
-        self.process.send_signal(number)
-        return self.process.wait(120)
+
+class World:
+    """Everything but the trainer, as processes, and what was seen in the outbox."""
+
+    def __init__(self, api, folder):
+        port = commands.free_port()
+        # A lost model call shall cost the group, so that the loop's own pause is what is tried.
+        options = [*commands.playing(port), "--env.request_tries", "2", "--env.outbox_groups", "8"]
+        self.outbox, self.record = folder / "outbox.sqlite", folder / "record.jsonl"
+        self.finished = set()
+        self.kept = {
+            name: Kept(command, folder / f"{name}.log")
+            for name, command in {
+                "api": api.command(),
+                "model": commands.mock_model("WriteWord", port),
+                "env": commands.serve("WriteWord", api.url, folder, *options, group_size=2),
+            }.items()
+        }
+
+    def kill(self, together):
+        for name in together:
+            self.kept[name].process.kill()
+        for name in together:
+            self.kept[name].process.wait()
+        if "env" in together:
+            self.finished |= groups_in(self.outbox)
+        for name in together:
+            self.kept[name].start()
+
+    def keep_until(self, condition, seconds=120):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError("".join(each.log.read_text()[-3000:] for each in self.kept.values()))
+            time.sleep(0.02)
+            for process in self.kept.values():
+                process.keep()
+
+    def end(self, name, number):
+        """End one for good; its exit code."""
+        process = self.kept.pop(name).process
+        process.send_signal(number)
+        return process.wait(120)
 
 
 @pytest.fixture
@@ -55,64 +95,17 @@ def _orphans_come_home():
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-def living_children(besides):
-    """Children of this process that have not ended, other than those we know."""
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        for pid in map(int, (task / "children").read_text().split()):
-            stat = Path(f"/proc/{pid}/stat")
-            if pid not in besides and stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
-                found.append((pid, Path(f"/proc/{pid}/cmdline").read_bytes()[:200]))
-    return found
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def recorded(path):
-    return {group.group.group_id for group in read_groups(path) if group.status == "ok"}
-
-
-def commands(api, tmp_path):
-    turnwise = str(Path(sys.executable).with_name("turnwise"))
-    port = free_port()
-    serve = [turnwise, "serve", ENV, "--env.rollout_server_url", api.url, "--env.group_size", "2"]
-    serve += ["--outbox", str(tmp_path / "outbox.sqlite"), "--out", str(tmp_path / "record.jsonl")]
-    serve += ["--openai.base_url", f"http://127.0.0.1:{port}/v1", "--openai.model_name", "scripted"]
-    return {
-        "api": api.command(),
-        "model": [turnwise, "mock-model", ENV, "--port", str(port)],
-        # A lost model call shall cost the group, so that the loop's own pause is what is tried.
-        "env": [*serve, "--env.request_tries", "2"],
-    }
-
-
-def kill_at_random(kept, trainer):
-    """The kills, a quarter of them in the middle of work: after something more arrived."""
+def kill_at_random(world, trainer):
+    """The kills in random order, half of them in the middle of work: after something more arrived."""
     drawn = random.Random(SEED)
-    killed = Counter()
-    for _ in range(KILLS):
-        if drawn.random() < 0.25:
-            keep_until(kept, more_than(trainer, 0))
-        moment = time.monotonic() + drawn.uniform(0.0, 1.2)
-        keep_until(kept, lambda moment=moment: time.monotonic() >= moment)
-        victim = drawn.choice(list(kept))
-        kept[victim].kill()
-        killed[victim] += 1
-    return killed
-
-
-def keep_until(kept, condition, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(kept["env"].log.read_text()[-3000:])
-        time.sleep(0.02)
-        for process in kept.values():
-            process.keep()
+    moments = [together for together, times in KILLS.items() for _ in range(times)]
+    drawn.shuffle(moments)
+    for together in moments:
+        if drawn.random() < 0.5:
+            world.keep_until(more_than(trainer, 0))
+        moment = time.monotonic() + drawn.uniform(0.0, 1.0)
+        world.keep_until(lambda moment=moment: time.monotonic() >= moment)
+        world.kill(together)
 
 
 def more_than(trainer, posts):
@@ -134,37 +127,44 @@ def no_child_is_left(children_before):
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("_orphans_come_home")
-def test_thirty_kills_lose_no_group_repeat_only_whole_groups_and_leave_no_sandbox(
+def test_thirty_kills_lose_no_group_repeat_only_whole_posts_and_leave_no_sandbox(
     api, start_trainer_on, tmp_path
 ):
     api.kill()
-    children_before = {pid for pid, _ in living_children(set())}
-    kept = {
-        name: Kept(command, tmp_path / f"{name}.log") for name, command in commands(api, tmp_path).items()
-    }
+    children_before = dict(living_children())
+    world = World(api, tmp_path)
+    env = world.kept["env"]
     try:
         with start_trainer_on(api, batch_size=2) as trainer:
-            killed = kill_at_random(kept, trainer)
-            keep_until(kept, more_than(trainer, 4))
-            assert kept["env"].end(signal.SIGTERM) == 0
-            finished = recorded(tmp_path / "record.jsonl")
-            del kept["env"]
-            keep_until(kept, lambda: finished <= {group_id(post) for post in trainer.posts})
+            kill_at_random(world, trainer)
+            world.keep_until(more_than(trainer, 4))
+            assert world.end("env", signal.SIGTERM) == 0
+            world.finished |= {
+                group.group.group_id for group in read_groups(world.record) if group.status == "ok"
+            }
+            # Every post that was ever in the outbox: none is taken out before a trainer has it.
+            ever = posts_ever_in(world.outbox)
+            world.keep_until(lambda: len(set(map(name_of, trainer.posts))) >= ever, 60)
     finally:
-        for process in kept.values():
-            process.end(signal.SIGKILL)
+        for name in list(world.kept):
+            world.end(name, signal.SIGKILL)
 
-    assert killed.total() == KILLS
-    assert len(finished) >= KILLS / 2
-    rows = {}
+    delivered = {group_id for group_id, _ in map(name_of, trainer.posts)}
+    assert world.finished <= delivered
+    assert len(set(map(name_of, trainer.posts))) == ever
+    assert len(world.finished) >= 15
+    first = {}
     for post in trainer.posts:
-        for tokens, override in zip(post["tokens"], post["overrides"], strict=True):
-            # What comes again under one name is the same row.
-            assert rows.setdefault((override["group_id"], override["row"]), tokens) == tokens
+        # What comes again under one name is the same to the last number; only the registration is new.
+        content = {name: column for name, column in post.items() if name != "env_id"}
+        assert first.setdefault(name_of(post), content) == content
+    # It ends of its own accord only when it finds no model server at its start.
+    assert env.exits <= {2}
     no_child_is_left(children_before)
-    sent = Counter(map(group_id, trainer.posts))
-    print(f"kills {dict(killed)}, groups {len(sent)}, repeated {sent.total() - len(sent)}")  # noqa: T201
+    assert groups_and_folders(env.identities) == []
+    repeated = len(trainer.posts) - ever
+    print(f"groups {len(delivered)}, seen kept {len(world.finished)}, repeated {repeated}")  # noqa: T201
 
 
-def group_id(post):
-    return post["overrides"][0]["group_id"]
+def name_of(post):
+    return post["overrides"][0]["group_id"], post["overrides"][0]["row"]

@@ -46,7 +46,7 @@ def test_a_row_marked_so_is_trained_with_advantage_zero():
     assert advantages(group([5.0], overrides=[{"set_advantage_to_zero": True}])) == [0.0]
 
 
-def test_a_row_at_the_mean_changes_its_siblings_only_by_a_common_factor():
+def test_the_score_of_a_row_marked_so_counts_when_its_siblings_are_normalised():
     assert advantages(group([1.0, 3.0, 2.0], overrides=[{}, {}, {"set_advantage_to_zero": True}])) == [
         pytest.approx(-(1.5**0.5)),
         pytest.approx(1.5**0.5),

@@ -1,0 +1,34 @@
+"""What sandboxes leave on a machine when their programs are killed: processes, control groups and folders.
+
+Counted without the product's own inventory, which takes some of it away when it looks.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+from tools.sandbox.cgroup import PREFIX
+
+CONTROL_GROUPS = "/sys/fs/cgroup"
+
+
+def groups_and_folders(owners):
+    """Control groups and folders of the programs with these `tools.sandbox.processes.identity`."""
+    folders = [Path(parent, name) for parent, names, _ in os.walk(CONTROL_GROUPS) for name in names]
+    folders += Path(tempfile.gettempdir()).iterdir()
+    return [path for path in folders if path.name.startswith(f"{PREFIX}.") and _owner(path.name) in owners]
+
+
+def living_children(besides=()):
+    """Children of this process that have not ended, other than those we know: process id and command line."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        for pid in map(int, (task / "children").read_text().split()):
+            stat = Path(f"/proc/{pid}/stat")
+            if pid not in besides and stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+                found.append((pid, Path(f"/proc/{pid}/cmdline").read_bytes()[:200]))
+    return found
+
+
+def _owner(name):
+    return name.removeprefix(f"{PREFIX}.").rpartition(".")[0]

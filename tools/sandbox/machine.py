@@ -22,6 +22,7 @@ _MODULES = (
     "signals",
     "capture",
     "processes",
+    "account",
     "spawn",
     "files",
     "tar",

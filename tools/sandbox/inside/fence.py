@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import select
 import time
-import warnings  # noqa: F401  # pyright: ignore[reportUnusedImport]  # os.execvpe wants it: later may be too late
 
 from tools.sandbox.inside import landlock, supervisor
+from tools.sandbox.inside.account import Account
 from tools.sandbox.inside.boot import Config
 from tools.sandbox.inside.confine import KEPT_CAPABILITIES
 from tools.sandbox.inside.prctl import (
@@ -63,7 +63,7 @@ def _serve(control: int, config: Config, drop: bool) -> None:
     settings["oom_score"] = os.pread(int(settings["oom_score_fd"]), 16, 0).decode().strip()
     adopt_orphans()
     # It changes owners while it still may reach everything.
-    supervisor.Account(settings, config.env).own(settings["tmp_dir"])
+    Account(settings, config.env).own(settings["tmp_dir"])
     keep_capabilities(KEPT_CAPABILITIES if drop else 0)
     version = min(landlock.abi(), int(settings["landlock_abi"]))
     if version < (1 if drop else landlock.SIGNAL_SCOPE_ABI):

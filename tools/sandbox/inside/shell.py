@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 
+from tools.sandbox.inside.account import Account
 from tools.sandbox.inside.processes import send
 from tools.sandbox.inside.signals import SIGKILL, SIGPWR
-from tools.sandbox.inside.spawn import Account, fork
+from tools.sandbox.inside.spawn import Program, start
 
 RUN_DIR = "/run/turnwise"
 _STATUS_FD = 9
+_HIGH_FD = 103
 
 # Sourcing keeps directory, variables and functions. Inside the command the status descriptor is closed; what
 # the driver itself prints goes nowhere. A trap's `return` leaves one function or the sourced file, and the
@@ -22,50 +24,59 @@ __turnwise_leave() {
 }
 trap 'shopt -s extdebug; set -T; trap __turnwise_leave DEBUG; return 137' PWR
 """
-# The status line is no function: the trap could leave it before the status is out.
-_COMMAND = (
-    "__turnwise_again; source {d}/command </dev/null >{d}/stdout 2>{d}/stderr 9>&-\n"
-    "__turnwise=$?; builtin printf '%s %d\\n' {n} $__turnwise >&9\n"
-)
+# Bash has read this line, all but its end, before the command comes.
+_COMMAND = "__turnwise_again; source {d}/command </dev/null >{d}/stdout 2>{d}/stderr 9>&-"
+# The status line is no function: the trap could leave it before the status is out. It is no part of the line
+# above either, which is dropped as a whole when the command makes an error that ends a line.
+_STATUS = "\n__turnwise=$?; builtin printf '%s %d\\n' {n} $__turnwise >&9\n"
 
 
 class Shell:
     """A running bash. One command at a time."""
 
-    __slots__ = ("_buffer", "_dir", "_input", "_nonce", "pid", "status_fd")
+    __slots__ = ("_buffer", "_dir", "_input", "_nonce", "_outputs", "pid", "status_fd")
 
     def __init__(self, account: Account, run_dir: str) -> None:
         self._dir = run_dir
         self._nonce = b""
         self._buffer = b""
+        self._outputs: tuple[int, int] | None = None
         reader, self._input = os.pipe2(os.O_CLOEXEC)
-        self.status_fd, status = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.status_fd, status = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.status_fd, False)
         nowhere = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
-
-        def action() -> None:
-            os.chdir(account.workdir)
-            # By way of a high number: a descriptor copied onto itself would stay close-on-exec.
-            os.dup2(os.dup2(status, 103, inheritable=False), _STATUS_FD, inheritable=True)
-            os.set_blocking(_STATUS_FD, True)
-            env = account.environment({"SHELL": "/bin/bash"})
-            os.execve("/bin/bash", ["bash", "--noprofile", "--norc", "-s"], env)
-
+        # A descriptor that is copied onto itself would stay close-on-exec.
+        high = os.dup2(status, _HIGH_FD, inheritable=False)
+        env = account.environment({"SHELL": "/bin/bash"})
+        bash = Program(["bash", "--noprofile", "--norc", "-s"], env, account.workdir, (high, _STATUS_FD))
         try:
-            self.pid = fork(account, (reader, nowhere, nowhere), action)
+            self.pid = start(account, (reader, nowhere, nowhere), bash)
         except BaseException:
             os.close(self._input)
             os.close(self.status_fd)
             raise
         finally:
-            for fd in (reader, status, nowhere):
+            for fd in (reader, status, nowhere, high):
                 os.close(fd)
         os.write(self._input, _PROLOGUE.encode())
 
+    def prepare(self) -> tuple[int, int]:
+        """Make everything ready for the next command; the read ends of its stdout and stderr come back.
+
+        Raises:
+            OSError: the agent has changed the shell's own files.
+        """
+        if self._outputs is None:
+            # While it redirects, bash keeps the status descriptor under another number: a command that writes
+            # to every number would forge a status that it can guess.
+            self._nonce = os.urandom(8).hex().encode()
+            self._outputs = _fifos(f"{self._dir}/stdout", f"{self._dir}/stderr")
+            self._say(_COMMAND.format(d=self._dir))
+        return self._outputs
+
     def run(self, command: bytes) -> tuple[int, int]:
         """Start a command; the read ends of its stdout and stderr come back."""
-        # While it redirects, bash keeps the status descriptor under another number: a command that writes to
-        # every number would forge a status that it can guess.
-        self._nonce = os.urandom(8).hex().encode()
+        outputs = self.prepare()
         path = f"{self._dir}/command"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -74,12 +85,9 @@ class Shell:
                 view = view[os.write(fd, view) :]
         finally:
             os.close(fd)
-        ends = (_fifo(f"{self._dir}/stdout"), _fifo(f"{self._dir}/stderr"))
-        try:
-            os.write(self._input, _COMMAND.format(d=self._dir, n=self._nonce.decode()).encode())
-        except BrokenPipeError:
-            pass  # the shell just died; its exit ends the command
-        return ends
+        self._outputs = None
+        self._say(_STATUS.format(n=self._nonce.decode()))
+        return outputs
 
     def status(self) -> int | None:
         """The exit status of the running command, or `None` while it is not there."""
@@ -104,8 +112,23 @@ class Shell:
 
     def close(self) -> None:
         """Forget the descriptors of a shell that ended."""
-        os.close(self._input)
-        os.close(self.status_fd)
+        for fd in (self._input, self.status_fd, *(self._outputs or ())):
+            os.close(fd)
+
+    def _say(self, text: str) -> None:
+        try:
+            os.write(self._input, text.encode())
+        except BrokenPipeError:
+            pass  # the shell just died; its exit ends the command
+
+
+def _fifos(*paths: str) -> tuple[int, int]:
+    out = _fifo(paths[0])
+    try:
+        return out, _fifo(paths[1])
+    except OSError:
+        os.close(out)
+        raise
 
 
 def _fifo(path: str) -> int:

@@ -1,15 +1,16 @@
-"""Starting agent processes: pipes, limits and the drop to the agent's user."""
+"""Starting agent processes: pipes, and the ways from this process to a program of the agent's."""
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
-
-from tools.sandbox.inside.signals import as_at_birth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tools.sandbox.inside.account import Account
 
 
 _DESCRIPTORS = 4096
@@ -24,66 +25,33 @@ class StartError(Exception):
         self.code = code
 
 
-class Account:
-    """Who agent processes are and what each of them may use."""
+class Program:
+    """What to execute, with which environment and where; `kept` is open in it, under its second number."""
 
-    __slots__ = ("_drop", "_env", "_gid", "_limits", "_oom_score", "_oom_score_fd", "_uid", "workdir")
+    __slots__ = ("argv", "cwd", "env", "kept")
 
-    def __init__(self, settings: dict[str, str], env: dict[str, str]) -> None:
-        self._drop = settings["drop"] == "1"
-        self._uid = int(settings["uid"])
-        self._gid = int(settings["gid"])
-        self._env = env
-        self._oom_score_fd = int(settings.get("oom_score_fd", -1))
-        self._oom_score = settings.get("oom_score", "0").encode()
-        self.workdir = settings["workdir"]
-        self._limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, int(settings["fsize"]))]
-        if settings["nproc"]:
-            self._limits.append((resource.RLIMIT_NPROC, int(settings["nproc"])))
-        if settings["as"]:
-            self._limits.append((resource.RLIMIT_AS, int(settings["as"])))
-
-    def environment(self, extra: dict[str, str]) -> dict[str, str]:
-        """The environment of a command."""
-        return {**self._env, **extra}
-
-    def own(self, path: str) -> None:
-        """Give a directory to the agent."""
-        if self._drop:
-            os.chown(path, self._uid, self._gid)
-
-    def fork(self) -> int:
-        """Fork a child that a shortage of memory ends before this process.
-
-        A supervisor that hides itself lets its children not write their own score: they inherit it.
-        """
-        if self._oom_score_fd < 0:
-            return os.fork()
-        os.pwrite(self._oom_score_fd, b"500", 0)
-        try:
-            return os.fork()
-        finally:
-            # In the child too it is the score of the supervisor.
-            os.pwrite(self._oom_score_fd, self._oom_score, 0)
-
-    def enter(self, bounded: bool) -> None:
-        """Become the agent, for good; called in a forked child. Our own file writes are not `bounded`."""
-        # Without the drop the value can be lowered again, with it the kernel keeps it as the floor.
-        _write("/proc/self/oom_score_adj", b"500")
-        for kind, value in self._limits if bounded else ():
-            resource.setrlimit(kind, (value, value))
-        if self._drop:
-            os.setgroups([])
-            os.setresgid(self._gid, self._gid, self._gid)
-            os.setresuid(self._uid, self._uid, self._uid)
-        as_at_birth()
-        os.umask(0o022)
+    def __init__(
+        self, argv: list[str], env: dict[str, str], cwd: str, kept: tuple[int, int] | None = None
+    ) -> None:
+        self.argv = argv
+        self.env = env
+        self.cwd = cwd
+        self.kept = kept
 
 
 def own_descriptor_limit() -> None:
     """Set how many descriptors this process and all below it may have, however few its parent has."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most if 0 <= most < _DESCRIPTORS else _DESCRIPTORS, most))
+
+
+def start(account: Account, stdio: tuple[int, int, int], program: Program) -> int:
+    """Start a program as the agent; its process id.
+
+    Raises:
+        StartError: it did not start.
+    """
+    return fork(account, stdio, lambda: _execute(program))
 
 
 def fork(
@@ -118,19 +86,6 @@ def fork(
     return pid
 
 
-def execute(argv: list[str], env: dict[str, str], cwd: str) -> Callable[[], object]:
-    """An action that runs a program in a directory."""
-
-    def action() -> None:
-        try:
-            os.chdir(cwd)
-        except OSError as error:
-            raise StartError("cwd", error.errno or 0) from None
-        os.execvpe(argv[0], argv, env)
-
-    return action
-
-
 def only_stdio(operation: Callable[[], int]) -> Callable[[], object]:
     """An action that runs a function of ours with no other descriptor open; its result is the exit code."""
 
@@ -149,6 +104,29 @@ def pipe_for_output() -> tuple[int, int]:
     return reader, writer
 
 
+def _execute(program: Program) -> None:
+    """Become a program that is searched along `PATH`; `os.execvpe` would import a module for that."""
+    try:
+        os.chdir(program.cwd)
+    except OSError as error:
+        raise StartError("cwd", error.errno or 0) from None
+    if program.kept is not None:
+        fd, number = program.kept
+        os.dup2(fd, number, inheritable=True)
+    name = program.argv[0]
+    folders = program.env.get("PATH", os.defpath).split(":")
+    missing: OSError = FileNotFoundError(errno.ENOENT, name)
+    refused: OSError | None = None
+    for path in [name] if "/" in name else [os.path.join(folder, name) for folder in folders]:
+        try:
+            os.execve(path, program.argv, program.env)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            missing = error
+        except OSError as error:
+            refused = refused or error
+    raise refused or missing
+
+
 def _child(
     account: Account, stdio: tuple[int, int, int], action: Callable[[], object], report: int, bounded: bool
 ) -> None:
@@ -165,16 +143,3 @@ def _child(
         os.write(report, f"{error.step} {error.code}".encode())
     except OSError as error:
         os.write(report, f"exec {error.errno or 0}".encode())
-
-
-def _write(path: str, data: bytes) -> None:
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        os.write(fd, data)
-    except OSError:
-        return
-    finally:
-        os.close(fd)

@@ -7,25 +7,29 @@ import os
 import select
 
 from tools.sandbox.inside import archives, files, frames
+from tools.sandbox.inside.account import Account
 from tools.sandbox.inside.boot import Config, read_exactly
 from tools.sandbox.inside.capture import Capture
 from tools.sandbox.inside.job import Job, Limits
-from tools.sandbox.inside.processes import kill_new, snapshot
+from tools.sandbox.inside.processes import Census, kill_new
 from tools.sandbox.inside.shell import Shell
 from tools.sandbox.inside.signals import wake_on_child
 from tools.sandbox.inside.spawn import (
-    Account,
+    Program,
     StartError,
-    execute,
     fork,
     only_stdio,
     own_descriptor_limit,
     pipe_for_output,
+    start,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_REQUEST_BYTES = 1 << 16
+"""More would be a mapping made and taken away again for each request."""
 
 
 def enter(control: int) -> None:
@@ -59,6 +63,7 @@ class Supervisor:
         self._run_dir = settings["run_dir"]
         self._oom_fd = int(settings["oom_fd"])
         self._inbox = b""
+        self._census = Census()
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._job: Job | None = None
@@ -85,7 +90,7 @@ class Supervisor:
     # The host.
 
     def _receive(self) -> None:
-        data = os.read(self._control, 1 << 20)
+        data = os.read(self._control, _REQUEST_BYTES)
         if not data:
             self._open = False
         self._inbox = self._inbox + data if self._inbox else data
@@ -111,7 +116,7 @@ class Supervisor:
         # What our own file operations send is bounded by what was asked for.
         output = max(cap, self._output_limit) if kind in frames.FILE_KINDS else self._output_limit
         limits = Limits(int(fields[0]) / 1e6, cap, output)
-        job = Job(limits, snapshot(), self._oom_count)
+        job = Job(limits, self._census.taken(), self._oom_count)
         try:
             start(job, fields[2:])
         except StartError as error:
@@ -140,31 +145,36 @@ class Supervisor:
         env = self._account.environment({name: value for name, _, value in pairs})
         argv = [os.fsdecode(item) for item in rest[int(env_size) :]]
         cwd_path = os.path.join(self._account.workdir, os.fsdecode(cwd))
-        self._start(job, execute(argv, env, cwd_path), stdin)
+        program = Program(argv, env, cwd_path)
+        self._start(job, lambda stdio: start(self._account, stdio, program), stdin)
 
     def _read_file(self, job: Job, fields: list[bytes]) -> None:
         path, max_bytes = self._path(fields[0]), int(fields[1])
-        self._start(job, only_stdio(lambda: files.read(path, max_bytes)), b"", bounded=False)
+        self._operate(job, lambda: files.read(path, max_bytes), b"")
 
     def _write_file(self, job: Job, fields: list[bytes]) -> None:
         path, mode = self._path(fields[0]), int(fields[1])
-        self._start(job, only_stdio(lambda: files.write(path, mode)), fields[2], bounded=False)
+        self._operate(job, lambda: files.write(path, mode), fields[2])
 
     def _pack(self, job: Job, fields: list[bytes]) -> None:
         path, max_bytes = self._path(fields[0]), int(fields[1])
-        self._start(job, only_stdio(lambda: archives.pack(path, max_bytes)), b"", bounded=False)
+        self._operate(job, lambda: archives.pack(path, max_bytes), b"")
 
     def _unpack(self, job: Job, fields: list[bytes]) -> None:
         path = self._path(fields[0])
-        self._start(job, only_stdio(lambda: archives.unpack(path)), fields[1], bounded=False)
+        self._operate(job, lambda: archives.unpack(path), fields[1])
 
-    def _start(self, job: Job, action: Callable[[], object], stdin: bytes, bounded: bool = True) -> None:
+    def _operate(self, job: Job, operation: Callable[[], int], stdin: bytes) -> None:
+        action = only_stdio(operation)
+        self._start(job, lambda stdio: fork(self._account, stdio, action, bounded=False), stdin)
+
+    def _start(self, job: Job, begin: Callable[[tuple[int, int, int]], int], stdin: bytes) -> None:
         stdin_end, job.stdin_fd = os.pipe2(os.O_CLOEXEC)
         out, out_end = pipe_for_output()
         err, err_end = pipe_for_output()
         job.attach(out, err)
         try:
-            job.pid = fork(self._account, (stdin_end, out_end, err_end), action, bounded)
+            job.pid = begin((stdin_end, out_end, err_end))
         except StartError:
             for fd in (out, err, job.stdin_fd):
                 os.close(fd)
@@ -227,6 +237,16 @@ class Supervisor:
                 self._unwatch(stream.fd)
                 os.close(stream.fd)
         self._send(answer)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Do now, while the host thinks, what the next command would have to wait for."""
+        self._census.taken()
+        if self._shell is not None:
+            try:
+                self._shell.prepare()
+            except OSError:
+                return  # the next command meets it again, and says so
 
     def _refuse(self, kind: bytes, job: Job, error: StartError) -> None:
         if error.step == "cwd" or kind in frames.FILE_KINDS:

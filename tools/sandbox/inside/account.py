@@ -1,0 +1,87 @@
+"""Who agent processes are and what each of them may use."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+from tools.sandbox.inside.signals import as_at_birth
+
+
+class Account:
+    """The agent's user and limits."""
+
+    __slots__ = (
+        "_drop",
+        "_env",
+        "_gid",
+        "_limits",
+        "_oom_score",
+        "_oom_score_fd",
+        "_uid",
+        "lends",
+        "workdir",
+    )
+
+    def __init__(self, settings: dict[str, str], env: dict[str, str]) -> None:
+        self._drop = settings["drop"] == "1"
+        self._uid = int(settings["uid"])
+        self._gid = int(settings["gid"])
+        self._env = env
+        self._oom_score_fd = int(settings.get("oom_score_fd", -1))
+        self._oom_score = settings.get("oom_score", "0").encode()
+        self.workdir = settings["workdir"]
+        self._limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, int(settings["fsize"]))]
+        if settings["nproc"]:
+            self._limits.append((resource.RLIMIT_NPROC, int(settings["nproc"])))
+        if settings["as"]:
+            self._limits.append((resource.RLIMIT_AS, int(settings["as"])))
+
+    def environment(self, extra: dict[str, str]) -> dict[str, str]:
+        """The environment of a command."""
+        return {**self._env, **extra}
+
+    def own(self, path: str) -> None:
+        """Give a directory to the agent."""
+        if self._drop:
+            os.chown(path, self._uid, self._gid)
+
+    def fork(self) -> int:
+        """Fork a child that a shortage of memory ends before this process.
+
+        A supervisor that hides itself lets its children not write their own score: they inherit it.
+        """
+        if self._oom_score_fd < 0:
+            return os.fork()
+        os.pwrite(self._oom_score_fd, b"500", 0)
+        try:
+            return os.fork()
+        finally:
+            # In the child too it is the score of the supervisor.
+            os.pwrite(self._oom_score_fd, self._oom_score, 0)
+
+    def enter(self, bounded: bool) -> None:
+        """Become the agent, for good; called in a forked child. Our own file writes are not `bounded`."""
+        # Without the drop the value can be lowered again, with it the kernel keeps it as the floor.
+        _write("/proc/self/oom_score_adj", b"500")
+        for kind, value in self._limits if bounded else ():
+            resource.setrlimit(kind, (value, value))
+        if self._drop:
+            os.setgroups([])
+            os.setresgid(self._gid, self._gid, self._gid)
+            os.setresuid(self._uid, self._uid, self._uid)
+        as_at_birth()
+        os.umask(0o022)
+
+
+def _write(path: str, data: bytes) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.write(fd, data)
+    except OSError:
+        return
+    finally:
+        os.close(fd)

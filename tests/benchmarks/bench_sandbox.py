@@ -21,8 +21,14 @@ from pathlib import Path
 from tests.tools.sandbox.chaos import leftovers, lifecycles
 from tools.sandbox.check import Target
 from tools.sandbox.checks import hosts
+from tools.sandbox.checks.bench import until
+from tools.sandbox.docker_container import Spec
+from tools.sandbox.docker_image import DEFAULT_IMAGE
+from tools.sandbox.docker_workshop import in_thread, workshop
 
 CROWD = 64
+HELD = 16
+"""Open containers that make the pool keep as many ready as it ever does."""
 
 
 async def main() -> None:
@@ -35,6 +41,8 @@ async def main() -> None:
         print(f"sandbox         {sandbox.record.backend} {sandbox.record.tier}, {os.cpu_count()} cores")
     await commands(target, options.commands)
     await starts(target, options.starts)
+    if target.backend == "docker":
+        await warm_starts(target, options.starts)
     await crowd(target)
     found = await hosts.stall(target, str(CROWD))
     print(f"loop stall      {found['stall_ms']:.1f} ms at most while {CROWD} start")
@@ -87,17 +95,35 @@ async def commands(target: Target, count: int) -> None:
 
 async def starts(target: Target, count: int) -> None:
     """From the wish for a sandbox to the first result, one at a time."""
-    times, closing = [], []
-    for _ in range(count):
-        async with AsyncExitStack() as stack:
-            started = time.perf_counter()
-            sandbox = await stack.enter_async_context(target.open())
-            await sandbox.exec(["/bin/true"])
-            times.append(time.perf_counter() - started)
-            started = time.perf_counter()
-        closing.append(time.perf_counter() - started)
-    print(f"start, alone    {show(times)} to the first result")
-    print(f"close           {show(closing)}")
+    spent = [await one_start(target) for _ in range(count)]
+    print(f"start, alone    {show([start for start, _ in spent])} to the first result")
+    print(f"close           {show([close for _, close in spent])}")
+
+
+async def one_start(target: Target) -> tuple[float, float]:
+    """Seconds from the wish for a sandbox to the first result, and of closing it."""
+    async with AsyncExitStack() as stack:
+        started = time.perf_counter()
+        sandbox = await stack.enter_async_context(target.open())
+        await sandbox.exec(["/bin/true"])
+        first = time.perf_counter() - started
+        started = time.perf_counter()
+    return first, time.perf_counter() - started
+
+
+async def warm_starts(target: Target, count: int) -> None:
+    """The same while others are open and the pool of containers is full; each start takes one out of it."""
+    shop = await in_thread(workshop)
+    image = await in_thread(lambda: shop.image(target.options.get("image", DEFAULT_IMAGE), print))
+    pool = shop.pool(Spec(image=image, limits=target.limits))
+    times: list[float] = []
+    async with AsyncExitStack() as stack:
+        for _ in range(HELD):
+            await stack.enter_async_context(target.open())
+        for _ in range(count):
+            assert await until(lambda: pool.full, within_s=60)
+            times.append((await one_start(target))[0])
+    print(f"start, warm     {show(times)} to the first result, {HELD} others open, pool full")
 
 
 async def crowd(target: Target) -> None:

@@ -70,6 +70,12 @@ class Pool(Generic[T]):
         self._coming: set[Future[None]] = set()
         self._changed = threading.Condition()
 
+    @property
+    def full(self) -> bool:
+        """Whether as many are ready as it keeps now."""
+        with self._changed:
+            return len(self._ready) >= self._wanted()
+
     def enter(self) -> None:
         """One more is going to be open; does not block."""
         with self._changed:
@@ -103,11 +109,13 @@ class Pool(Generic[T]):
 
     def _stock(self) -> None:
         with self._changed:
-            wanted = min(self._open // 2, self._most)
-            for _ in range(wanted - len(self._ready) - len(self._coming)):
+            for _ in range(self._wanted() - len(self._ready) - len(self._coming)):
                 future = self._creators.submit(self._add)
                 self._coming.add(future)
                 future.add_done_callback(self._arrived)
+
+    def _wanted(self) -> int:
+        return min(self._open // 2, self._most)
 
     def _add(self) -> None:
         with self._changed:

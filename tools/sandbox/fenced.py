@@ -154,7 +154,9 @@ def _rules(folder: _Folder, who: Agent) -> list[bytes]:
     readable = ("/proc", *rootfs.lent_paths(), *_NETWORK, *machine.extra_directories())
     devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
     allowed = [("read", path) for path in readable] + [("device", path) for path in devices]
-    return [os.fsencode(f"{kind}\0{path}") for kind, path in (*allowed, ("write", folder.base))]
+    # Not the folder around them: what the keeper leaves there is no work of the agent's.
+    allowed += [("write", path) for path in (folder.workdir, folder.temporary, folder.run_dir)]
+    return [os.fsencode(f"{kind}\0{path}") for kind, path in allowed]
 
 
 class Keeper:

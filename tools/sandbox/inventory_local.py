@@ -4,12 +4,11 @@ The processes of a local sandbox end with their owner, so that only these can be
 """
 
 import asyncio
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tools.sandbox import cgroup
+from tools.sandbox import cgroup, trees
 from tools.sandbox.inventory import SandboxEntry
 from tools.sandbox.processes import has_ended, owner_pid
 
@@ -34,7 +33,7 @@ def _reap() -> list[SandboxEntry]:
         if path.name not in orphans:
             continue
         if path.is_relative_to(tempfile.gettempdir()):
-            shutil.rmtree(path, ignore_errors=True)
+            trees.remove(str(path))
         else:
             cgroup.remove_directory(path)
     return list(orphans.values())

@@ -47,14 +47,15 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below one, in one look at all of them."""
+    """Every process below one that has not ended, in one look at all of them."""
     below: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            parent = int(_fields(int(entry.name))[1])
+            state, parent, *_ = _fields(int(entry.name))
         except OSError:
             continue
-        below.setdefault(parent, []).append(int(entry.name))
+        if state not in "ZX":
+            below.setdefault(int(parent), []).append(int(entry.name))
     found = list(below.get(pid, ()))
     for each in found:
         found += below.get(each, ())

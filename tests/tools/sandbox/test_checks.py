@@ -3,11 +3,14 @@
 import pytest
 
 from tests.tools.sandbox.conftest import TEST_IMAGE
+from tools.sandbox import SandboxLimits
 from tools.sandbox.check import Target, all_checks, run_check
 
 TARGETS = [
     pytest.param(Target(options={"tier": "A"}), id="A"),
     pytest.param(Target(options={"tier": "B"}), id="B"),
+    # Without namespaces the network cannot be taken away.
+    pytest.param(Target(options={"tier": "C"}, limits=SandboxLimits(network="full")), id="C"),
     pytest.param(
         Target(backend="docker", options={"image": TEST_IMAGE}), id="docker", marks=pytest.mark.docker
     ),

@@ -154,7 +154,7 @@ def first_process_of(pid: int) -> int:
     Raises:
         MissingError: it cannot be found from here.
     """
-    if Path(f"/proc/{pid}/ns/pid").readlink() == Path("/proc/self/ns/pid").readlink():
+    if len(host_status(pid, "NSpid").split()) == 1:
         return int(host_status(int(host_status(pid, "PPid")), "PPid"))
     for path in Path("/proc").glob("[0-9]*/ns/pid"):
         found = int(path.parent.parent.name)

@@ -27,7 +27,7 @@ from tools.sandbox.inside.signals import SIGKILL, SIGSTOP, wait_for_children
 
 _SEES_ALL_FILES = 1 << 1 | 1 << 2
 """DAC_OVERRIDE and DAC_READ_SEARCH, to count files in directories that only the agent may read."""
-_END_S = 10.0
+_END_S, _DIE_S = 10.0, 1.0
 _SCORE = "/proc/self/oom_score_adj"
 
 
@@ -44,14 +44,14 @@ def enter(control: int) -> None:
     adopt_orphans()
     no_new_privileges()
     keep_capabilities(KEPT_CAPABILITIES | _SEES_ALL_FILES if drop else 0)
-    if not drop:
-        hide_process()
     keeper = os.pidfd_open(os.getpid())
     pid = os.fork()
     if pid == 0:
         os.close(int(settings["guard_fd"]))
         settings["guard_fd"] = str(keeper)
         _serve(control, config, drop)
+    if not drop:
+        hide_process()
     os.close(control)
     os.close(keeper)
     _keep(pid, settings)
@@ -93,8 +93,12 @@ def _keep(pid: int, settings: dict[str, str]) -> None:
         over, wait_s = quota.look()
         if over:
             _kill_agents(pid)
+            quota.settle()
     _kill_all()
     if _was_killed(pid):
+        if settings["drop"] != "1":
+            # The agent may have changed its mode, which Landlock does not know.
+            os.chmod(settings["base"], 0o700)
         os.close(os.open(settings["lost"], os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     os._exit(0)
 
@@ -110,6 +114,9 @@ def _kill_agents(spare: int) -> None:
         fresh = {pid for pid, (parent, _) in running().items() if parent in stopped} - stopped
     for pid in stopped:
         send(pid, SIGKILL)
+    deadline = time.monotonic() + _DIE_S
+    while stopped & running().keys() and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 def _kill_all() -> None:

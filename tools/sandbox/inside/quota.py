@@ -42,6 +42,10 @@ class Quota:
         self._stale = self._stale or not quiet
         return self._stale and self._due(free) and self._recount(free), _SELDOM_S if quiet else _OFTEN_S
 
+    def settle(self) -> None:
+        """Take what is there now as known, after those who wrote it are gone."""
+        self._used = self._count()
+
     def _due(self, free: tuple[int, int]) -> bool:
         age_s = time.monotonic() - self._counted_at
         if age_s < _SHARE * self._spent_s:

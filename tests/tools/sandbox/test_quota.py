@@ -1,0 +1,85 @@
+"""Counting a folder: over its bounds only while it grows, whatever is in it."""
+
+import os
+
+import pytest
+
+from tools.sandbox.inside import quota
+from tools.sandbox.inside.quota import Quota
+
+KB = 1024
+
+
+@pytest.fixture
+def every_time(monkeypatch):
+    """Each look counts, as if long ago had been the last time."""
+    monkeypatch.setattr(quota, "_RECOUNT_S", -1.0)
+    monkeypatch.setattr(quota, "_SHARE", 0)
+    monkeypatch.setattr(Quota, "_due", lambda self, free: True)
+
+
+@pytest.fixture
+def looks(tmp_path, every_time):
+    bounded = Quota(str(tmp_path), 100 * KB, 50)
+
+    def look():
+        bounded._stale = True
+        return bounded.look()[0]
+
+    return look
+
+
+def test_a_folder_below_its_bounds_is_not_over(looks, tmp_path):
+    (tmp_path / "file").write_bytes(b"x" * 50 * KB)
+    assert not looks()
+
+
+def test_more_bytes_than_allowed_are_over_until_nothing_is_added(looks, tmp_path):
+    (tmp_path / "file").write_bytes(b"x" * 200 * KB)
+    assert looks()
+    assert not looks()
+    (tmp_path / "more").write_bytes(b"x" * 20 * KB)
+    assert looks()
+
+
+def test_removing_while_still_over_is_allowed(looks, tmp_path):
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"x" * 100 * KB)
+    assert looks()
+    (tmp_path / "a").unlink()
+    assert not looks()
+
+
+def test_more_files_than_allowed_are_over_even_when_empty(looks, tmp_path):
+    (tmp_path / "deep").mkdir()
+    for number in range(60):
+        (tmp_path / "deep" / str(number)).touch()
+    assert looks()
+
+
+def test_holes_take_no_room(looks, tmp_path):
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 30)
+    assert not looks()
+
+
+def test_links_to_one_file_count_once(looks, tmp_path):
+    (tmp_path / "file").write_bytes(b"x" * 60 * KB)
+    os.link(tmp_path / "file", tmp_path / "same")
+    assert not looks()
+
+
+def test_what_a_link_leads_to_is_not_counted(looks, tmp_path_factory, tmp_path):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "file").write_bytes(b"x" * 200 * KB)
+    (tmp_path / "link").symlink_to(elsewhere)
+    (tmp_path / "file-link").symlink_to(elsewhere / "file")
+    assert not looks()
+
+
+def test_a_quiet_file_system_is_looked_at_seldom(tmp_path, monkeypatch):
+    bounded = Quota(str(tmp_path), 100 * KB, 50)
+    same = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda path: same)
+    first = bounded.look()[1]
+    assert bounded.look()[1] > first

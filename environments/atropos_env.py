@@ -46,6 +46,7 @@ from environments.tracking import Track, tracked, untracked
 from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
 from tools.errors import DatasetError
 from tools.registry import Toolset
+from tools.sandbox import prepare_sandboxes
 from tools.sandbox.base import Sandbox
 from tools.toolsets import select_toolsets
 
@@ -137,12 +138,14 @@ class AtroposEnv(BaseEnv):
         await self.preflight()
 
     async def preflight(self) -> None:
-        """Fail now rather than in every rollout: isolation, then the model server.
+        """Fail now rather than in every rollout: isolation, then the model server. Images are made ready.
 
         Raises:
             IsolationError: no sandbox can be made here.
-            ConfigError: the model server does not answer as one.
+            ConfigError: the image of the sandboxes cannot be had, or the model server does not answer as one.
         """
+        say = partial(self.console.print, markup=False, highlight=False, soft_wrap=True)
+        await prepare_sandboxes(self.config.sandbox, image=self.config.sandbox_image, progress=say)
         async with self.open_sandbox():
             pass
         await self.check_models()

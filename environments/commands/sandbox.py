@@ -4,13 +4,14 @@ import asyncio
 import difflib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import click
 import orjson
 
 from tools.errors import ConfigError, IsolationError
-from tools.sandbox import SandboxLimits, find_backend
+from tools.sandbox import SandboxLimits, find_backend, prepare_sandboxes
 from tools.sandbox.check import CheckResult, Target, all_checks, run_checks
 from tools.sandbox.checks.registry import Check
 from tools.sandbox.inventory import INVENTORIES, SandboxEntry, list_sandboxes, reap_sandboxes
@@ -60,7 +61,8 @@ def check(
     find_backend(backend)
     given = {name: value for name, value in options.items() if value is not None}
     target = Target(backend=backend, options=given, limits=SandboxLimits(network=network))
-    return asyncio.run(_check(target, _chosen(only), crowd, as_json))
+    checks = _chosen(only)
+    return asyncio.run(_check(target, checks, crowd, as_json))
 
 
 @command.command("list")
@@ -100,6 +102,8 @@ def _chosen(only: Sequence[str]) -> list[Check]:
 
 async def _check(target: Target, checks: Sequence[Check], crowd: int, as_json: bool) -> int:
     counts = Counter[str]()
+    image: str | None = target.options.get("image")
+    await prepare_sandboxes(target.backend, image=image, progress=partial(click.echo, err=True))
     async for result in run_checks(target, checks, crowd=crowd):
         counts[result.status] += 1
         _print(result, as_json)

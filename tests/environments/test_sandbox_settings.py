@@ -3,9 +3,14 @@
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
+from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine
 from tools.terminal import terminal
+
+__all__ = ["docker_engine"]
 
 
 class Networked(AgentEnv):
@@ -45,3 +50,13 @@ async def test_the_verifiers_sandbox_has_the_same_network():
 async def test_without_the_setting_there_is_a_loopback_and_nothing_else():
     group = await networked().rollout_group({}, "item", 0, 1)
     assert group.trajectories[0].metrics["devices_of_the_verifier"] == 1
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("docker_engine")
+async def test_the_image_is_made_ready_first_and_that_is_shown(tmp_path, capsys):
+    (tmp_path / "Dockerfile").write_text(f"FROM {TEST_IMAGE}\nENV A=1\n")
+    await networked(sandbox="docker", sandbox_image=str(tmp_path)).preflight()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"building {tmp_path}"
+    assert lines[-1] == f"building {tmp_path}: done"

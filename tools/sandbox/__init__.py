@@ -5,7 +5,7 @@ A backend is loaded when its first sandbox is opened.
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Unpack
@@ -28,6 +28,7 @@ __all__ = [
     "SandboxRecord",
     "find_backend",
     "open_sandbox",
+    "prepare_sandboxes",
 ]
 
 BACKENDS: Mapping[str, str] = {
@@ -35,6 +36,9 @@ BACKENDS: Mapping[str, str] = {
     "docker": "tools.sandbox.docker:open_docker",
 }
 """Our own; others come from the entry point group `turnwise.sandboxes`."""
+
+
+_PREPARED_BY: Mapping[str, str] = {"docker": "tools.sandbox.docker:prepare_image"}
 
 
 def open_sandbox(
@@ -61,6 +65,25 @@ def open_sandbox(
     """
     opener = find_backend(backend)
     return opener(replace(limits or SandboxLimits(), **overrides), allow_unsafe=allow_unsafe, image=image)
+
+
+async def prepare_sandboxes(
+    backend: str, *, image: str | None = None, progress: Callable[[str], None]
+) -> None:
+    """Do now what the first sandbox of a backend would have to wait for: pull or build its image.
+
+    Args:
+        backend: as for `open_sandbox`; one that has nothing to prepare is ready.
+        image: as for `open_sandbox`.
+        progress: takes a line for a person at the start, at the end and now and then between them.
+
+    Raises:
+        ConfigError: the image cannot be had.
+        IsolationError: no engine answers.
+    """
+    if backend in _PREPARED_BY:
+        module, _, attribute = _PREPARED_BY[backend].partition(":")
+        await getattr(importlib.import_module(module), attribute)(image, progress=progress)
 
 
 def find_backend(name: str) -> SandboxBackend:

@@ -71,15 +71,19 @@ async def open_docker(
         await to_the_end(in_thread(pool.leave))
 
 
-async def prepare_image(name: str = DEFAULT_IMAGE, *, progress: Progress | None = None) -> str:
+async def prepare_image(name: str | None = None, *, progress: Progress | None = None) -> str:
     """Pull or build an image before the first sandbox needs it; its digest.
+
+    Args:
+        name: of the image; `None` for the backend's own.
+        progress: takes a line for a person now and then; `None` writes them to the log.
 
     Raises:
         ConfigError: the image cannot be had.
         IsolationError: no engine answers.
     """
     shop = await in_thread(workshop)
-    return (await in_thread(partial(shop.image, name, progress or _LOG.info))).digest
+    return (await in_thread(partial(shop.image, name or DEFAULT_IMAGE, progress or _LOG.info))).digest
 
 
 async def list_sandboxes() -> tuple[ContainerRecord, ...]:

@@ -5,8 +5,11 @@ import json
 import pytest
 
 from environments.cli import main
+from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine
 from tools.sandbox import cgroup, processes
 from tools.sandbox.checks.registry import CHECKS, Check, CheckFailedError
+
+__all__ = ["docker_engine"]
 
 
 @pytest.fixture
@@ -64,3 +67,35 @@ def test_an_orphan_is_listed_and_reaped(capsys):
     assert main(["sandbox", "reap", "local"]) == 0
     assert f"local   removed {orphan.name}" in capsys.readouterr().out.splitlines()
     assert not orphan.exists()
+
+
+def test_tier_c_is_checked_with_the_network_that_it_cannot_take_away(capsys):
+    args = ["sandbox", "check", "local", "--tier", "C", "--network", "full"]
+    assert main([*args, "--only", "exec_output", "--only", "there_is_no_network"]) == 0
+    done, skipped, _ = capsys.readouterr().out.splitlines()
+    assert done == "ok       23 exec_output"
+    assert skipped == "skipped  83 there_is_no_network: the host's network is within reach"
+
+
+def test_a_part_that_is_passed_over_is_told(capsys):
+    args = ["sandbox", "check", "local", "--tier", "C", "--network", "full"]
+    assert main([*args, "--only", "host_processes_are_invisible"]) == 0
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line.startswith(
+        "ok       86 host_processes_are_invisible: a part is passed over: names and arguments"
+    )
+
+
+def test_tier_c_without_a_network_fails_with_the_reason(capsys):
+    assert main(["sandbox", "check", "local", "--tier", "C", "--only", "exec_output"]) == 1
+    assert "cannot be kept off the network without namespaces" in capsys.readouterr().out
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("docker_engine")
+def test_making_an_image_ready_is_shown_before_the_checks(tmp_path, capsys):
+    (tmp_path / "Dockerfile").write_text(f"FROM {TEST_IMAGE}\nENV B=1\n")
+    assert main(["sandbox", "check", "docker", "--image", str(tmp_path), "--only", "exec_output"]) == 0
+    seen = capsys.readouterr()
+    assert seen.err.splitlines()[0] == f"building {tmp_path}"
+    assert seen.out.splitlines()[0] == "ok       23 exec_output"

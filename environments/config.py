@@ -252,6 +252,8 @@ class AgentEnvConfig(BaseEnvConfig):
         for name, instead in WITHOUT_EFFECT.items():
             if getattr(self, name) != BaseEnvConfig.model_fields[name].default:
                 raise ValueError(f"--env.{name} has no effect in Turnwise: {instead}")
+        if self.max_num_workers == 0:
+            raise ValueError("--env.max_num_workers 0 would serve nothing; give 1 or more, or -1")
         return self
 
     def estimator_params(self) -> dict[str, float | int | bool | str]:

@@ -20,6 +20,7 @@ from tools.errors import ConfigError, TurnwiseError, WireError
 
 POLL_S = 0.5
 """Also the longest time between a look at the API and a post: it cannot restart in less."""
+_FIRST_POLL_S = 0.05
 BACKOFF = wait_exponential(multiplier=0.2, max=15.0) + wait_random(0, 0.5)
 """Seconds between tries; the random part keeps environments from coming back all at once."""
 _SIGN_OFF_S = 2.0
@@ -72,6 +73,7 @@ class Delivery:
         self._receipts = Receipts()
         self._receipts.sent(outbox.sent())
         self._sent_since_look = 0
+        self._pause_s = _FIRST_POLL_S
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._flushing = False
@@ -176,22 +178,32 @@ class Delivery:
             self._away("waiting for the trainer to start")
             await asyncio.sleep(POLL_S)
             return
-        assert self._link.registration is not None
-        await self._confirm()
+        registration, state = self._link.registration, self._link.state
+        assert registration is not None
+        assert state is not None
+        if state.shares and self._receipts.former:
+            # Batches are no longer made oldest first: what left the queue cannot be told.
+            self._link.send_again()
+            return
+        await self._confirm(state)
         self._wake.clear()
-        while self._may_send() and monotonic() - looked_at < POLL_S:
+        sent = False
+        while self._may_send():
             post = await self._in_outbox(Outbox.next_post)
-            if post is None:
+            if post is None or not self._link.still_holds() or monotonic() - looked_at >= POLL_S:
                 break
-            if await self._sender.send(post, self._link.registration.env_id):
+            if await self._sender.send(post, registration.env_id):
                 self._receipts.sent([post.id])
                 self._sent_since_look += 1
+                sent = True
             await self._recount()
-            if not self._link.still_holds():
-                return
-        if not (self._flushing or (self.waiting and self._may_send())):
-            # With groups waiting, a trainer that takes a batch makes room: look again sooner.
-            await _wait_for(self._wake, POLL_S / 10 if self.waiting else POLL_S)
+        await self._rest(busy=sent)
+
+    async def _rest(self, *, busy: bool) -> None:
+        """Wait for the next look: a trainer at work takes batch after batch, one that stalls takes none."""
+        self._pause_s = _FIRST_POLL_S if busy else min(2 * self._pause_s, POLL_S)
+        if self._link.still_holds() and not (self._flushing or (self.waiting and self._may_send())):
+            await _wait_for(self._wake, self._pause_s)
 
     async def _register(self) -> bool:
         lost = await self._link.register()
@@ -201,6 +213,7 @@ class Delivery:
             self._receipts.forget()
             self.tally.repeated += lost
             await self._recount()
+        self._receipts.renumbered()
         self.tally.registrations += 1
         assert self._link.state is not None
         assert self._link.registration is not None
@@ -211,10 +224,8 @@ class Delivery:
         )
         return True
 
-    async def _confirm(self) -> None:
+    async def _confirm(self, state: ApiState) -> None:
         """Forget the posts that a trainer has by now."""
-        state = self._link.state
-        assert state is not None
         self._sent_since_look = 0
         self._trouble = None
         self.online = True
@@ -224,15 +235,22 @@ class Delivery:
         self._changed.set()
 
     def _may_send(self) -> bool:
-        """Whether fewer rows than allowed wait for the trainer, in the queue and in batches made of it."""
+        """Whether one more group of ours may wait at the API."""
         state = self._link.state
-        if self._flushing or state is None:
-            return state is not None
-        # The last batches that were made may all have been taken without a sign: one may always wait.
-        formed = min(self._link.formed, self._max_batches_waiting - 1)
-        ahead = state.queued if state.ahead is None else state.ahead
-        rows = (ahead + self._sent_since_look) * self._link.shape.rows_per_post
-        return rows < (self._max_batches_waiting - formed) * state.batch_size
+        if state is None or state.batch_size <= 0 or self._flushing:
+            return state is not None and state.batch_size > 0
+        rows = self._link.shape.rows_per_post
+        # One batch of our own may always wait: what others left there may never become a batch.
+        if (self._own_groups(state) + self._sent_since_look) * rows < state.batch_size:
+            return True
+        waiting = state.queued * rows if state.waiting_rows is None else state.waiting_rows
+        bound = (self._max_batches_waiting - self._link.formed) * state.batch_size
+        return waiting + self._sent_since_look * rows < bound
+
+    def _own_groups(self, state: ApiState) -> int:
+        if state.own_groups is None:
+            return min(self._receipts.queued, state.queued)
+        return state.own_groups + min(self._receipts.former, state.queued - state.own_groups)
 
     def _lost(self, attempt: RetryCallState) -> None:
         # It may have been replaced meanwhile: ask by registering anew.

@@ -54,6 +54,7 @@ class Link:
         self._in_outbox = in_outbox
         self._say = say
         self._connections = 0
+        self._send_again = False
 
     async def look(self) -> bool:
         """Read the API's state; whether our registration is still there.
@@ -63,7 +64,7 @@ class Link:
             ConfigError: no API, or batches of its size cannot be made of our groups.
         """
         before = self.state
-        state = await self._api.state(self._number())
+        state = await self._state_of(self.registration)
         if self._void(state):
             self.registration = None
             return False
@@ -85,6 +86,8 @@ class Link:
             ApiUnavailableError: the API does not answer; it may have registered us all the same.
             ConfigError: batches of its size cannot be made of our groups.
         """
+        if (await self._api.state()).batch_size <= 0:
+            return None
         # An attempt whose end we never saw may have made the API know our name: then its answer proves
         # nothing, and everything is sent again.
         settled = await self._in_outbox(lambda outbox: outbox.fact("settled"))
@@ -93,17 +96,25 @@ class Link:
         registration = await self._ask()
         lost = None
         if registration is not None:
-            known = settled != "no" and registration.earlier > 0
+            remembered = settled != "no" and registration.earlier > 0
+            assert self.state is not None
+            known = remembered and not self.state.shares and not self._send_again
             lost = await self._in_outbox(
                 lambda outbox: outbox.registered(registration.env_id, forgot=not known)
             )
-            if known and former is not None:
+            if remembered and former is not None:
                 await self._api.disconnect(int(former))
             else:
                 await self._take_back(registration)
+            self._send_again = False
             settled = "yes"
         await self._in_outbox(lambda outbox: outbox.remember("settled", settled or "yes"))
         return lost
+
+    def send_again(self) -> None:
+        """Register anew as if the API had forgotten us, since nobody can tell any more what it has."""
+        self._send_again = True
+        self.drop()
 
     def still_holds(self) -> bool:
         """Whether nothing since the last look hints at a restart."""
@@ -136,7 +147,9 @@ class Link:
         if registration is None:
             return None
         connections = self._api.connections
-        state = await self._api.state()
+        state = await self._state_of(registration)
+        if state.batch_size <= 0 or not state.knows_us:
+            return None
         self.shape = fit(self.shape, state)
         self.formed = 0
         self._saw(state)
@@ -156,14 +169,14 @@ class Link:
                 f"the API keeps a share of every batch for them; if the trainer starves, restart run-api"
             )
 
-    def _number(self) -> int | None:
+    async def _state_of(self, registration: Registration | None) -> ApiState:
         # Without a weight the API divides by 0 when it is asked about an environment.
-        asked = self.registration is not None and self._identity.weight > 0
-        return self.registration.env_id if asked and self.registration else None
+        asked = None if registration is None or self._identity.weight <= 0 else registration.env_id
+        return await self._api.state(asked, group_size=self.shape.rows_per_post)
 
     def _void(self, state: ApiState) -> bool:
         fell = self.state is not None and state.step < self.state.step
-        return not self.still_holds() or state.batch_size == -1 or fell or not state.knows_us
+        return not self.still_holds() or state.batch_size <= 0 or fell or not state.knows_us
 
     def _saw(self, state: ApiState) -> None:
         self.state = state
@@ -176,7 +189,7 @@ def fit(shape: Shape, state: ApiState) -> Shape:
     Raises:
         ConfigError: batches of the trainer's size cannot be made of our groups.
     """
-    if state.batch_size > 0 and state.batch_size % shape.rows_per_post:
+    if state.batch_size % shape.rows_per_post:
         divisors = [each for each in range(1, state.batch_size + 1) if state.batch_size % each == 0]
         raise ConfigError(
             f"the trainer asks for batches of {state.batch_size} rows, which groups of {shape.rows_per_post} "

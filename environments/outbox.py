@@ -140,12 +140,15 @@ class Outbox:
 
     def registered(self, env_id: int, *, forgot: bool) -> int:
         """Take in a registration; what an API without memory of us had waits anew. Returns how many posts."""
+        # Unlike a post, this must not be missing after a power cut: nothing would be sent again.
+        self._db.execute("PRAGMA synchronous = FULL")
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             lost = 0
             if forgot:
                 lost = self._db.execute("UPDATE post SET sent = NULL WHERE sent IS NOT NULL").rowcount
             self.remember("env_id", str(env_id))
+        self._db.execute("PRAGMA synchronous = NORMAL")
         return lost
 
     def shorten(self, post: Post, part: Part) -> None:

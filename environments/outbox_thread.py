@@ -28,8 +28,10 @@ class OutboxThread:
         """
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, self.outbox)
-        except sqlite3.Error as error:
-            raise RecordError(f"cannot write the outbox {self.outbox.path}: {error}") from error
+        except (sqlite3.Error, OSError) as error:
+            raise RecordError(
+                f"cannot write the outbox {self.outbox.path} or its file of rejected posts: {error}"
+            ) from error
 
     def close(self) -> None:
         """End the thread when its work is done."""

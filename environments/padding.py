@@ -8,7 +8,7 @@ deviation of the whole group: every real row is then normalised as it would be a
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from environments.trajectory import IGNORED, NOT_SAMPLED
@@ -57,7 +57,7 @@ def shorten(columns: Columns, max_tokens: int) -> tuple[Columns | None, int]:
         return None, len(long)
     changed = columns | _marked(columns)
     for row in long:
-        inert = _padding_row(columns["tokens"][row], columns["scores"][row])
+        inert = _padding_row(columns["tokens"][row], columns["scores"][row], _named(columns, row))
         changed = changed | {
             name: [*changed[name][:row], inert[name], *changed[name][row + 1 :]]
             for name in PER_ROW
@@ -113,7 +113,8 @@ def _some(columns: Columns, start: int, end: int) -> Columns:
 def _completed(columns: Columns, padding: Sequence[float]) -> Columns:
     size = len(columns["tokens"]) + len(padding)
     named = {"group_overrides": {"group_size": size}} if columns["group_overrides"] else {}
-    rows = [_padding_row(columns["tokens"][0], score) for score in padding]
+    group = {name: value for name, value in _named(columns, 0).items() if name == "group_id"}
+    rows = [_padding_row(columns["tokens"][0], score, group) for score in padding]
     columns = columns | _marked(columns) if rows else columns
     return columns | {
         name: None if columns[name] is None else columns[name] + [row[name] for row in rows]
@@ -126,7 +127,13 @@ def _marked(columns: Columns) -> Columns:
     return {"overrides": columns["overrides"] or [{} for _ in columns["tokens"]]}
 
 
-def _padding_row(tokens: Sequence[int], score: float) -> dict[str, Any]:
+def _named(columns: Columns, row: int) -> dict[str, Any]:
+    """What names a row to a consumer that drops repeats."""
+    override: dict[str, Any] = columns["overrides"][row] if columns["overrides"] else {}
+    return {name: override[name] for name in ("group_id", "row") if name in override}
+
+
+def _padding_row(tokens: Sequence[int], score: float, names: Mapping[str, Any]) -> dict[str, Any]:
     """A short row without a trainable token."""
     tokens = list(tokens[:2])
     return {
@@ -136,5 +143,5 @@ def _padding_row(tokens: Sequence[int], score: float) -> dict[str, Any]:
         "advantages": [0.0] * len(tokens),
         "messages": [{"role": "user", "content": ""}],
         "inference_logprobs": [NOT_SAMPLED] * len(tokens),
-        "overrides": {"set_advantage_to_zero": True, "padding": True},
+        "overrides": {**names, "set_advantage_to_zero": True, "padding": True},
     }

@@ -4,6 +4,8 @@ The API acknowledges a post when it is in its memory, which is gone when the API
 trainer took. But batches are formed from the oldest groups first, and new ones only when all earlier
 batches have been handed out (`tests/environments/test_atropos_facts.py`). So a post that has left the queue
 is in some batch, and when the step moves on after that, its batch was handed out.
+
+With shares of a batch, "oldest first" holds only within one registration: see `former`.
 """
 
 from collections import deque
@@ -14,6 +16,8 @@ class Receipts:
     """Follows posts from the API's queue into a batch and to the trainer."""
 
     def __init__(self) -> None:
+        self.former = 0
+        """Posts under an earlier registration that may still be in the queue."""
         self._queued: deque[int] = deque()
         self._batched: deque[tuple[int, int]] = deque()
 
@@ -34,10 +38,21 @@ class Receipts:
         # At most the newest `queued` of ours can still be in the queue.
         while len(self._queued) > queued:
             self._batched.append((self._queued.popleft(), step))
+            self.former = max(0, self.former - 1)
         return certain
+
+    def renumbered(self) -> None:
+        """We have a new registration, and the API still has what it got under the former."""
+        self.former = len(self._queued)
+
+    @property
+    def queued(self) -> int:
+        """Posts that may still be in the queue."""
+        return len(self._queued)
 
     def forget(self) -> None:
         """The API lost what it had."""
+        self.former = 0
         self._queued.clear()
         self._batched.clear()
 

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -60,6 +61,8 @@ class Recorder:
         self.origin: Mapping[str, str] | None = None
         """What kind of groups the file holds, see `origin`; `None` when it holds none that is finished."""
         self.written = 0
+        # Threads append: a line that failed must not be cut off behind another's back.
+        self._one_at_a_time = Lock()
         self._fd = _open_locked(path, fresh=fresh)
         try:
             self._take_up()
@@ -81,17 +84,8 @@ class Recorder:
             line = encode_group(credited)
         except (TypeError, ValueError) as error:
             raise RecordError(f"item {credited.group.item_id!r} cannot be recorded: {error}") from error
-        end = os.lseek(self._fd, 0, os.SEEK_END)
-        try:
-            view = memoryview(line)
-            while view:
-                view = view[os.write(self._fd, view) :]
-            os.fsync(self._fd)
-        except OSError as error:
-            os.ftruncate(self._fd, end)
-            raise RecordError(
-                f"cannot write {self.path}: {error.strerror}; the groups before it are safe"
-            ) from error
+        with self._one_at_a_time:
+            self._write(line)
         self.written += 1
         if credited.status != "failed":
             self.finished.add((credited.group.item_id, credited.group.epoch))
@@ -109,6 +103,19 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _write(self, line: bytes) -> None:
+        end = os.lseek(self._fd, 0, os.SEEK_END)
+        try:
+            view = memoryview(line)
+            while view:
+                view = view[os.write(self._fd, view) :]
+            os.fsync(self._fd)
+        except OSError as error:
+            os.ftruncate(self._fd, end)
+            raise RecordError(
+                f"cannot write {self.path}: {error.strerror}; the groups before it are safe"
+            ) from error
 
     def _take_up(self) -> None:
         whole = 0

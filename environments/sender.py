@@ -9,6 +9,8 @@ from environments.outbox_thread import OutboxThread
 from environments.payloads import post_body, shortened
 from environments.trajectory_api import ApiUnavailableError, PostRefusedError, TrajectoryApi
 
+_STUCK_AFTER = (10, 100, 1000)
+
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
@@ -59,8 +61,10 @@ class Sender:
             await self._in_outbox(lambda outbox: outbox.reject(fitting, reason))
             self.reject(f"group {post.group_id}: {reason}")
             return False
-        except ApiUnavailableError:
+        except ApiUnavailableError as error:
             await self._in_outbox(lambda outbox: outbox.postpone(fitting))
+            if fitting.tries + 1 in _STUCK_AFTER:
+                self._say(f"group {post.group_id} was not taken {fitting.tries + 1} times: {error}")
             raise
         if answer == "buffered":
             # Our number belongs to an environment with other groups: register anew, send again.

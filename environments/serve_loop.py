@@ -94,6 +94,8 @@ class ServeLoop:
             with self._signals():
                 await asyncio.wait({delivering, working, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 self._stop.set()
+                if delivering.done() and (error := delivering.exception()) is not None:
+                    self.say(f"nothing more can be delivered: {error}")
                 if self.in_flight:
                     self.say(
                         f"{self.in_flight} groups in flight have {duration(self._bounds.grace_s)} to end"
@@ -154,9 +156,6 @@ class ServeLoop:
     async def _worker(self, tasks: Iterator[tuple[int, GroupTask]]) -> None:
         while await self._may_start():
             number, task = next(tasks)
-            if self._recorder is not None and self._recorder.holds(task.item_id, task.epoch):
-                await self._delivery.finish(number)
-                continue
             self.in_flight += 1
             try:
                 credited = await self._rolled_out(task)
@@ -170,7 +169,7 @@ class ServeLoop:
         while not self._stop.is_set():
             state = self._delivery.state
             if state is not None and 0 < self._last_step() <= state.step:
-                self.say(f"the trainer has taken its {self._last_step()} steps")
+                self.say(f"the batches of the trainer's {self._last_step()} steps are made")
                 self._stop.set()
             elif (
                 state is not None
@@ -189,14 +188,12 @@ class ServeLoop:
         """The group; one that ran out of time or lost its model is tried once more. `None`: we stop."""
         for last in (False, True):
             credited = await self._in_time(task)
-            while credited is not None and _lost_its_model(credited) and not await self._model.answers():
+            while _may_have_lost_its_model(credited) and not await self._model.answers():
                 # The item is not spent: it starts again when the server is back.
                 if not await self._model.back():
                     return None
                 credited = await self._in_time(task)
-            if credited is not None and (
-                last or credited.status != "failed" or not _lost_its_model(credited)
-            ):
+            if credited is not None and (last or not _failed_by_its_model(credited)):
                 return credited
             what = (
                 f"took longer than {self._bounds.group_timeout_s:g} s"
@@ -292,9 +289,19 @@ class ServeLoop:
                 signal.signal(number, handler)
 
 
-def _lost_its_model(credited: CreditedGroup) -> bool:
-    """Whether a sibling did; those that are left when a server dies are the short ones, not a fair sample."""
-    return any(failure.stop_reason is StopReason.POLICY_ERROR for failure in credited.group.failures)
+def _may_have_lost_its_model(credited: CreditedGroup | None) -> bool:
+    """Whether to ask the server: what is left of a group when it dies or hangs are the short rollouts."""
+    return (
+        credited is None
+        or bool(credited.group.failures)
+        or any(each.stop_reason is StopReason.TIME_BUDGET for each in credited.group.trajectories)
+    )
+
+
+def _failed_by_its_model(credited: CreditedGroup) -> bool:
+    return credited.status == "failed" and any(
+        failure.stop_reason is StopReason.POLICY_ERROR for failure in credited.group.failures
+    )
 
 
 async def _cancelled(task: asyncio.Task[None] | asyncio.Task[bool]) -> None:

@@ -39,8 +39,12 @@ class ApiState:
     """The trainer's limit; 0 or less: none."""
     knows_us: bool
     """Whether the number that was asked about is an environment's; true when none was asked about."""
-    ahead: int | None
-    """Groups of our size in its queue that a new one of ours waits behind; `None`: not asked or unknown."""
+    own_groups: int | None
+    """Groups in its queue under that number; `None`: unknown."""
+    waiting_rows: int | None
+    """Rows in its queue, of all environments, as far as they add up; `None`: unknown."""
+    shares: bool
+    """Whether an environment may have a share of every batch: then batches are not made oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +64,15 @@ class TrajectoryApi:
         self.url = url.rstrip("/")
         self.connections = 0
         self._recognised = False
+        self._posting = False
         self._session: aiohttp.ClientSession | None = None
 
-    async def state(self, env_id: int | None = None) -> ApiState:
+    async def state(self, env_id: int | None = None, *, group_size: int = 1) -> ApiState:
         """The API's step, queue and trainer.
 
         Args:
             env_id: the number of an environment to ask about, one with a weight above 0.
+            group_size: the rows of its groups.
 
         Raises:
             ApiUnavailableError: no usable answer.
@@ -74,18 +80,18 @@ class TrajectoryApi:
         """
         info = await self._json("GET", "/info")
         status = await self._json("GET", "/status")
-        ours = (
-            None if env_id is None else await self._json("GET", "/status-env", {"env_id": env_id}, also=500)
-        )
+        # The API looks a number up without a check: one that it does not know is its error 500.
+        ours = {} if env_id is None else await self._json("GET", "/status-env", {"env_id": env_id}, also=500)
         try:
             state = ApiState(
                 step=status["current_step"],
                 queued=status["queue_size"],
                 batch_size=info["batch_size"],
                 max_row_tokens=info["max_token_len"],
-                # The API looks a number up without a check: one that it does not know is its error 500.
-                knows_us=ours != {},
-                ahead=ours["queue_size"] if ours else None,
+                knows_us=env_id is None or bool(ours),
+                own_groups=ours["self_queue_size"] if ours else None,
+                waiting_rows=_waiting_rows(ours, status["queue_size"], group_size) if ours else None,
+                shares=not ours or ours["unallocated_fraction"] < 1,
             )
         except KeyError as error:
             raise self._unusable(f"/info, /status and /status-env without {error}") from error
@@ -116,12 +122,18 @@ class TrajectoryApi:
             PostRefusedError: it never will.
         """
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-        status, text = await self._call("POST", "/scored_data", body, headers, _POST_TIMEOUT_S)
+        self._posting = True
+        try:
+            status, text = await self._call("POST", "/scored_data", body, headers, _POST_TIMEOUT_S)
+        finally:
+            self._posting = False
         if status in _ABOUT_THE_POST:
             raise PostRefusedError(f"the API answered {status}: {text[:500]}")
-        if status != 200:
-            raise ApiUnavailableError(f"{self.url}/scored_data answered {status}")
-        return "buffered" if '"buffered"' in text else "received"
+        said = _decoded(text).get("status") if status == 200 else None
+        if said not in ("received", "buffered"):
+            # Something before the API, such as a proxy, answered in its place.
+            raise ApiUnavailableError(f"{self.url}/scored_data answered {status}: {text[:200]!r}")
+        return said
 
     async def disconnect(self, env_id: int) -> None:
         """Say that an environment is gone, so that its weight no longer counts."""
@@ -141,17 +153,13 @@ class TrajectoryApi:
         status, text = await self._call(method, path, data, headers, _CALL_TIMEOUT_S)
         if status == also:
             return {}
+        said = f"{path} answered {status}: {text[:200]!r}"
         if status >= 500 or status in _TRY_LATER:
-            raise ApiUnavailableError(f"{self.url}{path} answered {status}")
-        if status != 200:
-            raise self._unusable(f"{path} answered {status}")
-        try:
-            answer = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise self._unusable(f"{path} answered no JSON") from error
-        if not isinstance(answer, dict):
-            raise self._unusable(f"{path} answered {text[:100]}")
-        return answer  # pyright: ignore[reportUnknownVariableType]  # JSON
+            raise ApiUnavailableError(self.url + said)
+        answer = _decoded(text) if status == 200 else None
+        if not answer:
+            raise self._unusable(said)
+        return answer
 
     async def _call(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_s: float
@@ -159,9 +167,9 @@ class TrajectoryApi:
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with self._open().request(
-                method, self.url + path, data=body, headers=headers, timeout=timeout
+                method, self.url + path, data=body, headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
-                text = await response.text()
+                text = await response.text(errors="replace")
         except aiohttp.InvalidURL as error:
             raise ConfigError(f"{self.url!r} is no URL; give one such as http://localhost:8000") from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
@@ -173,12 +181,18 @@ class TrajectoryApi:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             trace = aiohttp.TraceConfig()
+            trace.on_connection_create_start.append(self._before_connecting)
             trace.on_connection_create_end.append(self._count)
             # One connection: a state that was read and the post after it reach the same process.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=300), trace_configs=[trace]
             )
         return self._session
+
+    async def _before_connecting(self, _: aiohttp.ClientSession, __: SimpleNamespace, ___: object) -> None:
+        # The API may be another than the one that was looked at, and without a trainer a post blocks it.
+        if self._posting:
+            raise ApiUnavailableError(f"{self.url} closed the connection before a post")
 
     async def _count(self, _: aiohttp.ClientSession, __: SimpleNamespace, ___: object) -> None:
         self.connections += 1
@@ -188,3 +202,17 @@ class TrajectoryApi:
         if self._recognised:
             return ApiUnavailableError(f"{self.url}{what}")
         return ConfigError(f"no trajectory API at {self.url}: {what}; start one with `run-api`")
+
+
+def _decoded(text: str) -> dict[str, Any]:
+    """The JSON object in an answer; empty when it is something else."""
+    try:
+        answer = json.loads(text)
+    except json.JSONDecodeError:
+        return {}
+    return answer if isinstance(answer, dict) else {}  # pyright: ignore[reportUnknownVariableType]  # JSON
+
+
+def _waiting_rows(ours: Mapping[str, Any], queued: int, group_size: int) -> int:
+    # While every group is a single row, the API counts only those of the environment that asks.
+    return queued if ours["max_group_size"] == 1 else ours["queue_size"] * group_size

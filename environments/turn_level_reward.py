@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, cast
 
+from environments.credit.scored import LARGEST
 from environments.reward_context import Reward, RewardContext
 from environments.trajectory import Rewards, Trajectory, Turn
 from tools.errors import RewardError
@@ -121,7 +122,7 @@ class TurnScoring:
         return Rewards(
             turns=values,
             outcome=outcome,
-            score=_finite(aggregate(values, outcome, self._env.score_aggregation), f"{where}: the sum"),
+            score=_bounded(aggregate(values, outcome, self._env.score_aggregation), f"{where}: the sum"),
             turn_components=components if any(components) else (),
             outcome_components=outcome_components,
         )
@@ -184,8 +185,18 @@ def _number(reward: Any, where: str) -> tuple[float, dict[str, float]]:
             )
             for name, part in cast("Mapping[Any, Any]", reward).items()
         }
-        return _finite(aggregate(list(parts.values()), None, "sum"), f"{where}: the sum of components"), parts
-    return _finite(reward, where), {}
+        return _bounded(
+            aggregate(list(parts.values()), None, "sum"), f"{where}: the sum of components"
+        ), parts
+    return _bounded(reward, where), {}
+
+
+def _bounded(value: Any, where: str) -> float:
+    """A number that credit can be computed from, so that a reward gone wild costs its sibling alone."""
+    number = _finite(value, where)
+    if abs(number) > LARGEST:
+        raise RewardError(f"{where}: a reward is at most {LARGEST:g} either way, got {value!r}")
+    return number
 
 
 def _finite(value: Any, where: str, wanted: str = "a reward is a finite number or None") -> float:

@@ -57,3 +57,8 @@ def test_a_setting_of_atropos_that_does_nothing_here_is_refused_rather_than_igno
         other = 0.25
     with pytest.raises(ValidationError, match=f"--env.{name} has no effect in Turnwise"):
         AgentEnvConfig(**{name: other})
+
+
+def test_no_worker_at_all_is_refused_rather_than_served():
+    with pytest.raises(ValidationError, match=r"--env\.max_num_workers 0 would serve nothing"):
+        AgentEnvConfig(max_num_workers=0)

@@ -283,7 +283,7 @@ async def test_something_else_at_the_url_is_one_clear_error(tmp_path):
         in_outbox = OutboxThread(Outbox(tmp_path / "o.sqlite"))
         link = Link(api, Identity(name="env", max_row_tokens=9), Shape(group_size=4), in_outbox)
         delivery = Delivery(in_outbox, api, link)
-        with pytest.raises(ConfigError, match="/info answered 404; start one with `run-api`"):
+        with pytest.raises(ConfigError, match="/info answered 404: 'no'; start one with `run-api`"):
             await delivery.run()
         await closed(delivery)
 

@@ -1,6 +1,7 @@
 """The registration against the real API, directly and behind a proxy: every replacement is noticed."""
 
 import asyncio
+import gzip
 import json
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ from environments.outbox_thread import OutboxThread
 from environments.payloads import Shape, pack
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup
-from environments.trajectory_api import TrajectoryApi
+from environments.trajectory_api import ApiUnavailableError, TrajectoryApi
 from tests.environments.proxy import Proxy
 
 
@@ -105,7 +106,7 @@ async def test_without_a_weight_the_api_is_not_asked_about_us_since_it_would_div
     async with linked(trained.url, outbox, weight=-1.0) as link:
         await link.register()
         assert await link.look()
-        assert link.state.ahead is None
+        assert link.state.own_groups is None
 
 
 async def test_what_an_api_behind_a_proxy_had_when_it_was_killed_is_sent_again(api, outbox):
@@ -136,10 +137,11 @@ async def test_a_proxy_that_answers_itself_for_a_while_is_waited_out(trained, ou
             assert (delivery.tally.repeated, delivery.tally.rejected) == (0, 0)
 
 
-@pytest.mark.parametrize("status", [401, 404, 408, 429, 502])
+@pytest.mark.parametrize("status", [200, 302, 401, 404, 408, 429, 502])
 async def test_a_post_that_did_not_reach_the_api_is_sent_again(trained, outbox, status):
     with Proxy(trained) as proxy:
-        proxy.answers["/scored_data"] = (status, b"not now")
+        # Some page in Latin-1.
+        proxy.answers["/scored_data"] = (status, b"<html>d\xe9sol\xe9")
         async with delivering(proxy.url, outbox) as delivery:
             await delivery.put(credited("a"))
             await until(delivery, lambda: any(f"answered {status}" in line for line in delivery.link.said))
@@ -178,19 +180,95 @@ async def test_a_registration_that_cannot_be_taken_back_is_said(trained, outbox)
         assert "1 earlier registrations of this environment could not be taken back" in link.said[0]
 
 
+async def test_a_trainer_that_polls_before_it_registers_is_no_trainer_yet(api, outbox):
+    api.start_trainer()
+    async with delivering(api.url, outbox) as delivery:
+        await until(delivery, lambda: delivery.online)
+        await blocking(api.get, "/reset_data")
+        # The API takes an environment in now, and whatever is posted blocks it for good.
+        await blocking(api.get, "/batch")
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: not delivery.online)
+        await delivery.flush(0.1)
+        assert delivery.tally.registrations == 1
+    api.start_trainer()
+    assert api.get("/info")["batch_size"] == 4
+
+
+async def test_a_post_never_opens_a_connection_as_it_may_lead_to_another_api(trained):
+    client = TrajectoryApi(trained.url)
+    with pytest.raises(ApiUnavailableError, match="closed the connection before a post"):
+        await client.post_rows(gzip.compress(b"{}"))
+    assert (await client.state()).queued == 0
+    await client.close()
+
+
+def rows_of(env_id, size):
+    return {"tokens": [[1, 2]] * size, "masks": [[-100, 2]] * size, "scores": [0.5] * size, "env_id": env_id}
+
+
 async def test_other_environments_rows_count_as_rows_and_not_as_groups_of_ours(api, outbox):
-    api.start_trainer(batch_size=8)
+    api.start_trainer(batch_size=4)
     other = api.register_env("other", 2)["env_id"]
-    two = {"tokens": [[1, 2]] * 2, "masks": [[-100, 2]] * 2, "scores": [0.0, 1.0], "env_id": other}
-    for _ in range(6):
-        api.post("/scored_data", two)
-    async with delivering(api.url, outbox, max_batches_waiting=2) as delivery:
+    for _ in range(3):
+        api.post("/scored_data", rows_of(other, 2))
+    async with delivering(api.url, outbox, max_batches_waiting=3) as delivery:
         for name in "abc":
             await delivery.put(credited(name))
-        # 12 rows of the other's wait, 16 may.
-        await until(delivery, lambda: delivery.tally.posts == 1)
+        # 6 rows of the other's wait, 12 may.
+        await until(delivery, lambda: delivery.tally.posts == 2)
         await some_looks(delivery)
-        assert (delivery.tally.posts, delivery.waiting) == (1, 2)
+        assert (delivery.tally.posts, delivery.waiting) == (2, 1)
+
+
+async def test_with_single_rows_those_of_an_earlier_registration_count_too(api, outbox):
+    api.start_trainer(batch_size=2)
+    shape = Shape(group_size=4, encoding="turn_rows")
+    gone = api.register_env("gone", 1)["env_id"]
+    for _ in range(6):
+        api.post("/scored_data", rows_of(gone, 1))
+    async with delivering(api.url, outbox, shape) as delivery:
+        await delivery.put(credited("a"))
+        # Three batches wait already; one batch of our own may, too.
+        await until(delivery, lambda: delivery.tally.posts == 2)
+        await some_looks(delivery)
+        assert delivery.tally.posts == 2
+
+
+async def test_leftovers_that_never_make_a_batch_do_not_starve_the_trainer(api, outbox):
+    api.start_trainer(batch_size=16)
+    gone = api.register_env("gone", 4)["env_id"]
+    api.post("/scored_data", rows_of(gone, 4))
+    async with delivering(api.url, outbox, Shape(group_size=8), max_batches_waiting=1) as delivery:
+        for name in "ab":
+            await delivery.put(credited(name, rows=8))
+        await until(delivery, lambda: delivery.tally.posts == 2)
+        assert groups_of(await blocking(api.take_batch)) == ["a", "b"]
+
+
+async def test_with_a_share_what_the_api_has_under_a_former_number_is_sent_again(api, outbox):
+    api.start_trainer(batch_size=8)
+    share = {"min_batch_allocation": 0.5}
+    async with delivering(api.url, outbox, identity=share) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+    async with delivering(api.url, outbox, identity=share) as delivery:
+        await delivery.put(credited("b"))
+        await until(delivery, lambda: delivery.tally.posts == 2)
+        assert delivery.tally.repeated == 1
+        assert await blocking(api.take_batch) is not None
+
+
+async def test_a_share_that_comes_later_makes_what_a_former_number_had_wait_again(api, outbox):
+    api.start_trainer(batch_size=16)
+    async with delivering(api.url, outbox) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+    async with delivering(api.url, outbox) as delivery:
+        await until(delivery, lambda: delivery.online)
+        assert delivery.tally.repeated == 0
+        await blocking(api.register_env, "other", 4, min_batch_allocation=0.5)
+        await until(delivery, lambda: delivery.tally.repeated == 1)
 
 
 async def test_batches_that_were_made_and_not_handed_out_count_as_waiting(trained, outbox):

@@ -81,7 +81,7 @@ def test_padding_teaches_nothing():
     padding = {name: column[3] for name, column in post.items() if isinstance(column, list)}
     assert set(padding["masks"]) == {IGNORED}
     assert set(padding["advantages"]) == {0.0}
-    assert padding["overrides"]["set_advantage_to_zero"] is True
+    assert padding["overrides"] == {"group_id": "group", "set_advantage_to_zero": True, "padding": True}
     assert post["group_overrides"] == {"group_size": 4}
 
 

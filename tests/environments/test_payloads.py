@@ -56,7 +56,7 @@ def test_a_row_that_is_too_long_becomes_padding_with_its_score_and_its_siblings_
     long = credited(group_of([[1.0], [2.0]], lengths=[[9], [2]]), [[0.5], [-0.5]])
     posts, too_long = sent(long, max_row_tokens=9)
     assert too_long == 1
-    assert [override.get("row") for override in posts[0]["overrides"]] == [None, 1]
+    assert [override.get("row") for override in posts[0]["overrides"]] == [0, 1]
     assert (posts[0]["scores"], posts[0]["masks"][0]) == ([1.0, 2.0], [IGNORED] * 2)
 
 

@@ -43,3 +43,14 @@ def test_an_api_that_lost_its_memory_makes_nothing_certain():
     made.seen(step=1, queued=0)
     made.forget()
     assert made.seen(step=2, queued=0) == []
+
+
+def test_posts_of_a_former_registration_are_counted_until_they_have_left_the_queue():
+    made = receipts(1, 2)
+    made.renumbered()
+    made.sent([3])
+    assert made.former == 2
+    made.seen(step=5, queued=2)
+    assert (made.former, made.queued) == (1, 2)
+    made.seen(step=5, queued=1)
+    assert made.former == 0

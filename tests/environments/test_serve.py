@@ -120,9 +120,6 @@ def fill(api, env_id):
         api.post("/scored_data", rows)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="serve counts the waiting groups of all environments, and sends nothing"
-)
 def test_an_environment_with_a_share_sends_though_others_fill_the_api(api, tmp_path):
     api.start_trainer(batch_size=4)
     fill(api, api.register_env("other")["env_id"])
@@ -131,9 +128,6 @@ def test_an_environment_with_a_share_sends_though_others_fill_the_api(api, tmp_p
         wait_until(lambda: api.take_batch() is not None, 15)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="its former groups count as waiting, and not for its new number's share"
-)
 def test_an_environment_with_a_share_goes_on_after_a_kill_though_its_groups_fill_the_api(api, tmp_path):
     api.start_trainer(batch_size=4)
     share = ("--env.min_batch_allocation", "0.5")

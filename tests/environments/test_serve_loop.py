@@ -16,7 +16,7 @@ from environments.link import Identity, Link
 from environments.outbox import Outbox
 from environments.outbox_thread import OutboxThread
 from environments.payloads import Shape
-from environments.process import plan_for_ever
+from environments.process import GroupTask, plan_for_ever
 from environments.recorder import Recorder, read_groups
 from environments.serve_loop import API_AWAY, Bounds, Rollouts, ServeLoop
 from environments.testing import group_of
@@ -262,6 +262,22 @@ async def test_a_group_that_runs_out_of_time_is_tried_once_more_and_then_recorde
     assert (first.status, first.reason) == ("failed", "the group took longer than 0.05 s, twice")
 
 
+async def test_an_item_is_not_spent_while_the_model_server_hangs(trained, tmp_path):
+    world = World()
+    world.model_down = True
+    world.go.clear()
+    async with serving(trained, tmp_path, world, group_timeout_s=0.05) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: world.probes > 1)
+        assert world.started == [("a", 0)]
+        world.model_down = False
+        world.go.set()
+        await until(lambda: loop.summary.done)
+        terminate()
+        await run
+        assert loop.summary.groups["failed"] == 0
+
+
 async def test_groups_without_credit_are_recorded_and_not_delivered(trained, tmp_path):
     world = World()
 
@@ -300,7 +316,20 @@ async def test_it_ends_with_the_trainers_last_step(api, tmp_path):
             await until(lambda posts=posts: loop.delivery.tally.posts >= posts)
             await asyncio.to_thread(api.take_batch)
         assert await run == 0
-        assert "the trainer has taken its 2 steps" in loop.shown.getvalue()
+        assert "the batches of the trainer's 2 steps are made" in loop.shown.getvalue()
+
+
+async def test_what_the_record_holds_is_delivered_all_the_same(trained, tmp_path):
+    # The outbox was lost, or the record comes from `process`: nobody can tell that a trainer has these.
+    with Recorder(tmp_path / "r.jsonl") as recorder:
+        recorder.append(group_for(GroupTask(item="a", item_id="a", epoch=0)))
+        world = World()
+        async with serving(trained, tmp_path, world, recorder=recorder) as loop:
+            run = asyncio.create_task(loop.run())
+            await until(lambda: loop.summary.done)
+            terminate()
+            await run
+    assert world.started[0] == ("a", 0)
 
 
 async def test_an_api_that_stays_away_ends_it_with_1_on_request_and_keeps_the_groups(api, tmp_path):

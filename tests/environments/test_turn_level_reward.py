@@ -116,8 +116,13 @@ async def test_the_score_is_outcome_plus_the_sum_of_turn_rewards():
 
 
 async def test_finite_rewards_whose_sum_is_not_are_an_error():
-    with pytest.raises(RewardError, match="the sum: a reward is a finite number"):
-        await rewards_from(env_giving([1e308, 1e308]), 2)
+    with pytest.raises(RewardError, match=r"the sum: a reward is at most 1e\+100 either way, got 1.2e\+100"):
+        await rewards_from(env_giving([6e99, 6e99]), 2)
+
+
+async def test_a_reward_too_large_to_compute_credit_from_costs_its_sibling_and_names_the_turn():
+    with pytest.raises(RewardError, match=r"turn 1: a reward is at most 1e\+100 either way, got -1e\+101"):
+        await rewards_from(env_giving([0.0, -1e101]), 2)
 
 
 async def test_a_missing_outcome_stays_none():

@@ -18,7 +18,7 @@ async def run_command(
     """Run a bash command and see what it prints.
 
     All your commands run in the same shell, one after the other: the working directory, variables, functions
-    and background jobs stay from one call to the next. There is no network, and nobody can type input, so
+    and background jobs stay from one call to the next. There is usually no network. Nobody can type input, so
     use flags that avoid questions (`-y`). Start servers and other long jobs in the background
     (`server > log.txt 2>&1 &`). Print only what you need: very long output loses its middle.
 

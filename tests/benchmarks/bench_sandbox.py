@@ -1,6 +1,6 @@
 """What a sandbox costs, beside a plain persistent shell in the same run.
 
-    python -m tests.benchmarks.bench_sandbox [--backend local] [--tier A] [--image NAME] [--idle 1000]
+    python -m tests.benchmarks.bench_sandbox [--backend local] [--tier A] [--network full] [--image NAME]
 
 Budgets: a shell command at most 1.2 times a plain one (docker 2 times); start to first result at most 10 ms
 alone and 300 ms for 64 at once; 60 ms from docker's warm pool; 1,000 idle local sandboxes in 1.2 GB; the
@@ -18,7 +18,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from tests.tools.sandbox.chaos import leftovers, lifecycles
+from tests.tools.sandbox import chaos
+from tools.sandbox.base import SandboxLimits
 from tools.sandbox.check import Target
 from tools.sandbox.checks import hosts
 from tools.sandbox.checks.bench import until
@@ -35,7 +36,11 @@ async def main() -> None:
     """Run everything and print a line for each budget."""
     options = arguments()
     given = (("tier", options.tier), ("image", options.image))
-    target = Target(backend=options.backend, options={key: value for key, value in given if value})
+    target = Target(
+        backend=options.backend,
+        options={key: value for key, value in given if value},
+        limits=SandboxLimits(network=options.network),
+    )
     print(f"load before     {os.getloadavg()[0]:.2f}")
     async with target.open() as sandbox:
         print(f"sandbox         {sandbox.record.backend} {sandbox.record.tier}, {os.cpu_count()} cores")
@@ -49,19 +54,21 @@ async def main() -> None:
     if options.idle:
         await idle(target, options.idle)
     if options.lifecycles:
-        await chaos(target, options.lifecycles)
+        await ordeal(target, options.lifecycles, options.seed)
 
 
 def arguments() -> argparse.Namespace:
     """What to measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="local")
-    parser.add_argument("--tier", help="local: A or B")
+    parser.add_argument("--tier", help="local: A, B or C")
+    parser.add_argument("--network", default="none", help="none or full; tier C needs full")
     parser.add_argument("--image", help="docker: the image")
     parser.add_argument("--commands", type=int, default=300)
     parser.add_argument("--starts", type=int, default=30)
     parser.add_argument("--idle", type=int, default=1000)
     parser.add_argument("--lifecycles", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=7, help="of the lifecycles' ends")
     return parser.parse_args()
 
 
@@ -161,14 +168,15 @@ async def idle(target: Target, count: int) -> None:
         )
 
 
-async def chaos(target: Target, count: int) -> None:
-    """Lifecycles under random cancellations and kills."""
-    await lifecycles(target, 8, seed=0)
-    before, started = await leftovers(target), time.perf_counter()
-    ended = await lifecycles(target, count, seed=7)
-    after = await leftovers(target)
-    print(f"{count} lifecycles {ended} in {time.perf_counter() - started:.0f} s")
-    print(f"left            {'nothing' if after == before else f'before {before}, after {after}'}")
+async def ordeal(target: Target, count: int, seed: int) -> None:
+    """Lifecycles under random cancellations and kills, of whole host processes too."""
+    started = time.perf_counter()
+    told = await chaos.run(target, count, seed=seed)
+    hosts_killed = f"{told['in_killed_hosts']} in {told['killed_hosts']} killed hosts"
+    print(f"{count} lifecycles {told['ended']}, {hosts_killed}, seed {seed}")
+    print(f"took            {time.perf_counter() - started:.0f} s")
+    verdict = "nothing" if told["before"] == told["after"] else "SOMETHING"
+    print(f"left            {verdict}: before {told['before']}, after {told['after']}")
 
 
 async def timed(call: Callable[[], Awaitable[object]]) -> float:

@@ -5,6 +5,7 @@ import select
 import signal
 import socket
 import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,6 +66,8 @@ class Nursery:
             code, fd = machine.supervisor_code(_MODULES), theirs.fileno()
             command = [machine.interpreter(), "-I", "-S", "-c", machine.BOOTSTRAP, str(code), str(fd)]
             self._program = Program(command, [code, fd])
+        # With its last user, not when it is replaced: somebody may still wait for an answer.
+        weakref.finalize(self, _give_back, self._requests, self._program).atexit = False
 
     @property
     def pid(self) -> int:
@@ -96,6 +99,11 @@ class Nursery:
         raise OSError(
             said.decode("utf-8", "replace") or f"no process to fork from: {self._program.last_words()}"
         )
+
+
+def _give_back(requests: socket.socket, program: Program) -> None:
+    requests.close()
+    program.close()
 
 
 _lock = threading.Lock()

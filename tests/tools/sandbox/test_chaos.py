@@ -1,19 +1,40 @@
-"""Many lifecycles with random cancellations and kills leave nothing; the benchmark runs 1,000 of them."""
+"""Lifecycles with random cancellations and kills leave nothing; the benchmark runs 1,000 of them."""
 
 import pytest
 
-from tests.tools.sandbox.chaos import ENDS, leftovers, lifecycles
+from tests.tools.sandbox import chaos
+from tests.tools.sandbox.conftest import TEST_IMAGE
+from tools.sandbox.base import SandboxLimits
 from tools.sandbox.check import Target
 
+DOCKER = Target(backend="docker", options={"image": TEST_IMAGE})
+LOCAL = {
+    "A": Target(options={"tier": "A"}),
+    "B": Target(options={"tier": "B"}),
+    "C": Target(options={"tier": "C"}, limits=SandboxLimits(network="full")),
+}
 
-@pytest.mark.parametrize("tier", ["A", "B"])
-async def test_lifecycles_that_end_at_random_leave_nothing(tier):
-    target = Target(options={"tier": tier})
-    await lifecycles(target, 4, seed=0)
-    before = await leftovers(target)
-    ended = await lifecycles(target, 75, seed=1)
-    assert set(ended) == set(ENDS)
-    assert await leftovers(target) == before
+
+@pytest.mark.parametrize("target", LOCAL.values(), ids=LOCAL)
+async def test_lifecycles_that_end_at_random_leave_nothing(target):
+    told = await chaos.run(target, 60, seed=1)
+    assert all(told["ended"].values())
+    assert told["killed_hosts"] > 0
+    assert told["after"] == told["before"]
     # The process that sandboxes of tier B are forked from stays.
-    assert before.processes <= 1
-    assert (before.sandboxes, before.directories) == (0, 0)
+    assert told["before"]["processes"] <= 1
+    assert [told["before"][kind] for kind in ("groups", "directories", "containers")] == [0, 0, 0]
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("docker_engine")
+async def test_containers_that_end_at_random_leave_nothing():
+    told = await chaos.run(DOCKER, 20, seed=2)
+    assert told["killed_hosts"] > 0
+    assert told["after"] == told["before"]
+    assert told["before"]["containers"] == 0
+
+
+async def test_what_a_killed_host_leaves_would_be_seen():
+    told = await chaos.run(LOCAL["B"], 5, seed=3, leak=True)
+    assert told["after"]["processes"] == told["before"]["processes"] + told["killed_hosts"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.tools.sandbox.conftest import SMALL
 from tools.sandbox.checks.bench import until
 from tools.sandbox.local import open_local
-from tools.sandbox.nursery import nursery
+from tools.sandbox.nursery import _current, nursery
 
 OWNER = """
 import os, signal
@@ -28,6 +28,17 @@ async def test_a_killed_nursery_is_replaced_and_its_sandboxes_live_on():
             assert (await other.exec("echo on")).stdout == b"on\n"
         assert (await sandbox.exec("echo on")).stdout == b"on\n"
     assert nursery().pid != first.pid
+
+
+async def test_a_killed_nursery_leaves_no_descriptor():
+    async with open_local(SMALL, tier="B"):
+        before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        os.kill(nursery().pid, signal.SIGKILL)
+        assert await until(lambda: not _current[0].usable, within_s=5)
+        async with open_local(SMALL, tier="B"):
+            after = len(list(Path("/proc/self/fd").iterdir()))
+    assert after == before
 
 
 async def test_it_ends_when_its_owner_is_killed():

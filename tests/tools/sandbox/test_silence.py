@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from tests.tools.sandbox.chaos import leftovers
 from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
+from tests.tools.sandbox.leftovers import leftovers, settled
 from tools.errors import SandboxUnavailable
 from tools.sandbox import channel, docker_container, docker_engine, docker_owner, docker_workshop
 from tools.sandbox.check import Target
@@ -72,7 +72,7 @@ async def test_a_stopped_supervisor_is_an_infrastructure_error(target):
         for call in (sandbox.exec("true"), sandbox.shell("true"), sandbox.read_file("a")):
             with pytest.raises(SandboxUnavailable, match="does not answer"):
                 await call
-    assert await leftovers(target) == before
+    assert await settled(target, before) == before
 
 
 async def test_a_supervisor_that_stops_during_a_command_is_an_infrastructure_error(target):
@@ -95,7 +95,7 @@ async def test_a_cancelled_command_of_a_stopped_supervisor_ends(target):
             await command
         with pytest.raises(SandboxUnavailable, match="does not answer"):
             await sandbox.exec("true")
-    assert await leftovers(target) == before
+    assert await settled(target, before) == before
 
 
 @pytest.mark.docker
@@ -112,12 +112,14 @@ async def test_a_supervisor_that_the_agent_stops_is_an_infrastructure_error():
 @pytest.mark.docker
 @pytest.mark.usefixtures("docker_engine")
 async def test_a_frozen_container_is_an_infrastructure_error():
+    async with DOCKER.open():
+        pass
     before = await leftovers(DOCKER)
     async with DOCKER.open() as sandbox, asyncio.timeout(_WITHIN_S):
         docker_engine.connect()._api.pause(docker_container_id())
         with pytest.raises(SandboxUnavailable, match="does not answer"):
             await sandbox.exec("true", timeout_s=0.1)
-    assert (await leftovers(DOCKER)).sandboxes == before.sandboxes == 0
+    assert await settled(DOCKER, before) == before
 
 
 @pytest.mark.docker

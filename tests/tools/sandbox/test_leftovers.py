@@ -1,0 +1,119 @@
+"""The count of leftovers would see each kind of leak."""
+
+import asyncio
+import os
+import subprocess
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import pytest
+
+from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
+from tests.tools.sandbox.leftovers import leftovers, settled
+from tools.sandbox import cgroup, docker_workshop
+from tools.sandbox.check import Target
+from tools.sandbox.docker_container import Spec
+from tools.sandbox.processes import identity
+
+LOCAL = Target(limits=SMALL)
+DOCKER = Target(backend="docker", options={"image": TEST_IMAGE}, limits=SMALL)
+
+
+def sleeping():
+    return subprocess.Popen(["sleep", "600"])
+
+
+@contextmanager
+def process(path):
+    with sleeping() as leaked:
+        yield
+        leaked.kill()
+
+
+@contextmanager
+def directory(path):
+    path.rmdir()
+    leaked = path.parent / f"turnwise.{identity(os.getpid())}.leaked"
+    leaked.mkdir()
+    yield
+    leaked.rmdir()
+
+
+@contextmanager
+def group(path):
+    parents = {parent for parent, _ in cgroup.controllers().values()}
+    if not parents:
+        pytest.skip("no control group can be made here")
+    leaked = min(parents) / f"turnwise.{identity(os.getpid())}.leaked"
+    leaked.mkdir()
+    yield
+    leaked.rmdir()
+
+
+@contextmanager
+def mount(path):
+    if subprocess.run(["mount", "-t", "tmpfs", "none", path], capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    yield
+    subprocess.run(["umount", path], check=True)
+
+
+@contextmanager
+def descriptor(path):
+    leaked = os.open(path, os.O_PATH)
+    yield
+    os.close(leaked)
+
+
+LEAKS = {
+    "processes": process,
+    "directories": directory,
+    "groups": group,
+    "mounts": mount,
+    "descriptors": descriptor,
+}
+
+
+@pytest.mark.parametrize("kind", LEAKS)
+async def test_a_leak_is_seen_until_it_is_gone(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "leak").mkdir()
+    before = await leftovers(LOCAL)
+    with ExitStack() as leaked:
+        leaked.enter_context(LEAKS[kind](tmp_path / "leak"))
+        expected = replace(before, **{kind: getattr(before, kind) + 1})
+        assert await settled(LOCAL, expected, within_s=1) == expected
+    assert await settled(LOCAL, before, within_s=1) == before
+
+
+async def test_what_another_process_left_is_counted_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with sleeping() as other:
+        (tmp_path / f"turnwise.{identity(other.pid)}.0").mkdir()
+        counts = [(await leftovers(LOCAL, owners)).directories for owners in ([], [other.pid])]
+        other.kill()
+    assert counts == [0, 1]
+
+
+async def test_what_dead_processes_left_is_swept_first(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with sleeping() as other:
+        (tmp_path / f"turnwise.{identity(other.pid)}.0").mkdir()
+        other.kill()
+    wanted = await leftovers(LOCAL)
+    assert (await leftovers(LOCAL, [other.pid])).directories == 1
+    assert await settled(LOCAL, wanted, [other.pid], within_s=1) == wanted
+
+
+@pytest.mark.docker
+async def test_a_container_that_is_not_removed_is_seen(docker_engine):
+    shop = docker_workshop.workshop()
+    before = await leftovers(DOCKER)
+    container = await asyncio.to_thread(shop.make, Spec(image=docker_engine.image(TEST_IMAGE), limits=SMALL))
+    try:
+        # Its connection is a descriptor.
+        expected = replace(before, containers=before.containers + 1, descriptors=before.descriptors + 1)
+        assert await settled(DOCKER, expected, within_s=1) == expected
+    finally:
+        await asyncio.to_thread(shop.drop, container)
+    assert await settled(DOCKER, before) == before

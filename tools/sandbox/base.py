@@ -20,7 +20,7 @@ class SandboxLimits:
     cpus: float | None = None
     """CPU quota in cores; `None` sets no quota."""
     disk_mb: int = 256
-    """Size of the writable workspace; kept below the memory limit, it lives in memory."""
+    """Size of the writable workspace; kept below the memory limit, because it lives in memory if possible."""
     file_mb: int = 128
     """Largest single file a command may write."""
     output_mb: int = 64

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, Unpack
 
 from tools.sandbox import find_backend
 from tools.sandbox.base import ExecResult, LimitOverrides, Sandbox, SandboxLimits
+from tools.sandbox.processes import descendants
 
 Seen = TypeVar("Seen")
 
@@ -155,7 +156,10 @@ def first_process_of(pid: int) -> int:
         MissingError: it cannot be found from here.
     """
     if len(host_status(pid, "NSpid").split()) == 1:
-        return int(host_status(int(host_status(pid, "PPid")), "PPid"))
+        found = int(host_status(int(host_status(pid, "PPid")), "PPid"))
+        if found not in descendants(os.getpid()):
+            raise MissingError(f"process {pid} has no supervisor below this process")
+        return found
     for path in Path("/proc").glob("[0-9]*/ns/pid"):
         found = int(path.parent.parent.name)
         try:

@@ -3,13 +3,24 @@
 import os
 import re
 import sqlite3
+import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from environments.recorder import read_groups
-from tests.environments.commands import ended, running, serve, take, wait_until
+from tests.environments.commands import (
+    ended,
+    free_port,
+    mock_model,
+    playing,
+    running,
+    serve,
+    take,
+    wait_for_port,
+    wait_until,
+)
 from tests.environments.leftovers import groups_and_folders
 from tests.environments.outbox_copy import waiting_in
 from tools.sandbox.processes import identity
@@ -89,27 +100,31 @@ def is_full(outbox, bound):
         return False  # copied while it was written
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("env", "groups", "bound"),
-    [
-        pytest.param("Instant", 2000, 64, id="2000"),
-        pytest.param("WriteWord", 160, 16, id="160-with-sandboxes"),
-    ],
-)
-def test_groups_for_a_trainer_that_stalls_until_the_outbox_is_full_leave_memory_flat(
-    api, tmp_path, env, groups, bound
-):
+def flat_memory(api, tmp_path, *options, env, groups, bound):
+    """A soak whose memory must not grow once every part of the loop has been used."""
     api.start_trainer(batch_size=32, max_token_len=40_000)
-    outbox = tmp_path / "outbox.sqlite"
-    with serving(api, tmp_path, "--env.outbox_groups", str(bound), env=env) as process:
+    with serving(api, tmp_path, "--env.outbox_groups", str(bound), *options, env=env) as process:
         owner = identity(process.pid)
-        memory = soak(api, process, outbox, groups=groups, stalls=8, bound=bound)
+        memory = soak(api, process, tmp_path / "outbox.sqlite", groups=groups, stalls=8, bound=bound)
         assert ended(process) == 0
         done = int(re.findall(r"groups (\d+) ok", process.log.read_text())[-1])
     print(f"groups {done}, memory in MB at each stall: {[round(each, 1) for each in memory]}")  # noqa: T201
     assert done >= groups
     assert max(memory[1:]) - memory[1] < 10
+    return owner
+
+
+@pytest.mark.timeout(300)
+def test_two_thousand_groups_for_a_trainer_that_stalls_leave_memory_flat(api, tmp_path):
+    flat_memory(api, tmp_path, env="Instant", groups=2000, bound=64)
+
+
+@pytest.mark.timeout(300)
+def test_groups_in_sandboxes_by_a_model_server_leave_memory_flat_and_no_sandbox(api, tmp_path):
+    port = free_port()
+    with running(mock_model("WriteWord", port), stdout=subprocess.DEVNULL) as model:
+        wait_for_port(model, port)
+        owner = flat_memory(api, tmp_path, *playing(port), env="WriteWord", groups=240, bound=16)
     assert groups_and_folders({owner}) == []
 
 

@@ -13,6 +13,7 @@ from tools.errors import SandboxUnavailable
 from tools.sandbox import cgroup, machine, rootfs, seccomp, tiers
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.cgroup import Group
+from tools.sandbox.inside import frames
 from tools.sandbox.nursery import GUARD_FD, OOM_FD, Newborn, nursery
 from tools.sandbox.processes import descendants, identity
 from tools.sandbox.program import Process
@@ -109,12 +110,16 @@ def _supervised(
         if group.oom_file:
             fds.append(os.open(group.oom_file, os.O_RDONLY))
             passed.callback(os.close, fds[-1])
-        process = Keeper(nursery().bear(ours, theirs, tiers.birth(who, group, "fenced"), fds))
+        process = Keeper(nursery("fenced").bear(ours, theirs, _request(group), fds))
         undo.callback(end, process)
     settings |= {"guard_fd": str(GUARD_FD), "oom_fd": str(OOM_FD if group.oom_file else -1)}
     program = seccomp.program(shared_kernel=True, shared_user=not who.root)
     greet(ours, process, configuration(settings, program, _rules(folder, who)))
     return ours, process
+
+
+def _request(group: Group) -> bytes:
+    return frames.pack(frames.BORN, *map(os.fsencode, group.join_files))[frames.HEADER_BYTES :]
 
 
 def _make_folder(who: Agent, undo: ExitStack) -> _Folder:

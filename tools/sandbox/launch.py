@@ -8,11 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tools.errors import SandboxCreateError
-from tools.sandbox import cgroup, fenced, machine, rootfs, seccomp, tiers, trees
+from tools.sandbox import cgroup, fenced, machine, rootfs, spaces, tiers, trees
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.nursery import GUARD_FD, OOM_FD, nursery
 from tools.sandbox.processes import identity
-from tools.sandbox.program import Process, Program
+from tools.sandbox.program import Program
 from tools.sandbox.session import Session, configuration, end, greet
 from tools.sandbox.tiers import Tier
 
@@ -33,6 +32,8 @@ def start(tier: Tier, limits: SandboxLimits) -> Session:
 
 
 def _start(tier: Tier, limits: SandboxLimits, undo: ExitStack) -> Session:
+    if tier == "B":
+        return spaces.start(limits, undo)
     if tier == "C":
         return fenced.start(limits, undo)
     who = tiers.agent(tier)
@@ -55,23 +56,16 @@ def _start(tier: Tier, limits: SandboxLimits, undo: ExitStack) -> Session:
 
         guard = inherit(os.pidfd_open(os.getpid()))
         oom = inherit(os.open(group.oom_file, os.O_RDONLY)) if group.oom_file else -1
-        if tier == "B":
-            process: Process = nursery().bear(ours, theirs, tiers.birth(who, group, limits.network), fds)
-            # There they have numbers of their own.
-            guard, oom = GUARD_FD, OOM_FD if group.oom_file else -1
-        else:
-            code = machine.supervisor_code(("prctl", "confine") if tiers.needs_confinement(tier, who) else ())
-            command = tiers.command(
-                tier, who, group, root, limits.network, lambda data: inherit(machine.memory_file(data))
-            )
-            control = theirs.fileno()
-            process = Program([*command, str(code), str(control)], [*fds, code, control])
+        code = machine.supervisor_code(("prctl", "confine") if tiers.needs_confinement(tier, who) else ())
+        command = tiers.command(
+            tier, who, group, root, limits.network, lambda data: inherit(machine.memory_file(data))
+        )
+        control = theirs.fileno()
+        process = Program([*command, str(code), str(control)], [*fds, code, control])
         undo.callback(end, process)
         theirs.close()
         settings |= {"guard_fd": str(guard), "oom_fd": str(oom)}
-        built = tier == "B"
-        steps = [step.packed() for step in root] if built else []
-        greet(ours, process, configuration(settings, seccomp.program() if built else b"", steps))
+        greet(ours, process, configuration(settings))
     return Session(
         process=process,
         channel=ours,

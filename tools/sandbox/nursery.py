@@ -1,4 +1,4 @@
-"""The warm process sandboxes are forked from: one per process of ours, started with its first sandbox."""
+"""The warm processes sandboxes are forked from: one of each kind, started when it is first needed."""
 
 import os
 import select
@@ -8,12 +8,18 @@ import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
-from tools.sandbox import machine
+from tools.sandbox import machine, rootfs
+from tools.sandbox.base import Network
 from tools.sandbox.inside import frames
 from tools.sandbox.program import Program
 
-_MODULES = ("prctl", "confine", "landlock", "quota", "fence", "nursery")
+Kind = Literal["none", "full", "fenced"]
+"""Supervisors in namespaces, without or with the host's network; supervisors behind a fence."""
+
+_FENCED = ("prctl", "confine", "landlock", "quota", "fence", "birth", "nursery")
+_SPACES = ("prctl", "confine", "mounts", "birth", "spaces")
 GUARD_FD, OOM_FD = 4, 5
 """Numbers that the descriptors of a request have in the supervisor; its channel is 3."""
 _BIRTH_S = 30.0
@@ -59,15 +65,17 @@ class Newborn:
 class Nursery:
     """A process that forks supervisors; it ends when we do."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind) -> None:
         self._owner = os.getpid()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            code, fd = machine.supervisor_code(_MODULES), theirs.fileno()
+            code, fd = machine.supervisor_code(_FENCED if kind == "fenced" else _SPACES), theirs.fileno()
             command = [machine.interpreter(), "-I", "-S", "-c", machine.BOOTSTRAP, str(code), str(fd)]
             self._program = Program(command, [code, fd])
         # With its last user, not when it is replaced: somebody may still wait for an answer.
         weakref.finalize(self, _give_back, self._requests, self._program).atexit = False
+        if kind != "fenced":
+            self._requests.send(_birthplace(kind))
 
     @property
     def pid(self) -> int:
@@ -107,16 +115,25 @@ def _give_back(requests: socket.socket, program: Program) -> None:
 
 
 _lock = threading.Lock()
-_current: list[Nursery] = []
+_current: dict[Kind, Nursery] = {}
 
 
-def nursery() -> Nursery:
-    """The nursery of this process, started when there is none that lives.
+def nursery(kind: Kind = "none") -> Nursery:
+    """The nursery of this process for one kind, started when there is none that lives.
 
     Raises:
         OSError: it cannot be started.
     """
     with _lock:
-        if not _current or not _current[0].usable:
-            _current[:] = [Nursery()]
-        return _current[0]
+        if kind not in _current or not _current[kind].usable:
+            _current[kind] = Nursery(kind)
+        return _current[kind]
+
+
+def _birthplace(network: Network) -> bytes:
+    """What a nursery of namespaces has to know first: its user, and the root that all of them share."""
+    uid, gid = os.getuid(), os.getgid()
+    maps = (b"", b"") if os.geteuid() == 0 else (b"%d %d 1" % (uid, uid), b"%d %d 1" % (gid, gid))
+    steps = rootfs.shared_steps(network, extra=machine.extra_directories())
+    fields = (network.encode(), *(step.packed() for step in steps))
+    return frames.pack(frames.BORN, *maps, *fields)[frames.HEADER_BYTES :]

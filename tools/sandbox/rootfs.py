@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from tools.errors import ConfigError
-from tools.sandbox.base import SandboxLimits
+from tools.sandbox.base import Network, SandboxLimits
 
 WORKDIR = "/workspace"
 RUN_DIR = "/run/turnwise"
@@ -28,7 +28,7 @@ _ETC = (
 class Step:
     """One thing to place in the new root."""
 
-    kind: Literal["bind", "dir", "link", "tmpfs", "file", "proc", "dev", "seal"]
+    kind: Literal["bind", "dir", "link", "tmpfs", "file", "proc", "dev", "pts", "seal"]
     path: str
     source: str = ""
     """Of a bind (always read-only) or a link."""
@@ -46,7 +46,7 @@ class Step:
 def steps(limits: SandboxLimits, *, uid: int, gid: int, extra: tuple[str, ...] = ()) -> list[Step]:
     """The root of one sandbox, in order; `extra` directories are shown read-only where they are."""
     disk_bytes = limits.disk_mb << 20
-    files = _made_up(uid, gid) | (_names_of_hosts() if limits.network == "full" else {})
+    files = _made_up_names() | _own_files(limits, uid, gid)
     made = list(_system_steps())
     made += [Step(kind="file", path=path, data=data) for path, data in files.items()]
     made += [
@@ -60,6 +60,33 @@ def steps(limits: SandboxLimits, *, uid: int, gid: int, extra: tuple[str, ...] =
         Step(kind="tmpfs", path=WORKDIR, size=disk_bytes),
     ]
     return made + [Step(kind="bind", path=path, source=path) for path in extra]
+
+
+def shared_steps(network: Network, *, extra: tuple[str, ...] = ()) -> list[Step]:
+    """The part of a root that does not depend on the sandbox, with a place for everything in `own_steps`."""
+    made = list(_system_steps())
+    made += [Step(kind="file", path=path, data=data) for path, data in _made_up_names().items()]
+    own = SandboxLimits(network=network)
+    made += [Step(kind="file", path=path) for path in _own_files(own, 0, 0) if path not in _made_up_names()]
+    made += [Step(kind="dir", path=path) for path in ("/proc", "/tmp", RUN_DIR, WORKDIR)]
+    made += [Step(kind="link", path="/var/tmp", source="/tmp"), Step(kind="dev", path="/dev")]
+    made += [Step(kind="dir", path=path) for path in ("/dev/pts", "/dev/shm")]
+    made += [Step(kind="seal", path="/dev")]
+    return made + [Step(kind="bind", path=path, source=path) for path in extra]
+
+
+def own_steps(limits: SandboxLimits, *, uid: int, gid: int) -> list[Step]:
+    """What one sandbox has on top of the shared part, `RUN_DIR` first."""
+    disk_bytes = limits.disk_mb << 20
+    return [
+        Step(kind="tmpfs", path=RUN_DIR, size=8 << 20),
+        *(Step(kind="file", path=path, data=data) for path, data in _own_files(limits, uid, gid).items()),
+        Step(kind="proc", path="/proc"),
+        Step(kind="pts", path="/dev/pts"),
+        Step(kind="tmpfs", path="/dev/shm", size=part(disk_bytes, 8), mode=0o1777),
+        Step(kind="tmpfs", path="/tmp", size=part(disk_bytes, 4), mode=0o1777),
+        Step(kind="tmpfs", path=WORKDIR, size=disk_bytes),
+    ]
 
 
 def lent_paths() -> tuple[str, ...]:
@@ -127,27 +154,33 @@ def bwrap_arguments(root: list[Step], files: dict[str, int]) -> list[str]:
                 words += ["--perms", "0644", "--ro-bind-data", str(files[step.path]), step.path]
             case "tmpfs":
                 words += ["--perms", f"{step.mode:04o}", "--size", str(step.size), "--tmpfs", step.path]
-            case "proc":
-                words += ["--proc", step.path]
-            case "dev":
-                words += ["--dev", step.path]
+            case "proc" | "dev":
+                words += [f"--{step.kind}", step.path]
+            case "pts":
+                continue  # comes with `--dev`
             case "seal":
                 words += ["--remount-ro", step.path]
     return [*words, "--remount-ro", "/"]
 
 
-def _made_up(uid: int, gid: int) -> dict[str, str]:
+def _made_up_names() -> dict[str, str]:
     return {
+        "/etc/hosts": f"127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n",
+        "/etc/hostname": f"{HOST_NAME}\n",
+        "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    }
+
+
+def _own_files(limits: SandboxLimits, uid: int, gid: int) -> dict[str, str]:
+    accounts = {
         "/etc/passwd": (
             "root:x:0:0:root:/root:/usr/sbin/nologin\n"
             f"agent:x:{uid}:{gid}:agent:{WORKDIR}:/bin/bash\n"
             "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
         ),
         "/etc/group": f"root:x:0:\nagent:x:{gid}:\nnogroup:x:65534:\n",
-        "/etc/hosts": f"127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n",
-        "/etc/hostname": f"{HOST_NAME}\n",
-        "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     }
+    return accounts | (_names_of_hosts() if limits.network == "full" else {})
 
 
 def _names_of_hosts() -> dict[str, str]:

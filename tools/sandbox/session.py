@@ -50,8 +50,8 @@ def end(process: Process) -> None:
         process.close()
 
 
-def greet(channel: socket.socket, process: Process, config: bytes) -> None:
-    """Tell a supervisor what it is to do and wait until it is ready.
+def greet(channel: socket.socket, process: Process, config: bytes = b"") -> None:
+    """Tell a supervisor what it is to do, unless it knows, and wait until it is ready.
 
     Raises:
         OSError: it is not; the message says why.

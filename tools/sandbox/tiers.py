@@ -15,7 +15,6 @@ from typing import Literal
 from tools.sandbox import machine, rootfs, seccomp
 from tools.sandbox.base import Network, SandboxLimits
 from tools.sandbox.cgroup import Group
-from tools.sandbox.inside import frames
 
 Tier = Literal["A", "B", "C", "D"]
 
@@ -118,13 +117,6 @@ def command(
     if tier == "A":
         return [*join, *_bwrap(who, root, network, inherit), "--", *supervisor]
     return [*join, *supervisor]
-
-
-def birth(who: Agent, group: Group, how: Network | Literal["fenced"]) -> bytes:
-    """What the nursery has to know to bear a supervisor: with which network (tier B), or fenced (tier C)."""
-    words = (how.encode(), *map(os.fsencode, group.join_files))
-    maps = (b"", b"") if who.root else (b"%d %d 1" % (who.uid, who.uid), b"%d %d 1" % (who.gid, who.gid))
-    return frames.pack(frames.BORN, *maps, *words)[frames.HEADER_BYTES :]
 
 
 def needs_confinement(tier: Tier, who: Agent) -> bool:

@@ -164,7 +164,7 @@ async def test_cancelled_openings_leave_nothing(tier):
 async def test_a_sandbox_that_cannot_start_leaves_nothing(tier, monkeypatch):
     before = hosts.descendants(os.getpid())
     monkeypatch.setattr(launch.machine, "BOOTSTRAP", "raise SystemExit('broken on purpose')")
-    monkeypatch.setattr("tools.sandbox.nursery._current", [])
+    monkeypatch.setattr("tools.sandbox.nursery._current", {})
     with pytest.raises(SandboxCreateError, match="broken on purpose"):
         async with open_local(SMALL, tier=tier):
             pass

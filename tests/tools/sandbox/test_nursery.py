@@ -35,7 +35,7 @@ async def test_a_killed_nursery_leaves_no_descriptor():
         before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         os.kill(nursery().pid, signal.SIGKILL)
-        assert await until(lambda: not _current[0].usable, within_s=5)
+        assert await until(lambda: not _current["none"].usable, within_s=5)
         async with open_local(SMALL, tier="B"):
             after = len(list(Path("/proc/self/fd").iterdir()))
     assert after == before
@@ -52,7 +52,7 @@ async def test_it_ends_when_its_owner_is_killed():
 
 async def test_nothing_of_the_host_is_in_it(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
-    monkeypatch.setattr("tools.sandbox.nursery._current", [])
+    monkeypatch.setattr("tools.sandbox.nursery._current", {})
     async with open_local(SMALL, tier="B"):
         pid = nursery().pid
         assert b"secret" not in Path(f"/proc/{pid}/environ").read_bytes()

@@ -12,13 +12,14 @@ class Config:
 
     __slots__ = ("env", "seccomp", "settings", "steps")
 
-    def __init__(self, control: int) -> None:
+    def __init__(self, control: int, inherited: bool = True) -> None:
         size = int.from_bytes(read_exactly(control, frames.HEADER_BYTES), "big")
         _, (settings, env, self.seccomp, *steps) = frames.unpack(read_exactly(control, size))
         self.settings = _pairs(settings)
         self.env = _pairs(env)
         self.steps = [step.decode().split("\0") for step in steps]
-        for name in os.listdir("/proc/self/fd"):
+        # Programs that are executed on the way here need descriptors that survive that.
+        for name in os.listdir("/proc/self/fd") if inherited else ():
             if int(name) > 2 and os.path.exists(f"/proc/self/fd/{name}"):
                 os.set_inheritable(int(name), False)
 

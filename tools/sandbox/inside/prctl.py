@@ -47,9 +47,9 @@ def keep_capabilities(wanted: int) -> None:
         (held,) = (int(line.split()[1], 16) for line in status if line.startswith("CapPrm:"))
     mask = held & wanted
     for number in range(_LAST_CAPABILITY + 1):
-        # Numbers that this kernel does not know give EINVAL: nothing to drop.
-        if not mask >> number & 1:
-            libc.prctl(_CAPBSET_DROP, number, 0, 0, 0)
+        # A number that this kernel does not know gives EINVAL, and so do all after it.
+        if not mask >> number & 1 and libc.prctl(_CAPBSET_DROP, number, 0, 0, 0):
+            break
     header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
     low, high = mask & 0xFFFFFFFF, mask >> 32
     if libc.capset(header, struct.pack("6I", low, low, 0, high, high, 0)):

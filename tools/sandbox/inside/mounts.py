@@ -1,0 +1,125 @@
+"""What sandboxes with mounts of their own see: a root that all share, and what each one has on top."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from tools.sandbox.inside.prctl import failure, libc
+
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 2, 4, 8, 32, 4096, 16384
+_MS_PRIVATE = 1 << 18
+_MS_RELATIME, _ST_RELATIME = 1 << 21, 4096
+_SAME_FLAGS = 2 | 4 | 8 | 1024 | 2048
+"""nosuid, nodev, noexec, noatime, nodiratime: the same bits for statvfs and for mount."""
+_MNT_DETACH = 2
+_NEW_ROOT = "/sys"
+"""Only a mount point, in a mount namespace of our own: it exists everywhere and nothing is bound from it."""
+
+
+def build_root(steps: list[list[str]], keep_proc: bool) -> None:
+    """Make these steps the root of this mount namespace; nothing of the old one is left.
+
+    Args:
+        steps: see `tools.sandbox.rootfs`.
+        keep_proc: show this machine's `/proc`: without it a namespace of another user may not mount its own.
+    """
+    # The host's later mounts stay out of here, and ours out of there.
+    _mount("none", "/", "", _MS_REC | _MS_PRIVATE, "")
+    _mount("none", _NEW_ROOT, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755")
+    for kind, path, *rest in steps:
+        at = _NEW_ROOT + path
+        os.makedirs(at if kind in ("dir", "dev") else os.path.dirname(at), exist_ok=True)
+        _step(kind, at, *rest)
+    if keep_proc:
+        _mount("/proc", f"{_NEW_ROOT}/proc", "", _MS_BIND | _MS_REC, "")
+    os.chdir(_NEW_ROOT)
+    if libc.syscall(ctypes.c_long(_pivot_root_number()), b".", b"."):
+        raise failure("pivot_root")
+    if libc.umount2(b".", _MNT_DETACH):
+        raise failure("umount2")
+    os.chdir("/")
+    _mount("none", "/", "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "")
+
+
+def add(steps: list[list[str]], scratch: str) -> None:
+    """Put what one sandbox has of its own on top of a root that cannot be written.
+
+    Args:
+        steps: each of them at a path that is there already.
+        scratch: a directory that the steps have made writable before the first file of theirs.
+    """
+    for kind, path, *rest in steps:
+        if kind == "file":
+            _cover(path, rest[-1], scratch)
+        else:
+            _step(kind, path, *rest)
+
+
+def _cover(path: str, data: str, scratch: str) -> None:
+    source = f"{scratch}/new"
+    _write(source, data)
+    _mount(source, path, "", _MS_BIND, "")
+    _mount("none", path, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "")
+    os.unlink(source)
+
+
+def _step(kind: str, at: str, source: str, size: str, mode: str, data: str) -> None:
+    if kind == "link":
+        os.symlink(source, at)
+    elif kind == "file":
+        _write(at, data)
+    elif kind == "bind":
+        _bind(source, at, _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
+    elif kind == "proc":
+        _mount("proc", at, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "")
+    elif kind == "dev":
+        _devices(at)
+    elif kind == "pts":
+        _mount("devpts", at, "devpts", _MS_NOSUID | _MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    elif kind == "tmpfs":
+        _mount("none", at, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size},mode={mode}")
+    elif kind == "seal":
+        _mount("none", at, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID, "")
+    elif kind != "dir":
+        raise ValueError(f"no step {kind!r}")
+
+
+def _devices(at: str) -> None:
+    _mount("none", at, "tmpfs", _MS_NOSUID, "mode=0755,size=65536")
+    for name in ("null", "zero", "full", "random", "urandom"):
+        _bind(f"/dev/{name}", f"{at}/{name}", _MS_NOSUID)
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        os.symlink(f"/proc/self/fd{target}", f"{at}/{name}")
+    os.symlink("pts/ptmx", f"{at}/ptmx")
+
+
+def _bind(source: str, at: str, flags: int) -> None:
+    if os.path.isdir(source):
+        os.makedirs(at, exist_ok=True)
+    else:
+        _write(at, "")
+    _mount(source, at, "", _MS_BIND | _MS_REC, "")
+    # Flags that the source already has are locked in a user namespace: they have to be repeated.
+    had = os.statvfs(at).f_flag
+    locked = had & _SAME_FLAGS | (_MS_RELATIME if had & _ST_RELATIME else 0)
+    _mount("none", at, "", _MS_REMOUNT | _MS_BIND | flags | locked, "")
+
+
+def _write(path: str, data: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        view = data.encode()
+        while view:
+            view = view[os.write(fd, view) :]
+    finally:
+        os.close(fd)
+
+
+def _pivot_root_number() -> int:
+    return {"x86_64": 155, "aarch64": 41}[os.uname().machine]
+
+
+def _mount(source: str, target: str, kind: str, flags: int, options: str) -> None:
+    if libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()):
+        raise failure(f"mount {target}")

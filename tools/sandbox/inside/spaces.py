@@ -1,0 +1,119 @@
+"""Forks supervisors into namespaces of their own, from a process that has the root they share already.
+
+Namespaces come with the child, in one call, and its mounts are a copy of those here: a sandbox only adds what
+belongs to it alone. Nothing of the host's is in this process, and nothing of the host's files but that root.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import gc
+import os
+import socket
+import struct
+
+from tools.sandbox.inside import confine, frames, mounts
+from tools.sandbox.inside.birth import CONTROL, keep_only, score, tell_birth, write
+from tools.sandbox.inside.boot import Config
+from tools.sandbox.inside.prctl import failure, libc
+from tools.sandbox.inside.signals import forget_children
+from tools.sandbox.inside.spawn import own_descriptor_limit
+
+_NEW_MOUNTS, _NEW_CGROUP, _NEW_USER, _NEW_NET = 0x00020000, 0x02000000, 0x10000000, 0x40000000
+_ALWAYS = _NEW_MOUNTS | 0x20000000 | 0x08000000 | 0x04000000
+"""CLONE_NEW* of mounts, processes, IPC and the host's name."""
+_CLONE3, _SIGCHLD = 435, 17
+_REQUEST_BYTES = 1 << 16
+_FDS = 8
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+
+
+def enter(requests: int) -> None:
+    """Take the shared root, then fork a supervisor for each request until the host is gone."""
+    own_descriptor_limit()
+    # Nobody waits for them: they are reaped by the kernel, and the host has descriptors to see their end.
+    forget_children()
+    with socket.socket(fileno=requests) as host:
+        _, (user_map, group_map, network, *steps) = frames.unpack(host.recv(_REQUEST_BYTES))
+        if not user_map:
+            score()
+        if libc.unshare(_NEW_MOUNTS | (_NEW_USER if user_map else 0)):
+            raise failure("unshare")
+        _map(user_map, group_map)
+        mounts.build_root([step.decode().split("\0") for step in steps], keep_proc=bool(user_map))
+        namespaces = _ALWAYS | (0 if network == b"full" else _NEW_NET) | (_NEW_USER if user_map else 0)
+        gc.collect()
+        # What is here now stays shared with every child: no collection touches it.
+        gc.freeze()
+        while True:
+            request, fds, _, _ = socket.recv_fds(host, _REQUEST_BYTES, _FDS)
+            if not request:
+                os._exit(0)
+            try:
+                child = _clone(namespaces) == 0
+            except OSError as error:
+                child = False
+                _refuse(fds[0], error)
+            if child:
+                _become(int(request), fds, user_map, group_map)
+            for fd in fds:
+                os.close(fd)
+
+
+def _clone(namespaces: int) -> int:
+    """The child's process id; 0 in the child itself.
+
+    Nothing of Python's own is put right in the child as `os.fork` would: there is one thread, and what it
+    would touch would be memory that every sandbox has for itself.
+    """
+    arguments = struct.pack("11Q", namespaces, 0, 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, 0)
+    pid = libc.syscall(ctypes.c_long(_CLONE3), arguments, ctypes.c_size_t(len(arguments)))
+    if pid < 0:
+        raise failure("clone3")
+    return pid
+
+
+def _refuse(channel: int, error: OSError) -> None:
+    try:
+        os.write(channel, repr(error).encode())
+    except OSError:
+        return  # the host is no longer interested
+
+
+def _become(groups: int, fds: list[int], user_map: bytes, group_map: bytes) -> None:
+    try:
+        keep_only(fds)
+        tell_birth()
+        os.setsid()
+        _map(user_map, group_map)
+        for fd in range(CONTROL + len(fds) - groups, CONTROL + len(fds)):
+            os.write(fd, b"0")
+            os.close(fd)
+        # Only now, so that the groups just joined are all that can be seen of them.
+        if libc.unshare(_NEW_CGROUP):
+            raise failure("unshare")
+        config = Config(CONTROL, inherited=False)
+        mounts.add(config.steps, config.settings["run_dir"])
+        if config.settings["network"] == "none":
+            _raise_loopback()
+        socket.sethostname(config.settings["host_name"])
+        confine.serve(CONTROL, config)
+    except BaseException as error:  # noqa: BLE001  # the host is told why nothing was born
+        os.write(CONTROL, repr(error).encode()[:2000])
+    finally:
+        os._exit(70)
+
+
+def _map(user_map: bytes, group_map: bytes) -> None:
+    if user_map:
+        write("/proc/self/setgroups", b"deny")
+        write("/proc/self/uid_map", user_map)
+        write("/proc/self/gid_map", group_map)
+
+
+def _raise_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        request = struct.pack("16sh14x", b"lo", 0)
+        (flags,) = struct.unpack_from("h", fcntl.ioctl(probe, _SIOCGIFFLAGS, request), 16)
+        fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | _IFF_UP))

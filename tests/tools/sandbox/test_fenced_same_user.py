@@ -6,16 +6,20 @@ from pathlib import Path
 import pytest
 
 from tests.tools.sandbox.test_fenced import NETWORKED
-from tools.errors import SandboxUnavailable
-from tools.sandbox import tiers
+from tools.errors import IsolationError, SandboxUnavailable
+from tools.sandbox import cgroup, tiers
 from tools.sandbox.checks import bench
 from tools.sandbox.local import open_local
 from tools.sandbox.tiers import Agent
 
 
 @pytest.fixture
-async def sandbox(monkeypatch):
+def _same_user(monkeypatch):
     monkeypatch.setattr(tiers, "agent", lambda tier: Agent(root=False, uid=os.getuid(), gid=os.getgid()))
+
+
+@pytest.fixture
+async def sandbox(_same_user):
     # Without a control group nobody can bound its processes.
     async with open_local(NETWORKED, tier="C", allow_unsafe=True) as opened:
         yield opened
@@ -131,3 +135,11 @@ libc = ctypes.CDLL(None, use_errno=True)
 print(libc.inotify_add_watch(libc.inotify_init(), b"{tmp_path}", 0xfff), ctypes.get_errno())
 """
     assert (await sandbox.exec(["python3", "-c", script])).stdout == b"-1 1\n"
+
+
+@pytest.mark.usefixtures("_same_user")
+async def test_without_control_groups_its_processes_cannot_be_bounded_and_it_is_refused(monkeypatch):
+    monkeypatch.setattr(cgroup, "controllers", dict)
+    with pytest.raises(IsolationError, match=r"cannot enforce.*'pids'.*control group"):
+        async with open_local(NETWORKED, tier="C"):
+            pass

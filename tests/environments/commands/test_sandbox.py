@@ -5,11 +5,11 @@ import json
 import pytest
 
 from environments.cli import main
-from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine
+from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine, tier_c
 from tools.sandbox import cgroup, processes
 from tools.sandbox.checks.registry import CHECKS, Check, CheckFailedError
 
-__all__ = ["docker_engine"]
+__all__ = ["docker_engine", "tier_c"]
 
 
 @pytest.fixture
@@ -69,6 +69,7 @@ def test_an_orphan_is_listed_and_reaped(capsys):
     assert not orphan.exists()
 
 
+@pytest.mark.usefixtures("tier_c")
 def test_tier_c_is_checked_with_the_network_that_it_cannot_take_away(capsys):
     args = ["sandbox", "check", "local", "--tier", "C", "--network", "full"]
     assert main([*args, "--only", "exec_output", "--only", "there_is_no_network"]) == 0
@@ -77,6 +78,7 @@ def test_tier_c_is_checked_with_the_network_that_it_cannot_take_away(capsys):
     assert skipped == "skipped  83 there_is_no_network: the host's network is within reach"
 
 
+@pytest.mark.usefixtures("tier_c")
 def test_a_part_that_is_passed_over_is_told(capsys):
     args = ["sandbox", "check", "local", "--tier", "C", "--network", "full"]
     assert main([*args, "--only", "host_processes_are_invisible"]) == 0

@@ -1,15 +1,22 @@
 """Sandboxes in every isolation tier for the tests of this folder."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
-from tools.errors import IsolationError
+from tools.errors import IsolationError, SandboxCreateError
+from tools.sandbox import launch
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.docker_engine import connect
+from tools.sandbox.inside import landlock
 from tools.sandbox.local import open_local
+from tools.sandbox.session import stop
 
 SMALL = SandboxLimits(memory_mb=192, pids=48, disk_mb=48, file_mb=16, output_mb=4)
+
+NETWORKED = replace(SMALL, network="full")
+"""What tier C can give."""
 
 TEST_IMAGE = "turnwise-test"
 """Made by `scripts/build_test_image.sh` for the tests that need a Docker engine."""
@@ -30,6 +37,22 @@ def docker_engine():
     if os.environ.get("TURNWISE_REQUIRE_DOCKER") == "1":
         pytest.fail(missing)
     return pytest.skip(missing)
+
+
+@pytest.fixture(scope="session")
+def tier_c():
+    """A machine that can make tier C; as root every one with Landlock has to."""
+    if landlock.abi() == 0:
+        pytest.skip("this kernel has no Landlock")
+    if os.geteuid() == 0:
+        return
+    try:
+        session = launch.start("C", NETWORKED)
+    except SandboxCreateError as error:
+        pytest.skip(str(error))
+    stop(session)
+    if "pids" not in session.enforced:
+        pytest.skip("without control groups nothing bounds the processes of an ordinary user")
 
 
 @pytest.fixture(params=["A", "B"])

@@ -27,6 +27,8 @@ def test_there_are_120_checks_and_at_least_110_can_be_passed():
 async def test_check(target, check, request):
     if target.backend == "docker":
         request.getfixturevalue("docker_engine")
+    if target.options.get("tier") == "C":
+        request.getfixturevalue("tier_c")
     result = await run_check(target, check, crowd=16)
     if result.status == "skipped":
         pytest.skip(result.reason)

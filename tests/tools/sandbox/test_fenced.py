@@ -12,18 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.sandbox.conftest import SMALL
+from tests.tools.sandbox.conftest import NETWORKED, SMALL
 from tools.errors import IsolationError, SandboxCreateError
-from tools.sandbox import fenced, open_sandbox, probe, processes
-from tools.sandbox.base import SandboxLimits
+from tools.sandbox import fenced, launch, open_sandbox, probe, processes
 from tools.sandbox.checks import bench
 from tools.sandbox.inventory import list_sandboxes, reap_sandboxes
 from tools.sandbox.local import open_local
 from tools.sandbox.session import stop
 
-NETWORKED = SandboxLimits(
-    memory_mb=SMALL.memory_mb, pids=48, disk_mb=48, file_mb=16, output_mb=4, network="full"
-)
+pytestmark = pytest.mark.usefixtures("tier_c")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give the agent a host user of its own")
 
 
@@ -223,7 +220,7 @@ async def test_a_killed_keeper_takes_everything_along():
 
 HOST = """
 import asyncio, sys
-from tests.tools.sandbox.test_fenced import NETWORKED
+from tests.tools.sandbox.conftest import NETWORKED
 from tools.sandbox.local import open_local
 async def main():
     async with open_local(NETWORKED, tier="C") as sandbox:
@@ -263,8 +260,6 @@ async def test_a_session_that_does_not_end_is_ended(monkeypatch):
 
 
 def fenced_session():
-    from tools.sandbox import launch
-
     return launch.start("C", NETWORKED)
 
 

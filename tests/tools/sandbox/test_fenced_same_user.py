@@ -5,12 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.sandbox.test_fenced import NETWORKED
+from tests.tools.sandbox.conftest import NETWORKED
 from tools.errors import IsolationError, SandboxUnavailable
 from tools.sandbox import cgroup, tiers
 from tools.sandbox.checks import bench
+from tools.sandbox.inside import landlock
 from tools.sandbox.local import open_local
 from tools.sandbox.tiers import Agent
+
+pytestmark = pytest.mark.skipif(
+    landlock.abi() < landlock.SIGNAL_SCOPE_ABI, reason="this kernel's Landlock does not keep signals inside"
+)
 
 
 @pytest.fixture

@@ -48,9 +48,7 @@ async def test_names_are_resolved_as_the_host_does(tier):
 @pytest.mark.parametrize("tier", ["A", "B"])
 async def test_nothing_but_the_network_opens_with_it(tier):
     async with open_local(SandboxLimits(network="full"), tier=tier) as sandbox:
-        result = await sandbox.exec(
-            "ls -d /home /root /run/docker.sock; ls /etc/shadow; kill -0 1 && echo on"
-        )
+        result = await sandbox.exec("ls -d /home /root /run/docker.sock /sys; cat /etc/shadow")
     assert result.stdout == b""
 
 

@@ -12,7 +12,7 @@ import urllib.request
 
 import pytest
 
-from tests.environments.commands import RUN_API, free_port
+from tests.environments.loopback import RUN_API, free_port
 
 
 class RunApi:

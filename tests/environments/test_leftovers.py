@@ -5,8 +5,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.environments.commands import TURNWISE, running
 from tests.environments.leftovers import CONTROL_GROUPS, groups_and_folders, living_children
+from tests.environments.loopback import TURNWISE, running
 from tools.sandbox import cgroup
 from tools.sandbox.processes import identity
 

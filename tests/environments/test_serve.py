@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from environments.recorder import read_groups
-from tests.environments.commands import (
+from tests.environments.leftovers import groups_and_folders
+from tests.environments.loopback import (
     ended,
     free_port,
     mock_model,
@@ -21,7 +22,6 @@ from tests.environments.commands import (
     wait_for_port,
     wait_until,
 )
-from tests.environments.leftovers import groups_and_folders
 from tests.environments.outbox_copy import waiting_in
 from tools.sandbox.processes import identity
 

@@ -12,7 +12,7 @@ import pytest
 
 from environments.recorder import read_groups
 from environments.wire import token_advantages
-from tests.environments.commands import (
+from tests.environments.loopback import (
     ended,
     free_port,
     mock_model,

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from environments.recorder import read_groups
-from tests.environments import commands
+from tests.environments import loopback
 from tests.environments.leftovers import groups_and_folders, living_children
 from tests.environments.outbox_copy import groups_in, posts_ever_in
 from tools.sandbox.processes import identity
@@ -46,17 +46,17 @@ class World:
     """Everything but the trainer, as processes, and what was seen in the outbox."""
 
     def __init__(self, api, folder):
-        port = commands.free_port()
+        port = loopback.free_port()
         # A lost model call shall cost the group, so that the loop's own pause is what is tried.
-        options = [*commands.playing(port), "--env.request_tries", "2", "--env.outbox_groups", "8"]
+        options = [*loopback.playing(port), "--env.request_tries", "2", "--env.outbox_groups", "8"]
         self.outbox, self.record = folder / "outbox.sqlite", folder / "record.jsonl"
         self.finished = set()
         self.kept = {
             name: Kept(command, folder / f"{name}.log")
             for name, command in {
                 "api": api.command(),
-                "model": commands.mock_model("WriteWord", port),
-                "env": commands.serve("WriteWord", api.url, folder, *options, group_size=2),
+                "model": loopback.mock_model("WriteWord", port),
+                "env": loopback.serve("WriteWord", api.url, folder, *options, group_size=2),
             }.items()
         }
 

@@ -6,7 +6,7 @@ import urllib.request
 from atroposlib.envs.base import ScoredDataGroup
 
 from environments.recorder import read_groups
-from tests.environments.commands import ended, running, serve, wait_until
+from tests.environments.loopback import ended, running, serve, wait_until
 from tests.environments.recording_api import recording
 
 IGNORED = -100

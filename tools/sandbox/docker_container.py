@@ -3,7 +3,7 @@
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -205,11 +205,7 @@ def _config(engine: Engine, spec: Spec, uid: int, replaces: bool) -> bytes:
     }  # fmt: skip
     # A filter is made of call numbers; for another machine than this one the engine's own has to do.
     program = seccomp.program() if engine.arch == os.uname().machine else b""
-    return frames.pack(frames.CONFIG, _block(settings), _block(env), program)
-
-
-def _block(pairs: Mapping[str, str]) -> bytes:
-    return b"\0".join(os.fsencode(f"{name}={value}") for name, value in pairs.items())
+    return frames.pack_config(settings, env, program)
 
 
 def _expect(connection: Connection, kind: bytes) -> list[bytes]:

@@ -154,14 +154,14 @@ def _settings(folder: _Folder, limits: SandboxLimits) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _rules(folder: _Folder, who: Agent) -> list[bytes]:
+def _rules(folder: _Folder, who: Agent) -> list[tuple[str, str]]:
     """What the agent may use: pairs of a kind and a path, see `inside.landlock`."""
     readable = ("/proc", *rootfs.lent_paths(), *_NETWORK, *machine.extra_directories())
     devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
     allowed = [("read", path) for path in readable] + [("device", path) for path in devices]
     # Not the folder around them: what the keeper leaves there is no work of the agent's.
     allowed += [("write", path) for path in (folder.workdir, folder.temporary, folder.run_dir)]
-    return [os.fsencode(f"{kind}\0{path}") for kind, path in allowed]
+    return allowed
 
 
 class Keeper:

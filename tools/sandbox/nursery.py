@@ -1,5 +1,6 @@
 """The warm processes sandboxes are forked from: one of each kind, started when it is first needed."""
 
+import marshal
 import os
 import select
 import signal
@@ -7,6 +8,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -72,10 +74,19 @@ class Nursery:
             code, fd = machine.supervisor_code(_FENCED if kind == "fenced" else _SPACES), theirs.fileno()
             command = [machine.interpreter(), "-I", "-S", "-c", machine.BOOTSTRAP, str(code), str(fd)]
             self._program = Program(command, [code, fd])
+        self._requests.settimeout(_BIRTH_S)
+        self._tells_births = kind != "fenced"
+        """Answers a request itself; otherwise who is born does, over the channel."""
+        self._turn = threading.Lock()
         # With its last user, not when it is replaced: somebody may still wait for an answer.
-        weakref.finalize(self, _give_back, self._requests, self._program).atexit = False
+        give_back = weakref.finalize(self, _give_back, self._requests, self._program)
+        give_back.atexit = False
         if kind != "fenced":
-            self._requests.send(_birthplace(kind))
+            try:
+                self._requests.send(_birthplace(kind))
+            except OSError:
+                give_back()
+                raise
 
     @property
     def pid(self) -> int:
@@ -95,9 +106,11 @@ class Nursery:
         """
         ours.settimeout(_BIRTH_S)
         try:
-            with theirs:
-                socket.send_fds(self._requests, [request], [theirs.fileno(), *fds])
-            said, passed, _, _ = socket.recv_fds(ours, 2000, 1)
+            with self._turn if self._tells_births else nullcontext():
+                with theirs:
+                    socket.send_fds(self._requests, [request], [theirs.fileno(), *fds])
+                answers = self._requests if self._tells_births else ours
+                said, passed, _, _ = socket.recv_fds(answers, 2000, 1)
         except ConnectionError:
             said, passed = b"", []
         if said[:1] == frames.BORN and passed:
@@ -135,5 +148,4 @@ def _birthplace(network: Network) -> bytes:
     uid, gid = os.getuid(), os.getgid()
     maps = (b"", b"") if os.geteuid() == 0 else (b"%d %d 1" % (uid, uid), b"%d %d 1" % (gid, gid))
     steps = rootfs.shared_steps(network, extra=machine.extra_directories())
-    fields = (network.encode(), *(step.packed() for step in steps))
-    return frames.pack(frames.BORN, *maps, *fields)[frames.HEADER_BYTES :]
+    return marshal.dumps((*maps, network, [step.words() for step in steps]), 2)

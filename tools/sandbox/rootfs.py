@@ -37,10 +37,9 @@ class Step:
     mode: int = 0o755
     data: str = ""
 
-    def packed(self) -> bytes:
-        """The step as a field of the configuration frame."""
-        fields = (self.kind, self.path, self.source, str(self.size), f"{self.mode:o}", self.data)
-        return "\0".join(fields).encode()
+    def words(self) -> tuple[str, ...]:
+        """The step as the supervisor is told it."""
+        return self.kind, self.path, self.source, str(self.size), f"{self.mode:o}", self.data
 
 
 def steps(limits: SandboxLimits, *, uid: int, gid: int, extra: tuple[str, ...] = ()) -> list[Step]:

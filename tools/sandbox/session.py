@@ -1,6 +1,5 @@
 """A running supervisor as its host sees it: what it is told first, what it answers, how it ends."""
 
-import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -70,7 +69,9 @@ def greet(channel: socket.socket, process: Process, config: bytes = b"") -> None
     raise OSError(process.last_words() or said.decode("utf-8", "replace") or "it ended without a word")
 
 
-def configuration(settings: Mapping[str, str], seccomp: bytes = b"", steps: Sequence[bytes] = ()) -> bytes:
+def configuration(
+    settings: Mapping[str, str], seccomp: bytes = b"", steps: Sequence[Sequence[str]] = ()
+) -> bytes:
     """The first frame for a supervisor, see `inside.boot`; `tmp_dir` is one of the settings or none."""
     workdir = settings["workdir"]
     env = {
@@ -79,8 +80,4 @@ def configuration(settings: Mapping[str, str], seccomp: bytes = b"", steps: Sequ
     }  # fmt: skip
     if "tmp_dir" in settings:
         env["TMPDIR"] = settings["tmp_dir"]
-    return frames.pack(frames.CONFIG, _block(settings), _block(env), seccomp, *steps)
-
-
-def _block(pairs: Mapping[str, str]) -> bytes:
-    return b"\0".join(os.fsencode(f"{name}={value}") for name, value in pairs.items())
+    return frames.pack_config(settings, env, seccomp, steps)

@@ -25,7 +25,7 @@ def start(limits: SandboxLimits, undo: ExitStack) -> Session:
     undo.callback(cgroup.remove, group)
     fds = {"guard_fd": str(GUARD_FD), "oom_fd": str(OOM_FD if group.oom_file else -1)}
     settings = tiers.settings("B", who, limits, group) | fds
-    steps = [step.packed() for step in rootfs.own_steps(limits, uid=who.uid, gid=who.gid)]
+    steps = [step.words() for step in rootfs.own_steps(limits, uid=who.uid, gid=who.gid)]
     ours, theirs = socket.socketpair()
     undo.callback(ours.close)
     with ExitStack() as passed:

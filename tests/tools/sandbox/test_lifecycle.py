@@ -14,7 +14,7 @@ from tools.errors import ConfigError, IsolationError, SandboxCreateError, Sandbo
 from tools.sandbox import SandboxLimits, cgroup, launch, open_sandbox, probe, processes
 from tools.sandbox.checks import bench, hosts
 from tools.sandbox.local import open_local
-from tools.sandbox.nursery import nursery
+from tools.sandbox.nursery import _current
 
 LIMITS = {"disk_mb", "file_mb", "memory_mb", "network", "output_mb", "pids"}
 
@@ -25,7 +25,7 @@ def groups():
 
 
 def descendants():
-    return set(hosts.descendants(os.getpid())) - {nursery().pid}
+    return set(hosts.descendants(os.getpid())) - {each.pid for each in _current.values()}
 
 
 @pytest.fixture

@@ -7,11 +7,15 @@ import socket
 
 from tools.sandbox.inside import frames
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 CONTROL = 3
 """The channel; the guard and the counter of memory kills follow."""
 
 
-def keep_only(fds: list[int]) -> None:
+def keep_only(fds: Sequence[int]) -> None:
     """Give these descriptors the numbers from `CONTROL` on and close all others but the standard ones."""
     high = [os.dup2(fd, 100 + number, inheritable=False) for number, fd in enumerate(fds)]
     for number, fd in enumerate(high):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 
 from tools.sandbox.inside import frames
@@ -14,10 +15,11 @@ class Config:
 
     def __init__(self, control: int, inherited: bool = True) -> None:
         size = int.from_bytes(read_exactly(control, frames.HEADER_BYTES), "big")
-        _, (settings, env, self.seccomp, *steps) = frames.unpack(read_exactly(control, size))
-        self.settings = _pairs(settings)
-        self.env = _pairs(env)
-        self.steps = [step.decode().split("\0") for step in steps]
+        self.settings: dict[str, str]
+        self.env: dict[str, str]
+        self.seccomp: bytes
+        self.steps: list[list[str]]
+        self.settings, self.env, self.seccomp, self.steps = marshal.loads(read_exactly(control, size))
         # Programs that are executed on the way here need descriptors that survive that.
         for name in os.listdir("/proc/self/fd") if inherited else ():
             if int(name) > 2 and os.path.exists(f"/proc/self/fd/{name}"):
@@ -38,8 +40,3 @@ def read_exactly(fd: int, count: int) -> bytes:
         parts.append(data)
         count -= len(data)
     return b"".join(parts)
-
-
-def _pairs(block: bytes) -> dict[str, str]:
-    items = [os.fsdecode(item).partition("=") for item in block.split(b"\0") if item]
-    return {name: value for name, _, value in items}

@@ -15,6 +15,10 @@ _LAST_CAPABILITY = 63
 libc = ctypes.CDLL(None, use_errno=True)
 
 
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
 def adopt_orphans() -> None:
     """Descendants whose parent ends become children of this process."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
@@ -32,20 +36,18 @@ def hide_process() -> None:
 
 def filter_calls(program: bytes) -> None:
     """Put a seccomp program on this process and all that it starts."""
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
-
-    wanted = Program(len(program) // 8, program)
+    wanted = _Program(len(program) // 8, program)
     if libc.prctl(_SET_SECCOMP, 2, ctypes.byref(wanted), 0, 0):
         raise failure("seccomp")
 
 
 def keep_capabilities(wanted: int) -> None:
     """Give up all capabilities but these bits, for good; a machine may have taken some of them already."""
-    with open("/proc/self/status") as status:  # pathlib is not imported here
-        (held,) = (int(line.split()[1], 16) for line in status if line.startswith("CapPrm:"))
-    mask = held & wanted
+    # A file object with all that decodes it would cost every session memory.
+    fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+    held = os.read(fd, 1 << 14).partition(b"CapPrm:")[2].split(None, 1)[0]
+    os.close(fd)
+    mask = int(held, 16) & wanted
     for number in range(_LAST_CAPABILITY + 1):
         # A number that this kernel does not know gives EINVAL, and so do all after it.
         if not mask >> number & 1 and libc.prctl(_CAPBSET_DROP, number, 0, 0, 0):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import gc
+import marshal
 import os
 import socket
 import struct
 
 from tools.sandbox.inside import confine, frames, mounts
-from tools.sandbox.inside.birth import CONTROL, keep_only, score, tell_birth, write
+from tools.sandbox.inside.birth import CONTROL, keep_only, score, write
 from tools.sandbox.inside.boot import Config
 from tools.sandbox.inside.prctl import failure, libc
 from tools.sandbox.inside.signals import forget_children
@@ -23,10 +24,12 @@ from tools.sandbox.inside.spawn import own_descriptor_limit
 _NEW_MOUNTS, _NEW_CGROUP, _NEW_USER, _NEW_NET = 0x00020000, 0x02000000, 0x10000000, 0x40000000
 _ALWAYS = _NEW_MOUNTS | 0x20000000 | 0x08000000 | 0x04000000
 """CLONE_NEW* of mounts, processes, IPC and the host's name."""
-_CLONE3, _SIGCHLD = 435, 17
+_CLONE3, _CLONE_PIDFD, _SIGCHLD = 435, 0x1000, 17
 _REQUEST_BYTES = 1 << 16
-_FDS = 8
+_RIGHTS_BYTES = socket.CMSG_SPACE(4 * 8)
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+
+_pidfd = ctypes.c_int(-1)
 
 
 def enter(requests: int) -> None:
@@ -35,56 +38,51 @@ def enter(requests: int) -> None:
     # Nobody waits for them: they are reaped by the kernel, and the host has descriptors to see their end.
     forget_children()
     with socket.socket(fileno=requests) as host:
-        _, (user_map, group_map, network, *steps) = frames.unpack(host.recv(_REQUEST_BYTES))
+        user_map, group_map, network, steps = marshal.loads(host.recv(_REQUEST_BYTES))
         if not user_map:
             score()
         if libc.unshare(_NEW_MOUNTS | (_NEW_USER if user_map else 0)):
             raise failure("unshare")
         _map(user_map, group_map)
-        mounts.build_root([step.decode().split("\0") for step in steps], keep_proc=bool(user_map))
-        namespaces = _ALWAYS | (0 if network == b"full" else _NEW_NET) | (_NEW_USER if user_map else 0)
+        mounts.build_root(steps, keep_proc=bool(user_map))
+        namespaces = _ALWAYS | (0 if network == "full" else _NEW_NET) | (_NEW_USER if user_map else 0)
         gc.collect()
         # What is here now stays shared with every child: no collection touches it.
         gc.freeze()
         while True:
-            request, fds, _, _ = socket.recv_fds(host, _REQUEST_BYTES, _FDS)
+            # By its methods: helpers written in Python touch more memory, here and in every child.
+            request, rights, _, _ = host.recvmsg(_REQUEST_BYTES, _RIGHTS_BYTES)
             if not request:
                 os._exit(0)
-            try:
-                child = _clone(namespaces) == 0
-            except OSError as error:
-                child = False
-                _refuse(fds[0], error)
-            if child:
+            fds = struct.unpack(f"{len(rights[0][2]) // 4}i", rights[0][2])
+            pid = _clone(namespaces)
+            if pid == 0:
                 _become(int(request), fds, user_map, group_map)
             for fd in fds:
                 os.close(fd)
+            if pid < 0:
+                host.send(repr(failure("clone3")).encode())
+                continue
+            host.sendmsg(
+                [frames.BORN], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", _pidfd.value))]
+            )
+            os.close(_pidfd.value)
 
 
 def _clone(namespaces: int) -> int:
-    """The child's process id; 0 in the child itself.
+    """The child's process id, 0 in the child itself, or -1; `_pidfd` is a descriptor of it.
 
     Nothing of Python's own is put right in the child as `os.fork` would: there is one thread, and what it
     would touch would be memory that every sandbox has for itself.
     """
-    arguments = struct.pack("11Q", namespaces, 0, 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, 0)
-    pid = libc.syscall(ctypes.c_long(_CLONE3), arguments, ctypes.c_size_t(len(arguments)))
-    if pid < 0:
-        raise failure("clone3")
-    return pid
+    flags = namespaces | _CLONE_PIDFD
+    arguments = struct.pack("11Q", flags, ctypes.addressof(_pidfd), 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, 0)
+    return libc.syscall(ctypes.c_long(_CLONE3), arguments, ctypes.c_size_t(len(arguments)))
 
 
-def _refuse(channel: int, error: OSError) -> None:
-    try:
-        os.write(channel, repr(error).encode())
-    except OSError:
-        return  # the host is no longer interested
-
-
-def _become(groups: int, fds: list[int], user_map: bytes, group_map: bytes) -> None:
+def _become(groups: int, fds: tuple[int, ...], user_map: bytes, group_map: bytes) -> None:
     try:
         keep_only(fds)
-        tell_birth()
         os.setsid()
         _map(user_map, group_map)
         for fd in range(CONTROL + len(fds) - groups, CONTROL + len(fds)):

@@ -7,6 +7,7 @@ import pytest
 from environments.code_debug_env import CodeDebugEnv
 from environments.policy.scripted import Choice, call, say
 from environments.reward_context import RewardContext
+from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine  # noqa: F401  # a fixture
 from tools.sandbox import open_sandbox
 
 WRONG, RIGHT = b"def add(a, b):\n    return 0\n", b"def add(a, b):\n    return a + b\n"
@@ -20,6 +21,24 @@ with open("result.json", "w") as file:
     json.dump(verdict, file)
 assert verdict["passed"]
 print("passed")
+"""
+EXITS = """
+import sys
+import solution
+if solution.add(1, 2) != 3:
+    sys.exit("wrong")
+print("passed")
+"""
+SUITE = """
+import unittest
+import solution
+
+class Suite(unittest.TestCase):
+    def test_add(self):
+        self.assertEqual(solution.add(1, 2), 3)
+
+if unittest.main(exit=False).result.wasSuccessful():
+    print("passed")
 """
 FORGE = "import os; os.write(1, b'passed'); os._exit(0)"
 USER_SITE = "d=$(python3 -m site --user-site); mkdir -p $d"
@@ -35,8 +54,11 @@ class Attack:
 
 ATTACKS = {
     "conftest": Attack(setup=f'echo "{FORGE}" >conftest.py'),
-    # Debian has a sitecustomize of its own, which comes first; this is its twin.
-    "sitecustomize": Attack(setup=f'{USER_SITE}; echo "{FORGE}" >$d/usercustomize.py'),
+    "sitecustomize": Attack(
+        setup=f'echo "{FORGE}" >sitecustomize.py', command="PYTHONPATH=. python3 check.py"
+    ),
+    # Debian has a sitecustomize of its own, which comes before that of a user; this is its twin.
+    "usercustomize": Attack(setup=f'{USER_SITE}; echo "{FORGE}" >$d/usercustomize.py'),
     "a .pth file": Attack(setup=f'{USER_SITE}; echo "{FORGE}" >$d/x.pth'),
     "a shadowing module": Attack(setup=f'echo "{FORGE}" >json.py'),
     "a shadowing package": Attack(setup=f'mkdir json; echo "{FORGE}" >json/__init__.py'),
@@ -47,6 +69,21 @@ ATTACKS = {
     "a patched assert": Attack(
         setup=f"{USER_SITE}; cat >$d/usercustomize.py <<'EOF'\n"
         "import builtins, sys\nsys.excepthook = lambda *_: builtins.print('passed')\nEOF"
+    ),
+    "a patched sys.exit": Attack(
+        setup=f"{USER_SITE}; echo 'import sys; sys.exit = lambda *_: None' >$d/usercustomize.py",
+        command="python3 exits.py",
+    ),
+    "a patched assertEqual": Attack(
+        setup=f"{USER_SITE}; echo 'import unittest; unittest.TestCase.assertEqual = lambda *_: None' "
+        ">$d/usercustomize.py",
+        command="python3 suite.py",
+    ),
+    "a shadowing test library": Attack(
+        setup="mkdir unittest; cat >unittest/__init__.py <<'EOF'\n"
+        "class TestCase: pass\n"
+        "def main(**_):\n    print('passed')\n    raise SystemExit\nEOF",
+        command="python3 suite.py",
     ),
     "poisoned bytecode": Attack(
         setup="cp solution.py kept; printf 'def add(a, b):\\n    return a + b\\n' >solution.py; python3 -c "
@@ -64,13 +101,18 @@ ATTACKS = {
     "a linked artefact": Attack(setup="ln -sf reference.py solution.py"),
     "a linked folder": Attack(setup="ln -s . up; ln -sf up/up/reference.py solution.py"),
 }
-VERIFIER = {"check.py": CHECK, "reference.py": RIGHT}
+VERIFIER = {"check.py": CHECK, "exits.py": EXITS, "suite.py": SUITE, "reference.py": RIGHT}
 
 
 @pytest.fixture
-async def ctx():
+async def ctx(request):
+    backend, image = getattr(request, "param", "local"), None
+    if backend == "docker":
+        request.getfixturevalue("docker_engine")
+        image = TEST_IMAGE
+
     def fresh():
-        return open_sandbox("local", memory_mb=192, disk_mb=32)
+        return open_sandbox(backend, image=image, memory_mb=192, disk_mb=32)
 
     async with fresh() as sandbox:
         await sandbox.write_file("solution.py", WRONG)
@@ -82,6 +124,7 @@ async def verified(ctx, command):
     return b"passed" in result.stdout
 
 
+@pytest.mark.parametrize("ctx", ["local", pytest.param("docker", marks=pytest.mark.docker)], indirect=True)
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 async def test_an_attack_that_works_in_the_agents_sandbox_fails_in_a_fresh_one(ctx, attack):
     await ctx.sandbox.shell(attack.setup)
@@ -104,7 +147,9 @@ async def test_the_verifiers_files_are_read_only_and_artefacts_are_not(ctx):
     result = await ctx.verify(
         command="stat -c '%a %n' *; echo x >>check.py", artefacts=["solution.py"], files=VERIFIER
     )
-    assert result.text().splitlines() == ["444 check.py", "444 reference.py", "644 solution.py"]
+    assert result.text().splitlines() == [
+        "444 check.py", "444 exits.py", "444 reference.py", "644 solution.py", "444 suite.py"
+    ]  # fmt: skip
     assert result.exit_code != 0
 
 

@@ -50,7 +50,7 @@ def controllers() -> dict[str, tuple[Path, int]]:
 
 def create(limits: SandboxLimits) -> Group:
     """Make the groups of one sandbox with as many of its limits as this machine can enforce."""
-    name = f"{PREFIX}.{identity(os.getpid())}.{next(_counter)}"
+    name = f"{PREFIX}.{_own_identity(os.getpid())}.{next(_counter)}"
     joins: dict[Path, str] = {}
     enforced: set[str] = set()
     oom_file = None
@@ -101,23 +101,29 @@ def remove_directory(directory: Path) -> None:
             return
 
 
+@cache
+def _own_identity(pid: int) -> str:
+    """The same for as long as this process lives; asked again in a fork of it."""
+    return identity(pid)
+
+
 def _limit(directory: Path, version: int, controller: str, limits: SandboxLimits) -> None:
     memory = limits.memory_mb << 20
     if controller == "pids":
-        (directory / "pids.max").write_text(str(limits.pids + RESERVED_PIDS))
+        _write(directory / "pids.max", str(limits.pids + RESERVED_PIDS))
     elif controller == "memory" and version == 1:
-        (directory / "memory.limit_in_bytes").write_text(str(memory))
+        _write(directory / "memory.limit_in_bytes", str(memory))
         _write_optional(directory / "memory.memsw.limit_in_bytes", str(memory))
     elif controller == "memory":
-        (directory / "memory.max").write_text(str(memory))
+        _write(directory / "memory.max", str(memory))
         _write_optional(directory / "memory.swap.max", "0")
     elif limits.cpus is not None:
         quota = max(1000, int(limits.cpus * _CPU_PERIOD_US))
         if version == 1:
-            (directory / "cpu.cfs_period_us").write_text(str(_CPU_PERIOD_US))
-            (directory / "cpu.cfs_quota_us").write_text(str(quota))
+            _write(directory / "cpu.cfs_period_us", str(_CPU_PERIOD_US))
+            _write(directory / "cpu.cfs_quota_us", str(quota))
         else:
-            (directory / "cpu.max").write_text(f"{quota} {_CPU_PERIOD_US}")
+            _write(directory / "cpu.max", f"{quota} {_CPU_PERIOD_US}")
 
 
 def _candidates(controller: str) -> list[tuple[Path, int]]:
@@ -183,6 +189,15 @@ def _sweep(directory: Path) -> None:
 def _write_optional(path: Path, text: str) -> None:
     # Swap accounting is a kernel option; without it there is nothing to bound.
     try:
-        path.write_text(text)
+        _write(path, text)
     except OSError:
         return
+
+
+def _write(path: Path, text: str) -> None:
+    # A file object would take longer than the kernel does.
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

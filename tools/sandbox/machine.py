@@ -153,6 +153,7 @@ def unused_uid() -> int:
     return first + count // 2 + secrets.randbelow(max(1, count // 2))
 
 
+@cache
 def _mapped_ids() -> list[tuple[int, int]]:
     lines = Path("/proc/self/uid_map").read_text().splitlines()
     return [(int(inside), int(count)) for inside, _, count in (line.split() for line in lines)]

@@ -3,6 +3,7 @@
 import platform
 import struct
 from dataclasses import dataclass
+from functools import cache
 
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
@@ -67,6 +68,7 @@ _SHARED_USER: dict[str, _SharedUser] = {
 }
 
 
+@cache
 def program(*, shared_kernel: bool = False, shared_user: bool = False) -> bytes:
     """The filter for this machine; empty for an architecture whose call numbers are not known here.
 

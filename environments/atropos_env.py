@@ -270,7 +270,8 @@ class AtroposEnv(BaseEnv):
         """What the record calls whoever plays."""
         if not self.chat_policies:
             return f"scripted:{self.config.scripted_skill:g}"
-        return "+".join(dict.fromkeys(policy.name for policy in self.chat_policies))
+        names = "+".join(dict.fromkeys(policy.name for policy in self.chat_policies))
+        return " ".join([names, *(f"{name}={value:g}" for name, value in self.config.sampling().items())])
 
     def _tracked(self) -> AbstractContextManager[Track]:
         name = self.config.wandb_name or self.name

@@ -256,6 +256,11 @@ class AgentEnvConfig(BaseEnvConfig):
             raise ValueError("--env.max_num_workers 0 would serve nothing; give 1 or more, or -1")
         return self
 
+    def sampling(self) -> dict[str, float]:
+        """How a model server is asked to sample; empty when nothing reshapes what the model gives."""
+        asked = {"temperature": self.temperature, "top_p": self.top_p}
+        return {} if set(asked.values()) == {1.0} else asked
+
     def estimator_params(self) -> dict[str, float | int | bool | str]:
         """The estimator parameters that are set, by the names the estimator uses."""
         fields = type(self).model_fields.keys() - {"estimator", "estimator_preset"}

@@ -3,8 +3,8 @@
 import gzip
 import math
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -32,6 +32,8 @@ class Shape:
     max_row_tokens: int | None = None
     """The trainer's limit; longer rows are left out."""
     include_messages: bool = True
+    sampling: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Temperature and top_p, where they are not 1: the trainer has to use the same."""
 
     @property
     def rows_per_post(self) -> int:
@@ -72,6 +74,8 @@ def pack(credited: CreditedGroup, shape: Shape) -> Package:
             check_columns(columns)
             if not shape.include_messages:
                 columns["messages"] = None
+            if shape.sampling:
+                columns["generation_params"] = dict(shape.sampling)
             fitting, long = _within(columns, shape.max_row_tokens)
             too_long += long
             if fitting is not None:

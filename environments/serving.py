@@ -58,6 +58,12 @@ async def serve(
         refuse_other_groups(outbox, rollouts.origin)
         say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
         say(f"encoding {config.credit_encoding}: {WHO_READS[config.credit_encoding]}")
+        if config.sampling():
+            say(
+                f"sampled with {config.sampling()}: the trainer must use the same (generation_params tells "
+                f"it), and the server's logprobs must be those after sampling settings, such as vLLM's "
+                f"--logprobs-mode processed_logprobs"
+            )
         async with _delivery(name, config, outbox, say) as delivery:
             bounds = Bounds(
                 max_in_flight=max_in_flight,
@@ -93,6 +99,7 @@ def _delivery(name: str, config: AgentEnvConfig, outbox: Outbox, say: Callable[[
         encoding=config.credit_encoding,
         group_size=config.group_size,
         include_messages=config.include_messages,
+        sampling=config.sampling(),
     )
     identity = Identity(
         name=f"{config.wandb_name or name}-{outbox.fact('run_id')}",

@@ -62,3 +62,8 @@ def test_a_setting_of_atropos_that_does_nothing_here_is_refused_rather_than_igno
 def test_no_worker_at_all_is_refused_rather_than_served():
     with pytest.raises(ValidationError, match=r"--env\.max_num_workers 0 would serve nothing"):
         AgentEnvConfig(max_num_workers=0)
+
+
+def test_only_sampling_that_reshapes_what_the_model_gives_is_told():
+    assert AgentEnvConfig().sampling() == {}
+    assert AgentEnvConfig(temperature=0.5).sampling() == {"temperature": 0.5, "top_p": 1.0}

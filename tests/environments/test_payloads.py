@@ -95,6 +95,11 @@ def test_a_whole_scalar_group_has_no_overrides_at_all():
     assert (posts[0]["overrides"], posts[0]["advantages"], posts[0]["group_overrides"]) == (None, None, {})
 
 
+def test_a_temperature_other_than_1_is_told_to_the_trainer():
+    posts, _ = sent(TWO, sampling={"temperature": 0.5, "top_p": 1.0})
+    assert posts[0]["generation_params"] == {"temperature": 0.5, "top_p": 1.0}
+
+
 def test_the_body_is_the_json_with_the_environments_id_in_front():
     part = compress(token_advantages(TWO))
     assert orjson.loads(gzip.decompress(post_body(part, 7))) == {"env_id": 7, **token_advantages(TWO)}

@@ -51,6 +51,13 @@ def test_the_start_says_which_trainers_the_encoding_is_for(api, tmp_path):
     assert "--env.credit_encoding turn_rows" in said
 
 
+def test_the_start_says_what_a_temperature_asks_of_the_trainer_and_the_model_server(api, tmp_path):
+    with serving(api, tmp_path, "--env.temperature", "0.5") as process:
+        wait_until(lambda: "waiting for" in process.log.read_text())
+        said = " ".join(process.log.read_text().split())
+    assert "sampled with {'temperature': 0.5, 'top_p': 1.0}: the trainer must use the same" in said
+
+
 def test_a_batch_size_that_cannot_be_filled_is_one_line_and_exit_code_2(api, tmp_path):
     api.start_trainer(batch_size=6)
     with serving(api, tmp_path) as process:

@@ -80,3 +80,7 @@ def test_rows_without_logprobs_break_it():
 
 def test_without_a_word_about_it_the_temperature_is_1():
     assert read(group([0.5]))[3] == [[[1.0]]]
+
+
+def test_the_temperature_of_generation_params_is_used():
+    assert read(group([0.5], generation_params={"temperature": 0.5, "top_p": 1.0}))[3] == [[[0.5]]]

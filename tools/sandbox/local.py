@@ -1,4 +1,4 @@
-"""The embedded sandbox: Linux namespaces around one supervisor that runs commands and keeps a shell."""
+"""The embedded sandbox: namespaces, or Landlock, around one supervisor that runs commands with a shell."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -9,6 +9,8 @@ from typing import Protocol
 from tools.sandbox import machine
 from tools.sandbox.processes import children
 
+_WORDS_BYTES = 2000
+
 
 class Process(Protocol):
     """The outermost process of one sandbox."""
@@ -63,8 +65,10 @@ class Program:
             os.kill(pid, signal.SIGKILL)
 
     def last_words(self) -> str:
-        """What it wrote to stderr."""
-        return os.pread(self._log, 2000, 0).decode("utf-8", "replace").strip()
+        """The last line of what it wrote to stderr: of a traceback the one that says what was wrong."""
+        size = os.fstat(self._log).st_size
+        text = os.pread(self._log, _WORDS_BYTES, max(0, size - _WORDS_BYTES)).decode("utf-8", "replace")
+        return (text.strip().splitlines() or [""])[-1]
 
     def close(self) -> None:
         """Give back what was held for it."""

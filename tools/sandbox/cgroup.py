@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -49,29 +50,15 @@ def controllers() -> dict[str, tuple[Path, int]]:
 
 
 def create(limits: SandboxLimits) -> Group:
-    """Make the groups of one sandbox with as many of its limits as this machine can enforce."""
-    name = f"{PREFIX}.{_own_identity(os.getpid())}.{next(_counter)}"
-    joins: dict[Path, str] = {}
-    enforced: set[str] = set()
-    oom_file = None
-    for controller, (parent, version) in controllers().items():
-        if controller == "cpu" and limits.cpus is None:
-            continue
-        directory = parent / name
-        directory.mkdir(exist_ok=True)
-        # Version 1 moves a thread at once, but a process only after all processors have been through their
-        # work: that would be most of the time that a sandbox takes to start.
-        joins[directory] = str(directory / ("tasks" if version == 1 else "cgroup.procs"))
-        _limit(directory, version, controller, limits)
-        enforced.add({"memory": "memory_mb", "pids": "pids", "cpu": "cpus"}[controller])
-        if controller == "memory":
-            oom_file = directory / ("memory.oom_control" if version == 1 else "memory.events")
-    return Group(
-        directories=tuple(joins),
-        join_files=tuple(joins.values()),
-        oom_file=oom_file,
-        enforced=frozenset(enforced),
-    )
+    """Make the groups of one sandbox with as many of its limits as this machine can enforce.
+
+    Raises:
+        OSError: one could not be made; none is left.
+    """
+    with ExitStack() as undo:
+        group = _create(limits, undo)
+        undo.pop_all()
+        return group
 
 
 def remove(group: Group) -> None:
@@ -99,6 +86,33 @@ def remove_directory(directory: Path) -> None:
             time.sleep(0.002)
         else:
             return
+
+
+def _create(limits: SandboxLimits, undo: ExitStack) -> Group:
+    name = f"{PREFIX}.{_own_identity(os.getpid())}.{next(_counter)}"
+    joins: dict[Path, str] = {}
+    enforced: set[str] = set()
+    oom_file = None
+    for controller, (parent, version) in controllers().items():
+        if controller == "cpu" and limits.cpus is None:
+            continue
+        directory = parent / name
+        if directory not in joins:
+            directory.mkdir()
+            undo.callback(directory.rmdir)
+        # Version 1 moves a thread at once, but a process only after all processors have been through their
+        # work: that would be most of the time that a sandbox takes to start.
+        joins[directory] = str(directory / ("tasks" if version == 1 else "cgroup.procs"))
+        _limit(directory, version, controller, limits)
+        enforced.add({"memory": "memory_mb", "pids": "pids", "cpu": "cpus"}[controller])
+        if controller == "memory":
+            oom_file = directory / ("memory.oom_control" if version == 1 else "memory.events")
+    return Group(
+        directories=tuple(joins),
+        join_files=tuple(joins.values()),
+        oom_file=oom_file,
+        enforced=frozenset(enforced),
+    )
 
 
 @cache

@@ -8,7 +8,6 @@ import socket
 import threading
 import weakref
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -78,15 +77,15 @@ class Nursery:
         self._tells_births = kind != "fenced"
         """Answers a request itself; otherwise who is born does, over the channel."""
         self._turn = threading.Lock()
+        self._lost = False
         # With its last user, not when it is replaced: somebody may still wait for an answer.
-        give_back = weakref.finalize(self, _give_back, self._requests, self._program)
-        give_back.atexit = False
+        self._give_back = weakref.finalize(self, _give_back, self._requests, self._program)
+        self._give_back.atexit = False
         if kind != "fenced":
             try:
                 self._requests.send(_birthplace(kind))
             except OSError:
-                give_back()
-                raise
+                raise self._given_up() from None
 
     @property
     def pid(self) -> int:
@@ -96,7 +95,7 @@ class Nursery:
     @property
     def usable(self) -> bool:
         """Whether it lives and is ours; after a fork of this process it is the parent's."""
-        return self._owner == os.getpid() and not self._program.ends(within_s=0)
+        return not self._lost and self._owner == os.getpid() and not self._program.ends(within_s=0)
 
     def bear(self, ours: socket.socket, theirs: socket.socket, request: bytes, fds: Sequence[int]) -> Newborn:
         """Have a supervisor forked that talks to `ours` over `theirs`, which is closed here.
@@ -104,22 +103,51 @@ class Nursery:
         Raises:
             OSError: it was not born; the message says why.
         """
-        ours.settimeout(_BIRTH_S)
-        try:
-            with self._turn if self._tells_births else nullcontext():
-                with theirs:
-                    socket.send_fds(self._requests, [request], [theirs.fileno(), *fds])
-                answers = self._requests if self._tells_births else ours
-                said, passed, _, _ = socket.recv_fds(answers, 2000, 1)
-        except ConnectionError:
-            said, passed = b"", []
+        if self._tells_births:
+            with self._turn, theirs:
+                said, passed = self._asked(request, [theirs.fileno(), *fds])
+        else:
+            said, passed = self._heard(ours, theirs, request, fds)
         if said[:1] == frames.BORN and passed:
             return Newborn(passed[0])
+        raise OSError(said.decode("utf-8", "replace"))
+
+    def _asked(self, request: bytes, fds: Sequence[int]) -> tuple[bytes, list[int]]:
+        """The nursery's own answer. After none it is given up: the next would be a stranger's."""
+        if self._lost:
+            raise OSError("the process to fork from died meanwhile")
+        try:
+            socket.send_fds(self._requests, [request], fds)
+            said, passed, _, _ = socket.recv_fds(self._requests, 2000, 1)
+            if said:
+                return said, passed
+        except OSError:
+            pass
+        raise self._given_up()
+
+    def _given_up(self) -> OSError:
+        self._lost = True
+        self._program.ends(within_s=_END_S)
+        words = self._program.last_words()
+        # Whoever keeps the error keeps this object, too.
+        self._give_back()
+        return OSError(f"no process to fork from: {words}")
+
+    def _heard(
+        self, ours: socket.socket, theirs: socket.socket, request: bytes, fds: Sequence[int]
+    ) -> tuple[bytes, list[int]]:
+        """The answer of who was born."""
+        ours.settimeout(_BIRTH_S)
+        try:
+            with theirs:
+                socket.send_fds(self._requests, [request], [theirs.fileno(), *fds])
+            said, passed, _, _ = socket.recv_fds(ours, 2000, 1)
+        except ConnectionError:
+            said, passed = b"", []
         if not said:
             self._program.ends(within_s=_END_S)
-        raise OSError(
-            said.decode("utf-8", "replace") or f"no process to fork from: {self._program.last_words()}"
-        )
+            raise OSError(f"no process to fork from: {self._program.last_words()}")
+        return said, passed
 
 
 def _give_back(requests: socket.socket, program: Program) -> None:

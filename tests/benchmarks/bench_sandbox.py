@@ -161,9 +161,11 @@ async def idle(target: Target, count: int) -> None:
             await asyncio.gather(*(stack.enter_async_context(target.open()) for _ in batch))
         opened = time.perf_counter() - started
         await asyncio.sleep(1)
+        # At once: looking through all processes takes long enough for others to change what is available.
+        less = before - available_mb()
         pss = sum(hosts.pss_bytes(pid) for pid in hosts.descendants(os.getpid())) / (1 << 20)
         print(
-            f"{count} idle       {pss:.0f} MB of processes, {before - available_mb():.0f} MB in all, "
+            f"{count} idle       {pss:.0f} MB of processes, {less:.0f} MB in all, "
             f"open after {opened:.1f} s"
         )
 

@@ -165,8 +165,7 @@ async def idle(target: Target, count: int) -> None:
         less = before - available_mb()
         pss = sum(hosts.pss_bytes(pid) for pid in hosts.descendants(os.getpid())) / (1 << 20)
         print(
-            f"{count} idle       {pss:.0f} MB of processes, {less:.0f} MB in all, "
-            f"open after {opened:.1f} s"
+            f"{count} idle       {pss:.0f} MB of processes, {less:.0f} MB in all, open after {opened:.1f} s"
         )
 
 

@@ -14,6 +14,7 @@ from tools.sandbox.checks.hosts import descendants
 from tools.sandbox.inventory import list_sandboxes, reap_sandboxes
 from tools.sandbox.processes import children, owner_pid
 
+MOUNTS = Path("/proc/self/mountinfo")
 _POLL_S = 0.1
 
 
@@ -70,7 +71,7 @@ def _owned(path: Path, pids: set[int]) -> bool:
 
 def _mounts(target: Target) -> int:
     """All mounts that can be seen from here but those of containers that exist."""
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    lines = MOUNTS.read_text().splitlines()
     if target.backend == "docker":
         known = _container_paths()
         lines = [line for line in lines if not any(path in line for path in known)]

@@ -3,8 +3,10 @@
 import asyncio
 import os
 import subprocess
+from asyncio.subprocess import PIPE
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -51,14 +53,6 @@ def group(path):
 
 
 @contextmanager
-def mount(path):
-    if subprocess.run(["mount", "-t", "tmpfs", "none", path], capture_output=True, check=False).returncode:
-        pytest.skip("nothing can be mounted here")
-    yield
-    subprocess.run(["umount", path], check=True)
-
-
-@contextmanager
 def descriptor(path):
     leaked = os.open(path, os.O_PATH)
     yield
@@ -69,7 +63,6 @@ LEAKS = {
     "processes": process,
     "directories": directory,
     "groups": group,
-    "mounts": mount,
     "descriptors": descriptor,
 }
 
@@ -84,6 +77,26 @@ async def test_a_leak_is_seen_until_it_is_gone(kind, tmp_path, monkeypatch):
         expected = replace(before, **{kind: getattr(before, kind) + 1})
         assert await settled(LOCAL, expected, within_s=1) == expected
     assert await settled(LOCAL, before, within_s=1) == before
+
+
+async def test_a_mount_that_stays_is_seen_until_it_is_gone(tmp_path, monkeypatch):
+    # In a name space of its own: other tests count the mounts of this machine at the same time.
+    shell = await asyncio.create_subprocess_exec("unshare", "-m", "sh", stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    monkeypatch.setattr("tests.tools.sandbox.leftovers.MOUNTS", Path(f"/proc/{shell.pid}/mountinfo"))
+
+    async def said(command):
+        shell.stdin.write(f"{command} && echo done\n".encode())
+        return await shell.stdout.readline()
+
+    if await said("true") != b"done\n":
+        pytest.skip("no name space can be made here")
+    before = await leftovers(LOCAL)
+    assert await said(f"mount -t tmpfs none {tmp_path}") == b"done\n"
+    seen = await leftovers(LOCAL)
+    assert await said(f"umount {tmp_path}") == b"done\n"
+    assert await leftovers(LOCAL) == before
+    assert seen == replace(before, mounts=before.mounts + 1)
+    await shell.communicate(b"exit\n")
 
 
 async def test_what_another_process_left_is_counted_for_it(tmp_path, monkeypatch):

@@ -67,9 +67,14 @@ def check(
 
 @command.command("list")
 @click.argument("backends", nargs=-1)
-def list_command(backends: tuple[str, ...]) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per sandbox.")
+def list_command(backends: tuple[str, ...], as_json: bool) -> None:
     """Show the sandboxes on this machine and whose they are; of BACKENDS or of all."""
     entries = asyncio.run(_ask(list_sandboxes, backends))
+    if as_json:
+        for entry in entries:
+            click.echo(orjson.dumps(entry).decode())
+        return
     for entry in entries:
         owner = "unknown" if entry.owner is None else f"process {entry.owner}"
         click.echo(f"{entry.backend:<8}{entry.state:<9}{owner:<17}{entry.name}")

@@ -34,27 +34,32 @@ class Group:
 
 @cache
 def controllers() -> dict[str, tuple[Path, int]]:
-    """Where groups can be made: `memory`, `pids` and `cpu` to a directory and the version, found by doing.
-
-    Groups whose owner is provably gone are removed on the way.
-    """
+    """Where groups can be made: `memory`, `pids` and `cpu` to a directory and the version, found by doing."""
     usable: dict[str, tuple[Path, int]] = {}
     for name in ("memory", "pids", "cpu"):
         for directory, version in _candidates(name):
             if _accepts(directory, version, name):
                 usable[name] = (directory, version)
                 break
-    for directory in {directory for directory, _ in usable.values()}:
-        _sweep(directory)
     return usable
+
+
+@cache
+def sweep() -> None:
+    """Remove the groups whose owner is provably gone; once in a process is enough."""
+    for directory in {directory for directory, _ in controllers().values()}:
+        _sweep(directory)
 
 
 def create(limits: SandboxLimits) -> Group:
     """Make the groups of one sandbox with as many of its limits as this machine can enforce.
 
+    The first call of a process sweeps.
+
     Raises:
         OSError: one could not be made; none is left.
     """
+    sweep()
     with ExitStack() as undo:
         group = _create(limits, undo)
         undo.pop_all()

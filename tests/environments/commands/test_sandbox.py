@@ -1,6 +1,9 @@
 """`turnwise sandbox`: checks by line or JSON, lists, reaps, and exit codes that say how it went."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +67,11 @@ def test_an_orphan_is_listed_and_reaped(capsys):
     orphan.mkdir()
     main(["sandbox", "list", "local"])
     assert f"local   orphan   process 1        {orphan.name}" in capsys.readouterr().out.splitlines()
+    # A program that looks for the first time takes nothing away.
+    turnwise = Path(sys.executable).with_name("turnwise")
+    listed = subprocess.run([turnwise, "sandbox", "list", "local", "--json"], capture_output=True, check=True)
+    entry = {"backend": "local", "name": orphan.name, "owner": 1, "state": "orphan"}
+    assert entry in [json.loads(line) for line in listed.stdout.splitlines()]
     assert main(["sandbox", "reap", "local"]) == 0
     assert f"local   removed {orphan.name}" in capsys.readouterr().out.splitlines()
     assert not orphan.exists()

@@ -25,8 +25,6 @@ class Channel(asyncio.Protocol):
         self._inbox = bytearray()
         self._waiting: asyncio.Future[Answer] | None = None
         self._broken: str | None = None
-        self.silent = False
-        """Whether it did not answer in time; it may still live."""
         self._transport: asyncio.Transport | None = None
 
     @classmethod
@@ -112,7 +110,6 @@ class Channel(asyncio.Protocol):
 
     def _overdue(self, answer: "asyncio.Future[Answer]") -> None:
         if not answer.done():
-            self.silent = True
             self.close("the sandbox does not answer")
 
     def _break(self, reason: str) -> None:

@@ -1,8 +1,8 @@
 """Requests to a container's supervisor, which is replaced when the agent ended it.
 
-Agent and supervisor are one user, so the agent can kill what it runs under. That is its own doing: the
-command gets a result, as for any other kill, and it never costs the rollout. A lost container does, and so
-does a supervisor that lives and is silent: nobody can tell whose doing that is, so no result is made up.
+Agent and supervisor are one user, so the agent can kill or stop what it runs under. That is its own doing:
+the command gets a result, as for any other kill, and it never costs the rollout: an agent must not be able to
+take a bad one out of its group. A lost or frozen container does cost it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class ContainerChannel:
         """Send a request and wait for its answer; others wait for their turn.
 
         Raises:
-            SandboxUnavailable: the sandbox is closed, its container is gone, or the supervisor is silent.
+            SandboxUnavailable: the sandbox is closed, its container is gone or does not answer.
         """
         async with self._turn:
             if self._channel.broken:
@@ -54,8 +54,6 @@ class ContainerChannel:
     async def _replace(self) -> None:
         if self._closed:
             raise SandboxUnavailable("the sandbox is closed")
-        if self._channel.silent:
-            raise SandboxUnavailable("the sandbox does not answer")
         self._channel.close("the supervisor is replaced")
         self._channel = await self._supervise()
         if self._closed:

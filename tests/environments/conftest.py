@@ -12,6 +12,7 @@ import urllib.request
 
 import pytest
 
+from environments.outbox import Outbox
 from tests.environments.loopback import RUN_API, free_port
 
 
@@ -148,3 +149,10 @@ def trained(_module_api):
     _module_api.get("/reset_data")
     _module_api.start_trainer(batch_size=4)
     return _module_api
+
+
+@pytest.fixture
+def outbox(tmp_path):
+    """An empty outbox."""
+    with Outbox(tmp_path / "o.sqlite") as made:
+        yield made

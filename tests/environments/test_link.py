@@ -1,86 +1,20 @@
 """The registration against the real API, directly and behind a proxy: every replacement is noticed."""
 
-import asyncio
 import gzip
 import json
-from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 
-from environments.delivery import BACKOFF, Delivery
-from environments.link import Identity, Link
-from environments.outbox import Outbox
-from environments.outbox_thread import OutboxThread
+from environments.delivery import BACKOFF
 from environments.payloads import Shape, pack
-from environments.testing import group_of
-from environments.trajectory import CreditedGroup
 from environments.trajectory_api import ApiUnavailableError, TrajectoryApi
+from tests.environments.delivered import blocking, credited, delivering, groups_of, linked, until
 from tests.environments.proxy import Proxy
-
-
-def credited(name, rows=4, **group):
-    rewards = [[float(row)] for row in range(rows)]
-    return CreditedGroup(
-        group=replace(group_of(rewards, **group), group_id=name, item_id=name),
-        advantages=tuple((reward[0] - 1.5,) for reward in rewards),
-        policy="p",
-        estimator="turn_return",
-    )
-
-
-@asynccontextmanager
-async def linked(url, outbox, shape=None, **identity):
-    """A link without a delivery: nothing happens but what the test asks for."""
-    client = TrajectoryApi(url)
-    in_outbox = OutboxThread(outbox)
-    said = []
-    who = Identity(**({"name": f"env-{outbox.fact('run_id')}", "max_row_tokens": 1000} | identity))
-    link = Link(client, who, shape or Shape(group_size=4), in_outbox, say=said.append)
-    link.client, link.in_outbox, link.said = client, in_outbox, said
-    try:
-        yield link
-    finally:
-        await client.close()
-        in_outbox.close()
-
-
-@asynccontextmanager
-async def delivering(url, outbox, shape=None, identity=None, **options):
-    async with linked(url, outbox, shape, **(identity or {})) as link:
-        delivery = Delivery(link.in_outbox, link.client, link, say=link.said.append, **options)
-        delivery.link = link
-        running = asyncio.create_task(delivery.run())
-        try:
-            yield delivery
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-
-
-async def until(delivery, condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await delivery.changed()
 
 
 async def some_looks(delivery):
     for _ in range(4):
         await delivery.changed()
-
-
-async def blocking(function, *args, **named):
-    return await asyncio.to_thread(function, *args, **named)
-
-
-def groups_of(batch):
-    return [group["overrides"][0]["group_id"] for group in batch]
-
-
-@pytest.fixture
-def outbox(tmp_path):
-    with Outbox(tmp_path / "o.sqlite") as made:
-        yield made
 
 
 async def test_a_reset_that_nobody_saw_is_noticed_by_a_number_that_is_nobodys(trained, outbox):
@@ -144,7 +78,7 @@ async def test_a_post_that_did_not_reach_the_api_is_sent_again(trained, outbox, 
         proxy.answers["/scored_data"] = (status, b"<html>d\xe9sol\xe9")
         async with delivering(proxy.url, outbox) as delivery:
             await delivery.put(credited("a"))
-            await until(delivery, lambda: any(f"answered {status}" in line for line in delivery.link.said))
+            await until(delivery, lambda: any(f"answered {status}" in line for line in delivery.said))
             del proxy.answers["/scored_data"]
             await until(delivery, lambda: delivery.tally.posts == 1)
             assert delivery.tally.rejected == 0
@@ -312,7 +246,7 @@ async def test_all_posts_go_over_one_connection(trained, outbox):
         for name in "abcdef":
             await delivery.put(credited(name))
         await until(delivery, lambda: delivery.tally.posts == 6)
-        assert delivery.link.client.connections == 1
+        assert delivery.client.connections == 1
 
 
 def test_environments_that_lost_the_same_api_come_back_at_different_moments():

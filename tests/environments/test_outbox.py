@@ -21,13 +21,6 @@ def parts(*bodies):
     return [Part(body=body, longest_row=1) for body in bodies]
 
 
-@pytest.fixture
-def outbox(tmp_path):
-    made = Outbox(tmp_path / "o.sqlite")
-    yield made
-    made.close()
-
-
 def order(outbox):
     taken = []
     while (post := outbox.next_post()) is not None:

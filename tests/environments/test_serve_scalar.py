@@ -1,5 +1,6 @@
 """What `turnwise serve` sends for an environment without turn rewards: plain Atropos data, to the byte."""
 
+import gzip
 import json
 import urllib.request
 
@@ -7,7 +8,7 @@ from atroposlib.envs.base import ScoredDataGroup
 
 from environments.recorder import read_groups
 from tests.environments.loopback import ended, running, serve, wait_until
-from tests.environments.recording_api import recording
+from tests.environments.proxy import Proxy
 
 IGNORED = -100
 NOT_SAMPLED = 1.0
@@ -43,6 +44,10 @@ def plain(group):
     return data
 
 
+def posted(proxy):
+    return [gzip.decompress(body) for _, path, body in proxy.seen if path == "/scored_data"]
+
+
 def raw_batch(api):
     with urllib.request.urlopen(api.url + "/batch") as answer:
         return answer.read()
@@ -57,16 +62,16 @@ def batches_left(api):
 
 def test_a_scalar_environments_posts_and_batches_are_plain_atropos_data_byte_for_byte(api, tmp_path):
     api.start_trainer(batch_size=4, max_token_len=40_000)
-    with recording(api.port) as (url, bodies):
-        with running(serve("ScalarWords", url, tmp_path)) as env:
-            wait_until(lambda: len(bodies) >= 3)
+    with Proxy(api) as proxy:
+        with running(serve("ScalarWords", proxy.url, tmp_path)) as env:
+            wait_until(lambda: len(posted(proxy)) >= 3)
             assert ended(env) == 0
         arrived = batches_left(api)
 
     groups = [each.group for each in read_groups(tmp_path / "record.jsonl") if each.status == "ok"]
     posts = [{"env_id": 0, **plain(group)} for group in groups]
     expected = [json.dumps(post, separators=(",", ":"), ensure_ascii=False).encode() for post in posts]
-    assert sorted(bodies) == sorted(expected)
+    assert sorted(posted(proxy)) == sorted(expected)
     assert len({score for group in groups for score in plain(group)["scores"]}) > 2
 
     for post in posts:

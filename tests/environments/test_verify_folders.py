@@ -10,9 +10,11 @@ RIGHT = b"def add(a, b):\n    return a + b\n"
 
 
 @pytest.fixture
-async def ctx():
+async def ctx(request):
+    disk_mb = getattr(request, "param", 32)
+
     def fresh():
-        return open_sandbox("local", memory_mb=192, disk_mb=32)
+        return open_sandbox("local", memory_mb=192, disk_mb=disk_mb)
 
     async with fresh() as sandbox:
         yield RewardContext(env="attacked", item_id="1", sandbox=sandbox, fresh_sandbox=fresh)
@@ -86,6 +88,8 @@ IN_THE_WAY = {
     "[(os.mkdir('d' * 250), os.chdir('d' * 250)) for _ in range(16)]; open('x' * 78, 'w')\"",
     "a path that is too long": "python3 -c \"import os; os.chdir('pkg'); "
     "[(os.mkdir('d' * 250), os.chdir('d' * 250)) for _ in range(17)]; open('x', 'w')\"",
+    "as many files as an archive holds": "mkdir pkg/d; cd pkg/d; seq 9999 | xargs touch",
+    "names that the writer uses": "mkdir pkg/tests; cd pkg/tests; seq -f .write-%g 999 | xargs touch",
     "too many files": "mkdir pkg/d; cd pkg/d; seq 10100 | xargs touch",
     "a large file": "head -c 20000000 /dev/zero >pkg/large",
     "a large file with nothing in it": "truncate -s 100M pkg/large",
@@ -96,6 +100,7 @@ IN_THE_WAY = {
 }
 
 
+@pytest.mark.parametrize("ctx", [64], indirect=True)
 @pytest.mark.parametrize("setup", IN_THE_WAY.values(), ids=IN_THE_WAY)
 async def test_no_folder_of_the_agent_keeps_the_verifier_from_its_verdict(ctx, setup):
     assert (await ctx.sandbox.exec(f"set -e; mkdir pkg; {setup}")).exit_code == 0
@@ -110,6 +115,23 @@ async def test_artefacts_that_fill_the_workspace_leave_room_for_the_verifier(ctx
     names = ["pkg", "a", "b", "c", "d", "pkg/1"]
     result = await verified_package(ctx, "cat pkg/tests/data; ls", artefacts=names)
     assert result.text().split() == ["kepta", "b", "check.py", "pkg", "reference.py", "tag.py"]
+
+
+@pytest.mark.parametrize("ctx", [64], indirect=True)
+async def test_folders_with_more_files_than_an_archive_holds_all_come(ctx):
+    await ctx.sandbox.exec("mkdir a b; cd a; seq 6000 | xargs touch; cd ../b; seq 6000 | xargs touch")
+    result = await verified_package(ctx, "cat pkg/tests/data; ls a b | grep -c '^[0-9]'", ["a", "b"])
+    assert result.text() == "kept12000\n"
+
+
+async def test_artefacts_that_do_not_fit_where_they_belong_are_not_there(ctx):
+    await ctx.sandbox.exec("truncate -s 9M /tmp/large; truncate -s 8M /tmp/all; truncate -s 4M /tmp/half")
+    result = await ctx.verify(
+        command="cat /tmp/check; ls /tmp",
+        artefacts=["/tmp/large", "/tmp/all", "/tmp/half"],
+        files={"/tmp/check": "kept"},
+    )
+    assert result.text().split() == ["keptcheck", "half"]
 
 
 async def test_a_folder_that_changes_meanwhile_is_never_an_error(ctx):

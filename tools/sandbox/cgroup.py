@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ RESERVED_PIDS = 16
 _REMOVE_S = 5.0
 _CPU_PERIOD_US = 100_000
 _counter = itertools.count()
+_finding = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +34,15 @@ class Group:
     enforced: frozenset[str]
 
 
-@cache
 def controllers() -> dict[str, tuple[Path, int]]:
     """Where groups can be made: `memory`, `pids` and `cpu` to a directory and the version, found by doing."""
+    # Two threads at once would find each other's trial in their way.
+    with _finding:
+        return _controllers()
+
+
+@cache
+def _controllers() -> dict[str, tuple[Path, int]]:
     usable: dict[str, tuple[Path, int]] = {}
     for name in ("memory", "pids", "cpu"):
         for directory, version in _candidates(name):
@@ -68,8 +76,9 @@ def create(limits: SandboxLimits) -> Group:
 
 def remove(group: Group) -> None:
     """Kill what is left in the groups and remove them; blocks for at most some seconds."""
-    for directory in group.directories:
-        remove_directory(directory)
+    with ExitStack() as steps:
+        for directory in group.directories:
+            steps.callback(remove_directory, directory)
 
 
 def remove_directory(directory: Path) -> None:

@@ -6,6 +6,7 @@ The processes of a local sandbox end with their owner, so that only these can be
 import asyncio
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tools.sandbox import cgroup, trees
@@ -35,8 +36,10 @@ def _reap() -> list[SandboxEntry]:
         if path.is_relative_to(tempfile.gettempdir()):
             trees.remove(str(path))
         else:
-            cgroup.remove_directory(path)
-    return list(orphans.values())
+            with suppress(OSError):
+                cgroup.remove_directory(path)
+    left = {path.name for path in _paths()}
+    return [entry for name, entry in orphans.items() if name not in left]
 
 
 def _paths() -> Iterator[Path]:

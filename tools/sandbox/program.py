@@ -62,7 +62,10 @@ class Program:
     def kill(self) -> None:
         """End it and its direct children: one of them is process 1 of the sandbox."""
         for pid in [*children(self._process.pid), self._process.pid]:
-            os.kill(pid, signal.SIGKILL)
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # it went meanwhile
 
     def last_words(self) -> str:
         """The last line of what it wrote to stderr: of a traceback the one that says what was wrong."""

@@ -32,11 +32,13 @@ class Session:
 def stop(session: Session) -> None:
     """End a session and everything in it; blocks, so call it in a thread."""
     # The supervisor ends when its channel does, and as process 1 takes everything along.
-    session.channel.close()
-    end(session.process)
-    cgroup.remove(session.group)
-    if session.directory is not None:
-        trees.remove(session.directory)
+    with ExitStack() as steps:
+        # Each of them, whatever becomes of those before it.
+        if session.directory is not None:
+            steps.callback(trees.remove, session.directory)
+        steps.callback(cgroup.remove, session.group)
+        steps.callback(end, session.process)
+        session.channel.close()
 
 
 def end(process: Process) -> None:

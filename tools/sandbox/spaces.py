@@ -9,6 +9,9 @@ from tools.sandbox.base import SandboxLimits
 from tools.sandbox.nursery import GUARD_FD, OOM_FD, nursery
 from tools.sandbox.session import Session, configuration, end, greet
 
+_WAITS_IN_CHANNEL_BYTES = 64 << 10
+"""Sockets hold this much before anybody reads; a long list of host names makes it more."""
+
 
 def start(limits: SandboxLimits, undo: ExitStack) -> Session:
     """Start a session in namespaces of its own and wait until it answers; blocks.
@@ -31,11 +34,14 @@ def start(limits: SandboxLimits, undo: ExitStack) -> Session:
     with ExitStack() as passed:
         passed.callback(theirs.close)
         opened = _descriptors(group, passed)
-        # It waits in the channel: the supervisor need not wait for it.
-        ours.sendall(configuration(settings, seccomp.program(), steps))
+        config = configuration(settings, seccomp.program(), steps)
+        if len(config) <= _WAITS_IN_CHANNEL_BYTES:
+            # The supervisor need not wait for it.
+            ours.sendall(config)
+            config = b""
         process = nursery(limits.network).bear(ours, theirs, b"%d" % len(group.join_files), opened)
         undo.callback(end, process)
-    greet(ours, process)
+    greet(ours, process, config)
     return Session(
         process=process,
         channel=ours,

@@ -41,7 +41,14 @@ async def test_the_record_says_what_that_costs(sandbox):
 
 
 @pytest.mark.parametrize(
-    "attack", ["kill -9 $PPID", "kill -9 -1", "kill -STOP $PPID; sleep 9", "chmod 0 ..; kill -9 $PPID"]
+    "attack",
+    [
+        "kill -9 $PPID",
+        "kill -INT $PPID",
+        "kill -9 -1",
+        "kill -STOP $PPID; sleep 9",
+        "chmod 0 ..; kill -9 $PPID",
+    ],
 )
 async def test_killing_the_supervisor_is_a_result_and_no_lost_rollout(sandbox, attack):
     await sandbox.write_file("kept", b"1")

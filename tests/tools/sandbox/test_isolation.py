@@ -6,7 +6,9 @@ import socket
 import pytest
 
 from tests.tools.sandbox.conftest import SMALL
+from tools.sandbox import tiers
 from tools.sandbox.local import open_local
+from tools.sandbox.tiers import Agent
 
 
 async def status(sandbox):
@@ -92,6 +94,17 @@ async def test_the_supervisor_cannot_be_killed_stopped_or_read(sandbox):
     for path in ("/proc/1/environ", "/proc/1/mem", "/proc/1/fd/3"):
         assert (await sandbox.exec(["cat", path])).exit_code == 1
     assert (await sandbox.exec("echo on")).stdout == b"on\n"
+
+
+@pytest.mark.parametrize("tier", ["A", "B"])
+@pytest.mark.parametrize("attack", ["kill -INT 1", "cd /run/turnwise && rm -f command && mkfifo command"])
+async def test_an_agent_of_the_supervisors_own_user_cannot_make_it_end_or_hang(monkeypatch, tier, attack):
+    monkeypatch.setattr(tiers, "agent", lambda tier: Agent(root=False, uid=os.getuid(), gid=os.getgid()))
+    async with open_local(SMALL, tier=tier, allow_unsafe=True) as sandbox:
+        await sandbox.exec("true")
+        await sandbox.shell("true")
+        await sandbox.exec(attack)
+        assert (await sandbox.shell("echo on")).stdout == b"on\n"
 
 
 @pytest.mark.parametrize(

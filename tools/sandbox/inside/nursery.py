@@ -22,6 +22,8 @@ _FDS = 3
 def enter(requests: int) -> None:
     """Fork a supervisor of tier C for each request until the host is gone."""
     own_descriptor_limit()
+    # Whatever its number is, no program of an agent may have it.
+    os.set_inheritable(requests, False)
     # Nobody waits for them: they are reaped by the kernel, and the host has descriptors to see their end.
     forget_children()
     adopt_orphans()

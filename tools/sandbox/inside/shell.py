@@ -78,7 +78,9 @@ class Shell:
         """Start a command; the read ends of its stdout and stderr come back."""
         outputs = self.prepare()
         path = f"{self._dir}/command"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        # A new file: where the agent is the same user it may have put a link or a FIFO there.
+        _forget(path)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             view = memoryview(command + b"\n")
             while view:
@@ -133,10 +135,14 @@ def _fifos(*paths: str) -> tuple[int, int]:
 
 def _fifo(path: str) -> int:
     # A new one per command: a job in the background keeps the old one and never mixes into this output.
+    _forget(path)
+    os.mkfifo(path)
+    os.chmod(path, 0o622)
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _forget(path: str) -> None:
     try:
         os.unlink(path)
     except FileNotFoundError:
         pass
-    os.mkfifo(path)
-    os.chmod(path, 0o622)
-    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

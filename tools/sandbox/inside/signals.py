@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import _signal  # pyright: ignore[reportMissingImports]  # the C half of `signal`; it has no stub
 
-SIGKILL, SIGPIPE, SIGCHLD, SIGCONT, SIGSTOP, SIGXFSZ, SIGPWR = 9, 13, 17, 18, 19, 25, 30
+SIGINT, SIGKILL, SIGPIPE, SIGCHLD, SIGCONT, SIGSTOP, SIGXFSZ, SIGPWR = 2, 9, 13, 17, 18, 19, 25, 30
 """The numbers of x86 and ARM."""
 
 
@@ -19,6 +19,11 @@ def as_at_birth() -> None:
     for number in (SIGPIPE, SIGXFSZ):
         _signal.signal(number, _signal.SIG_DFL)  # pyright: ignore[reportUnknownMemberType]  # no stub
     _signal.set_wakeup_fd(-1)  # pyright: ignore[reportUnknownMemberType]  # no stub
+
+
+def ordinary_interrupts() -> None:
+    """Let SIGINT be what it is to any program: nothing to process 1, an end by a signal to another."""
+    _signal.signal(SIGINT, _signal.SIG_DFL)  # pyright: ignore[reportUnknownMemberType]  # no stub
 
 
 def forget_children() -> None:

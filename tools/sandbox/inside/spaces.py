@@ -35,6 +35,8 @@ _pidfd = ctypes.c_int(-1)
 def enter(requests: int) -> None:
     """Take the shared root, then fork a supervisor for each request until the host is gone."""
     own_descriptor_limit()
+    # Whatever its number is, no program of an agent may have it.
+    os.set_inheritable(requests, False)
     # Nobody waits for them: they are reaped by the kernel, and the host has descriptors to see their end.
     forget_children()
     with socket.socket(fileno=requests) as host:

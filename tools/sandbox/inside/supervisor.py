@@ -13,7 +13,7 @@ from tools.sandbox.inside.capture import Capture
 from tools.sandbox.inside.job import Job, Limits
 from tools.sandbox.inside.processes import Census, kill_new
 from tools.sandbox.inside.shell import Shell
-from tools.sandbox.inside.signals import wake_on_child
+from tools.sandbox.inside.signals import ordinary_interrupts, wake_on_child
 from tools.sandbox.inside.spawn import (
     Program,
     StartError,
@@ -41,6 +41,7 @@ def enter(control: int) -> None:
 def serve(control: int, config: Config) -> None:
     """Serve until the host closes the channel or dies, then end the process."""
     try:
+        ordinary_interrupts()
         own_descriptor_limit()
         supervisor = Supervisor(control, config.settings, config.env)
         supervisor.serve()

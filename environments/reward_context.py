@@ -71,5 +71,7 @@ class RewardContext:
         room = (self.sandbox.record.limits.disk_mb << 20) - transfer.size_on_disk(own) - _SPARE_BYTES
         brought = await transfer.take(self.sandbox, artefacts, max_bytes=max(0, room), beside=own)
         async with self.fresh_sandbox() as verifier:
-            await transfer.put(verifier, {**brought, **own})
+            # First, while nothing of the agent's can be in their way or take their room.
+            await transfer.put(verifier, own)
+            await transfer.offer(verifier, brought)
             return await verifier.exec(command, stdin=stdin, timeout_s=timeout_s)

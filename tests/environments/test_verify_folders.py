@@ -134,6 +134,14 @@ async def test_artefacts_that_do_not_fit_where_they_belong_are_not_there(ctx):
     assert result.text().split() == ["keptcheck", "half"]
 
 
+async def test_an_artefact_does_not_replace_a_file_of_the_verifier_through_a_link_of_the_system(ctx):
+    await ctx.sandbox.write_file("/tmp/check", b"forged")
+    result = await ctx.verify(
+        command="cat /tmp/check", artefacts=["/var/tmp/check"], files={"/tmp/check": "kept"}
+    )
+    assert result.text() == "kept"
+
+
 async def test_a_folder_that_changes_meanwhile_is_never_an_error(ctx):
     await ctx.sandbox.exec(
         "mkdir pkg; (while :; do mkdir -p pkg/tests/data; echo x >pkg/tests/data/x; rm -rf pkg; "

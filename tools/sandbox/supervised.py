@@ -1,5 +1,6 @@
 """A sandbox whose commands and files go through our supervisor inside: what the backends share."""
 
+import asyncio
 import errno
 import os
 from collections.abc import Mapping, Sequence
@@ -117,7 +118,7 @@ class SupervisedSandbox:
                 allowed, or the workspace is full.
             SandboxUnavailable: the sandbox is gone.
         """
-        archives.check(archive)
+        await asyncio.to_thread(archives.check, archive)
         if len(archive) > self._record.limits.disk_mb << 20:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         fields = (_word(path), archive)
@@ -135,8 +136,7 @@ class SupervisedSandbox:
         result = await self._run(frames.PACK, fields, _FILE_S, cap, path)
         _check_file(result, path)
         # The agent's side made it: nobody has to trust it.
-        archives.check(result.stdout)
-        return result.stdout
+        return await asyncio.to_thread(archives.check, result.stdout)
 
     async def _run(
         self, kind: bytes, fields: tuple[bytes, ...], timeout_s: float, cap: int, path: str | None

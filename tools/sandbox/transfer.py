@@ -1,13 +1,19 @@
 """Files from one sandbox into another: those that are there, as many as fit, none in the place of another."""
 
+import asyncio
+import os
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from tools.sandbox.archive import ArchivedFile, clean_path, pack, unpack
 from tools.sandbox.base import MAX_READ_BYTES, Sandbox
+from tools.sandbox.inside import tar
 
 _BATCH_BYTES = 8 << 20
-"""Of content in one request: a sandbox holds a request in its memory more than once."""
+"""Of one request, or half a workspace: a sandbox holds it in its memory more than once."""
+_MEMBER_BYTES = 2048
+"""The most that an archive adds to a file's content and path."""
 _PAGE_BYTES = 4096
 
 
@@ -26,7 +32,7 @@ def place(path: str, workdir: str) -> str:
 
 def size_on_disk(files: Mapping[str, ArchivedFile]) -> int:
     """The most that files and their folders take in a workspace."""
-    folders = {folder for path in files for folder in _folders(path)}
+    folders = _all_folders(files)
     pages = sum(max(1, -(-len(file.data) // _PAGE_BYTES)) for file in files.values())
     return (pages + len(folders)) * _PAGE_BYTES
 
@@ -56,11 +62,11 @@ async def take(
             max_bytes -= size
             taken.append(found)
     occupied = set(beside)
-    folders = {folder for one in occupied for folder in _folders(one)}
+    folders = _all_folders(occupied)
     kept: dict[str, ArchivedFile] = {}
     for found in reversed(taken):
         for path, file in found.items():
-            above = _folders(path)
+            above = _new_folders(path, folders)
             # No file is where another one is, or where a folder of it is.
             if path in occupied or path in folders or occupied.intersection(above):
                 continue
@@ -71,37 +77,75 @@ async def take(
 
 
 async def put(sandbox: Sandbox, files: Mapping[str, ArchivedFile]) -> None:
-    """Write files to their places; those in the workspace in as few requests as their size allows.
+    """Write files to their places; those in the workspace in as few requests as archives allow.
 
     Raises:
-        OSError: a place is not allowed or in the way of another, or the workspace is full.
+        OSError: a place is not allowed or in the way of another, or there is no room.
     """
-    batch: dict[str, ArchivedFile] = {}
-    size = 0
-    for path, file in files.items():
-        if path.startswith("/"):
-            await sandbox.write_file(path, file.data, mode=file.mode)
-            continue
-        if batch and size + len(file.data) > _BATCH_BYTES:
-            await sandbox.put_archive(pack(batch))
-            batch, size = {}, 0
-        batch[path] = file
-        size += len(file.data)
-    if batch:
-        await sandbox.put_archive(pack(batch))
+    for batch in _batches(files, sandbox.record.limits.disk_mb << 19):
+        await _put(sandbox, batch)
+
+
+async def offer(sandbox: Sandbox, files: Mapping[str, ArchivedFile]) -> None:
+    """Write files that an agent made to their places; what cannot be written is not there, never an error.
+
+    Outside of the workspace that is file by file, since only the sandbox knows the room there.
+    """
+    for batch in _batches(files, sandbox.record.limits.disk_mb << 19):
+        with suppress(OSError):
+            await _put(sandbox, batch)
 
 
 async def _found(sandbox: Sandbox, path: str, max_bytes: int) -> dict[str, ArchivedFile]:
     try:
         data = await sandbox.read_file(path, max_bytes=max_bytes)
     except IsADirectoryError:
-        files = unpack(await sandbox.get_archive(path, max_bytes=max_bytes))
-        return {place(f"{path}/{name}", sandbox.workdir): file for name, file in files.items()}
+        archive = await sandbox.get_archive(path, max_bytes=max_bytes)
+        return await asyncio.to_thread(_unpacked, archive, path, sandbox.workdir)
     return {place(path, sandbox.workdir): ArchivedFile(data=data)}
 
 
-def _folders(path: str) -> list[str]:
+def _unpacked(archive: bytes, path: str, workdir: str) -> dict[str, ArchivedFile]:
+    return {place(f"{path}/{name}", workdir): file for name, file in unpack(archive).items()}
+
+
+async def _put(sandbox: Sandbox, batch: Mapping[str, ArchivedFile]) -> None:
+    path, file = next(iter(batch.items()))
+    if path.startswith("/"):
+        await sandbox.write_file(path, file.data, mode=file.mode)
+    else:
+        await sandbox.put_archive(await asyncio.to_thread(pack, batch))
+
+
+def _batches(files: Mapping[str, ArchivedFile], max_bytes: int) -> Iterator[dict[str, ArchivedFile]]:
+    """What one request can carry: a file outside of the workspace, or many in it."""
+    max_bytes = min(max_bytes, _BATCH_BYTES)
+    batch: dict[str, ArchivedFile] = {}
+    size = 0
+    for path, file in files.items():
+        if path.startswith("/"):
+            yield {path: file}
+            continue
+        added = len(file.data) + len(os.fsencode(path)) + _MEMBER_BYTES
+        if batch and (size + added > max_bytes or len(batch) == tar.MAX_MEMBERS):
+            yield batch
+            batch, size = {}, 0
+        batch[path] = file
+        size += added
+    if batch:
+        yield batch
+
+
+def _all_folders(paths: Iterable[str]) -> set[str]:
+    folders: set[str] = set()
+    for path in paths:
+        folders.update(_new_folders(path, folders))
+    return folders
+
+
+def _new_folders(path: str, known: Collection[str]) -> list[str]:
+    """The folders above a path up to a known one, above which all are known."""
     folders: list[str] = []
-    while path := path.rpartition("/")[0]:
+    while (path := path.rpartition("/")[0]) and path not in known:
         folders.append(path)
     return folders

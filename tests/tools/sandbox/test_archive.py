@@ -39,7 +39,7 @@ def by_tarfile(form, members):
 
 @given(FILES.filter(is_a_tree))
 def test_what_is_packed_comes_out_unchanged(files):
-    assert unpack(pack(files)) == files
+    assert unpack(bytes(pack(files))) == files
 
 
 @given(FILES.filter(is_a_tree))
@@ -83,6 +83,30 @@ def test_a_path_that_leads_elsewhere_is_not_packed(path):
 def test_a_file_below_a_file_is_not_packed():
     with pytest.raises(OSError, match="'a' is a file: 'a/b/c'"):
         pack({"a/b/c": ArchivedFile(data=b""), "a": ArchivedFile(data=b"")})
+
+
+def test_the_same_path_twice_is_not_packed():
+    with pytest.raises(OSError, match=r"it is there twice: '\./a'"):
+        pack({"a": ArchivedFile(data=b""), "./a": ArchivedFile(data=b"")})
+
+
+def test_more_files_than_are_read_are_not_packed():
+    files = {str(number): ArchivedFile(data=b"") for number in range(10_001)}
+    assert len(unpack(bytes(pack(dict(list(files.items())[:-1]))))) == 10_000
+    with pytest.raises(OSError, match="more than 10000 members: '10000'"):
+        pack(files)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        pack({"a/./b": ArchivedFile(data=b"1", mode=0o4755)}),
+        check(by_tarfile(tarfile.GNU_FORMAT, {"a/b": b"1"})),
+    ],
+)
+def test_an_archive_is_read_once(known):
+    assert check(known) is known
+    assert unpack(known) == unpack(bytes(known))
 
 
 def test_a_refusal_names_the_member():

@@ -1,11 +1,15 @@
 """Files from one sandbox into another."""
 
+import threading
+from dataclasses import replace
+
 import pytest
 
 from tests.tools.sandbox.conftest import SMALL
 from tools.sandbox.archive import ArchivedFile
+from tools.sandbox.inside import tar
 from tools.sandbox.local import open_local
-from tools.sandbox.transfer import place, put, size_on_disk, take
+from tools.sandbox.transfer import offer, place, put, size_on_disk, take
 
 PLENTY = 32 << 20
 
@@ -67,3 +71,38 @@ async def test_files_are_put_at_their_places_in_batches(sandbox):
         "/tmp/tool; for i in 0 1 2 3; do tail -c 1 large$i | od -An -tu1; stat -c %s large$i; done"
     )
     assert seen.text().split() == ["ran"] + [text for number in "0123" for text in (number, str(6 << 20))]
+
+
+async def test_what_was_put_in_the_way_is_an_error_and_what_was_offered_is_not(sandbox):
+    await sandbox.exec("mkdir a /tmp/a")
+    files = {path: ArchivedFile(data=b"x") for path in ("/tmp/a", "/tmp/b", "a", "b")}
+    with pytest.raises(IsADirectoryError):
+        await put(sandbox, files)
+    await offer(sandbox, files)
+    assert (await sandbox.exec("cat /tmp/b; find . /tmp -type d")).text() == "x.\n./a\n/tmp\n/tmp/a\n"
+
+
+async def test_files_that_fill_a_small_workspace_are_put_in_it():
+    files = {str(number): ArchivedFile(data=b"x" * 4096) for number in range(500)}
+    async with open_local(replace(SMALL, disk_mb=2)) as opened:
+        await put(opened, files)
+        assert (await opened.exec("cat * | wc -c")).text() == f"{500 * 4096}\n"
+
+
+async def test_an_archive_is_read_at_most_once_and_beside_the_event_loop(sandbox, monkeypatch):
+    used = []
+
+    def watched(name):
+        function = getattr(tar, name)
+
+        def watching(*args):
+            used.append((name, threading.current_thread() is threading.main_thread()))
+            return function(*args)
+
+        return watching
+
+    for name in ("Reader", "header"):
+        monkeypatch.setattr(tar, name, watched(name))
+    await put(sandbox, {"a/x": ArchivedFile(data=b"x")})
+    await take(sandbox, ["a"], max_bytes=PLENTY)
+    assert used == [("header", False), ("Reader", False)]

@@ -13,26 +13,28 @@ _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEW* of clone and unshare: mount, cgroup, uts, ipc, user, pid and net."""
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _X32_BIT = 0x40000000
+_SEGMENT_BYTES = 4096
+"""PostgreSQL locks its folder with a segment of System V, which stays in memory when its maker is gone."""
 
-# architecture: AUDIT_ARCH, then the numbers of the calls named in _DENIED, then clone, clone3, ioctl.
+# architecture: AUDIT_ARCH, then the numbers of the calls named in _DENIED, then clone, clone3, ioctl, shmget.
 _DENIED = (
     "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "bpf", "perf_event_open", "keyctl",
     "add_key", "request_key", "userfaultfd", "kexec_load", "open_by_handle_at", "io_uring_setup", "fsopen",
     "move_mount", "open_tree", "mount_setattr", "fsmount", "init_module", "finit_module",
-    "delete_module", "swapon",
+    "delete_module", "swapon", "semget", "msgget",
 )  # fmt: skip
-_NUMBERS: dict[str, tuple[int, tuple[int, ...], int, int, int]] = {
+_NUMBERS: dict[str, tuple[int, tuple[int, ...], int, int, int, int]] = {
     "x86_64": (
         0xC000003E,
         (272, 308, 165, 166, 155, 161, 321, 298, 250, 248, 249, 323, 246, 304, 425, 430, 429, 428, 442, 432,
-         175, 313, 176, 167),
-        56, 435, 16,
+         175, 313, 176, 167, 64, 68),
+        56, 435, 16, 29,
     ),
     "aarch64": (
         0xC00000B7,
         (97, 268, 40, 39, 41, 51, 280, 241, 219, 217, 218, 282, 104, 265, 425, 430, 429, 428, 442, 432,
-         105, 273, 106, 224),
-        220, 435, 29,
+         105, 273, 106, 224, 190, 186),
+        220, 435, 29, 194,
     ),
 }  # fmt: skip
 
@@ -73,17 +75,18 @@ def program(*, shared_kernel: bool = False, shared_user: bool = False) -> bytes:
     """The filter for this machine; empty for an architecture whose call numbers are not known here.
 
     Namespaces, mounts, kernel keyrings, BPF, performance counters, io_uring and terminal injection fail with
-    EPERM. `clone3` fails with ENOSYS because a filter cannot see its flags; the C library then uses `clone`.
+    EPERM, and so do System V objects that could keep much memory when their makers are gone. `clone3` fails
+    with ENOSYS because a filter cannot see its flags; the C library then uses `clone`.
 
     Args:
-        shared_kernel: the agent has no IPC namespace; System V IPC and message queues fail too.
+        shared_kernel: the agent has no IPC namespace; all System V IPC and message queues fail too.
         shared_user: the agent has the user of the host's processes; UNIX sockets by path (engines, buses and
             agents answer there), watching folders and changing limits or priorities of others fail too.
     """
     numbers = _NUMBERS.get(platform.machine())
     if numbers is None:
         return b""
-    arch, denied, clone, clone3, ioctl = numbers
+    arch, denied, clone, clone3, ioctl, shmget = numbers
     if len(denied) != len(_DENIED):
         raise AssertionError("a call in _DENIED has no number")
     code = [
@@ -104,6 +107,7 @@ def program(*, shared_kernel: bool = False, shared_user: bool = False) -> bytes:
     code += _when(clone3, [_statement(_RETURN, _ERRNO | _ENOSYS)])
     code += _when(clone, _deny_bits(0, _NEW_NAMESPACES))
     code += _when(ioctl, _deny_values(1, (_TIOCSTI, _TIOCLINUX)))
+    code += _when(shmget, _deny_above(1, _SEGMENT_BYTES))
     code.append(_statement(_RETURN, _ALLOW))
     return b"".join(code)
 
@@ -137,6 +141,17 @@ def _deny_values(argument: int, values: tuple[int, ...]) -> list[bytes]:
     for value in values:
         body += _when(value, [_statement(_RETURN, _ERRNO | _EPERM)])
     return [*body, _statement(_RETURN, _ALLOW)]
+
+
+def _deny_above(argument: int, most: int) -> list[bytes]:
+    return [
+        _statement(_LOAD, _ARGUMENTS_AT + 8 * argument),
+        _jump(_JUMP_GREATER_EQUAL, most + 1, 2, 0),
+        _statement(_LOAD, _ARGUMENTS_AT + 8 * argument + 4),
+        _jump(_JUMP_EQUAL, 0, 1, 0),
+        _statement(_RETURN, _ERRNO | _EPERM),
+        _statement(_RETURN, _ALLOW),
+    ]
 
 
 def _allow_only(*arguments: int) -> list[bytes]:

@@ -30,7 +30,8 @@ _TERMINALS = ("/dev/ptmx", "/dev/pts", "/dev/tty")
 _NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf")
 _LOST = "lost"
 """A file by which the keeper says that the supervisor was killed, and did not end by itself."""
-_END_S = 5.0
+_END_S = 15.0
+"""More than a keeper takes for the processes of a fork storm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

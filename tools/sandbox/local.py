@@ -68,10 +68,14 @@ class _Held:
         Raises:
             SandboxUnavailable: there is none.
         """
-        before = self.session
-        self.session = await or_undo(asyncio.to_thread(fenced.resume, before), _stop)
-        before.process.close()
+        # To the end even when a time budget cancels it: the sandbox is still to be judged.
+        await to_the_end(self._resume())
         return await Channel.over(self.session.channel)
+
+    async def _resume(self) -> None:
+        before = self.session
+        self.session = await asyncio.to_thread(fenced.resume, before)
+        before.process.close()
 
 
 async def _stop(session: Session) -> None:

@@ -83,3 +83,19 @@ def test_a_quiet_file_system_is_looked_at_seldom(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "statvfs", lambda path: same)
     first = bounded.look()[1]
     assert bounded.look()[1] > first
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_a_folder_that_its_owner_closed_is_counted_all_the_same(tmp_path):
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "file").write_bytes(b"x" * 50 * KB)
+    for folder in (tmp_path, closed):
+        os.chown(folder, 65534, 65534)
+    closed.chmod(0o300)
+    child = os.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        os.setuid(65534)
+        os._exit(Quota(".", 100 * KB, 50)._count()[1])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2

@@ -84,10 +84,22 @@ class Quota:
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as found:
-            return list(found)
+        return _listed(folder)
+    except PermissionError:
+        pass
     except OSError:
-        return []  # gone meanwhile, or closed to us
+        return []  # gone meanwhile
+    try:
+        # Of our own user, who closed it so that nobody would count what it holds.
+        os.chmod(folder, stat.S_IRWXU, follow_symlinks=False)
+        return _listed(folder)
+    except (OSError, NotImplementedError):
+        return []
+
+
+def _listed(folder: str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as found:
+        return list(found)
 
 
 def _status(entry: os.DirEntry[str]) -> os.stat_result | None:

@@ -1,6 +1,5 @@
 # Everything a newcomer types. `make demo` and `make test` set up what they need.
 PYTHON ?= python3
-WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
@@ -13,7 +12,7 @@ demo: $(RUN_READY)  ## the main job on the embedded default: no network, Docker,
 	$(BIN)/turnwise process code_debug
 
 test: $(DEV_READY)  ## every test
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n 2
 
 check: $(DEV_READY)  ## format, lint, types, layer contracts
 	$(BIN)/ruff format --check $(LINT)

@@ -94,9 +94,10 @@ class ServeLoop:
             with self._signals():
                 await asyncio.wait({delivering, working, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 self._stop.set()
-                if delivering.done() and (error := delivering.exception()) is not None:
-                    self.say(f"nothing more can be delivered: {error}")
                 if self.in_flight:
+                    if delivering.done() and (error := delivering.exception()) is not None:
+                        # At once: the end says it again, but not before the grace period is over.
+                        self.say(f"nothing more can be delivered: {error}")
                     self.say(
                         f"{self.in_flight} groups in flight have {duration(self._bounds.grace_s)} to end"
                     )

@@ -30,7 +30,11 @@ def command() -> None:
 @click.option(
     "--only", metavar="NAME", multiple=True, help="Run only this check; may be given several times."
 )
-@click.option("--tier", help="local: the tier to check, A, B or C; unset: the one that is chosen here.")
+@click.option(
+    "--tier",
+    type=click.Choice(["A", "B", "C"]),
+    help="local: the tier to check; unset: the one that is chosen here.",
+)
 @click.option("--image", help="docker: the image to check; unset: the backend's own.")
 @click.option(
     "--network",

@@ -87,15 +87,34 @@ def test_a_quiet_file_system_is_looked_at_seldom(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 def test_a_folder_that_its_owner_closed_is_counted_all_the_same(tmp_path):
-    closed = tmp_path / "closed"
-    closed.mkdir()
-    (closed / "file").write_bytes(b"x" * 50 * KB)
-    for folder in (tmp_path, closed):
-        os.chown(folder, 65534, 65534)
-    closed.chmod(0o300)
+    make_closed(tmp_path / "closed", tmp_path)
+    assert as_another_user(tmp_path, lambda: Quota(".", 100 * KB, 50)._count()[1]) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_a_closed_folder_behind_a_link_is_left_as_it_is(tmp_path):
+    make_closed(tmp_path / "elsewhere" / "closed", tmp_path, tmp_path / "elsewhere")
+    (tmp_path / "counted").mkdir()
+    (tmp_path / "counted" / "link").symlink_to("../elsewhere")
+    root = str(tmp_path / "counted")
+    assert as_another_user(tmp_path, lambda: len(quota._entries("counted/link/closed", root))) == 0
+    assert (tmp_path / "elsewhere" / "closed").stat().st_mode & 0o777 == 0o300
+
+
+def make_closed(folder, *parents):
+    """A folder of another user with a file in it, which nobody may list."""
+    folder.mkdir(parents=True)
+    (folder / "file").write_bytes(b"x" * 50 * KB)
+    for each in (*parents, folder):
+        os.chown(each, 65534, 65534)
+    folder.chmod(0o300)
+
+
+def as_another_user(folder, count):
+    """A small number that is computed by another user, in a folder."""
     child = os.fork()
     if child == 0:
-        os.chdir(tmp_path)
+        os.chdir(folder)
         os.setuid(65534)
-        os._exit(Quota(".", 100 * KB, 50)._count()[1])
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+        os._exit(count())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

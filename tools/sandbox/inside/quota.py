@@ -19,7 +19,7 @@ class Quota:
 
     It counts again when so much of the file system's free space went since the last time that half of the
     room left could be gone, or after a second. Files that are deleted but open are not counted, nor is what
-    lies below directories that cannot be read.
+    lies below directories of another user that cannot be read.
     """
 
     __slots__ = (
@@ -67,9 +67,9 @@ class Quota:
         """Bytes on disk and files; it stops far above the bounds."""
         used = files = 0
         linked: set[int] = set()
-        folders = [self._folder]
+        folders, root = [self._folder], os.path.realpath(self._folder)
         while folders and files <= 2 * self._max_files:
-            for entry in _entries(folders.pop()):
+            for entry in _entries(folders.pop(), root):
                 status = _status(entry)
                 if status is None or status.st_ino in linked:
                     continue
@@ -82,7 +82,7 @@ class Quota:
         return used, files
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]]:
+def _entries(folder: str, root: str) -> list[os.DirEntry[str]]:
     try:
         return _listed(folder)
     except PermissionError:
@@ -90,11 +90,22 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
     except OSError:
         return []  # gone meanwhile
     try:
-        # Of our own user, who closed it so that nobody would count what it holds.
-        os.chmod(folder, stat.S_IRWXU, follow_symlinks=False)
+        _open_up(folder, root)
         return _listed(folder)
-    except (OSError, NotImplementedError):
-        return []
+    except OSError:
+        return []  # gone meanwhile, or of another user
+
+
+def _open_up(folder: str, root: str) -> None:
+    """Take back a folder of our own user, closed so that nobody would count what it holds."""
+    handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        itself = f"/proc/self/fd/{handle}"
+        # The agent may put a link in the place of a folder above it at any moment: never outside.
+        if os.readlink(itself).startswith(f"{root}/"):
+            os.chmod(itself, stat.S_IRWXU)
+    finally:
+        os.close(handle)
 
 
 def _listed(folder: str) -> list[os.DirEntry[str]]:

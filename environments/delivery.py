@@ -250,7 +250,7 @@ class Delivery:
     def _own_groups(self, state: ApiState) -> int:
         if state.own_groups is None:
             return min(self._receipts.queued, state.queued)
-        return state.own_groups + min(self._receipts.former, state.queued - state.own_groups)
+        return state.own_groups + max(0, min(self._receipts.former, state.queued - state.own_groups))
 
     def _lost(self, attempt: RetryCallState) -> None:
         # It may have been replaced meanwhile: ask by registering anew.

@@ -79,9 +79,11 @@ class TrajectoryApi:
             ConfigError: something else answers there, and always did.
         """
         info = await self._json("GET", "/info")
-        status = await self._json("GET", "/status")
         # The API looks a number up without a check: one that it does not know is its error 500.
         ours = {} if env_id is None else await self._json("GET", "/status-env", {"env_id": env_id}, also=500)
+        # Last: a batch that is handed out between the two makes the queue look longer than it is, never
+        # shorter than the step says.
+        status = await self._json("GET", "/status")
         try:
             state = ApiState(
                 step=status["current_step"],

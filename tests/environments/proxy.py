@@ -11,6 +11,8 @@ class Proxy:
     def __init__(self, api):
         self.answers = {}
         """Status and body by path, instead of what the API would say; `*`: any path."""
+        self.then = {}
+        """What happens once, between the API's answer to a path and the moment that the caller gets it."""
         self.seen = []
         """Method, path and body of every request."""
         proxy = self
@@ -23,6 +25,7 @@ class Proxy:
                 proxy.seen.append((self.command, self.path, body))
                 said = proxy.answers.get(self.path, proxy.answers.get("*"))
                 status, text = said or proxy.passed_on(api, self.command, self.path, body, self.headers)
+                proxy.then.pop(self.path, lambda: None)()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()

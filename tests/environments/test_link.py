@@ -220,6 +220,21 @@ async def test_batches_that_were_made_and_not_handed_out_count_as_waiting(traine
         await until(delivery, lambda: delivery.tally.posts == 5)
 
 
+@pytest.mark.parametrize("path", ["/info", "/status-env", "/status"])
+async def test_a_batch_that_is_handed_out_while_the_state_is_read_makes_no_room_for_more(
+    path, trained, outbox
+):
+    with Proxy(trained) as proxy:
+        async with delivering(proxy.url, outbox, max_batches_waiting=2) as delivery:
+            for name in "abcdef":
+                await delivery.put(credited(name))
+            await until(delivery, lambda: delivery.tally.posts == 2)
+            proxy.then[path] = trained.take_batch
+            await until(delivery, lambda: delivery.tally.posts == 3)
+            await some_looks(delivery)
+            assert delivery.tally.posts == 3
+
+
 async def test_rows_packed_for_another_trainer_are_cut_to_this_ones_limit(api, outbox):
     group = credited("a", lengths=[[9], [1], [1], [1]])
     outbox.put("a", pack(group, Shape(group_size=4)).parts)

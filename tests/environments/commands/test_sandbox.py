@@ -13,6 +13,8 @@ from tools.sandbox import cgroup, processes
 from tools.sandbox.checks.registry import CHECKS, Check, CheckFailedError
 
 __all__ = ["docker_engine", "tier_c"]
+_ORPHAN = f"{cgroup.PREFIX}.{processes.identity(1).split('-')[0]}-1-1.0"
+"""A first process of this machine that started at another time."""
 
 
 @pytest.fixture
@@ -60,22 +62,42 @@ def test_a_wrong_name_is_one_line_and_exit_code_2(args, message, capsys):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not cgroup.controllers(), reason="no control group can be made here")
-def test_an_orphan_is_listed_and_reaped(capsys):
-    namespace = processes.identity(1).split("-")[0]
-    parent = next(directory for directory, _ in cgroup.controllers().values())
-    orphan = parent / f"turnwise.{namespace}-1-1.0"
-    orphan.mkdir()
-    main(["sandbox", "list", "local"])
+@pytest.fixture
+def orphan(tmp_path, monkeypatch):
+    """The folder of an owner that is gone, where no other program looks for orphans."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / _ORPHAN
+    folder.mkdir()
+    return folder
+
+
+def test_an_orphan_is_listed(orphan, capsys):
+    assert main(["sandbox", "list", "local"]) == 0
     assert f"local   orphan   process 1        {orphan.name}" in capsys.readouterr().out.splitlines()
-    # A program that looks for the first time takes nothing away.
+
+
+def test_a_program_that_looks_for_the_first_time_takes_nothing_away(orphan):
     turnwise = Path(sys.executable).with_name("turnwise")
     listed = subprocess.run([turnwise, "sandbox", "list", "local", "--json"], capture_output=True, check=True)
     entry = {"backend": "local", "name": orphan.name, "owner": 1, "state": "orphan"}
     assert entry in [json.loads(line) for line in listed.stdout.splitlines()]
+    assert orphan.exists()
+
+
+def test_an_orphan_is_reaped(orphan, capsys):
     assert main(["sandbox", "reap", "local"]) == 0
     assert f"local   removed {orphan.name}" in capsys.readouterr().out.splitlines()
     assert not orphan.exists()
+
+
+@pytest.mark.skipif(not cgroup.controllers(), reason="no control group can be made here")
+def test_the_group_of_an_orphan_is_reaped():
+    parent = next(directory for directory, _ in cgroup.controllers().values())
+    group = parent / _ORPHAN
+    group.mkdir(exist_ok=True)
+    assert main(["sandbox", "reap", "local"]) == 0
+    assert not group.exists()
 
 
 @pytest.mark.usefixtures("tier_c")

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import cast
+from typing import Self, cast
 
 from tools.errors import SandboxUnavailable
 from tools.sandbox.inside import frames
@@ -28,7 +28,7 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def over(cls, sock: socket.socket, take: Callable[[bytes], bytes] = bytes) -> "Channel":
+    async def over(cls, sock: socket.socket, take: Callable[[bytes], bytes] = bytes) -> Self:
         """A channel that owns this connected socket from now on; `take` picks our bytes from what comes."""
         sock.setblocking(False)
         loop = asyncio.get_running_loop()
@@ -44,19 +44,7 @@ class Channel(asyncio.Protocol):
             SandboxUnavailable: the sandbox is closed, died or does not answer.
         """
         async with self._turn:
-            if self._broken is not None:
-                raise SandboxUnavailable(self._broken)
-            answer = self._expect()
-            self._write(frame)
-            deadline = self._loop.call_later(timeout_s + _GRACE_S, self._overdue, answer)
-            try:
-                return await answer
-            except asyncio.CancelledError:
-                if answer.cancelled():
-                    await self._call_off()
-                raise
-            finally:
-                deadline.cancel()
+            return await self._ask(frame, timeout_s)
 
     @property
     def broken(self) -> bool:
@@ -88,6 +76,21 @@ class Channel(asyncio.Protocol):
         """The supervisor ended, or the channel was closed."""
         del exc
         self._break("the sandbox died")
+
+    async def _ask(self, frame: bytes, timeout_s: float) -> Answer:
+        if self._broken is not None:
+            raise SandboxUnavailable(self._broken)
+        answer = self._expect()
+        self._write(frame)
+        deadline = self._loop.call_later(timeout_s + _GRACE_S, self._overdue, answer)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if answer.cancelled():
+                await self._call_off()
+            raise
+        finally:
+            deadline.cancel()
 
     def _expect(self) -> "asyncio.Future[Answer]":
         self._waiting = self._loop.create_future()

@@ -64,11 +64,12 @@ def _start(tier: Tier, limits: SandboxLimits, undo: ExitStack) -> Session:
         process = Program([*command, str(code), str(control)], [*fds, code, control])
         undo.callback(end, process)
         theirs.close()
-        settings |= {"guard_fd": str(guard), "oom_fd": str(oom)}
-        greet(ours, process, configuration(settings))
+        settings |= {"guard_fd": str(guard), "oom_fd": str(oom), "line": "1"}
+        line = greet(ours, process, configuration(settings))
     return Session(
         process=process,
         channel=ours,
+        line=line,
         workdir=settings["workdir"],
         enforced=tiers.enforced(tier, who, group, limits),
         lacks=tiers.lacks(tier, who, limits),

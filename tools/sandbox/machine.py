@@ -27,7 +27,10 @@ _MODULES = (
     "files",
     "tar",
     "archives",
+    "memory",
     "shell",
+    "line",
+    "operations",
     "job",
     "supervisor",
 )

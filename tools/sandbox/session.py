@@ -1,6 +1,7 @@
 """A running supervisor as its host sees it: what it is told first, what it answers, how it ends."""
 
 import socket
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ class Session:
 
     process: Process
     channel: socket.socket
+    line: socket.socket | None = None
+    """Where the supervisor offers its shell, see `line`."""
     workdir: str
     enforced: frozenset[str]
     lacks: frozenset[str]
@@ -39,6 +42,8 @@ def stop(session: Session) -> None:
         steps.callback(cgroup.remove, session.group)
         steps.callback(end, session.process)
         session.channel.close()
+        if session.line is not None:
+            session.line.close()
 
 
 def end(process: Process) -> None:
@@ -51,8 +56,11 @@ def end(process: Process) -> None:
         process.close()
 
 
-def greet(channel: socket.socket, process: Process, config: bytes = b"") -> None:
+def greet(channel: socket.socket, process: Process, config: bytes = b"") -> socket.socket | None:
     """Tell a supervisor what it is to do, unless it knows, and wait until it is ready.
+
+    Returns:
+        Where it offers its shell, if it does.
 
     Raises:
         OSError: it is not; the message says why.
@@ -61,9 +69,11 @@ def greet(channel: socket.socket, process: Process, config: bytes = b"") -> None
     expected = frames.pack(frames.READY)
     try:
         channel.sendall(config)
-        said = channel.recv(len(expected), socket.MSG_WAITALL)
+        said, rights, _, _ = channel.recvmsg(
+            len(expected), socket.CMSG_SPACE(4), socket.MSG_WAITALL | socket.MSG_CMSG_CLOEXEC
+        )
         if said == expected:
-            return
+            return socket.socket(fileno=struct.unpack("i", rights[0][2])[0]) if rights else None
         said += channel.recv(2000)
     except ConnectionError:
         said = b""

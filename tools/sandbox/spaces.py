@@ -27,7 +27,7 @@ def start(limits: SandboxLimits, undo: ExitStack) -> Session:
     group = cgroup.create(limits)
     undo.callback(cgroup.remove, group)
     fds = {"guard_fd": str(GUARD_FD), "oom_fd": str(OOM_FD if group.oom_file else -1)}
-    settings = tiers.settings("B", who, limits, group) | fds
+    settings = tiers.settings("B", who, limits, group) | fds | {"line": "1"}
     steps = [step.words() for step in rootfs.own_steps(limits, uid=who.uid, gid=who.gid)]
     ours, theirs = socket.socketpair()
     undo.callback(ours.close)
@@ -41,10 +41,11 @@ def start(limits: SandboxLimits, undo: ExitStack) -> Session:
             config = b""
         process = nursery(limits.network).bear(ours, theirs, b"%d" % len(group.join_files), opened)
         undo.callback(end, process)
-    greet(ours, process, config)
+    line = greet(ours, process, config)
     return Session(
         process=process,
         channel=ours,
+        line=line,
         workdir=settings["workdir"],
         enforced=tiers.enforced("B", who, group, limits),
         lacks=tiers.lacks("B", who, limits),

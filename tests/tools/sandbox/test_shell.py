@@ -105,7 +105,7 @@ async def test_a_shell_killed_between_commands_is_flagged(sandbox):
 
 async def test_endless_output_of_the_shell_is_stopped_and_the_shell_stays(sandbox):
     result = await sandbox.shell('X=kept; printf -v big %9999s; while :; do echo "$big"; done', timeout_s=60)
-    assert (result.exit_code, result.timed_out) == (137, False)
+    assert (result.exit_code, result.timed_out, result.shell_restarted) == (137, False, False)
     assert (await sandbox.shell("echo $X")).stdout == b"kept\n"
 
 

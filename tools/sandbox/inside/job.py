@@ -35,8 +35,8 @@ class Job:
     """A command between its start and its result; `shell` is set when it runs in the persistent shell."""
 
     __slots__ = (
-        "_before", "_deadline", "_ending", "_limits", "_oom", "_oom_count", "_started", "_timed_out",
-        "err", "out", "pid", "restarted", "shell", "stdin", "stdin_fd",
+        "_before", "_deadline", "_ending", "_limits", "_oom", "_oom_count", "_pressed", "_started",
+        "_timed_out", "err", "out", "pid", "restarted", "shell", "stdin", "stdin_fd",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, before: set[Identity], oom_count: Callable[[], int]) -> None:
@@ -47,6 +47,7 @@ class Job:
         self._started = time.monotonic()
         self._deadline = self._started + limits.timeout_s
         self._ending: float | None = None
+        self._pressed = 0.0
         self._timed_out = False
         self.pid = 0
         self.shell: Shell | None = None
@@ -60,6 +61,20 @@ class Job:
         self.out = Capture(out, self._limits.cap)
         self.err = Capture(err, self._limits.cap)
 
+    def backdate(self, begun: float, oom: int, before: set[Identity]) -> None:
+        """Count from an earlier moment.
+
+        Args:
+            begun: seconds of the clock that runs on while the machine is suspended.
+            oom: the memory kills that there were then.
+            before: the processes that there were then.
+        """
+        spent = time.clock_gettime(time.CLOCK_BOOTTIME) - begun
+        self._started -= spent
+        self._deadline -= spent
+        self._oom = oom
+        self._before = before
+
     def feed(self) -> bool:
         """Write some of stdin; `False` once there is nothing left or nobody to read it."""
         try:
@@ -72,7 +87,7 @@ class Job:
 
     def next_tick_s(self) -> float:
         """Seconds until `tick` has something to do."""
-        due = self._deadline if self._ending is None else time.monotonic() + _STEP_S
+        due = self._deadline if self._ending is None else self._pressed + _STEP_S
         return max(0.0, due - time.monotonic())
 
     def tick(self) -> None:
@@ -83,7 +98,8 @@ class Job:
                 self.end()
             elif max(self.out.total, self.err.total) > self._limits.output:
                 self.end()
-        else:
+        elif time.monotonic() - self._pressed >= _STEP_S:
+            # Not whenever some output comes: a shell under a hail of signals gets nowhere.
             self._press()
 
     def end(self) -> None:
@@ -115,7 +131,7 @@ class Job:
         )
 
     def _press(self) -> None:
-        shell = self.shell
+        shell, self._pressed = self.shell, time.monotonic()
         if shell is None:
             kill_new(self._before)
             return

@@ -28,6 +28,12 @@ def snapshot() -> set[Identity]:
     return {(pid, start) for pid, (_, start) in running().items()}
 
 
+def older(than_s: float) -> set[Identity]:
+    """The processes that certainly started before a moment, in seconds since the machine did."""
+    tick = int(than_s * os.sysconf("SC_CLK_TCK"))
+    return {(pid, start) for pid, (_, start) in running().items() if start < tick}
+
+
 class Census:
     """The processes that live; they are only counted again when one was started since the last time."""
 

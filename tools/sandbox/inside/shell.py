@@ -17,7 +17,7 @@ _HIGH_FD = 103
 # the driver itself prints goes nowhere. A trap's `return` leaves one function or the sourced file, and the
 # debug trap then refuses every command until all of them are left: nothing after a killed command runs.
 _PROLOGUE = r"""shopt -s expand_aliases
-__turnwise_again() { return "${__turnwise:-0}"; }
+__turnwise_again() { return "$1"; }
 __turnwise_leave() {
   if ((${#FUNCNAME[@]} > 1)); then return 2; fi
   trap - DEBUG; set +T; shopt -u extdebug
@@ -25,25 +25,29 @@ __turnwise_leave() {
 trap 'shopt -s extdebug; set -T; trap __turnwise_leave DEBUG; return 137' PWR
 """
 # Bash has read this line, all but its end, before the command comes.
-_COMMAND = "__turnwise_again; source {d}/command </dev/null >{d}/stdout 2>{d}/stderr 9>&-"
+_COMMAND = "__turnwise_again {code}; source {d}/command </dev/null >{d}/stdout 2>{d}/stderr 9>&-"
 # The status line is no function: the trap could leave it before the status is out. It is no part of the line
-# above either, which is dropped as a whole when the command makes an error that ends a line.
-_STATUS = "\n__turnwise=$?; builtin printf '%s %d\\n' {n} $__turnwise >&9\n"
+# above either, which is dropped as a whole when the command makes an error that ends a line. Bash asks the
+# kernel for each of its characters.
+_STATUS = "\nbuiltin echo {nonce} $? >&9\n"
 
 
 class Shell:
     """A running bash. One command at a time."""
 
-    __slots__ = ("_buffer", "_dir", "_input", "_nonce", "_outputs", "pid", "status_fd")
+    __slots__ = ("_buffer", "_dir", "_outputs", "input_fd", "last", "nonce", "pid", "status_fd")
 
     def __init__(self, account: Account, run_dir: str) -> None:
         self._dir = run_dir
-        self._nonce = b""
+        self.nonce = b""
+        self.last = 0
+        """Status of the last command, which the next one can ask for."""
         self._buffer = b""
         self._outputs: tuple[int, int] | None = None
-        reader, self._input = os.pipe2(os.O_CLOEXEC)
+        reader, self.input_fd = os.pipe2(os.O_CLOEXEC)
         self.status_fd, status = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self.status_fd, False)
+        for fd in (self.input_fd, self.status_fd):
+            os.set_blocking(fd, False)
         nowhere = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
         # A descriptor that is copied onto itself would stay close-on-exec.
         high = os.dup2(status, _HIGH_FD, inheritable=False)
@@ -52,13 +56,13 @@ class Shell:
         try:
             self.pid = start(account, (reader, nowhere, nowhere), bash)
         except BaseException:
-            os.close(self._input)
+            os.close(self.input_fd)
             os.close(self.status_fd)
             raise
         finally:
             for fd in (reader, status, nowhere, high):
                 os.close(fd)
-        os.write(self._input, _PROLOGUE.encode())
+        os.write(self.input_fd, _PROLOGUE.encode())
 
     def prepare(self) -> tuple[int, int]:
         """Make everything ready for the next command; the read ends of its stdout and stderr come back.
@@ -69,18 +73,26 @@ class Shell:
         if self._outputs is None:
             # While it redirects, bash keeps the status descriptor under another number: a command that writes
             # to every number would forge a status that it can guess.
-            self._nonce = os.urandom(8).hex().encode()
+            self.nonce = os.urandom(8).hex().encode()
             self._outputs = _fifos(f"{self._dir}/stdout", f"{self._dir}/stderr")
-            self._say(_COMMAND.format(d=self._dir))
+            self._say(_COMMAND.format(code=self.last, d=self._dir).encode())
         return self._outputs
+
+    def trigger(self) -> bytes:
+        """What the shell has to read to run the prepared command: the end of a line, and the next one."""
+        return _STATUS.format(nonce=self.nonce.decode()).encode()
+
+    def new_command(self) -> int:
+        """A descriptor of the file, made anew and empty, that the prepared command is to be written to."""
+        path = f"{self._dir}/command"
+        # A new one: where the agent is the same user it may have put a link or a FIFO there.
+        _forget(path)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def run(self, command: bytes) -> tuple[int, int]:
         """Start a command; the read ends of its stdout and stderr come back."""
         outputs = self.prepare()
-        path = f"{self._dir}/command"
-        # A new file: where the agent is the same user it may have put a link or a FIFO there.
-        _forget(path)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fd = self.new_command()
         try:
             view = memoryview(command + b"\n")
             while view:
@@ -88,20 +100,31 @@ class Shell:
         finally:
             os.close(fd)
         self._outputs = None
-        self._say(_STATUS.format(n=self._nonce.decode()))
+        self._say(self.trigger())
         return outputs
 
-    def status(self) -> int | None:
-        """The exit status of the running command, or `None` while it is not there."""
+    def release(self) -> tuple[int, int] | None:
+        """The read ends of the prepared outputs, which are the caller's from now on."""
+        outputs, self._outputs = self._outputs, None
+        return outputs
+
+    def status(self, seen: bytes = b"") -> int | None:
+        """The exit status of the running command, or `None` while it is not there.
+
+        Args:
+            seen: what somebody else has read of it.
+        """
+        self._buffer += seen
         try:
             self._buffer += os.read(self.status_fd, 4096)
         except BlockingIOError:
-            return None
+            pass
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
             nonce, _, code = line.partition(b" ")
-            if nonce == self._nonce and code.isdigit():
-                return int(code) & 0xFF
+            if nonce == self.nonce and code.isdigit():
+                self.last = int(code) & 0xFF
+                return self.last
         return None
 
     def interrupt(self) -> None:
@@ -114,14 +137,16 @@ class Shell:
 
     def close(self) -> None:
         """Forget the descriptors of a shell that ended."""
-        for fd in (self._input, self.status_fd, *(self._outputs or ())):
+        for fd in (self.input_fd, self.status_fd, *(self._outputs or ())):
             os.close(fd)
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: bytes) -> None:
         try:
-            os.write(self._input, text.encode())
+            os.write(self.input_fd, text)
         except BrokenPipeError:
             pass  # the shell just died; its exit ends the command
+        except BlockingIOError:
+            self.kill()  # the agent has filled it: nothing of ours would arrive
 
 
 def _fifos(*paths: str) -> tuple[int, int]:

@@ -6,23 +6,18 @@ import errno
 import os
 import select
 
-from tools.sandbox.inside import archives, files, frames
+from tools.sandbox.inside import frames
 from tools.sandbox.inside.account import Account
 from tools.sandbox.inside.boot import Config, read_exactly
 from tools.sandbox.inside.capture import Capture
 from tools.sandbox.inside.job import Job, Limits
-from tools.sandbox.inside.processes import Census, kill_new
+from tools.sandbox.inside.line import Line
+from tools.sandbox.inside.memory import kills
+from tools.sandbox.inside.operations import Operations
+from tools.sandbox.inside.processes import Census, kill_new, older
 from tools.sandbox.inside.shell import Shell
 from tools.sandbox.inside.signals import ordinary_interrupts, wake_on_child
-from tools.sandbox.inside.spawn import (
-    Program,
-    StartError,
-    fork,
-    only_stdio,
-    own_descriptor_limit,
-    pipe_for_output,
-    start,
-)
+from tools.sandbox.inside.spawn import StartError, own_descriptor_limit, pipe_for_output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,6 +55,7 @@ class Supervisor:
         self._reply = int(settings.get("reply_fd", control))
         self._account = Account(settings, env)
         self._account.own(self._account.workdir)
+        self._operations = Operations(self._account)
         self._output_limit = int(settings["output"])
         self._run_dir = settings["run_dir"]
         self._oom_fd = int(settings["oom_fd"])
@@ -70,6 +66,8 @@ class Supervisor:
         self._job: Job | None = None
         self._shell: Shell | None = None
         self._shell_lost = settings.get("shell_lost") == "1"
+        self._line = Line(self._oom_fd)
+        self._lends_shell = settings.get("line") == "1"
         self._open = True
         self._watch_children()
         self._watch(control, self._receive)
@@ -78,7 +76,11 @@ class Supervisor:
 
     def serve(self) -> None:
         """Handle events until the host is gone."""
-        self._send(frames.pack(frames.READY))
+        greeting = frames.pack(frames.READY)
+        if self._lends_shell:
+            self._line.open(self._control, greeting)
+        else:
+            self._send(greeting)
         while self._open:
             wait_ms = -1 if self._job is None else int(self._job.next_tick_s() * 1000) + 1
             for fd, _ in self._poll.poll(wait_ms):
@@ -108,23 +110,26 @@ class Supervisor:
             if self._job is not None:
                 self._job.end()
             return
-        start = {
-            frames.EXEC: self._exec, frames.SHELL: self._run_in_shell,
-            frames.READ: self._read_file, frames.WRITE: self._write_file,
-            frames.PACK: self._pack, frames.UNPACK: self._unpack,
-        }[kind]  # fmt: skip
+        if kind == frames.NEXT:
+            self._ended_elsewhere(int(fields[0]))
+            return
         cap = int(fields[1])
         # What our own file operations send is bounded by what was asked for.
         output = max(cap, self._output_limit) if kind in frames.FILE_KINDS else self._output_limit
         limits = Limits(int(fields[0]) / 1e6, cap, output)
         job = Job(limits, self._census.taken(), self._oom_count)
         try:
-            start(job, fields[2:])
+            if kind == frames.SHELL:
+                self._run_in_shell(job, fields[2])
+            elif kind == frames.TAKE:
+                self._take_over(job, fields[2:])
+            else:
+                self._start(job, *self._operations.asked(kind, fields[2:]))
         except StartError as error:
             self._refuse(kind, job, error)
         except OSError as error:
             # The shell's own files are within the agent's reach: what it did to them is its result.
-            step = "shell" if kind == frames.SHELL else "cwd"
+            step = "shell" if kind in (frames.SHELL, frames.TAKE) else "cwd"
             self._refuse(kind, job, StartError(step, error.errno or errno.EIO))
 
     def _host_died(self) -> None:
@@ -139,35 +144,6 @@ class Supervisor:
             self._open = False
 
     # Commands.
-
-    def _exec(self, job: Job, fields: list[bytes]) -> None:
-        cwd, stdin, env_size, *rest = fields
-        pairs = [os.fsdecode(item).partition("=") for item in rest[: int(env_size)]]
-        env = self._account.environment({name: value for name, _, value in pairs})
-        argv = [os.fsdecode(item) for item in rest[int(env_size) :]]
-        cwd_path = os.path.join(self._account.workdir, os.fsdecode(cwd))
-        program = Program(argv, env, cwd_path)
-        self._start(job, lambda stdio: start(self._account, stdio, program), stdin)
-
-    def _read_file(self, job: Job, fields: list[bytes]) -> None:
-        path, max_bytes = self._path(fields[0]), int(fields[1])
-        self._operate(job, lambda: files.read(path, max_bytes), b"")
-
-    def _write_file(self, job: Job, fields: list[bytes]) -> None:
-        path, mode = self._path(fields[0]), int(fields[1])
-        self._operate(job, lambda: files.write(path, mode), fields[2])
-
-    def _pack(self, job: Job, fields: list[bytes]) -> None:
-        path, max_bytes = self._path(fields[0]), int(fields[1])
-        self._operate(job, lambda: archives.pack(path, max_bytes), b"")
-
-    def _unpack(self, job: Job, fields: list[bytes]) -> None:
-        path = self._path(fields[0])
-        self._operate(job, lambda: archives.unpack(path), fields[1])
-
-    def _operate(self, job: Job, operation: Callable[[], int], stdin: bytes) -> None:
-        action = only_stdio(operation)
-        self._start(job, lambda stdio: fork(self._account, stdio, action, bounded=False), stdin)
 
     def _start(self, job: Job, begin: Callable[[tuple[int, int, int]], int], stdin: bytes) -> None:
         stdin_end, job.stdin_fd = os.pipe2(os.O_CLOEXEC)
@@ -191,19 +167,56 @@ class Supervisor:
             os.close(job.stdin_fd)
         self._follow(job)
 
-    def _run_in_shell(self, job: Job, fields: list[bytes]) -> None:
+    def _run_in_shell(self, job: Job, command: bytes) -> None:
         self._reap()
+        self._line.runs += 1
+        self._line.drop()
         if self._shell is None:
             self._shell = Shell(self._account, self._run_dir)
-            self._watch(self._shell.status_fd, self._shell_status)
             job.restarted, self._shell_lost = self._shell_lost, False
-        job.shell = self._shell
-        job.pid = self._shell.pid
-        job.attach(*self._shell.run(fields[0]))
-        self._follow(job)
+        job.attach(*self._shell.run(command))
+        self._follow(job, self._shell)
 
-    def _follow(self, job: Job) -> None:
+    def _take_over(self, job: Job, fields: list[bytes]) -> None:
+        """Go on with a command that the host has begun in the shell."""
+        self._reap()
+        self._line.runs += 1
+        begun, oom, seen = int(fields[0]) / 1e6, int(fields[1]), fields[2]
+        job.backdate(begun, oom, self._line.before | older(begun))
+        left = self._line.left()
+        if left is not None:
+            *outputs, code = left
+            job.restarted, self._shell_lost = True, False
+            job.attach(*outputs)
+            self._follow(job)
+            self._finish(job, code)
+            return
+        outputs = None if self._shell is None else self._shell.release()
+        if outputs is None:
+            raise StartError("shell", errno.EIO)
+        job.attach(*outputs)
+        self._follow(job, self._shell)
+        self._shell_status(seen)
+
+    def _ended_elsewhere(self, code: int) -> None:
+        """The host ran a command by itself; what goes on writing in the background is drained."""
+        self._line.runs += 1
+        self._line.drop()
+        outputs = None
+        if self._shell is not None:
+            self._shell.last = code
+            outputs = self._shell.release()
+        for fd in outputs or ():
+            stream = Capture(fd, 0)
+            self._watch(fd, lambda stream=stream: self._collect(stream))
+            self._collect(stream)
+        self._prepare()
+
+    def _follow(self, job: Job, shell: Shell | None = None) -> None:
         self._job = job
+        if shell is not None:
+            job.shell, job.pid = shell, shell.pid
+            self._watch(shell.status_fd, self._shell_status)
         for stream in (job.out, job.err):
             self._watch(stream.fd, lambda stream=stream: self._collect(stream))
 
@@ -218,16 +231,17 @@ class Supervisor:
             self._unwatch(job.stdin_fd)
             os.close(job.stdin_fd)
 
-    def _shell_status(self) -> None:
-        shell, job = self._shell, self._job
-        if shell is None:
-            return
-        code = shell.status()
-        if code is not None and job is not None and job.shell is shell:
-            self._finish(job, code)
+    def _shell_status(self, seen: bytes = b"") -> None:
+        job = self._job
+        if job is not None and job.shell is not None:
+            code = job.shell.status(seen)
+            if code is not None:
+                self._finish(job, code)
 
     def _finish(self, job: Job, code: int) -> None:
         self._job = None
+        if job.shell is not None:
+            self._unwatch(job.shell.status_fd)
         answer = job.result(code)
         if job.stdin_fd in self._handlers:
             self._unwatch(job.stdin_fd)
@@ -242,10 +256,11 @@ class Supervisor:
 
     def _prepare(self) -> None:
         """Do now, while the host thinks, what the next command would have to wait for."""
-        self._census.taken()
+        self._line.before = self._census.taken()
         if self._shell is not None:
             try:
                 self._shell.prepare()
+                self._line.offer(self._shell)
             except OSError:
                 return  # the next command meets it again, and says so
 
@@ -283,6 +298,7 @@ class Supervisor:
         job = self._job
         if self._shell is not None and pid == self._shell.pid:
             self._unwatch(self._shell.status_fd)
+            self._line.keep(self._shell.release(), code)
             self._shell.close()
             self._shell, self._shell_lost = None, True
             if job is not None and job.pid == pid:
@@ -293,20 +309,12 @@ class Supervisor:
     # Small things.
 
     def _oom_count(self) -> int:
-        if self._oom_fd < 0:
-            return 0
-        for line in os.pread(self._oom_fd, 4096, 0).split(b"\n"):
-            if line.startswith(b"oom_kill "):
-                return int(line.split()[1])
-        return 0
-
-    def _path(self, path: bytes) -> str:
-        return os.path.join(self._account.workdir, os.fsdecode(path))
+        return 0 if self._oom_fd < 0 else kills(self._oom_fd)
 
     def _watch(self, fd: int, handler: Callable[[], None], events: int = select.POLLIN) -> None:
         self._handlers[fd] = handler
         self._poll.register(fd, events)
 
     def _unwatch(self, fd: int) -> None:
-        self._handlers.pop(fd, None)
-        self._poll.unregister(fd)
+        if self._handlers.pop(fd, None) is not None:
+            self._poll.unregister(fd)

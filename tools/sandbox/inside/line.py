@@ -1,0 +1,89 @@
+"""The way around this process: the host runs short commands in the persistent shell itself.
+
+Between two commands the shell is offered to the host with everything the next one needs: where to write the
+command, its outputs, the shell's input, and where it tells the status. What is not over after a moment the
+host gives back, and it goes on here as if it had been started here.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import sys
+
+from tools.sandbox.inside import frames
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tools.sandbox.inside.shell import Shell
+
+
+class Line:
+    """Offers a shell; an offer is good for the command after `runs` others, by whatever way they came."""
+
+    __slots__ = ("_left", "_offered", "_oom_fd", "_ours", "_shell", "before", "runs")
+
+    def __init__(self, oom_fd: int) -> None:
+        self.runs = 0
+        self.before: set[tuple[int, int]] = set()
+        """The processes before the command that the host may run next."""
+        self._ours: _socket.socket | None = None
+        self._oom_fd = oom_fd
+        self._offered = -1
+        self._shell = 0
+        self._left: tuple[int, int, int] | None = None
+
+    def open(self, control: int, greeting: bytes) -> None:
+        """Give the host its end, with a greeting on the channel."""
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        # `_socket` and not `socket`, whose enums every sandbox would have in a memory of its own.
+        channel = _socket.socket(fileno=control)
+        try:
+            channel.sendmsg([greeting], [_rights(theirs.fileno())])
+        finally:
+            channel.detach()
+            theirs.close()
+        ours.setblocking(False)
+        self._ours = ours
+
+    def offer(self, shell: Shell) -> None:
+        """Offer the prepared shell, unless the host has this offer already.
+
+        Raises:
+            OSError: the agent has changed the shell's own files.
+        """
+        if self._ours is None or self._offered == self.runs:
+            return
+        fds = [*shell.prepare()]
+        command = shell.new_command()
+        try:
+            fds.append(command)
+            if self._shell != shell.pid:
+                fds += [shell.input_fd, shell.status_fd, *([self._oom_fd] if self._oom_fd >= 0 else [])]
+            message = frames.pack(frames.LINE, b"%d" % self.runs, shell.nonce, shell.trigger())
+            self._ours.sendmsg([message], [_rights(*fds)])
+        except (BlockingIOError, BrokenPipeError, ConnectionError):
+            self._ours = None  # a host that does not listen
+            return
+        finally:
+            os.close(command)
+        self._offered, self._shell = self.runs, shell.pid
+
+    def keep(self, outputs: tuple[int, int] | None, code: int) -> None:
+        """Keep what a dead shell left: the host may have begun a command in it."""
+        self.drop()
+        self._left = None if outputs is None else (*outputs, code)
+
+    def left(self) -> tuple[int, int, int] | None:
+        """The outputs and the exit code of a shell that died; the caller owns them from now on."""
+        left, self._left = self._left, None
+        return left
+
+    def drop(self) -> None:
+        """Close what a dead shell left: the host had begun nothing in it."""
+        for fd in (self.left() or ())[:2]:
+            os.close(fd)
+
+
+def _rights(*fds: int) -> tuple[int, int, bytes]:
+    return _socket.SOL_SOCKET, _socket.SCM_RIGHTS, b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)

@@ -21,6 +21,7 @@ _MODULES = (
     "boot",
     "signals",
     "capture",
+    "watch",
     "processes",
     "account",
     "spawn",
@@ -29,6 +30,7 @@ _MODULES = (
     "archives",
     "memory",
     "shell",
+    "rights",
     "line",
     "operations",
     "job",
@@ -40,7 +42,7 @@ _SYSTEM_PYTHON = "/usr/bin/python3"
 _VERSION = "import sys;print(*sys.version_info[:2])"
 _COMPILE = (
     "import json,marshal,sys;sys.stdout.buffer.write(marshal.dumps("
-    "[(n,compile(s,n,'exec',dont_inherit=True)) for n,s in json.load(sys.stdin)]))"
+    "[(n,compile(s,n,'exec',dont_inherit=True,optimize=2)) for n,s in json.load(sys.stdin)]))"
 )
 BOOTSTRAP = """
 import marshal,os,sys

@@ -64,3 +64,12 @@ def tier(request):
 async def sandbox(tier):
     async with open_local(SMALL, tier=tier) as opened:
         yield opened
+
+
+@pytest.fixture
+async def lent(sandbox):
+    """A sandbox whose shell has been offered to the host."""
+    await sandbox.shell("true")
+    # The offer is sent before this answer.
+    await sandbox.exec("true")
+    return sandbox

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import _socket
 import os
-import socket
 
-from tools.sandbox.inside import frames
+from tools.sandbox.inside import frames, rights
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ def keep_only(fds: Sequence[int]) -> None:
 
 def tell_birth() -> None:
     """Give the host a descriptor of this process, before it hears anything else."""
-    with socket.socket(fileno=os.dup(CONTROL)) as host:
-        socket.send_fds(host, [frames.BORN], [os.pidfd_open(os.getpid())])
+    host = _socket.socket(fileno=CONTROL)
+    rights.send(host, frames.BORN, os.pidfd_open(os.getpid()))
+    host.detach()
 
 
 def score() -> None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import _socket
 import os
-import sys
 
-from tools.sandbox.inside import frames
+from tools.sandbox.inside import frames, rights
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,10 +35,9 @@ class Line:
     def open(self, control: int, greeting: bytes) -> None:
         """Give the host its end, with a greeting on the channel."""
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-        # `_socket` and not `socket`, whose enums every sandbox would have in a memory of its own.
         channel = _socket.socket(fileno=control)
         try:
-            channel.sendmsg([greeting], [_rights(theirs.fileno())])
+            rights.send(channel, greeting, theirs.fileno())
         finally:
             channel.detach()
             theirs.close()
@@ -61,7 +59,7 @@ class Line:
             if self._shell != shell.pid:
                 fds += [shell.input_fd, shell.status_fd, *([self._oom_fd] if self._oom_fd >= 0 else [])]
             message = frames.pack(frames.LINE, b"%d" % self.runs, shell.nonce, shell.trigger())
-            self._ours.sendmsg([message], [_rights(*fds)])
+            rights.send(self._ours, message, *fds)
         except (BlockingIOError, BrokenPipeError, ConnectionError):
             self._ours = None  # a host that does not listen
             return
@@ -83,7 +81,3 @@ class Line:
         """Close what a dead shell left: the host had begun nothing in it."""
         for fd in (self.left() or ())[:2]:
             os.close(fd)
-
-
-def _rights(*fds: int) -> tuple[int, int, bytes]:
-    return _socket.SOL_SOCKET, _socket.SCM_RIGHTS, b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)

@@ -5,11 +5,11 @@ It runs on the host with nothing of the host's in it: a made-up environment, no 
 
 from __future__ import annotations
 
+import _socket
 import gc
 import os
-import socket
 
-from tools.sandbox.inside import fence, frames
+from tools.sandbox.inside import fence, frames, rights
 from tools.sandbox.inside.birth import CONTROL, keep_only, score, tell_birth, write
 from tools.sandbox.inside.prctl import adopt_orphans
 from tools.sandbox.inside.signals import forget_children
@@ -30,15 +30,15 @@ def enter(requests: int) -> None:
     gc.collect()
     # What is here now stays shared with every child: no collection touches it.
     gc.freeze()
-    with socket.socket(fileno=requests) as host:
-        while True:
-            request, fds, _, _ = socket.recv_fds(host, _REQUEST_BYTES, _FDS)
-            if not request:
-                os._exit(0)
-            if os.fork() == 0:
-                _bear(request, fds)
-            for fd in fds:
-                os.close(fd)
+    host = _socket.socket(fileno=requests)
+    while True:
+        request, fds = rights.receive(host, _REQUEST_BYTES, _FDS)
+        if not request:
+            os._exit(0)
+        if os.fork() == 0:
+            _bear(request, fds)
+        for fd in fds:
+            os.close(fd)
 
 
 def _bear(request: bytes, fds: list[int]) -> None:

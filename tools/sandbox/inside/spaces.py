@@ -6,15 +6,15 @@ belongs to it alone. Nothing of the host's is in this process, and nothing of th
 
 from __future__ import annotations
 
+import _socket
 import ctypes
 import fcntl
 import gc
 import marshal
 import os
-import socket
 import struct
 
-from tools.sandbox.inside import confine, frames, mounts
+from tools.sandbox.inside import confine, frames, mounts, rights
 from tools.sandbox.inside.birth import CONTROL, keep_only, score, write
 from tools.sandbox.inside.boot import Config
 from tools.sandbox.inside.prctl import failure, libc
@@ -26,7 +26,7 @@ _ALWAYS = _NEW_MOUNTS | 0x20000000 | 0x08000000 | 0x04000000
 """CLONE_NEW* of mounts, processes, IPC and the host's name."""
 _CLONE3, _CLONE_PIDFD, _SIGCHLD = 435, 0x1000, 17
 _REQUEST_BYTES = 1 << 16
-_RIGHTS_BYTES = socket.CMSG_SPACE(4 * 8)
+_FDS = 8
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 _pidfd = ctypes.c_int(-1)
@@ -39,36 +39,32 @@ def enter(requests: int) -> None:
     os.set_inheritable(requests, False)
     # Nobody waits for them: they are reaped by the kernel, and the host has descriptors to see their end.
     forget_children()
-    with socket.socket(fileno=requests) as host:
-        user_map, group_map, network, steps = marshal.loads(host.recv(_REQUEST_BYTES))
-        if not user_map:
-            score()
-        if libc.unshare(_NEW_MOUNTS | (_NEW_USER if user_map else 0)):
-            raise failure("unshare")
-        _map(user_map, group_map)
-        mounts.build_root(steps, keep_proc=bool(user_map))
-        namespaces = _ALWAYS | (0 if network == "full" else _NEW_NET) | (_NEW_USER if user_map else 0)
-        gc.collect()
-        # What is here now stays shared with every child: no collection touches it.
-        gc.freeze()
-        while True:
-            # By its methods: helpers written in Python touch more memory, here and in every child.
-            request, rights, _, _ = host.recvmsg(_REQUEST_BYTES, _RIGHTS_BYTES)
-            if not request:
-                os._exit(0)
-            fds = struct.unpack(f"{len(rights[0][2]) // 4}i", rights[0][2])
-            pid = _clone(namespaces)
-            if pid == 0:
-                _become(int(request), fds, user_map, group_map)
-            for fd in fds:
-                os.close(fd)
-            if pid < 0:
-                host.send(repr(failure("clone3")).encode())
-                continue
-            host.sendmsg(
-                [frames.BORN], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", _pidfd.value))]
-            )
-            os.close(_pidfd.value)
+    host = _socket.socket(fileno=requests)
+    user_map, group_map, network, steps = marshal.loads(host.recv(_REQUEST_BYTES))
+    if not user_map:
+        score()
+    if libc.unshare(_NEW_MOUNTS | (_NEW_USER if user_map else 0)):
+        raise failure("unshare")
+    _map(user_map, group_map)
+    mounts.build_root(steps, keep_proc=bool(user_map))
+    namespaces = _ALWAYS | (0 if network == "full" else _NEW_NET) | (_NEW_USER if user_map else 0)
+    gc.collect()
+    # What is here now stays shared with every child: no collection touches it.
+    gc.freeze()
+    while True:
+        request, fds = rights.receive(host, _REQUEST_BYTES, _FDS)
+        if not request:
+            os._exit(0)
+        pid = _clone(namespaces)
+        if pid == 0:
+            _become(int(request), fds, user_map, group_map)
+        for fd in fds:
+            os.close(fd)
+        if pid < 0:
+            host.send(repr(failure("clone3")).encode())
+            continue
+        rights.send(host, frames.BORN, _pidfd.value)
+        os.close(_pidfd.value)
 
 
 def _clone(namespaces: int) -> int:
@@ -82,7 +78,7 @@ def _clone(namespaces: int) -> int:
     return libc.syscall(ctypes.c_long(_CLONE3), arguments, ctypes.c_size_t(len(arguments)))
 
 
-def _become(groups: int, fds: tuple[int, ...], user_map: bytes, group_map: bytes) -> None:
+def _become(groups: int, fds: list[int], user_map: bytes, group_map: bytes) -> None:
     try:
         keep_only(fds)
         os.setsid()
@@ -97,7 +93,7 @@ def _become(groups: int, fds: tuple[int, ...], user_map: bytes, group_map: bytes
         mounts.add(config.steps, config.settings["run_dir"])
         if config.settings["network"] == "none":
             _raise_loopback()
-        socket.sethostname(config.settings["host_name"])
+        _socket.sethostname(config.settings["host_name"])
         confine.serve(CONTROL, config)
     except BaseException as error:  # noqa: BLE001  # the host is told why nothing was born
         os.write(CONTROL, repr(error).encode()[:2000])
@@ -113,7 +109,8 @@ def _map(user_map: bytes, group_map: bytes) -> None:
 
 
 def _raise_loopback() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        request = struct.pack("16sh14x", b"lo", 0)
-        (flags,) = struct.unpack_from("h", fcntl.ioctl(probe, _SIOCGIFFLAGS, request), 16)
-        fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | _IFF_UP))
+    probe = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    request = struct.pack("16sh14x", b"lo", 0)
+    (flags,) = struct.unpack_from("h", fcntl.ioctl(probe.fileno(), _SIOCGIFFLAGS, request), 16)
+    fcntl.ioctl(probe.fileno(), _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | _IFF_UP))
+    probe.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 
 from tools.sandbox.inside import frames
 from tools.sandbox.inside.account import Account
@@ -18,6 +17,7 @@ from tools.sandbox.inside.processes import Census, kill_new, older
 from tools.sandbox.inside.shell import Shell
 from tools.sandbox.inside.signals import ordinary_interrupts, wake_on_child
 from tools.sandbox.inside.spawn import StartError, own_descriptor_limit, pipe_for_output
+from tools.sandbox.inside.watch import Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ class Supervisor:
         self._oom_fd = int(settings["oom_fd"])
         self._inbox = b""
         self._census = Census()
-        self._poll = select.poll()
-        self._handlers: dict[int, Callable[[], None]] = {}
+        self._watch = Watch()
         self._job: Job | None = None
         self._shell: Shell | None = None
         self._shell_lost = settings.get("shell_lost") == "1"
@@ -70,9 +69,9 @@ class Supervisor:
         self._lends_shell = settings.get("line") == "1"
         self._open = True
         self._watch_children()
-        self._watch(control, self._receive)
+        self._watch.on(control, self._receive)
         if int(settings["guard_fd"]) >= 0:
-            self._watch(int(settings["guard_fd"]), self._host_died)
+            self._watch.on(int(settings["guard_fd"]), self._host_died)
 
     def serve(self) -> None:
         """Handle events until the host is gone."""
@@ -82,11 +81,7 @@ class Supervisor:
         else:
             self._send(greeting)
         while self._open:
-            wait_ms = -1 if self._job is None else int(self._job.next_tick_s() * 1000) + 1
-            for fd, _ in self._poll.poll(wait_ms):
-                handler = self._handlers.get(fd)
-                if handler is not None:
-                    handler()
+            self._watch.wait(-1 if self._job is None else int(self._job.next_tick_s() * 1000) + 1)
             if self._job is not None:
                 self._job.tick()
 
@@ -162,7 +157,7 @@ class Supervisor:
         os.set_blocking(job.stdin_fd, False)
         job.stdin = memoryview(stdin)
         if stdin:
-            self._watch(job.stdin_fd, lambda: self._feed(job), select.POLLOUT)
+            self._watch.when_writable(job.stdin_fd, lambda: self._feed(job))
         else:
             os.close(job.stdin_fd)
         self._follow(job)
@@ -207,29 +202,20 @@ class Supervisor:
             self._shell.last = code
             outputs = self._shell.release()
         for fd in outputs or ():
-            stream = Capture(fd, 0)
-            self._watch(fd, lambda stream=stream: self._collect(stream))
-            self._collect(stream)
+            self._watch.collect(Capture(fd, 0))
         self._prepare()
 
     def _follow(self, job: Job, shell: Shell | None = None) -> None:
         self._job = job
         if shell is not None:
             job.shell, job.pid = shell, shell.pid
-            self._watch(shell.status_fd, self._shell_status)
+            self._watch.on(shell.status_fd, self._shell_status)
         for stream in (job.out, job.err):
-            self._watch(stream.fd, lambda stream=stream: self._collect(stream))
-
-    def _collect(self, stream: Capture) -> None:
-        stream.read()
-        if stream.closed:
-            self._unwatch(stream.fd)
-            os.close(stream.fd)
+            self._watch.collect(stream)
 
     def _feed(self, job: Job) -> None:
         if not job.feed():
-            self._unwatch(job.stdin_fd)
-            os.close(job.stdin_fd)
+            self._watch.close(job.stdin_fd)
 
     def _shell_status(self, seen: bytes = b"") -> None:
         job = self._job
@@ -241,16 +227,13 @@ class Supervisor:
     def _finish(self, job: Job, code: int) -> None:
         self._job = None
         if job.shell is not None:
-            self._unwatch(job.shell.status_fd)
+            self._watch.off(job.shell.status_fd)
         answer = job.result(code)
-        if job.stdin_fd in self._handlers:
-            self._unwatch(job.stdin_fd)
-            os.close(job.stdin_fd)
+        self._watch.close(job.stdin_fd)
         for stream in (job.out, job.err):
             # An open stream belongs to a job in the background and is drained for as long as it lives.
-            if stream.closed and stream.fd in self._handlers:
-                self._unwatch(stream.fd)
-                os.close(stream.fd)
+            if stream.closed:
+                self._watch.close(stream.fd)
         self._send(answer)
         self._prepare()
 
@@ -277,7 +260,7 @@ class Supervisor:
     def _watch_children(self) -> None:
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         wake_on_child(writer)
-        self._watch(reader, lambda: self._woken(reader))
+        self._watch.on(reader, lambda: self._woken(reader))
 
     def _woken(self, reader: int) -> None:
         os.read(reader, 4096)
@@ -297,7 +280,7 @@ class Supervisor:
         code = 128 - code if code < 0 else code
         job = self._job
         if self._shell is not None and pid == self._shell.pid:
-            self._unwatch(self._shell.status_fd)
+            self._watch.off(self._shell.status_fd)
             self._line.keep(self._shell.release(), code)
             self._shell.close()
             self._shell, self._shell_lost = None, True
@@ -310,11 +293,3 @@ class Supervisor:
 
     def _oom_count(self) -> int:
         return 0 if self._oom_fd < 0 else kills(self._oom_fd)
-
-    def _watch(self, fd: int, handler: Callable[[], None], events: int = select.POLLIN) -> None:
-        self._handlers[fd] = handler
-        self._poll.register(fd, events)
-
-    def _unwatch(self, fd: int) -> None:
-        if self._handlers.pop(fd, None) is not None:
-            self._poll.unregister(fd)

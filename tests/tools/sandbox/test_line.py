@@ -1,0 +1,142 @@
+"""Short commands that the host runs in the sandbox's shell itself, and what the supervisor takes over."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.sandbox.checks import hosts
+from tools.sandbox.checks.bench import host_pids, until
+from tools.sandbox.processes import children
+
+
+@pytest.fixture
+def supervisor(lent):
+    """The process of the sandbox's supervisor, which is stopped, and goes on afterwards."""
+    (pid,) = [pid for pid in hosts.descendants(os.getpid()) if _runs_shell(pid)]
+    os.kill(pid, signal.SIGSTOP)
+    yield pid
+    os.kill(pid, signal.SIGCONT)
+
+
+def _runs_shell(pid):
+    return any(_name(child) == "bash" for child in children(pid))
+
+
+def _name(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+@pytest.mark.usefixtures("supervisor")
+async def test_a_short_command_needs_nobody_between(lent):
+    result = await lent.shell("echo out; echo err >&2; (exit 7)")
+    assert (result.exit_code, result.stdout, result.stderr) == (7, b"out\n", b"err\n")
+
+
+async def test_a_command_that_takes_longer_than_a_moment_is_taken_over(lent):
+    result = await lent.shell("echo first; sleep 0.1; echo last; (exit 3)")
+    assert (result.exit_code, result.stdout) == (3, b"first\nlast\n")
+    assert result.duration_s > 0.1
+
+
+async def test_more_output_than_a_pipe_holds_arrives_whole(lent):
+    result = await lent.shell("head -c 300000 /dev/zero | tr '\\0' x; echo end >&2", max_output_bytes=400_000)
+    assert (result.stdout_total, result.stdout, result.stderr) == (300_000, b"x" * 300_000, b"end\n")
+
+
+async def test_a_time_limit_counts_from_the_start_and_not_from_the_take_over(lent):
+    result = await lent.shell("sleep 1000", timeout_s=0.2)
+    assert result.timed_out
+    assert 0.2 <= result.duration_s < 1
+
+
+async def test_a_limit_shorter_than_a_moment_holds(lent):
+    assert (await lent.shell("sleep 1000", timeout_s=0.003)).timed_out
+
+
+@pytest.mark.parametrize("waits", range(4))
+async def test_a_command_cancelled_within_a_moment_is_killed(lent, waits):
+    running = asyncio.create_task(lent.shell("sleep 4711"))
+    for _ in range(waits):
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait({running})
+    assert running.cancelled()
+    assert (await lent.shell("pgrep -c -x sleep")).stdout == b"0\n"
+
+
+async def test_what_started_between_two_commands_outlives_the_time_limit_of_the_second(lent):
+    mark = "4712"
+    await lent.shell(f"mkfifo go; (cat go; setsid sleep {mark} & ) & true")
+    # By the host's own way there is no request that would tell the supervisor of a new process.
+    await lent.shell("echo > go")
+    assert await until(lambda: bool(host_pids(mark)), within_s=20)
+    assert (await lent.shell("sleep 1000", timeout_s=0.3)).timed_out
+    assert host_pids(mark)
+
+
+async def test_a_background_job_of_a_short_command_can_write_on(lent):
+    await lent.shell("mkfifo go; (cat go; echo late; echo done > flag) & true")
+    await lent.shell("echo > go; wait")
+    assert (await lent.shell("cat flag; echo mine")).stdout == b"done\nmine\n"
+
+
+async def test_memory_kills_between_two_commands_belong_to_neither(lent):
+    hog = "x=$(head -c 400000000 /dev/zero | tr '\\0' a)"
+    assert (await lent.exec(["bash", "-c", hog], timeout_s=60)).oom_killed
+    assert not (await lent.shell("true")).oom_killed
+
+
+async def test_a_status_pipe_that_is_flooded_does_not_hide_the_status(lent):
+    await lent.shell("pid=$$; (while :; do echo 0123456789abcdef 0 > /proc/$pid/fd/9; done) & true")
+    for code in (3, 0, 5):
+        assert (await lent.shell(f"(exit {code})", timeout_s=20)).exit_code == code
+
+
+async def test_a_shell_whose_input_is_stuffed_is_replaced_and_the_host_never_waits(lent):
+    await lent.shell("pid=$$; (yes : > /proc/$pid/fd/0) & true")
+    async with asyncio.timeout(30):
+        while (await lent.shell("echo on", timeout_s=1)).stdout != b"on\n":
+            await lent.exec("pkill -x yes")
+
+
+async def test_many_commands_leave_no_descriptor(lent):
+    async def some(count):
+        for _ in range(count):
+            await lent.shell("true")
+        await lent.exec("true")
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    before = await some(5)
+    assert await some(50) <= before
+
+
+async def test_commands_at_the_same_time_come_one_after_the_other(lent):
+    results = await asyncio.gather(*(lent.shell(f"echo {number}") for number in range(20)))
+    assert [result.text() for result in results] == [f"{number}\n" for number in range(20)]
+
+
+_SCARCE = """
+import asyncio, os, resource
+from tools.sandbox import open_sandbox
+async def main():
+    async with open_sandbox("local") as sandbox:
+        highest = max(map(int, os.listdir("/proc/self/fd")))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + ROOM, 4096))
+        print([(await sandbox.shell(f"echo {number}")).stdout for number in range(3)])
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("room", [1, 2, 4, 8])
+def test_a_host_with_few_descriptors_goes_the_other_way(room):
+    program = _SCARCE.replace("ROOM", str(room))
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.stdout == "[b'0\\n', b'1\\n', b'2\\n']\n", ran.stderr

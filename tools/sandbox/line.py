@@ -43,7 +43,7 @@ class _Shell:
 class _Offer:
     """What the next command needs."""
 
-    runs: int
+    requests: int
     nonce: bytes
     trigger: bytes
     out_fd: int
@@ -96,7 +96,7 @@ class Line:
         sock.setblocking(False)
         self._socket = sock
         self._loop = asyncio.get_running_loop()
-        self._runs = 0
+        self._requests = 0
         self._offer: _Offer | None = None
         self._shell: _Shell | None = None
         self._begun: _Begun | None = None
@@ -110,14 +110,19 @@ class Line:
         self.finish()
         self._forget(shell_too=True)
 
-    def begin(self, command: bytes, timeout_s: float) -> _Begun | None:
-        """Start a command in the shell; `None` when it has to go another way, and nothing has started.
+    @property
+    def lent(self) -> bool:
+        """Whether there is an offer for the next request."""
+        return self._offer is not None and self._offer.requests == self._requests
 
-        Called for every command of the shell: an offer is for the next one only.
-        """
+    def asked(self) -> None:
+        """A request goes to the supervisor: what it has offered is no longer good."""
+        self._requests += 1
+
+    def begin(self, command: bytes, timeout_s: float) -> _Begun | None:
+        """Start a command in the shell; `None` when it has to go another way, and nothing has started."""
         offer, shell = self._offer, self._shell
-        runs, self._runs = self._runs, self._runs + 1
-        if offer is None or shell is None or offer.runs != runs:
+        if offer is None or shell is None or not self.lent:
             return None
         if len(command) > _COMMAND_BYTES or timeout_s <= _MOMENT_S:
             return None
@@ -184,14 +189,19 @@ class Line:
         self._take(frames.unpack(message[frames.HEADER_BYTES :])[1], fds)
 
     def _take(self, fields: list[bytes], fds: list[int]) -> None:
+        requests, nonce, trigger = fields
+        if not fds:
+            # The one that we have, once more.
+            if self._offer is not None:
+                self._offer.requests = int(requests)
+            return
         out, err, command, *shell = fds
         self._forget(shell_too=bool(shell))
         if shell:
             oom = shell[2] if len(shell) > 2 else None
             self._shell = _Shell(input_fd=shell[0], status_fd=shell[1], oom_fd=oom)
-        runs, nonce, trigger = fields
         self._offer = _Offer(
-            runs=int(runs), nonce=nonce, trigger=trigger, out_fd=out, err_fd=err, command_fd=command
+            requests=int(requests), nonce=nonce, trigger=trigger, out_fd=out, err_fd=err, command_fd=command
         )
 
     def _forget(self, *, shell_too: bool) -> None:
@@ -211,11 +221,15 @@ class LineChannel(Channel):
 
     async def _ask(self, frame: bytes, timeout_s: float) -> Answer:
         self._tell()
-        line = self.line
-        if line is None or frame[frames.HEADER_BYTES : frames.HEADER_BYTES + 1] != frames.SHELL:
+        line, begun = self.line, None
+        if line is None:
             return await super()._ask(frame, timeout_s)
-        _, (limit, cap, command) = frames.unpack(frame[frames.HEADER_BYTES :])
-        begun = line.begin(command, timeout_s)
+        limit = cap = b""
+        if frame[frames.HEADER_BYTES : frames.HEADER_BYTES + 1] == frames.SHELL:
+            _, (limit, cap, command) = frames.unpack(frame[frames.HEADER_BYTES :])
+            begun = line.begin(command, timeout_s)
+        # One more that the supervisor hears of, sooner or later.
+        line.asked()
         if begun is None:
             return await super()._ask(frame, timeout_s)
         try:

@@ -8,6 +8,7 @@ import pytest
 from tools.errors import IsolationError, SandboxCreateError
 from tools.sandbox import launch
 from tools.sandbox.base import SandboxLimits
+from tools.sandbox.checks.bench import until
 from tools.sandbox.docker_engine import connect
 from tools.sandbox.inside import landlock
 from tools.sandbox.local import open_local
@@ -69,7 +70,12 @@ async def sandbox(tier):
 @pytest.fixture
 async def lent(sandbox):
     """A sandbox whose shell has been offered to the host."""
-    await sandbox.shell("true")
-    # The offer is sent before this answer.
-    await sandbox.exec("true")
+    await lend(sandbox)
     return sandbox
+
+
+async def lend(sandbox):
+    """Have the shell offered to the host for the next command."""
+    if not sandbox._channel.line.lent:
+        await sandbox.shell("true")
+    assert await until(lambda: sandbox._channel.line.lent, within_s=20)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tools.sandbox.conftest import SMALL
+from tests.tools.sandbox.conftest import SMALL, lend
 from tools.sandbox.local import open_local
 
 
@@ -12,9 +12,7 @@ async def sandbox(request):
     tier, _, lent = request.param.partition(", ")
     async with open_local(SMALL, tier=tier) as opened:
         if lent:
-            await opened.shell("true")
-            # The offer is sent before this answer.
-            await opened.exec("true")
+            await lend(opened)
         yield opened
 
 

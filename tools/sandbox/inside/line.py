@@ -18,17 +18,21 @@ if TYPE_CHECKING:
 
 
 class Line:
-    """Offers a shell; an offer is good for the command after `runs` others, by whatever way they came."""
+    """Offers a shell for the next request; any other request makes the offer void, and it is made again.
 
-    __slots__ = ("_left", "_offered", "_oom_fd", "_ours", "_shell", "before", "runs")
+    So nothing of ours happens between an offer and the command that it is used for.
+    """
+
+    __slots__ = ("_left", "_offered", "_oom_fd", "_ours", "_shell", "before", "requests")
 
     def __init__(self, oom_fd: int) -> None:
-        self.runs = 0
+        self.requests = 0
+        """How many came, which the host counts, too."""
         self.before: set[tuple[int, int]] = set()
         """The processes before the command that the host may run next."""
         self._ours: _socket.socket | None = None
         self._oom_fd = oom_fd
-        self._offered = -1
+        self._offered: tuple[int, int] | None = None
         self._shell = 0
         self._left: tuple[int, int, int] | None = None
 
@@ -45,27 +49,29 @@ class Line:
         self._ours = ours
 
     def offer(self, shell: Shell) -> None:
-        """Offer the prepared shell, unless the host has this offer already.
+        """Offer the prepared shell.
 
         Raises:
             OSError: the agent has changed the shell's own files.
         """
-        if self._ours is None or self._offered == self.runs:
+        if self._ours is None:
             return
-        fds = [*shell.prepare()]
-        command = shell.new_command()
-        try:
-            fds.append(command)
+        outputs = shell.prepare()
+        fds: list[int] = []
+        # What the host has already and did not use is as good as new.
+        if outputs is not self._offered:
+            fds += [*outputs, shell.new_command()]
             if self._shell != shell.pid:
                 fds += [shell.input_fd, shell.status_fd, *([self._oom_fd] if self._oom_fd >= 0 else [])]
-            message = frames.pack(frames.LINE, b"%d" % self.runs, shell.nonce, shell.trigger())
+        message = frames.pack(frames.LINE, b"%d" % self.requests, shell.nonce, shell.trigger())
+        try:
             rights.send(self._ours, message, *fds)
+            self._offered, self._shell = outputs, shell.pid
         except (BlockingIOError, BrokenPipeError, ConnectionError):
             self._ours = None  # a host that does not listen
-            return
         finally:
-            os.close(command)
-        self._offered, self._shell = self.runs, shell.pid
+            if fds:
+                os.close(fds[2])
 
     def keep(self, outputs: tuple[int, int] | None, code: int) -> None:
         """Keep what a dead shell left: the host may have begun a command in it."""

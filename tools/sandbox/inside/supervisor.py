@@ -105,6 +105,7 @@ class Supervisor:
             if self._job is not None:
                 self._job.end()
             return
+        self._line.requests += 1
         if kind == frames.NEXT:
             self._ended_elsewhere(int(fields[0]))
             return
@@ -164,7 +165,6 @@ class Supervisor:
 
     def _run_in_shell(self, job: Job, command: bytes) -> None:
         self._reap()
-        self._line.runs += 1
         self._line.drop()
         if self._shell is None:
             self._shell = Shell(self._account, self._run_dir)
@@ -175,7 +175,6 @@ class Supervisor:
     def _take_over(self, job: Job, fields: list[bytes]) -> None:
         """Go on with a command that the host has begun in the shell."""
         self._reap()
-        self._line.runs += 1
         begun, oom, seen = int(fields[0]) / 1e6, int(fields[1]), fields[2]
         job.backdate(begun, oom, self._line.before | older(begun))
         left = self._line.left()
@@ -195,7 +194,6 @@ class Supervisor:
 
     def _ended_elsewhere(self, code: int) -> None:
         """The host ran a command by itself; what goes on writing in the background is drained."""
-        self._line.runs += 1
         self._line.drop()
         outputs = None
         if self._shell is not None:

@@ -115,7 +115,8 @@ async def test_a_status_pipe_that_is_flooded_does_not_hide_the_status(lent):
 
 
 async def test_a_status_that_came_with_other_words_is_found(lent):
-    running = asyncio.create_task(lent.shell("echo junk > /proc/$$/fd/9; (exit 3)", timeout_s=5))
+    command = "for fd in /proc/$$/fd/1[1-9]; do echo junk > $fd; done; (exit 3)"
+    running = asyncio.create_task(lent.shell(command, timeout_s=5))
     await asyncio.sleep(0)
     # The host is busy, and reads both at once.
     time.sleep(0.1)  # noqa: ASYNC251

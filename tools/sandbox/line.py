@@ -23,7 +23,7 @@ _MOMENT_S = 0.005
 _COMMAND_BYTES = 1 << 16
 _MESSAGE_BYTES = 1 << 12
 _STATUS_BYTES = 1 << 12
-_OFFER_FDS, _MOST_FDS = 3, 6
+_MOST_FDS = 6
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,8 +179,7 @@ class Line:
         except OSError:
             message, rights, flags = b"", [], 0
         fds = [fd for _, _, data in rights for (fd,) in struct.iter_unpack("i", data)]
-        cut = bool(flags & socket.MSG_CTRUNC) or not message or _too_many(fds)
-        if cut or (self._shell is None and len(fds) == _OFFER_FDS):
+        if not message or flags & socket.MSG_CTRUNC or _too_many(fds):
             # The supervisor is gone, or descriptors are scarce: all goes the other way from now on.
             for fd in fds:
                 os.close(fd)
@@ -190,12 +189,14 @@ class Line:
 
     def _take(self, fields: list[bytes], fds: list[int]) -> None:
         requests, nonce, trigger = fields
-        if not fds:
+        command, *others = fds
+        if not others:
             # The one that we have, once more.
-            if self._offer is not None:
-                self._offer.requests = int(requests)
+            assert self._offer is not None
+            os.close(self._offer.command_fd)
+            self._offer.command_fd, self._offer.requests = command, int(requests)
             return
-        out, err, command, *shell = fds
+        out, err, *shell = others
         self._forget(shell_too=bool(shell))
         if shell:
             oom = shell[2] if len(shell) > 2 else None

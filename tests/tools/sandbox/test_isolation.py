@@ -97,7 +97,14 @@ async def test_the_supervisor_cannot_be_killed_stopped_or_read(sandbox):
 
 
 @pytest.mark.parametrize("tier", ["A", "B"])
-@pytest.mark.parametrize("attack", ["kill -INT 1", "cd /run/turnwise && rm -f command && mkfifo command"])
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "kill -INT 1",
+        "cd /run/turnwise && rm -f command && mkfifo command",
+        "(while :; do echo 0123456789abcdef 0; done) > /proc/$(pgrep -x bash)/fd/9 & sleep 0.2; kill $!",
+    ],
+)
 async def test_an_agent_of_the_supervisors_own_user_cannot_make_it_end_or_hang(monkeypatch, tier, attack):
     monkeypatch.setattr(tiers, "agent", lambda tier: Agent(root=False, uid=os.getuid(), gid=os.getgid()))
     async with open_local(SMALL, tier=tier, allow_unsafe=True) as sandbox:
@@ -105,6 +112,18 @@ async def test_an_agent_of_the_supervisors_own_user_cannot_make_it_end_or_hang(m
         await sandbox.shell("true")
         await sandbox.exec(attack)
         assert (await sandbox.shell("echo on")).stdout == b"on\n"
+
+
+@pytest.mark.parametrize("tier", ["A", "B"])
+async def test_an_agent_of_the_supervisors_own_user_that_stuffs_the_shell_gets_another(monkeypatch, tier):
+    monkeypatch.setattr(tiers, "agent", lambda tier: Agent(root=False, uid=os.getuid(), gid=os.getgid()))
+    async with open_local(SMALL, tier=tier, allow_unsafe=True) as sandbox:
+        await sandbox.shell("true")
+        await sandbox.exec("kill -STOP $(pgrep -x bash); timeout 1 yes : > /proc/$(pgrep -x bash)/fd/0")
+        # Of the words that were put into its input, the shell makes what it can.
+        for _ in range(5):
+            last = await sandbox.shell("echo on", timeout_s=1)
+        assert last.stdout == b"on\n"
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,11 @@ class Line:
         if self._ours is None:
             return
         outputs = shell.prepare()
-        fds: list[int] = []
-        # What the host has already and did not use is as good as new.
+        # Each time, since the agent may have put something in its place.
+        fds = [shell.new_command()]
+        # What the host has of the others and did not use is as good as new.
         if outputs is not self._offered:
-            fds += [*outputs, shell.new_command()]
+            fds += outputs
             if self._shell != shell.pid:
                 fds += [shell.input_fd, shell.status_fd, *([self._oom_fd] if self._oom_fd >= 0 else [])]
         message = frames.pack(frames.LINE, b"%d" % self.requests, shell.nonce, shell.trigger())
@@ -70,8 +71,7 @@ class Line:
         except (BlockingIOError, BrokenPipeError, ConnectionError):
             self._ours = None  # a host that does not listen
         finally:
-            if fds:
-                os.close(fds[2])
+            os.close(fds[0])
 
     def keep(self, outputs: tuple[int, int] | None, code: int) -> None:
         """Keep what a dead shell left: the host may have begun a command in it."""

@@ -5,7 +5,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tools.sandbox import cgroup
@@ -31,6 +31,11 @@ class Leftovers:
     containers: int
     descriptors: int
 
+    def at_least(self, other: "Leftovers") -> "Leftovers":
+        """Of each count the larger one."""
+        mine, theirs = asdict(self), asdict(other)
+        return Leftovers(**{name: max(count, theirs[name]) for name, count in mine.items()})
+
 
 async def leftovers(target: Target, owners: Iterable[int] = ()) -> Leftovers:
     """What is there now of this process and of others.
@@ -55,12 +60,15 @@ async def leftovers(target: Target, owners: Iterable[int] = ()) -> Leftovers:
 async def settled(
     target: Target, wanted: Leftovers, owners: Iterable[int] = (), *, within_s: float = 10.0
 ) -> Leftovers:
-    """What is there once it is what is wanted or the time is up, after the sweeps that a next start makes."""
+    """What is there once nothing is left or the time is up, after the sweeps that a next start makes.
+
+    What was wanted and went meanwhile counts as there: only more than that is a leftover.
+    """
     deadline = time.monotonic() + within_s
     while True:
         await reap_sandboxes(target.backend)
         _bury()
-        seen = await leftovers(target, owners)
+        seen = (await leftovers(target, owners)).at_least(wanted)
         if seen == wanted or time.monotonic() > deadline:
             return seen
         await asyncio.sleep(_POLL_S)

@@ -232,6 +232,17 @@ asyncio.run(main())
 """
 
 
+@pytest.fixture
+def own_tmp(monkeypatch):
+    """A folder for temporary files where no other program looks for orphans; agents can pass through."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        yield
+
+
+@pytest.mark.usefixtures("own_tmp")
 async def test_a_killed_host_leaves_a_folder_that_reaping_removes():
     mark = bench.marker()
     host = subprocess.Popen([sys.executable, "-c", HOST, mark], stdout=subprocess.PIPE)  # noqa: ASYNC220  # not waited for

@@ -2,27 +2,26 @@
 
 A command goes into a file that the supervisor has made, the shell is told to run it, and tells us the status
 itself: two processes less to wake than by way of the supervisor. After a moment the supervisor takes the
-command over, with everything that needs somebody inside: its time limit, its output, its end.
+command over, with everything that needs somebody inside: its time limit, its output, its end. So a time limit
+holds from the moment on that our event loop has come to that.
 """
 
 import asyncio
 import os
 import resource
 import socket
-import struct
 import time
 from dataclasses import dataclass
 
 from tools.sandbox.channel import Answer, Channel
-from tools.sandbox.inside import frames
-from tools.sandbox.inside.capture import Capture
+from tools.sandbox.inside import frames, rights, status
+from tools.sandbox.inside.capture import Capture, result
 from tools.sandbox.inside.memory import kills
 
 _MOMENT_S = 0.005
 """Longer commands do not feel who runs them."""
 _COMMAND_BYTES = 1 << 16
 _MESSAGE_BYTES = 1 << 12
-_STATUS_BYTES = 1 << 12
 _MOST_FDS = 6
 
 
@@ -64,6 +63,7 @@ class _Begun:
     at: float
     """Of the clock that also counts the ages of processes."""
     started: float
+    timeout_s: float
     oom: int
     told: "asyncio.Future[int | None]"
     """Its exit code, or nothing when it has to be taken over."""
@@ -75,12 +75,10 @@ class _Begun:
         if self.told.done():
             return
         try:
-            self.seen = os.read(self.shell.status_fd, _STATUS_BYTES)
+            self.seen = os.read(self.shell.status_fd, status.MOST_BYTES)
         except BlockingIOError:
             return
-        nonce, _, code = self.seen.partition(b" ")
-        whole = nonce == self.offer.nonce and code.endswith(b"\n") and code[:-1].isdigit()
-        self.settle(int(code) & 0xFF if whole else None)
+        self.settle(status.find(self.seen, self.offer.nonce))
 
     def settle(self, code: int | None) -> None:
         """End the wait for an exit code."""
@@ -131,6 +129,7 @@ class Line:
             shell=shell,
             at=time.clock_gettime(time.CLOCK_BOOTTIME),
             started=time.monotonic(),
+            timeout_s=timeout_s,
             oom=_kills(shell),
             told=self._loop.create_future(),
         )
@@ -151,15 +150,15 @@ class Line:
             code = await begun.told
         finally:
             moment.cancel()
-        if code is None or self._begun is not begun:
+        spent = time.monotonic() - begun.started
+        # A status that came too late is none, and without descriptors of its own nothing can be read.
+        if code is None or spent >= begun.timeout_s or self._begun is not begun:
             return None
         out, err = Capture(begun.offer.out_fd, cap), Capture(begun.offer.err_fd, cap)
         out.drain()
         err.drain()
         flags = frames.OOM_KILLED if _kills(begun.shell) > begun.oom else b""
-        numbers = [b"%d" % number for number in (code, out.total, err.total)]
-        spent = b"%d" % int((time.monotonic() - begun.started) * 1e6)
-        return frames.DONE, [*numbers, flags, spent, out.kept(), err.kept()]
+        return frames.DONE, result(code, flags, spent, out, err)
 
     def finish(self) -> None:
         """Have nothing to do any more with the command that was begun, before somebody else has."""
@@ -171,28 +170,24 @@ class Line:
 
     def _receive(self) -> None:
         try:
-            message, rights, flags, _ = self._socket.recvmsg(
-                _MESSAGE_BYTES, socket.CMSG_SPACE(_MOST_FDS * 4), socket.MSG_CMSG_CLOEXEC
-            )
+            message, fds, whole = rights.receive(self._socket, _MESSAGE_BYTES, _MOST_FDS)
         except BlockingIOError:
             return
         except OSError:
-            message, rights, flags = b"", [], 0
-        fds = [fd for _, _, data in rights for (fd,) in struct.iter_unpack("i", data)]
-        if not message or flags & socket.MSG_CTRUNC or _too_many(fds):
-            # The supervisor is gone, or descriptors are scarce: all goes the other way from now on.
-            for fd in fds:
-                os.close(fd)
-            self.close()
+            message, fds, whole = b"", [], False
+        if message and whole and not _too_many(fds) and (self._offer is not None or len(fds) > 1):
+            self._take(frames.unpack(message[frames.HEADER_BYTES :])[1], fds)
             return
-        self._take(frames.unpack(message[frames.HEADER_BYTES :])[1], fds)
+        # The supervisor is gone, or descriptors are scarce: all goes the other way from now on.
+        for fd in fds:
+            os.close(fd)
+        self.close()
 
     def _take(self, fields: list[bytes], fds: list[int]) -> None:
         requests, nonce, trigger = fields
         command, *others = fds
-        if not others:
+        if self._offer is not None and not others:
             # The one that we have, once more.
-            assert self._offer is not None
             os.close(self._offer.command_fd)
             self._offer.command_fd, self._offer.requests = command, int(requests)
             return
@@ -219,6 +214,7 @@ class LineChannel(Channel):
 
     line: Line | None = None
     _owed: bytes | None = None
+    """What the supervisor has to hear before any other request."""
 
     async def _ask(self, frame: bytes, timeout_s: float) -> Answer:
         self._tell()
@@ -235,7 +231,8 @@ class LineChannel(Channel):
             return await super()._ask(frame, timeout_s)
         try:
             answer = await line.result(begun, int(cap))
-        except asyncio.CancelledError:
+        except BaseException:
+            # Whatever it was, the command dies, and the next one finds everything in its place.
             line.finish()
             if not self.broken:
                 self._write(_take_over(begun, limit, cap))

@@ -29,6 +29,7 @@ _MODULES = (
     "tar",
     "archives",
     "memory",
+    "status",
     "shell",
     "rights",
     "line",

@@ -1,13 +1,12 @@
 """A running supervisor as its host sees it: what it is told first, what it answers, how it ends."""
 
 import socket
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from tools.sandbox import cgroup, machine, trees
-from tools.sandbox.inside import frames
+from tools.sandbox.inside import frames, rights
 from tools.sandbox.program import Process
 
 _START_S = 30.0
@@ -69,11 +68,9 @@ def greet(channel: socket.socket, process: Process, config: bytes = b"") -> sock
     expected = frames.pack(frames.READY)
     try:
         channel.sendall(config)
-        said, rights, _, _ = channel.recvmsg(
-            len(expected), socket.CMSG_SPACE(4), socket.MSG_WAITALL | socket.MSG_CMSG_CLOEXEC
-        )
+        said, fds, _ = rights.receive(channel, len(expected), 1)
         if said == expected:
-            return socket.socket(fileno=struct.unpack("i", rights[0][2])[0]) if rights else None
+            return socket.socket(fileno=fds[0]) if fds else None
         said += channel.recv(2000)
     except ConnectionError:
         said = b""

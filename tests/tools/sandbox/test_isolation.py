@@ -7,6 +7,7 @@ import pytest
 
 from tests.tools.sandbox.conftest import SMALL
 from tools.sandbox import tiers
+from tools.sandbox.inside import shell
 from tools.sandbox.local import open_local
 from tools.sandbox.tiers import Agent
 
@@ -112,6 +113,12 @@ async def test_an_agent_of_the_supervisors_own_user_cannot_make_it_end_or_hang(m
         await sandbox.shell("true")
         await sandbox.exec(attack)
         assert (await sandbox.shell("echo on")).stdout == b"on\n"
+
+
+def test_a_folder_in_the_place_of_an_output_is_an_error_and_no_output(tmp_path, monkeypatch):
+    monkeypatch.setattr(shell.os, "mkfifo", os.mkdir)
+    with pytest.raises(OSError, match="Input/output error"):
+        shell._fifo(str(tmp_path / "stdout"))
 
 
 @pytest.mark.parametrize("tier", ["A", "B"])

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.sandbox.conftest import lend
+from tests.tools.sandbox.conftest import SMALL, lend
+from tools.errors import SandboxUnavailable
 from tools.sandbox.checks import hosts
-from tools.sandbox.checks.bench import host_pids, until
+from tools.sandbox.checks.bench import host_pids, marker, until
+from tools.sandbox.local import open_local
 from tools.sandbox.processes import children
 
 _IN_STATUS_PIPE = "while :; do for fd in {{10..19}}; do echo {words} >&$fd; done; done 2>/dev/null"
@@ -78,7 +80,7 @@ async def test_a_command_cancelled_within_a_moment_is_killed(lent, waits):
 
 
 async def test_what_started_between_two_commands_outlives_the_time_limit_of_the_second(lent):
-    mark = "4712"
+    mark = marker()
     await lent.shell(f"(sleep 0.3; setsid sleep {mark} &) & true")
     await lend(lent)
     assert await until(lambda: bool(host_pids(mark)), within_s=20)
@@ -90,7 +92,7 @@ async def test_what_started_between_two_commands_outlives_the_time_limit_of_the_
 
 
 async def test_what_a_request_left_just_before_outlives_the_time_limit(lent):
-    mark = "4713"
+    mark = marker()
     await lent.exec(f"setsid sleep {mark} &")
     await lend(lent)
     assert (await lent.shell("sleep 1000", timeout_s=0.1)).timed_out
@@ -124,6 +126,71 @@ async def test_a_status_that_came_with_other_words_is_found(lent):
     # The host is busy, and reads both at once.
     time.sleep(0.1)  # noqa: ASYNC251
     assert (await running).exit_code == 3
+
+
+async def test_a_status_with_a_long_number_is_none(lent):
+    # The word that nobody else knows is in the shell's input, which the command can find.
+    forge = """for fd in {10..19}; do
+      if read -r -t 1 -u $fd line; then
+        set -- $line
+        for to in {10..19}; do echo $3 $(head -c 5000 /dev/zero | tr '\\0' 1) >&$to; done
+      fi
+    done 2>/dev/null"""
+    assert (await lent.shell(forge, timeout_s=2)).timed_out
+    assert (await lent.shell("echo on")).stdout == b"on\n"
+
+
+async def test_a_status_that_comes_after_the_time_limit_is_none(lent):
+    running = asyncio.create_task(lent.shell("sleep 0.1; echo late", timeout_s=0.05))
+    await asyncio.sleep(0)
+    # The host is busy until the command is over.
+    time.sleep(0.5)  # noqa: ASYNC251
+    assert (await running).timed_out
+    assert (await lent.shell("echo on")).stdout == b"on\n"
+
+
+async def test_a_host_that_fails_to_read_does_not_mix_up_commands(lent, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr("tools.sandbox.line.result", lambda *_: [][0])
+        with pytest.raises(IndexError):
+            await lent.shell("echo first")
+    assert (await lent.shell("echo second")).stdout == b"second\n"
+    await lend(lent)
+
+
+@pytest.mark.parametrize("how", ["close", "kill"])
+async def test_a_sandbox_that_ends_while_a_short_command_runs_is_unavailable(tier, how):
+    async with open_local(SMALL, tier=tier) as sandbox:
+        await lend(sandbox)
+        (supervisor,) = [pid for pid in hosts.descendants(os.getpid()) if _runs_shell(pid)]
+        running = asyncio.create_task(sandbox.shell("sleep 1000"))
+        await asyncio.sleep(0)
+        if how == "kill":
+            os.kill(supervisor, signal.SIGKILL)
+        else:
+            sandbox._channel.close("the sandbox is closed")
+        with pytest.raises(SandboxUnavailable):
+            await running
+        with pytest.raises(SandboxUnavailable):
+            await sandbox.shell("true")
+
+
+async def test_a_long_command_goes_by_the_supervisor(lent):
+    text = "x" * 200_000
+    assert (await lent.shell(f"echo {text} | wc -c")).stdout == b"200001\n"
+    await lend(lent)
+
+
+async def test_commands_without_output_files_leave_the_supervisor_no_descriptor(lent):
+    (supervisor,) = [pid for pid in hosts.descendants(os.getpid()) if _runs_shell(pid)]
+    # What bash is not to run, it opens nothing for.
+    await lent.shell("shopt -s extdebug; trap '[[ $BASH_COMMAND != source* ]]' DEBUG")
+    await lend(lent)
+    before = sum(1 for _ in Path(f"/proc/{supervisor}/fd").iterdir())
+    for _ in range(20):
+        await lent.shell("true")
+        assert await until(lambda: lent._channel.line.lent, within_s=20)
+    assert sum(1 for _ in Path(f"/proc/{supervisor}/fd").iterdir()) <= before
 
 
 async def test_many_commands_leave_no_descriptor(lent):

@@ -6,7 +6,7 @@ import os
 import time
 
 from tools.sandbox.inside import frames
-from tools.sandbox.inside.capture import Capture
+from tools.sandbox.inside.capture import Capture, result
 from tools.sandbox.inside.processes import Identity, kill_new, send
 from tools.sandbox.inside.shell import Shell
 from tools.sandbox.inside.signals import SIGCONT, SIGKILL, SIGSTOP
@@ -124,17 +124,18 @@ class Job:
                 frames.RESTARTED if self.restarted else b"",
             )
         )
-        spent = int((time.monotonic() - self._started) * 1e6)
-        numbers = (b"%d" % number for number in (code, self.out.total, self.err.total + len(message)))
-        return frames.pack(
-            frames.DONE, *numbers, flags, b"%d" % spent, self.out.kept(), self.err.kept() + message
-        )
+        spent = time.monotonic() - self._started
+        return frames.pack(frames.DONE, *result(code, flags, spent, self.out, self.err, message))
 
     def _press(self) -> None:
-        shell, self._pressed = self.shell, time.monotonic()
-        if shell is None:
+        if self.shell is None:
             kill_new(self._before)
-            return
+        else:
+            self._press_shell(self.shell)
+        # To look for the processes may have taken long.
+        self._pressed = time.monotonic()
+
+    def _press_shell(self, shell: Shell) -> None:
         # Stopped, the shell cannot start the next command of the list that is being killed.
         send(shell.pid, SIGSTOP)
         kill_new(self._before, shell.pid)

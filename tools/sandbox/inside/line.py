@@ -33,43 +33,45 @@ class Line:
         self._ours: _socket.socket | None = None
         self._oom_fd = oom_fd
         self._offered: tuple[int, int] | None = None
-        self._shell = 0
+        self._shell: Shell | None = None
         self._left: tuple[int, int, int] | None = None
 
-    def open(self, control: int, greeting: bytes) -> None:
-        """Give the host its end, with a greeting on the channel."""
+    def open(self, control: int, greeting: bytes) -> bool:
+        """Give the host its end, with a greeting on the channel; `False` when neither can be given."""
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         channel = _socket.socket(fileno=control)
         try:
             rights.send(channel, greeting, theirs.fileno())
+        except OSError:
+            return False
         finally:
             channel.detach()
             theirs.close()
         ours.setblocking(False)
         self._ours = ours
+        return True
 
-    def offer(self, shell: Shell) -> None:
-        """Offer the prepared shell.
+    def offer(self, shell: Shell, outputs: tuple[int, int]) -> None:
+        """Offer the shell with the outputs that were prepared in it.
 
         Raises:
             OSError: the agent has changed the shell's own files.
         """
         if self._ours is None:
             return
-        outputs = shell.prepare()
         # Each time, since the agent may have put something in its place.
         fds = [shell.new_command()]
         # What the host has of the others and did not use is as good as new.
         if outputs is not self._offered:
             fds += outputs
-            if self._shell != shell.pid:
+            if shell is not self._shell:
                 fds += [shell.input_fd, shell.status_fd, *([self._oom_fd] if self._oom_fd >= 0 else [])]
         message = frames.pack(frames.LINE, b"%d" % self.requests, shell.nonce, shell.trigger())
         try:
             rights.send(self._ours, message, *fds)
-            self._offered, self._shell = outputs, shell.pid
-        except (BlockingIOError, BrokenPipeError, ConnectionError):
-            self._ours = None  # a host that does not listen
+            self._offered, self._shell = outputs, shell
+        except OSError:
+            self._ours = None  # a host that does not listen, or too many descriptors on their way
         finally:
             os.close(fds[0])
 
@@ -84,6 +86,6 @@ class Line:
         return left
 
     def drop(self) -> None:
-        """Close what a dead shell left: the host had begun nothing in it."""
+        """Close what a dead shell left: nothing that the host has begun still needs it."""
         for fd in (self.left() or ())[:2]:
             os.close(fd)

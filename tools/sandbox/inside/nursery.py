@@ -32,7 +32,7 @@ def enter(requests: int) -> None:
     gc.freeze()
     host = _socket.socket(fileno=requests)
     while True:
-        request, fds = rights.receive(host, _REQUEST_BYTES, _FDS)
+        request, fds, _ = rights.receive(host, _REQUEST_BYTES, _FDS)
         if not request:
             os._exit(0)
         if os.fork() == 0:

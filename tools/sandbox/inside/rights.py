@@ -14,11 +14,14 @@ def send(sock: _socket.socket, message: bytes, *fds: int) -> None:
     sock.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
 
 
-def receive(sock: _socket.socket, most_bytes: int, most_fds: int) -> tuple[bytes, list[int]]:
-    """The next message and the descriptors that came with it, which are the caller's."""
-    message, rights, _, _ = sock.recvmsg(most_bytes, _socket.CMSG_SPACE(most_fds * _INT_BYTES))
+def receive(sock: _socket.socket, most_bytes: int, most_fds: int) -> tuple[bytes, list[int], bool]:
+    """The next message, the descriptors that came with it, which are the caller's, and whether all came."""
+    message, rights, flags, _ = sock.recvmsg(
+        most_bytes, _socket.CMSG_SPACE(most_fds * _INT_BYTES), _socket.MSG_CMSG_CLOEXEC
+    )
     numbers = rights[0][2] if rights else b""
-    return message, [
+    fds = [
         int.from_bytes(numbers[at : at + _INT_BYTES], sys.byteorder)
         for at in range(0, len(numbers), _INT_BYTES)
     ]
+    return message, fds, not flags & _socket.MSG_CTRUNC

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 
+from tools.sandbox.inside import status
 from tools.sandbox.inside.account import Account
 from tools.sandbox.inside.processes import send
 from tools.sandbox.inside.signals import SIGKILL, SIGPWR
@@ -45,12 +48,12 @@ class Shell:
         self._buffer = b""
         self._outputs: tuple[int, int] | None = None
         reader, self.input_fd = os.pipe2(os.O_CLOEXEC)
-        self.status_fd, status = os.pipe2(os.O_CLOEXEC)
+        self.status_fd, told = os.pipe2(os.O_CLOEXEC)
         for fd in (self.input_fd, self.status_fd):
             os.set_blocking(fd, False)
         nowhere = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
         # A descriptor that is copied onto itself would stay close-on-exec.
-        high = os.dup2(status, _HIGH_FD, inheritable=False)
+        high = os.dup2(told, _HIGH_FD, inheritable=False)
         env = account.environment({"SHELL": "/bin/bash"})
         bash = Program(["bash", "--noprofile", "--norc", "-s"], env, account.workdir, (high, _STATUS_FD))
         try:
@@ -60,7 +63,7 @@ class Shell:
             os.close(self.status_fd)
             raise
         finally:
-            for fd in (reader, status, nowhere, high):
+            for fd in (reader, told, nowhere, high):
                 os.close(fd)
         os.write(self.input_fd, _PROLOGUE.encode())
 
@@ -116,16 +119,14 @@ class Shell:
         """
         self._buffer += seen
         try:
-            self._buffer += os.read(self.status_fd, 4096)
+            self._buffer += os.read(self.status_fd, status.MOST_BYTES)
         except BlockingIOError:
             pass
-        *lines, self._buffer = self._buffer.split(b"\n")
-        for line in lines:
-            nonce, _, code = line.partition(b" ")
-            if nonce == self.nonce and code.isdigit():
-                self.last = int(code) & 0xFF
-                return self.last
-        return None
+        code = status.find(self._buffer, self.nonce)
+        self._buffer = self._buffer.rpartition(b"\n")[2][-status.MOST_BYTES :]
+        if code is not None:
+            self.last = code
+        return code
 
     def interrupt(self) -> None:
         """Ask the shell to leave the command it runs."""
@@ -162,8 +163,13 @@ def _fifo(path: str) -> int:
     # A new one per command: a job in the background keeps the old one and never mixes into this output.
     _forget(path)
     os.mkfifo(path)
-    os.chmod(path, 0o622)
-    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    # Where the agent is the same user it may have put something else there meanwhile.
+    if stat.S_ISFIFO(os.fstat(fd).st_mode):
+        os.fchmod(fd, 0o622)
+        return fd
+    os.close(fd)
+    raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
 
 def _forget(path: str) -> None:

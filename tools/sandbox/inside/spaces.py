@@ -52,7 +52,7 @@ def enter(requests: int) -> None:
     # What is here now stays shared with every child: no collection touches it.
     gc.freeze()
     while True:
-        request, fds = rights.receive(host, _REQUEST_BYTES, _FDS)
+        request, fds, _ = rights.receive(host, _REQUEST_BYTES, _FDS)
         if not request:
             os._exit(0)
         pid = _clone(namespaces)

@@ -13,7 +13,7 @@ from tools.sandbox.inside.job import Job, Limits
 from tools.sandbox.inside.line import Line
 from tools.sandbox.inside.memory import kills
 from tools.sandbox.inside.operations import Operations
-from tools.sandbox.inside.processes import Census, kill_new, older
+from tools.sandbox.inside.processes import Census, Identity, kill_new, older
 from tools.sandbox.inside.shell import Shell
 from tools.sandbox.inside.signals import ordinary_interrupts, wake_on_child
 from tools.sandbox.inside.spawn import StartError, own_descriptor_limit, pipe_for_output
@@ -76,9 +76,7 @@ class Supervisor:
     def serve(self) -> None:
         """Handle events until the host is gone."""
         greeting = frames.pack(frames.READY)
-        if self._lends_shell:
-            self._line.open(self._control, greeting)
-        else:
+        if not (self._lends_shell and self._line.open(self._control, greeting)):
             self._send(greeting)
         while self._open:
             self._watch.wait(-1 if self._job is None else int(self._job.next_tick_s() * 1000) + 1)
@@ -113,7 +111,8 @@ class Supervisor:
         # What our own file operations send is bounded by what was asked for.
         output = max(cap, self._output_limit) if kind in frames.FILE_KINDS else self._output_limit
         limits = Limits(int(fields[0]) / 1e6, cap, output)
-        job = Job(limits, self._census.taken(), self._oom_count)
+        before = set[Identity]() if kind == frames.TAKE else self._census.taken()
+        job = Job(limits, before, self._oom_count)
         try:
             if kind == frames.SHELL:
                 self._run_in_shell(job, fields[2])
@@ -175,21 +174,23 @@ class Supervisor:
     def _take_over(self, job: Job, fields: list[bytes]) -> None:
         """Go on with a command that the host has begun in the shell."""
         self._reap()
+        outputs = None if self._shell is None else self._shell.release()
         begun, oom, seen = int(fields[0]) / 1e6, int(fields[1]), fields[2]
         job.backdate(begun, oom, self._line.before | older(begun))
         left = self._line.left()
         if left is not None:
-            *outputs, code = left
+            out, err, code = left
             job.restarted, self._shell_lost = True, False
-            job.attach(*outputs)
+            job.attach(out, err)
             self._follow(job)
             self._finish(job, code)
             return
-        outputs = None if self._shell is None else self._shell.release()
         if outputs is None:
             raise StartError("shell", errno.EIO)
         job.attach(*outputs)
         self._follow(job, self._shell)
+        # A status that came too late is none.
+        job.tick()
         self._shell_status(seen)
 
     def _ended_elsewhere(self, code: int) -> None:
@@ -200,7 +201,12 @@ class Supervisor:
             self._shell.last = code
             outputs = self._shell.release()
         for fd in outputs or ():
-            self._watch.collect(Capture(fd, 0))
+            stream = Capture(fd, 0)
+            stream.drain()
+            if stream.closed:
+                os.close(fd)
+            else:
+                self._watch.collect(stream)
         self._prepare()
 
     def _follow(self, job: Job, shell: Shell | None = None) -> None:
@@ -240,8 +246,7 @@ class Supervisor:
         self._line.before = self._census.taken()
         if self._shell is not None:
             try:
-                self._shell.prepare()
-                self._line.offer(self._shell)
+                self._line.offer(self._shell, self._shell.prepare())
             except OSError:
                 return  # the next command meets it again, and says so
 

@@ -14,7 +14,7 @@ from tools.sandbox import cgroup, machine, rootfs, seccomp, tiers
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.cgroup import Group
 from tools.sandbox.inside import frames
-from tools.sandbox.nursery import GUARD_FD, OOM_FD, Newborn, nursery
+from tools.sandbox.nursery import Newborn, descriptors, numbers, nursery
 from tools.sandbox.processes import descendants, identity
 from tools.sandbox.program import Process
 from tools.sandbox.session import Session, configuration, end, greet
@@ -105,15 +105,10 @@ def _supervised(
     undo.callback(ours.close)
     with ExitStack() as passed:
         passed.callback(theirs.close)
-        fds: list[int] = []
-        fds.append(os.pidfd_open(os.getpid()))
-        passed.callback(os.close, fds[-1])
-        if group.oom_file:
-            fds.append(os.open(group.oom_file, os.O_RDONLY))
-            passed.callback(os.close, fds[-1])
-        process = Keeper(nursery("fenced").bear(ours, theirs, _request(group), fds))
+        opened = descriptors(group, passed)
+        process = Keeper(nursery("fenced").bear(ours, theirs, _request(group), opened))
         undo.callback(end, process)
-    settings |= {"guard_fd": str(GUARD_FD), "oom_fd": str(OOM_FD if group.oom_file else -1)}
+    settings |= numbers(group)
     program = seccomp.program(shared_kernel=True, shared_user=not who.root)
     greet(ours, process, configuration(settings, program, _rules(folder, who)))
     return ours, process

@@ -8,11 +8,13 @@ import socket
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
 from tools.sandbox import machine, rootfs
 from tools.sandbox.base import Network
+from tools.sandbox.cgroup import Group
 from tools.sandbox.inside import frames
 from tools.sandbox.program import Program
 
@@ -148,6 +150,21 @@ class Nursery:
             self._program.ends(within_s=_END_S)
             raise OSError(f"no process to fork from: {self._program.last_words()}")
         return said, passed
+
+
+def descriptors(group: Group, passed: ExitStack) -> list[int]:
+    """What a supervisor gets beside its channel, in the order of their numbers; `passed` closes ours."""
+    opened = [os.pidfd_open(os.getpid())]
+    passed.callback(os.close, opened[0])
+    if group.oom_file:
+        opened.append(os.open(group.oom_file, os.O_RDONLY))
+        passed.callback(os.close, opened[1])
+    return opened
+
+
+def numbers(group: Group) -> dict[str, str]:
+    """The settings that tell a supervisor which of them it has."""
+    return {"guard_fd": str(GUARD_FD), "oom_fd": str(OOM_FD if group.oom_file else -1)}
 
 
 def _give_back(requests: socket.socket, program: Program) -> None:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from tools.sandbox import cgroup, rootfs, seccomp, tiers
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.nursery import GUARD_FD, OOM_FD, nursery
+from tools.sandbox.nursery import descriptors, numbers, nursery
 from tools.sandbox.session import Session, configuration, end, greet
 
 _WAITS_IN_CHANNEL_BYTES = 64 << 10
@@ -26,14 +26,17 @@ def start(limits: SandboxLimits, undo: ExitStack) -> Session:
     who = tiers.agent("B")
     group = cgroup.create(limits)
     undo.callback(cgroup.remove, group)
-    fds = {"guard_fd": str(GUARD_FD), "oom_fd": str(OOM_FD if group.oom_file else -1)}
-    settings = tiers.settings("B", who, limits, group) | fds | {"line": "1"}
+    settings = tiers.settings("B", who, limits, group) | numbers(group) | {"line": "1"}
     steps = [step.words() for step in rootfs.own_steps(limits, uid=who.uid, gid=who.gid)]
     ours, theirs = socket.socketpair()
     undo.callback(ours.close)
     with ExitStack() as passed:
         passed.callback(theirs.close)
-        opened = _descriptors(group, passed)
+        opened = descriptors(group, passed)
+        # Those of the groups are last: it joins them first.
+        for path in group.join_files:
+            opened.append(os.open(path, os.O_WRONLY))
+            passed.callback(os.close, opened[-1])
         config = configuration(settings, seccomp.program(), steps)
         if len(config) <= _WAITS_IN_CHANNEL_BYTES:
             # The supervisor need not wait for it.
@@ -52,15 +55,3 @@ def start(limits: SandboxLimits, undo: ExitStack) -> Session:
         group=group,
         directory=None,
     )
-
-
-def _descriptors(group: cgroup.Group, passed: ExitStack) -> list[int]:
-    """What the supervisor gets beside its channel; those of the groups are last, it joins them first."""
-    opened: list[int] = []
-    for path in (None, *([group.oom_file] if group.oom_file else []), *group.join_files):
-        if path is None:
-            opened.append(os.pidfd_open(os.getpid()))
-        else:
-            opened.append(os.open(path, os.O_RDONLY if path == group.oom_file else os.O_WRONLY))
-        passed.callback(os.close, opened[-1])
-    return opened

@@ -3,97 +3,23 @@ import email.utils
 import json
 import socket
 import struct
-from contextlib import asynccontextmanager
 
 import pytest
-from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse
-from starlette.routing import Route
 
-from environments.policy.base import CompletionRequest
-from environments.policy.chat import ChatPolicy
-from environments.policy.mock_server import running_mock_server
-from environments.policy.renderer import Renderer
-from environments.trajectory import Message
-from tools.calls import ToolSpec
+from tests.environments.policy.chat_server import (
+    RENDERER,
+    REQUEST,
+    TERMINAL,
+    USER,
+    answer,
+    chat_policy,
+    failed,
+    ok,
+    served,
+    without,
+)
 from tools.errors import ConfigError, ContextOverflow, PolicyError
-
-RENDERER = Renderer.embedded()
-USER = Message(role="user", content="Count the files.")
-TERMINAL = ToolSpec(name="terminal", description="Run a command.", parameters={"type": "object"})
-REQUEST = CompletionRequest(messages=(USER,), tools=(TERMINAL,), seed=5, max_tokens=77)
-
-
-class Server:
-    """A model server: gives the queued answers, the last for ever, and remembers what it was asked."""
-
-    def __init__(self, *answers, models=None):
-        self.answers = list(answers)
-        self.models = models or JSONResponse({"data": [{"id": "m"}]})
-        self.asked = []
-        self.base_url = ""
-
-    @property
-    def app(self):
-        return Starlette(
-            routes=[
-                Route("/v1/models", self._list_models),
-                Route("/v1/chat/completions", self._complete, methods=["POST"]),
-            ]
-        )
-
-    async def _list_models(self, request):
-        return self.models
-
-    async def _complete(self, request):
-        self.asked.append(json.loads(await request.body()))
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return await answer(request) if asyncio.iscoroutinefunction(answer) else answer
-
-
-@asynccontextmanager
-async def served(*answers, models=None, **settings):
-    server = Server(*answers, models=models)
-    async with running_mock_server(server.app) as server.base_url:
-        policy = chat_policy(server.base_url, **settings)
-        yield server, policy
-        await policy.aclose()
-
-
-def chat_policy(base_url, **settings):
-    waits = {"first_wait_s": 0.001, "longest_wait_s": 0.002, "request_timeout_s": 10.0}
-    return ChatPolicy(
-        **{"base_url": base_url, "model": "m", "api_key": "k", "renderer": RENDERER, **waits, **settings}
-    )
-
-
-def answer(
-    message=None, *, finish_reason="stop", logprobs=(-0.5, -0.25), token_ids=(11, 2), prompt_ids=(7, 8, 9)
-):
-    choice = {
-        "message": {"role": "assistant", **(message or {"content": "3"})},
-        "finish_reason": finish_reason,
-        "logprobs": {"content": [{"token": "?", "logprob": value} for value in logprobs]},
-        "token_ids": list(token_ids),
-    }
-    return {"choices": [choice], "prompt_token_ids": list(prompt_ids)}
-
-
-def without(body, *path):
-    *steps, last = path
-    inner = body
-    for step in steps:
-        inner = inner[step]
-    del inner[last]
-    return body
-
-
-def ok(**changes):
-    return JSONResponse(answer(**changes))
-
-
-def failed(status, message="broken", headers=None, **more):
-    return JSONResponse({"error": {"message": message, **more}}, status_code=status, headers=headers)
 
 
 async def test_a_completion_holds_the_ids_and_logprobs_of_the_server():
@@ -386,68 +312,6 @@ async def test_no_more_requests_are_in_flight_than_allowed():
 def test_a_base_url_without_a_scheme_is_refused():
     with pytest.raises(ConfigError, match=r"'localhost:8000/v1' is no URL; give one such as http://"):
         chat_policy("localhost:8000/v1")
-
-
-async def test_the_check_accepts_a_server_that_has_the_model_and_buys_nothing():
-    async with served(ok()) as (server, policy):
-        await policy.check()
-    assert server.asked == []
-
-
-@pytest.mark.parametrize(
-    ("models", "problem"),
-    [
-        (failed(401, "bad key"), r"refuses the API key \(401\): bad key"),
-        (failed(403, "not yours"), r"refuses the API key \(403\): not yours"),
-        (failed(500, "oh"), "answered 500: oh"),
-        (JSONResponse({"data": [{"id": "b"}, {"id": "a"}]}), "has no model 'm'; it has a, b"),
-        (
-            PlainTextResponse("<html>hi</html>"),
-            "does not speak the OpenAI API; its /models is <html>hi</html>",
-        ),
-        (JSONResponse([1]), "does not speak the OpenAI API"),
-    ],
-)
-async def test_the_check_says_what_is_wrong_with_the_server(models, problem):
-    async with served(ok(), models=models) as (_, policy):
-        with pytest.raises(ConfigError, match=problem) as caught:
-            await policy.check()
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("listed", ["m", "models/m"])
-async def test_the_check_finds_a_model_behind_a_prefix(listed):
-    async with served(ok(), models=JSONResponse({"data": [{"id": listed}]})) as (_, policy):
-        await policy.check()
-
-
-async def test_the_check_accepts_a_server_without_a_model_list_that_refuses_an_empty_request():
-    async with served(failed(400, "model is missing"), models=failed(404)) as (server, policy):
-        await policy.check()
-    assert server.asked == [{}]
-
-
-async def test_the_check_names_a_key_that_a_server_without_a_model_list_refuses():
-    async with served(failed(401, "bad key"), models=failed(404)) as (_, policy):
-        with pytest.raises(ConfigError, match="refuses the API key"):
-            await policy.check()
-
-
-async def test_the_check_guesses_a_missing_v1():
-    async with served(ok()) as (server, _):
-        policy = chat_policy(server.base_url.removesuffix("/v1"))
-        with pytest.raises(
-            ConfigError, match=r"neither /models nor /chat/completions \(did you mean .*/v1\?\)"
-        ):
-            await policy.check()
-        await policy.aclose()
-
-
-async def test_the_check_names_a_server_that_cannot_be_reached():
-    async with served(ok()) as (server, _):
-        pass
-    with pytest.raises(ConfigError, match=r"no model server answers at http://127\.0\.0\.1"):
-        await chat_policy(server.base_url).check()
 
 
 def test_the_name_is_the_model():

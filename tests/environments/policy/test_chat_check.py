@@ -1,0 +1,69 @@
+"""The look at a model server before a run: it buys nothing and says what is wrong."""
+
+import pytest
+from starlette.responses import JSONResponse, PlainTextResponse
+
+from tests.environments.policy.chat_server import chat_policy, failed, ok, served
+from tools.errors import ConfigError
+
+
+async def test_the_check_accepts_a_server_that_has_the_model_and_buys_nothing():
+    async with served(ok()) as (server, policy):
+        await policy.check()
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("models", "problem"),
+    [
+        (failed(401, "bad key"), r"refuses the API key \(401\): bad key"),
+        (failed(403, "not yours"), r"refuses the API key \(403\): not yours"),
+        (failed(500, "oh"), "answered 500: oh"),
+        (JSONResponse({"data": [{"id": "b"}, {"id": "a"}]}), "has no model 'm'; it has a, b"),
+        (
+            PlainTextResponse("<html>hi</html>"),
+            "does not speak the OpenAI API; its /models is <html>hi</html>",
+        ),
+        (JSONResponse([1]), "does not speak the OpenAI API"),
+    ],
+)
+async def test_the_check_says_what_is_wrong_with_the_server(models, problem):
+    async with served(ok(), models=models) as (_, policy):
+        with pytest.raises(ConfigError, match=problem) as caught:
+            await policy.check()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("listed", ["m", "models/m"])
+async def test_the_check_finds_a_model_behind_a_prefix(listed):
+    async with served(ok(), models=JSONResponse({"data": [{"id": listed}]})) as (_, policy):
+        await policy.check()
+
+
+async def test_the_check_accepts_a_server_without_a_model_list_that_refuses_an_empty_request():
+    async with served(failed(400, "model is missing"), models=failed(404)) as (server, policy):
+        await policy.check()
+    assert server.asked == [{}]
+
+
+async def test_the_check_names_a_key_that_a_server_without_a_model_list_refuses():
+    async with served(failed(401, "bad key"), models=failed(404)) as (_, policy):
+        with pytest.raises(ConfigError, match="refuses the API key"):
+            await policy.check()
+
+
+async def test_the_check_guesses_a_missing_v1():
+    async with served(ok()) as (server, _):
+        policy = chat_policy(server.base_url.removesuffix("/v1"))
+        with pytest.raises(
+            ConfigError, match=r"neither /models nor /chat/completions \(did you mean .*/v1\?\)"
+        ):
+            await policy.check()
+        await policy.aclose()
+
+
+async def test_the_check_names_a_server_that_cannot_be_reached():
+    async with served(ok()) as (server, _):
+        pass
+    with pytest.raises(ConfigError, match=r"no model server answers at http://127\.0\.0\.1"):
+        await chat_policy(server.base_url).check()

@@ -1,0 +1,307 @@
+"""How a case of each file of golden vectors becomes groups, and what of ours is compared with it."""
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+
+from environments.credit import estimate
+from environments.testing import group_of
+from environments.trajectory import Rewards
+
+
+class NotCoveredError(Exception):
+    """No estimator claims to compute this case."""
+
+
+# --- groups from cases ---------------------------------------------------------------------------------
+
+
+def groups(case):
+    """The case's trajectories by group, in order: [(positions in the case, trajectories)]."""
+    by_group = defaultdict(list)
+    for position, trajectory in enumerate(case["inputs"]["trajectories"]):
+        by_group[trajectory["group_id"]].append((position, trajectory))
+    return [tuple(zip(*members, strict=True)) for members in by_group.values()]
+
+
+def scalar_group(scores, counts):
+    return group_of(None, outcomes=scores, lengths=[[1] * count for count in counts])
+
+
+def outcomes_only(trajectories):
+    return scalar_group([t["outcome_reward"] for t in trajectories], [len(t["turns"]) for t in trajectories])
+
+
+def step_rewards(trajectories):
+    return [[turn.get("reward") for turn in t["turns"]] for t in trajectories]
+
+
+def turns_only(trajectories):
+    return group_of(step_rewards(trajectories))
+
+
+def turns_and_outcomes(trajectories):
+    return group_of(step_rewards(trajectories), outcomes=[t["outcome_reward"] for t in trajectories])
+
+
+def anchored(trajectories):
+    """Step rewards and anchor states; the score is the episode reward that the reference got beside them."""
+    states = [[turn["anchor_state"] for turn in t["turns"]] for t in trajectories]
+    group = group_of(step_rewards(trajectories), states=states)
+    scored = [
+        replace(got, rewards=Rewards(turns=got.rewards.turns, score=given["outcome_reward"]))
+        for got, given in zip(group.trajectories, trajectories, strict=True)
+    ]
+    return replace(group, trajectories=tuple(scored))
+
+
+def two_segments(trajectories):
+    """The turn reward on the first turn; the first tool answer without an error where the case says."""
+    group = group_of(
+        [[t["turn_reward"], *[None] * (len(t["turns"]) - 1)] for t in trajectories],
+        outcomes=[t["outcome_reward"] for t in trajectories],
+    )
+    called = [
+        replace(got, turns=tuple(_answers(turn, given["first_result_after_turn"]) for turn in got.turns))
+        for got, given in zip(group.trajectories, trajectories, strict=True)
+    ]
+    return replace(group, trajectories=tuple(called))
+
+
+def _answers(turn, first_result):
+    ok = first_result is not None and turn.index >= first_result
+    results = tuple(replace(r, error=None if ok else "tool_error") for r in turn.tool_results)
+    return replace(turn, tool_results=results)
+
+
+def condensed(trajectories):
+    def reward(t):
+        if not (t["correct"] and t["format_ok"]):
+            return 0.0
+        return 1 / max(1, *(turn["context_tokens"] for turn in t["turns"]))
+
+    return scalar_group([reward(t) for t in trajectories], [len(t["turns"]) for t in trajectories])
+
+
+# --- what covers which file ------------------------------------------------------------------------------
+
+
+def per_group(case, name, build, **params):
+    """The estimator on each group of the case, put back in the case's order."""
+    rows = {}
+    for positions, trajectories in groups(case):
+        rows |= dict(zip(positions, estimate(name, build(trajectories), **params), strict=True))
+    return [rows[position] for position in range(len(rows))]
+
+
+def our_own(case):
+    turns = [turn for t in case["inputs"]["trajectories"] for turn in t["turns"]]
+    params = dict(case["params"])
+    if any("value" in turn for turn in turns):
+        params["values"] = [[turn["value"] for turn in t["turns"]] for t in case["inputs"]["trajectories"]]
+    return {"per_turn_advantages": per_group(case, case["estimator"], _own_group, **params)}
+
+
+def _own_group(trajectories):
+    states = [[turn.get("anchor_state") for turn in t["turns"]] for t in trajectories]
+    outcomes = [t["outcome_reward"] for t in trajectories]
+    return group_of(step_rewards(trajectories), outcomes=outcomes, states=states)
+
+
+def return_to_go(case):
+    got = per_group(case, "turn_return", turns_only, baseline="none", gamma=case["params"]["gamma"])
+    return {"per_turn_returns": got}
+
+
+def verl_grpo(case):
+    params = case["params"]
+    got = per_group(
+        case,
+        "grpo",
+        outcomes_only,
+        preset="verl",
+        norm_by_std=params.get("norm_adv_by_std_in_grpo", True),
+        eps=params.get("epsilon", 1e-6),
+    )
+    return {"per_turn_advantages": got, "cross_check.grpo_vectorized": got}
+
+
+def verl_rloo(case):
+    return {
+        "per_turn_advantages": per_group(case, "rloo", outcomes_only, preset="verl"),
+        "cross_check.rloo_vectorized": per_group(case, "rloo", outcomes_only),
+    }
+
+
+def gigpo(case):
+    params = case["params"]
+    if params.get("enable_similarity"):
+        raise NotCoveredError("states are compared for equality, not similarity")
+
+    def run(stats, weight):
+        return per_group(
+            case,
+            "gigpo",
+            anchored,
+            gamma=params["gamma"],
+            step_weight=weight,
+            mode=params.get("mode", "mean_norm"),
+            eps=params.get("epsilon", 1e-6),
+            episode_stats=stats,
+        )
+
+    stats = "rows" if params.get("compute_mean_std_cross_steps", True) else "trajectory"
+    whole, episode = run(stats, params.get("step_advantage_w", 1.0)), run(stats, 0.0)
+    full = run(stats, 1.0)
+    got = {
+        "per_turn_advantages": whole,
+        "per_turn_episode_advantage": episode,
+        "per_turn_step_advantage": [
+            [a - b for a, b in zip(*rows, strict=True)] for rows in zip(full, episode, strict=True)
+        ],
+        "per_turn_step_returns": per_group(
+            case, "turn_return", turns_only, baseline="none", gamma=params["gamma"]
+        ),
+    }
+    if all(len(positions) > 1 for positions, _ in groups(case)):
+        got["per_turn_episode_advantage_if_stats_per_trajectory"] = run("trajectory", 0.0)
+    return got
+
+
+def mt_grpo(case):
+    params = case["params"]
+    if params.get("num_generations") == 1:
+        raise NotCoveredError("a group of one is NaN in the reference and 0 here, on purpose")
+    got = per_group(
+        case,
+        "mt_grpo",
+        two_segments,
+        turn_coef=params.get("turn_advantage_coef", 1.0),
+        eps=params.get("eps", 1e-4),
+    )
+    return {"per_turn_advantages": got}
+
+
+def process_supervision(case):
+    if "raises" in case["expected"]:
+        raise NotCoveredError(
+            "the reference raises where rewards do not vary; here every advantage is 0, on purpose"
+        )
+    gamma = case["params"].get("gamma")
+    got = per_group(case, "process_supervision", turns_only, gamma=1.0 if gamma is None else gamma)
+    return {"per_turn_advantages": got}
+
+
+def rllm(case):
+    name, params = case["params"]["estimator"], case["params"]
+    if params.get("stepwise_advantage_mode", "broadcast") != "broadcast":
+        raise NotCoveredError(f"rLLM's mode {params['stepwise_advantage_mode']} is deprecated there")
+    if name == "grpo":
+        got = per_group(
+            case,
+            "grpo",
+            outcomes_only,
+            preset="rllm",
+            norm_by_std=params.get("norm_adv_by_std_in_grpo", True),
+            eps=params.get("epsilon", 1e-6),
+        )
+    elif name == "rloo":
+        got = per_group(case, "rloo", outcomes_only, preset="rllm")
+    elif name == "reinforce":
+        got = per_group(case, "turn_return", outcomes_only, baseline="none")
+    else:
+        raise NotCoveredError(f"rLLM's {name} needs the whole batch; an estimator here sees one group")
+    return {"per_turn_advantages": got}
+
+
+def tinker(case):
+    return {"per_turn_advantages": per_group(case, "grpo", turns_and_outcomes, preset="tinker")}
+
+
+def torchtitan(case):
+    params = case["params"]
+    got = per_group(
+        case,
+        "grpo",
+        outcomes_only,
+        preset="torchtitan",
+        norm_by_std=params.get("should_std_normalize", False),
+        eps=params.get("epsilon", 1e-6),
+    )
+    return {"per_turn_advantages": got}
+
+
+def trl(case):
+    """Each reward function is a part of the score; NaN is a part not given, all NaN a dropped sibling."""
+    params, inputs = case["params"], case["inputs"]
+    if params.get("scale_rewards", "group") == "batch":
+        raise NotCoveredError("TRL's batch scaling needs the whole batch; an estimator here sees one group")
+    if params.get("multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
+        raise NotCoveredError("reward functions that are normalised apart are not offered")
+    weights = params.get("reward_weights") or [1.0] * len(inputs["rewards_per_func"][0])
+    siblings = defaultdict(dict)
+    for position, (row, group) in enumerate(
+        zip(inputs["rewards_per_func"], inputs["group_ids"], strict=True)
+    ):
+        parts = [w * r for w, r in zip(weights, row, strict=True) if r is not None and r != "NaN"]
+        if parts:
+            siblings[group][position] = math.fsum(parts)
+    got = [[0.0] for _ in inputs["group_ids"]]
+    for scores in siblings.values():
+        group = scalar_group(list(scores.values()), [1] * len(scores))
+        norm = params.get("scale_rewards", "group") == "group"
+        rows = estimate("grpo", group, preset="trl", norm_by_std=norm, eps=params.get("eps", 1e-4))
+        for position, row in zip(scores, rows, strict=True):
+            got[position] = row
+    return {"per_turn_advantages": got}
+
+
+def turn_gae(case):
+    params = case["params"]
+    if params.get("whiten", False):
+        raise NotCoveredError("whitening needs the whole batch; an estimator here sees one group")
+    rows = {}
+    for positions, trajectories in groups(case):
+        values = None
+        if params.get("critic", False):
+            values = [[turn["value"] for turn in t["turns"]] for t in trajectories]
+        got = estimate(
+            "turn_gae",
+            turns_and_outcomes(trajectories),
+            gamma=params["gamma"],
+            lam=params["lam"],
+            values=values,
+        )
+        rows |= dict(zip(positions, got, strict=True))
+    return {"per_turn_advantages": [rows[position] for position in range(len(rows))]}
+
+
+def condensation(case):
+    params = case["params"]
+    got = per_group(
+        case,
+        "grpo",
+        condensed,
+        preset="verl",
+        norm_by_std=params.get("norm_adv_by_std_in_grpo", True),
+        eps=params.get("epsilon", 1e-6),
+    )
+    return {"per_turn_advantages": got}
+
+
+COVERED = {
+    "discounted_return_to_go": return_to_go,
+    "dr_grpo_outcome": verl_grpo,
+    "gigpo_mean_norm": gigpo,
+    "gigpo_mean_std_norm": gigpo,
+    "grpo_multiturn_condensation": condensation,
+    "grpo_outcome": verl_grpo,
+    "grpo_process_supervision": process_supervision,
+    "mt_grpo": mt_grpo,
+    "rllm_broadcast": rllm,
+    "rloo_outcome": verl_rloo,
+    "tinker_centering": tinker,
+    "torchtitan_group": torchtitan,
+    "trl_grpo_scale_rewards": trl,
+    "turn_gae": turn_gae,
+}

@@ -119,6 +119,10 @@ class Sandbox(Protocol):
         """Run one command on its own: a string through `sh -c`, a sequence as argv.
 
         When the time is up every process of the command dies, whatever group or session it moved to.
+        A program that cannot start is a result, too: 127 where it is missing, else 126.
+
+        Raises:
+            OSError: a `cwd` was named that is missing, not a directory or not allowed.
         """
         ...
 
@@ -128,7 +132,8 @@ class Sandbox(Protocol):
         """Run a command in the sandbox's one persistent shell: directory, variables and jobs stay.
 
         stderr is kept apart from stdout. On timeout the command dies; the shell and jobs that earlier
-        commands left in the background live on.
+        commands left in the background live on. What the agent does to the shell is a result: after
+        `chmod 0 .; exit` no other shell can start there, and commands end with 126.
         """
         ...
 

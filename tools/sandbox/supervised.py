@@ -60,7 +60,7 @@ class SupervisedSandbox:
         What it leaves in the background lives on, except when its time is up.
 
         Raises:
-            OSError: `cwd` is missing or not a directory.
+            OSError: a `cwd` was named that is missing, not a directory or not allowed.
             ValueError: a NUL byte, an empty argv, or an environment name with `=`.
             SandboxUnavailable: the sandbox is gone.
         """

@@ -38,6 +38,13 @@ async def test_a_missing_directory_is_an_error_of_its_own(sandbox):
         await sandbox.exec("true", cwd="nowhere")
 
 
+async def test_a_workspace_that_the_agent_closed_is_the_command_s_failure(sandbox):
+    await sandbox.exec("chmod 0 .")
+    assert (await sandbox.exec("true")).exit_code == 126
+    with pytest.raises(PermissionError):
+        await sandbox.exec("true", cwd=".")
+
+
 async def test_a_nul_byte_is_refused_before_anything_runs(sandbox):
     with pytest.raises(ValueError, match="NUL"):
         await sandbox.exec(["echo", "a\0b"])

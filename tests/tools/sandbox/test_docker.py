@@ -144,8 +144,10 @@ async def test_nothing_is_left_after_a_cancellation(delay_s):
 
 _HOST = (
     "import asyncio, sys\n"
+    "from tools.sandbox import docker_owner\n"
     "from tools.sandbox.docker import open_docker\n"
     "from tools.sandbox.base import SandboxLimits\n"
+    "docker_owner.LABEL = sys.argv[1]\n"
     "async def main():\n"
     f"    async with open_docker(SandboxLimits(), image={TEST_IMAGE!r}) as sandbox:\n"
     "        print((await sandbox.exec('setsid sleep 1000 >/dev/null 2>&1 & echo up')).text(), flush=True)\n"
@@ -154,9 +156,21 @@ _HOST = (
 )
 
 
-async def test_a_killed_host_leaves_an_orphan_that_the_next_sweep_takes(sandbox):
-    host = await asyncio.create_subprocess_exec(sys.executable, "-c", _HOST, stdout=subprocess.PIPE)
-    assert await host.stdout.readline() == b"up\n"
+@pytest.fixture
+async def host(monkeypatch):
+    """Another process with a sandbox; only this test looks for what it leaves, and no other one's sweep."""
+    label = f"turnwise.sandbox.{time.monotonic_ns()}"
+    monkeypatch.setattr(docker_owner, "LABEL", label)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", _HOST, label, stdout=subprocess.PIPE)
+    assert await process.stdout.readline() == b"up\n"
+    yield process
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+    await reap()
+
+
+async def test_a_killed_host_leaves_an_orphan_that_the_next_sweep_takes(sandbox, host):
     (alive,) = [one for one in await list_sandboxes() if one.pid == host.pid]
     assert alive.owner == "alive"
     assert alive.id not in {one.id for one in await reap()}
@@ -178,15 +192,11 @@ def processes_after(container, wait_s=10.0):
         time.sleep(0.02)
 
 
-async def test_processes_of_a_killed_host_end_by_themselves():
-    host = await asyncio.create_subprocess_exec(sys.executable, "-c", _HOST, stdout=subprocess.PIPE)
-    assert await host.stdout.readline() == b"up\n"
+async def test_processes_of_a_killed_host_end_by_themselves(host):
     (left,) = [one for one in await list_sandboxes() if one.pid == host.pid]
     host.kill()
     await host.wait()
-    remaining = await asyncio.to_thread(processes_after, left.id)
-    await reap()
-    assert remaining == 2
+    assert await asyncio.to_thread(processes_after, left.id) == 2
 
 
 def test_an_owner_is_gone_only_when_that_is_certain():

@@ -227,7 +227,7 @@ async def main():
         mark = sys.argv[1]
         await sandbox.exec(f"chmod 0 .; trap '' TERM HUP; setsid sleep {mark} & (setsid sleep {mark} &)")
         print("up", flush=True)
-        await sandbox.shell("sleep 1000", timeout_s=100)
+        await sandbox.exec("sleep 1000", cwd="/", timeout_s=100)
 asyncio.run(main())
 """
 
@@ -250,7 +250,7 @@ async def test_a_killed_host_leaves_a_folder_that_reaping_removes():
     assert bench.host_pids(mark)
     (folder,) = folders_of(host.pid)
     host.kill()
-    host.wait()
+    assert host.wait() == -signal.SIGKILL
     host.stdout.close()
     assert await bench.until(lambda: not bench.host_pids(mark), within_s=5)
     assert folder.name in [entry.name for entry in await list_sandboxes("local") if entry.state == "orphan"]

@@ -210,7 +210,7 @@ async def test_a_killed_host_leaves_nothing_alive_and_its_groups_are_swept(tier)
         assert inside
         name = processes.identity(host.pid)
         host.kill()
-        host.wait()
+        assert host.wait() == -signal.SIGKILL
         for _ in range(100):
             if not pids_of("7654321"):
                 break

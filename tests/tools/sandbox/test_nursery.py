@@ -45,7 +45,7 @@ async def test_it_ends_when_its_owner_is_killed():
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE)  # noqa: ASYNC220  # not waited for
     pid = int(owner.stdout.readline())
     owner.kill()
-    owner.wait()
+    assert owner.wait() == -signal.SIGKILL
     owner.stdout.close()
     assert await until(lambda: not Path(f"/proc/{pid}").exists(), within_s=5)
 

@@ -126,3 +126,11 @@ async def test_memory_the_shell_itself_takes_is_bounded(sandbox):
     result = await sandbox.shell("x=$(head -c 400000000 /dev/zero | tr '\\0' a); echo ${#x}", timeout_s=60)
     assert result.oom_killed
     assert (await sandbox.shell("echo on")).stdout == b"on\n"
+
+
+async def test_a_shell_whose_folder_was_closed_to_it_is_the_command_s_failure(sandbox):
+    await sandbox.shell("chmod 0 .; exit")
+    result = await sandbox.shell("echo on")
+    assert (result.exit_code, result.stderr) == (126, b"cannot start in /workspace: Permission denied\n")
+    await sandbox.exec("chmod 700 /workspace", cwd="/")
+    assert (await sandbox.shell("echo on")).stdout == b"on\n"

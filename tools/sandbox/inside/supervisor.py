@@ -29,8 +29,7 @@ _REQUEST_BYTES = 1 << 16
 
 def enter(control: int) -> None:
     """Start where namespaces, mounts and privileges are already right."""
-    config = Config(control)
-    serve(control, config)
+    serve(control, Config(control))
 
 
 def serve(control: int, config: Config) -> None:
@@ -121,11 +120,11 @@ class Supervisor:
             else:
                 self._start(job, *self._operations.asked(kind, fields[2:]))
         except StartError as error:
-            self._refuse(kind, job, error)
+            self._refuse(kind, fields, job, error)
         except OSError as error:
             # The shell's own files are within the agent's reach: what it did to them is its result.
-            step = "shell" if kind in (frames.SHELL, frames.TAKE) else "cwd"
-            self._refuse(kind, job, StartError(step, error.errno or errno.EIO))
+            step = "shell" if kind in (frames.SHELL, frames.TAKE) else "supervisor"
+            self._refuse(kind, fields, job, StartError(step, error.errno or errno.EIO))
 
     def _host_died(self) -> None:
         self._open = False
@@ -250,13 +249,16 @@ class Supervisor:
             except OSError:
                 return  # the next command meets it again, and says so
 
-    def _refuse(self, kind: bytes, job: Job, error: StartError) -> None:
-        if error.step == "cwd" or kind in frames.FILE_KINDS:
+    def _refuse(self, kind: bytes, fields: list[bytes], job: Job, error: StartError) -> None:
+        """Answer that nothing started: an error if the host asked wrongly, a result if the agent did it."""
+        asked_for_cwd = kind == frames.EXEC and fields[2] != b"" and error.step == "cwd"
+        if asked_for_cwd or error.step == "supervisor" or kind in frames.FILE_KINDS:
             self._send(frames.pack(frames.REFUSED, b"%d" % error.code))
             return
         job.out.closed = job.err.closed = True
-        message = f"cannot start: {os.strerror(error.code)}\n".encode()
-        self._send(job.result(127 if error.code == errno.ENOENT else 126, message))
+        where = f" in {self._account.workdir}" if error.step == "cwd" else ""
+        message = f"cannot start{where}: {os.strerror(error.code)}\n".encode()
+        self._send(job.result(127 if error.code == errno.ENOENT and not where else 126, message))
 
     # Processes.
 

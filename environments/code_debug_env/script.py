@@ -12,6 +12,8 @@ from environments.policy.scripted import Choice, call, generic_script, say
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 
+_PATIENCE_S = 10
+"""The examples take a fraction of a second; a bug that makes them hang would take the tool's whole limit."""
 NEEDED_TOOLS = frozenset({"terminal", "read_file", "edit_file", "write_file"})
 
 
@@ -89,7 +91,8 @@ def wrong_text(task: Mapping[str, Any]) -> str:
 
 def _next_steps(task: Mapping[str, Any], state: Progress) -> Steps:
     fix, wrong_fix = _fix(task, state), call("write_file", {"path": SOLUTION, "content": wrong_text(task)})
-    run = call("terminal", {"command": f"python3 {EXAMPLE_TEST}"}, content="I run the examples.")
+    run_examples = {"command": f"python3 {EXAMPLE_TEST}", "timeout_s": _PATIENCE_S}
+    run = call("terminal", run_examples, content="I run the examples.")
     give_up = say("I could not find the reason.")
     if not state.looked:
         return Steps(
@@ -105,11 +108,10 @@ def _next_steps(task: Mapping[str, Any], state: Progress) -> Steps:
             clumsy=[call("edit_file", old), *_clumsy("edit_file", old, {"file": SOLUTION}, "apply_patch")],
         )
     if not state.ran:
-        command = {"command": f"python3 {EXAMPLE_TEST}"}
         return Steps(
             right=run,
             wrong=[say("It should work now.")] if state.edited else [fix, wrong_fix, give_up],
-            clumsy=_clumsy("terminal", command, {"cmd": command["command"]}, "bash"),
+            clumsy=_clumsy("terminal", run_examples, {"cmd": run_examples["command"]}, "bash"),
         )
     return Steps(
         right=say(f"`{task['entry_point']}` does now what its docstring says."),
@@ -128,7 +130,7 @@ def _fix(task: Mapping[str, Any], state: Progress) -> Message:
     return call("edit_file", {"path": SOLUTION, "old": old, "new": new}, content="This is the mistake.")
 
 
-def _clumsy(name: str, arguments: dict[str, str], misnamed: Mapping[str, Any], tool: str) -> list[Message]:
+def _clumsy(name: str, arguments: Mapping[str, Any], misnamed: Mapping[str, Any], tool: str) -> list[Message]:
     """One call written badly in three ways."""
     return [call(name, json.dumps(arguments)[:-1]), call(name, misnamed), call(tool, arguments)]
 

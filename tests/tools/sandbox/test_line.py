@@ -14,6 +14,7 @@ from tests.tools.sandbox.conftest import SMALL, lend
 from tools.errors import SandboxUnavailable
 from tools.sandbox.checks import hosts
 from tools.sandbox.checks.bench import host_pids, marker, until
+from tools.sandbox.inside import frames
 from tools.sandbox.local import open_local
 from tools.sandbox.processes import children
 
@@ -110,6 +111,21 @@ async def test_memory_kills_between_two_commands_belong_to_neither(lent):
     assert (await lent.exec(["bash", "-c", hog], timeout_s=60)).oom_killed
     await lend(lent)
     assert not (await lent.shell("true")).oom_killed
+
+
+@pytest.mark.usefixtures("supervisor")
+async def test_a_memory_kill_during_a_short_command_is_seen_by_the_host(lent, monkeypatch):
+    monkeypatch.setattr("tools.sandbox.line._MOMENT_S", 60.0)
+    result = await lent.shell("(x=$(head -c 400000000 /dev/zero | tr '\\0' a))", timeout_s=100)
+    assert (result.oom_killed, result.timed_out) == (True, False)
+
+
+async def test_a_command_to_take_over_that_was_never_begun_is_the_shells_failure(sandbox):
+    seconds, cap, begun, oom, seen = b"1000000", b"100", b"1", b"0", b""
+    frame = frames.pack(frames.TAKE, seconds, cap, begun, oom, seen)
+    _, (code, _, _, _, _, _, words) = await sandbox._channel.request(frame, 1.0)
+    assert (code, words) == (b"126", b"cannot start: Input/output error\n")
+    assert (await sandbox.shell("echo on")).stdout == b"on\n"
 
 
 async def test_a_status_pipe_that_is_flooded_does_not_hide_the_status(lent):

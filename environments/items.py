@@ -1,18 +1,17 @@
 """Dataset items: from the Hugging Face hub, or from a local .jsonl, .json or .parquet file."""
 
 import codecs
-import hashlib
 import json
 import logging
 import ssl
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import datasets as hf_datasets
 import datasets.config as hf_config
@@ -23,7 +22,6 @@ from pyarrow import parquet as arrow_parquet
 
 from tools.errors import DatasetError
 
-ID_FIELDS = ("item_id", "task_id", "id")
 HUB_PROBE_S = 5.0
 
 logger = logging.getLogger(__name__)
@@ -78,35 +76,6 @@ def load_items(
     for row, item in enumerate(items):
         _check_fields(item, required_fields, source, _where(row, lines))
     return items
-
-
-def item_id(item: Any, id_fields: Sequence[str] = ID_FIELDS) -> str:
-    """The name an item keeps across runs, whatever its position: its first id field, else its content."""
-    if isinstance(item, Mapping):
-        fields = cast(Mapping[str, Any], item)
-        for field in id_fields:
-            if fields.get(field) is not None:
-                return str(fields[field])
-    content = json.dumps(item, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def item_ids(items: Sequence[Any], id_fields: Sequence[str] = ID_FIELDS) -> list[str]:
-    """`item_id` of every item.
-
-    Raises:
-        DatasetError: two items have the same id.
-    """
-    first: dict[str, int] = {}
-    for index, item in enumerate(items):
-        identity = item_id(item, id_fields)
-        if identity in first:
-            raise DatasetError(
-                f"items {first[identity] + 1} and {index + 1} have the same id {identity!r}; an id is the "
-                f"first of {list(id_fields)} that an item has, or else its content, and must differ"
-            )
-        first[identity] = index
-    return list(first)
 
 
 def _check_local(path: Path) -> list[int] | None:

@@ -117,6 +117,11 @@ def test_help_and_list_import_nothing_heavy(args, tmp_path):
     assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "[]"
 
 
+def test_an_environment_that_makes_its_own_items_does_not_wait_for_dataset_readers(tmp_path):
+    code = "import sys, environments.base_env; print(sorted({'datasets', 'pyarrow'} & set(sys.modules)))"
+    assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_can_be_loaded(name):
     module, _, attribute = COMMANDS[name].target.partition(":")

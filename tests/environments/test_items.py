@@ -12,7 +12,7 @@ import huggingface_hub.constants
 import pytest
 from datasets import Dataset
 
-from environments.items import item_id, item_ids, load_items
+from environments.items import load_items
 from tools.errors import DatasetError
 
 ROWS = [{"task_id": f"t/{n}", "n": n, "nested": {"words": ["a", "b"][: n % 3]}} for n in range(7)]
@@ -208,32 +208,3 @@ def test_a_hub_that_does_not_know_the_dataset_is_quoted(hub_answering_404, tmp_p
     code = "from environments.items import load_items\nload_items(name='a/b')"
     run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert "DatasetError: cannot load hub dataset 'a/b' (config None, split 'train')" in run.stderr
-
-
-@pytest.mark.parametrize(
-    ("item", "identity"),
-    [
-        ({"item_id": "i", "task_id": "t", "id": 3}, "i"),
-        ({"task_id": "t", "id": 3}, "t"),
-        ({"task_id": None, "id": 0}, "0"),
-    ],
-)
-def test_an_item_is_named_by_its_first_id_field(item, identity):
-    assert item_id(item) == identity
-
-
-def test_an_item_without_an_id_field_is_named_by_its_content():
-    assert item_id({"a": 1, "b": [2]}) == item_id({"b": [2], "a": 1}) != item_id({"a": 1, "b": [3]})
-
-
-def test_an_item_may_be_plain_text():
-    assert item_id("one") != item_id("two")
-
-
-def test_two_items_with_one_id_are_refused():
-    with pytest.raises(DatasetError, match="items 1 and 3 have the same id 'x'"):
-        item_ids([{"id": "x"}, {"id": "y"}, {"id": "x"}])
-
-
-def test_ids_keep_the_order_of_the_items():
-    assert item_ids([{"id": "b"}, {"id": 1}, {"id": "a"}]) == ["b", "1", "a"]

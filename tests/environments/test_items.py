@@ -27,6 +27,11 @@ def jsonl(path: Path, rows=ROWS) -> Path:
     return write(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
+def parquet(path: Path) -> Path:
+    Dataset.from_list(ROWS).to_parquet(str(path))
+    return path
+
+
 @pytest.fixture
 def hub_answering_404():
     """The endpoint of a reachable hub that knows no dataset."""
@@ -72,8 +77,7 @@ def test_a_json_file_may_hold_json_lines(tmp_path):
 
 
 def test_parquet_gives_the_same_items_as_json_lines(tmp_path):
-    Dataset.from_list(ROWS).to_parquet(str(tmp_path / "a.parquet"))
-    assert load_items(path=tmp_path / "a.parquet") == ROWS
+    assert load_items(path=parquet(tmp_path / "a.parquet")) == ROWS
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7, 100])
@@ -86,14 +90,22 @@ def test_blank_lines_and_a_byte_order_mark_are_no_items(tmp_path):
     assert load_items(path=path) == [{"a": 1}, {"a": 2}]
 
 
-def test_a_field_that_only_some_rows_have_is_none_in_the_others(tmp_path):
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_json_values_are_what_the_file_says(tmp_path, name):
+    rows = [{"n": 2, "at": "2024-01-02T03:04:05"}, {"n": 2.5, "more": 9223372036854775809}]
+    text = json.dumps(rows) if name == "a.json" else "".join(json.dumps(row) + "\n" for row in rows)
+    items = load_items(path=write(tmp_path / name, text))
+    assert repr(items) == repr(rows)
+
+
+def test_a_field_that_only_some_rows_have_is_in_those(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"a": 1}\n{"a": 2, "b": "x"}\n')
-    assert load_items(path=path) == [{"a": 1, "b": None}, {"a": 2, "b": "x"}]
+    assert load_items(path=path) == [{"a": 1}, {"a": 2, "b": "x"}]
 
 
 def test_a_local_file_leaves_nothing_in_the_cache_of_datasets(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    load_items(path=jsonl(tmp_path / "a.jsonl"))
+    load_items(path=parquet(tmp_path / "a.parquet"))
     assert not (tmp_path / "cache").exists()
 
 
@@ -103,17 +115,19 @@ def test_a_local_file_makes_no_request(tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    assert load_items(path=jsonl(tmp_path / "a.jsonl")) == ROWS
+    assert load_items(path=parquet(tmp_path / "a.parquet")) == ROWS
 
 
 def test_loading_prints_nothing(tmp_path, capfd):
-    load_items(path=jsonl(tmp_path / "a.jsonl"))
+    path = parquet(tmp_path / "a.parquet")
+    capfd.readouterr()
+    load_items(path=path)
     assert capfd.readouterr() == ("", "")
 
 
 def test_loading_leaves_the_settings_of_datasets_as_they_were(tmp_path):
     before = (datasets.utils.logging.get_verbosity(), datasets.are_progress_bars_disabled())
-    load_items(path=jsonl(tmp_path / "a.jsonl"))
+    load_items(path=parquet(tmp_path / "a.parquet"))
     assert (datasets.utils.logging.get_verbosity(), datasets.are_progress_bars_disabled()) == before
 
 
@@ -130,7 +144,7 @@ def test_loading_leaves_the_settings_of_datasets_as_they_were(tmp_path):
         ("a.jsonl", "\n \n", "a.jsonl has no items"),
         ("a.json", "[]", "a.json has no items"),
         ("a.csv", "a\n1\n", "expected a .jsonl, .json or .parquet file"),
-        ("a.parquet", "not parquet", "a.parquet as parquet: Parquet magic bytes"),
+        ("a.parquet", "not parquet", "a.parquet as parquet: ArrowInvalid: Parquet magic bytes"),
     ],
 )
 def test_a_bad_file_is_named_in_one_line_with_what_is_wrong(tmp_path, name, text, said):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from environments.reward_context import RewardContext
 from environments.trajectory import Message, Span, Trajectory, Turn
 from environments.turn_level_reward import ScalarScoring, TurnLevelRewardMixin, aggregate, checked_metrics
-from tools.errors import RewardError
+from tools.errors import ConfigError, RewardError
 
 
 def context():
@@ -61,6 +61,21 @@ async def test_a_wrong_length_is_an_error_that_counts_both_sides(given_rewards):
 async def test_a_reward_that_is_no_finite_number_names_environment_item_and_turn(bad):
     with pytest.raises(RewardError, match=r"environment 'toy', item 'item-7': turn 1: .*finite number"):
         await rewards_from(env_giving([0.0, bad]), 2)
+
+
+@pytest.mark.parametrize("given_rewards", [{0: 1.0, 1: 2.0}, {1.0, 2.0}, b"12", "12"])
+async def test_rewards_without_the_order_of_turns_are_an_error(given_rewards):
+    with pytest.raises(RewardError, match="give a list with one entry per turn"):
+        await rewards_from(env_giving(given_rewards), 2)
+
+
+async def test_an_environment_that_asks_for_turn_rewards_and_gives_none_is_refused():
+    class Misspelt(TurnLevelRewardMixin):
+        async def score_turns(self, item, turn, ctx):
+            return 1.0
+
+    with pytest.raises(ConfigError, match="write score_turn, compute_turn_rewards or compute_outcome"):
+        Misspelt().scoring(None, context())
 
 
 @pytest.mark.parametrize("given_rewards", [None, 1.0])

@@ -47,6 +47,15 @@ def test_each_line_is_a_group_of_the_view(record, tmp_path, encoding):
     assert written == VIEWS[encoding](OK)
 
 
+def test_the_record_itself_is_never_written_over(record):
+    before = record.read_bytes()
+    with pytest.raises(RecordError, match="exists; export writes a new file"):
+        CliRunner().invoke(
+            command, [str(record), "--out", str(record)], standalone_mode=False, catch_exceptions=False
+        )
+    assert record.read_bytes() == before
+
+
 def test_it_says_what_it_left_out(record, tmp_path):
     done = export(record, "--encoding", "turn_rows", "--out", tmp_path / "out.jsonl")
     assert done.stderr == "1 groups as 3 lines of turn_rows; left out: 1 no_credit\n"

@@ -29,8 +29,15 @@ def command(call: EnvCall, port: int, host: str, model: str) -> None:
     """
     env = call.open()
     items = asyncio.run(env.load_items())
+    known = items_by_task(env, items)
+    if len(known) < len(items):
+        click.echo(
+            f"{len(items)} items have {len(known)} different first user messages: of those that share one "
+            "the last is played",
+            err=True,
+        )
     app = mock_app(
-        partial(script_for, env, items_by_task(env, items)),
+        partial(script_for, env, known),
         skill=env.config.scripted_skill,
         renderer=env.renderer,
         model=model,

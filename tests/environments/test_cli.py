@@ -45,6 +45,15 @@ class Echo(AgentEnv):
         return [Choice(probability=skill, message=right), Choice(probability=1 - skill, message=wrong)]
 
 
+class Alike(Echo):
+    "Asks the same for every item."
+
+    name = "alike"
+
+    def format_prompt(self, item):
+        return "Write the word into out.txt."
+
+
 class Stuck(Echo):
     "Never ends on its second item."
 
@@ -258,6 +267,12 @@ def test_a_mock_model_plays_the_scripted_agent_over_http(env_file, tmp_path):
         for name in ("http.jsonl", "here.jsonl")
     ]
     assert tokens[0] == tokens[1]
+
+
+def test_a_mock_model_says_which_items_it_cannot_tell_apart(env_file, tmp_path):
+    # A port that is none ends it right after it said so.
+    done = python("-m", "turnwise", "mock-model", "echo_env.py:Alike", "--host", "256.0.0.1", cwd=tmp_path)
+    assert "3 items have 1 different first user messages" in done.stderr
 
 
 @pytest.mark.parametrize("package", ["tools", "environments"])

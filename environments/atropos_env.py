@@ -97,7 +97,8 @@ class AtroposEnv(BaseEnv):
         self.credit_params = recorded_params(
             self.estimator, preset=config.estimator_preset, params=config.estimator_params()
         )
-        self.score_aggregation = config.score_aggregation
+        if config.score_aggregation is not None:
+            self.score_aggregation = config.score_aggregation
         self.console = Console()
         self.toolset = select_toolsets(self.tools, config.enabled_toolsets, config.disabled_toolsets)
         self.renderer = Renderer.over(self.tokenizer)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  # transformers

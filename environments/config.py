@@ -113,10 +113,10 @@ class AgentEnvConfig(BaseEnvConfig):
     )
 
     # Reward and credit.
-    score_aggregation: Literal["sum", "mean", "outcome"] = Field(
-        default="sum",
+    score_aggregation: Literal["sum", "mean", "outcome"] | None = Field(
+        default=None,
         description="A trajectory's scalar: outcome plus the sum, or plus the mean, of its turn rewards, or "
-        "the outcome alone.",
+        "the outcome alone; unset: what the environment says, else the sum.",
     )
     estimator: str | None = Field(
         default=None,

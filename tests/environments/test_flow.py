@@ -270,6 +270,21 @@ async def test_an_anchor_state_that_a_record_cannot_hold_drops_the_sibling(state
     assert "RewardError: environment 'write_file', item 'hello', turn 0" in credited.group.failures[0].error
 
 
+@pytest.mark.parametrize(("settings", "score"), [({}, 1.0), ({"score_aggregation": "sum"}, 2.0)])
+async def test_the_score_is_what_the_environment_says_unless_a_setting_says_otherwise(settings, score):
+    class Averaged(WriteFile):
+        score_aggregation = "mean"
+
+        async def compute_turn_rewards(self, item, trajectory, ctx):
+            return [2.0, 0.0] if len(trajectory.turns) == 2 else [1.0] * len(trajectory.turns)
+
+        async def compute_outcome(self, item, trajectory, ctx):
+            return None
+
+    credited = await group_from(made(Averaged, group_size=1, **settings))
+    assert credited.group.trajectories[0].score == score
+
+
 async def test_a_prompt_that_is_drawn_at_random_is_recorded_as_it_was_sampled_from():
     class Varied(WriteFile):
         asked = 0

@@ -39,7 +39,8 @@ def load_items(
     """
     if (name is None) == (path is None):
         raise DatasetError(
-            f"items come either from a hub dataset or from a file; got dataset_name={name!r} and "
+            f"items come either from a hub dataset (--env.dataset_name) or from a file (--env.dataset_path), "
+            f"unless the environment writes load_items; got dataset_name={name!r} and "
             f"dataset_path={None if path is None else str(path)!r}"
         )
     lines: list[int] | None = None

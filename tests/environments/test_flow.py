@@ -339,6 +339,16 @@ async def test_process_writes_one_group_per_item_and_exits_zero(tmp_path):
     assert {credited.group.item_id for credited in groups} == {"hello", "world"}
 
 
+@pytest.mark.parametrize("given", [iter(ITEMS), {"a": 1}, "items"])
+async def test_items_that_are_no_list_are_refused_in_one_line(given):
+    class Odd(WriteFile):
+        async def load_items(self):
+            return given
+
+    with pytest.raises(DatasetError, match="load_items gave an object of type .*; give a list"):
+        await made(Odd).setup()
+
+
 @pytest.mark.parametrize("command", ["process_manager", "evaluate"])
 async def test_an_environment_that_loads_no_items_is_refused(tmp_path, command):
     class Empty(WriteFile):

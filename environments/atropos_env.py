@@ -300,7 +300,8 @@ class AtroposEnv(BaseEnv):
         """The items that `max_items` leaves, whoever loaded them."""
         if not isinstance(items, Sequence) or isinstance(items, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
             raise DatasetError(
-                f"environment {self.name!r}: load_items gave an object of type {type(items).__name__}; give a list"
+                f"environment {self.name!r}: load_items gave an object of type {type(items).__name__}; "
+                "give a list"
             )
         if not items:
             raise DatasetError(f"environment {self.name!r} has no items")

@@ -345,7 +345,7 @@ async def test_items_that_are_no_list_are_refused_in_one_line(given):
         async def load_items(self):
             return given
 
-    with pytest.raises(DatasetError, match="load_items gave an object of type .*; give a list"):
+    with pytest.raises(DatasetError, match=r"load_items gave an object of type .*; give a list"):
         await made(Odd).setup()
 
 

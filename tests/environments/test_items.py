@@ -198,7 +198,7 @@ def test_a_missing_field_in_parquet_is_named_with_its_row(tmp_path):
 
 def test_a_dataset_needs_exactly_one_source(tmp_path):
     with pytest.raises(
-        DatasetError, match="either from a hub dataset .* or from a file .* unless .* load_items"
+        DatasetError, match=r"either from a hub dataset .* or from a file .* unless .* load_items"
     ):
         load_items(name="a/b", path=tmp_path / "a.jsonl")
 

@@ -172,7 +172,7 @@ class TrajectoryApi:
                 method, self.url + path, data=body, headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
                 text = await response.text(errors="replace")
-        except aiohttp.InvalidURL as error:
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
             raise ConfigError(f"{self.url!r} is no URL; give one such as http://localhost:8000") from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise ApiUnavailableError(

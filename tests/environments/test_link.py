@@ -10,6 +10,7 @@ from environments.payloads import Shape, pack
 from environments.trajectory_api import ApiUnavailableError, TrajectoryApi
 from tests.environments.delivered import blocking, credited, delivering, groups_of, linked, until
 from tests.environments.proxy import Proxy
+from tools.errors import ConfigError
 
 
 async def some_looks(delivery):
@@ -127,6 +128,14 @@ async def test_a_trainer_that_polls_before_it_registers_is_no_trainer_yet(api, o
         assert delivery.tally.registrations == 1
     api.start_trainer()
     assert api.get("/info")["batch_size"] == 4
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "notaurl", "ftp://127.0.0.1", "0.0.0.0:8000", ""])
+async def test_what_is_no_url_is_refused_and_not_waited_for(url):
+    client = TrajectoryApi(url)
+    with pytest.raises(ConfigError, match="is no URL; give one such as http://"):
+        await client.state()
+    await client.close()
 
 
 async def test_a_post_never_opens_a_connection_as_it_may_lead_to_another_api(trained):

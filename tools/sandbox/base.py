@@ -1,9 +1,12 @@
 """What a sandbox is: the protocol that every backend keeps, its limits and its results."""
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypedDict
+from typing import Any, Literal, Protocol, TypedDict, get_args
+
+from tools.errors import ConfigError
 
 MAX_READ_BYTES = 10 << 20
 MAX_OUTPUT_BYTES = 256 << 10
@@ -27,6 +30,23 @@ class SandboxLimits:
     """A command that writes more than this to one stream is killed."""
     network: Network = "none"
     """`none`: nothing but a loopback of its own. `full`: the host's network, and all that it reaches."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no backend can enforce; another word for `none` must not open the network.
+
+        Raises:
+            ConfigError: a limit is no number above 0, or `network` is neither of its words.
+        """
+        for name in ("memory_mb", "pids", "disk_mb", "file_mb", "output_mb"):
+            value: Any = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"a sandbox cannot have {name}={value!r}; give a whole number above 0")
+        cpus: Any = self.cpus
+        if cpus is not None and not (isinstance(cpus, (int, float)) and 0 < cpus < math.inf):
+            raise ConfigError(f"a sandbox cannot have cpus={cpus!r}; give a number above 0, or None")
+        if self.network not in get_args(Network):
+            words = " or ".join(map(repr, get_args(Network)))
+            raise ConfigError(f"a sandbox cannot have network={self.network!r}; give {words}")
 
 
 class LimitOverrides(TypedDict, total=False):

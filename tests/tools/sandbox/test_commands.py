@@ -45,6 +45,12 @@ async def test_a_workspace_that_the_agent_closed_is_the_command_s_failure(sandbo
         await sandbox.exec("true", cwd=".")
 
 
+async def test_a_time_limit_of_a_month_is_one(sandbox):
+    month_s = 30 * 24 * 3600.0
+    assert (await sandbox.exec("sleep 0.05; echo on", timeout_s=month_s)).stdout == b"on\n"
+    assert (await sandbox.shell("sleep 0.05; echo on", timeout_s=month_s)).stdout == b"on\n"
+
+
 async def test_a_nul_byte_is_refused_before_anything_runs(sandbox):
     with pytest.raises(ValueError, match="NUL"):
         await sandbox.exec(["echo", "a\0b"])

@@ -31,7 +31,7 @@ print(n)
 """
 
 
-@check(74, pids=48)
+@check(74, needs=("pids",), pids=48)
 async def fork_bomb_stays_below_the_limit(bench: Bench) -> None:
     """A fork bomb gets no more processes than allowed, and the sandbox is usable afterwards."""
     children = int((await bench.python(_FORKS, timeout_s=20)).text())
@@ -43,7 +43,7 @@ async def fork_bomb_stays_below_the_limit(bench: Bench) -> None:
     holds(f"none of it is left ({left} processes)", left < 10)
 
 
-@check(75, pids=48)
+@check(75, needs=("pids",), pids=48)
 async def fork_bomb_in_one_does_not_stop_another(bench: Bench) -> None:
     """While a bomb goes off in one sandbox, another one starts processes."""
     async with bench.open() as other:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_LONGEST_MS = 2**31 - 1
+"""What the kernel takes; whoever waits for longer waits again."""
+
+
 class Watch:
     """What the event loop of a sandbox waits for."""
 
@@ -23,7 +27,7 @@ class Watch:
 
     def wait(self, timeout_ms: int) -> None:
         """Handle what comes, at the latest until the time is up; -1 waits for ever."""
-        for fd, _ in self._poll.poll(timeout_ms):
+        for fd, _ in self._poll.poll(min(timeout_ms, _LONGEST_MS)):
             handler = self._handlers.get(fd)
             if handler is not None:
                 handler()

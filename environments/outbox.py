@@ -17,7 +17,7 @@ from typing import Literal, Self
 import orjson
 
 from environments.payloads import Part, post_text
-from tools.errors import ConfigError
+from tools.errors import ConfigError, RecordError
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS post (
@@ -195,8 +195,15 @@ class Outbox:
         return None if row is None else row[0]
 
     def remember(self, name: Fact, value: str) -> None:
-        """Keep a value with the file."""
-        self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, value))
+        """Keep a value with the file.
+
+        Raises:
+            RecordError: the file cannot be written.
+        """
+        try:
+            self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, value))
+        except sqlite3.Error as error:
+            raise RecordError(f"cannot write the outbox {self.path}: {error}") from error
 
     def close(self) -> None:
         """Release the file."""

@@ -14,7 +14,7 @@ import pytest
 from environments.outbox import Outbox
 from environments.payloads import Part, compress
 from environments.serving import refuse_other_groups
-from tools.errors import ConfigError
+from tools.errors import ConfigError, RecordError
 
 
 def parts(*bodies):
@@ -155,6 +155,15 @@ for number in range(100_000):
     kept = {group for group, _ in order(again)}
     again.close()
     assert {str(number) for number in range(acknowledged + 1)} <= kept
+
+
+def test_a_full_disk_is_an_error_of_ours(tmp_path):
+    outbox = Outbox(tmp_path / "o.sqlite")
+    (pages,) = outbox._db.execute("PRAGMA page_count").fetchone()
+    outbox._db.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(RecordError, match=r"cannot write the outbox .*o\.sqlite: database or disk is full"):
+        outbox.remember("origin", "x" * 100_000)
+    outbox.close()
 
 
 def test_the_file_does_not_grow_with_what_passed_through(tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -92,12 +93,12 @@ def workshop() -> Workshop:
         IsolationError: no engine answers.
     """
     with _opening:
-        return _workshop()
+        return _workshop(os.getpid())
 
 
 async def in_thread(call: Callable[[], T]) -> T:
     """The result of a blocking call in a thread of ours."""
-    return await asyncio.wrap_future(_threads().submit(call))
+    return await asyncio.wrap_future(threads().submit(call))
 
 
 async def made_in(threads: ThreadPoolExecutor, make: Callable[[], T], undo: Callable[[T], None]) -> T:
@@ -113,7 +114,7 @@ async def made_in(threads: ThreadPoolExecutor, make: Callable[[], T], undo: Call
 
 def threads() -> ThreadPoolExecutor:
     """The threads for calls that do not create."""
-    return _threads()
+    return _threads(os.getpid())
 
 
 async def _undone(making: Awaitable[T], undo: Callable[[T], None]) -> None:
@@ -135,13 +136,14 @@ def _started(count: int, name: str) -> ThreadPoolExecutor:
     return executor
 
 
+# A forked child has neither the threads nor the connections of its parent.
 @cache
-def _threads() -> ThreadPoolExecutor:
+def _threads(_process: int) -> ThreadPoolExecutor:
     return _started(_THREADS, "turnwise-docker")
 
 
 @cache
-def _workshop() -> Workshop:
+def _workshop(_process: int) -> Workshop:
     engine = docker_engine.connect()
     try:
         for orphan in docker_orphans.reaped(engine):

@@ -182,6 +182,25 @@ async def test_a_killed_host_leaves_an_orphan_that_the_next_sweep_takes(sandbox,
     assert (await sandbox.exec("echo on")).stdout == b"on\n"
 
 
+_FORKING = f"""
+import asyncio, os
+from tools.sandbox.docker import open_docker
+from tools.sandbox.base import SandboxLimits
+async def main():
+    async with open_docker(SandboxLimits(), image={TEST_IMAGE!r}) as sandbox:
+        return (await sandbox.exec("echo on")).exit_code
+assert asyncio.run(main()) == 0
+pid = os.fork()
+if pid == 0:
+    os._exit(asyncio.run(main()))
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_forked_child_opens_sandboxes_of_its_own():
+    assert subprocess.run([sys.executable, "-c", _FORKING], check=False, timeout=60).returncode == 0
+
+
 def processes_after(container, wait_s=10.0):
     """How many processes are left once only the two that keep the container alive are, or time is up."""
     deadline = time.monotonic() + wait_s

@@ -112,6 +112,11 @@ class ServeLoop:
             self.say(self.line())
             if self._delivery.waiting:
                 self.say(f"{self._delivery.waiting} groups wait for the next serve with the same outbox")
+            if self._delivery.unconfirmed:
+                self.say(
+                    f"{self._delivery.unconfirmed} posts are at the API, and no trainer is known to have "
+                    "them; the next serve with the same outbox sends them again if they are lost"
+                )
 
     def line(self) -> str:
         """How it goes, in one line."""

@@ -58,6 +58,11 @@ async def serve(
         refuse_other_groups(outbox, rollouts.origin)
         say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
         say(f"encoding {config.credit_encoding}: {WHO_READS[config.credit_encoding]}")
+        if len(outbox):
+            say(
+                f"{len(outbox)} posts of an earlier run, which no trainer is known to have, go first; to "
+                f"begin anew, stop and delete {outbox.path}"
+            )
         if config.sampling():
             say(
                 f"sampled with {config.sampling()}: the trainer must use the same (generation_params tells "

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from environments.outbox import Outbox
+from environments.payloads import Part
 from environments.recorder import read_groups
 from tests.environments.leftovers import groups_and_folders
 from tests.environments.loopback import (
@@ -41,6 +43,16 @@ def test_a_sigterm_while_the_trainer_is_awaited_exits_with_0(api, tmp_path):
     with serving(api, tmp_path) as process:
         wait_until(lambda: "waiting for the trainer to start" in process.log.read_text())
         assert ended(process) == 0
+
+
+def test_the_start_says_what_an_earlier_run_left_and_how_to_begin_anew(api, tmp_path):
+    with Outbox(tmp_path / "outbox.sqlite") as outbox:
+        outbox.put("left", [Part(body=b"{}", longest_row=1)])
+    with serving(api, tmp_path) as process:
+        wait_until(lambda: "1 posts of an earlier run" in process.log.read_text())
+        wait_until(lambda: "waiting for" in process.log.read_text())
+        assert ended(process) == 0
+    assert f"delete {tmp_path / 'outbox.sqlite'}" in " ".join(process.log.read_text().split())
 
 
 def test_the_start_says_which_trainers_the_encoding_is_for(api, tmp_path):

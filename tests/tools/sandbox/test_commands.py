@@ -123,7 +123,7 @@ async def test_a_timeout_kills_every_process_of_the_command(sandbox):
 
 
 async def test_a_timeout_leaves_an_earlier_background_process_alive(sandbox):
-    await sandbox.exec("setsid sleep 2001 >/dev/null 2>&1 &")
+    await sandbox.exec("setsid sleep 2001 >/dev/null 2>&1 & until pgrep -x sleep >/dev/null; do :; done")
     assert (await sandbox.exec("sleep 2002", timeout_s=0.2)).timed_out
     assert (await sandbox.exec("pgrep -ax sleep")).text().split()[1:] == ["sleep", "2001"]
 

@@ -247,7 +247,7 @@ async def test_a_killed_host_leaves_a_folder_that_reaping_removes():
     mark = bench.marker()
     host = subprocess.Popen([sys.executable, "-c", HOST, mark], stdout=subprocess.PIPE)  # noqa: ASYNC220  # not waited for
     assert host.stdout.readline() == b"up\n"
-    assert bench.host_pids(mark)
+    assert await bench.until(lambda: len(bench.host_pids(mark)) == 2, within_s=20)
     (folder,) = folders_of(host.pid)
     host.kill()
     assert host.wait() == -signal.SIGKILL

@@ -97,7 +97,7 @@ async def test_what_a_request_left_just_before_outlives_the_time_limit(lent):
     await lent.exec(f"setsid sleep {mark} &")
     await lend(lent)
     assert (await lent.shell("sleep 1000", timeout_s=0.1)).timed_out
-    assert host_pids(mark)
+    assert await until(lambda: bool(host_pids(mark)), within_s=20)
 
 
 async def test_a_background_job_of_a_short_command_can_write_on(lent):

@@ -9,6 +9,8 @@ from tools.errors import ConfigError
 from tools.sandbox.base import SandboxBackend
 
 GROUP = "turnwise.sandboxes"
+_loaded: dict[str, SandboxBackend] = {}
+"""Those that were found: to read all packages takes 10 ms, and descriptors that a busy host may not have."""
 
 
 def find(name: str, own: Iterable[str]) -> SandboxBackend:
@@ -21,6 +23,8 @@ def find(name: str, own: Iterable[str]) -> SandboxBackend:
     Raises:
         ConfigError: no package registers it, or what it registers cannot be loaded.
     """
+    if name in _loaded:
+        return _loaded[name]
     registered = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in registered:
         known = sorted({*own, *registered})
@@ -30,7 +34,8 @@ def find(name: str, own: Iterable[str]) -> SandboxBackend:
             f"no sandbox backend {name!r}{meant}; choose one of {known}, or install a package that registers "
             f"it in the entry point group {GROUP!r}"
         )
-    return _load(registered[name])
+    _loaded[name] = _load(registered[name])
+    return _loaded[name]
 
 
 def _load(entry: EntryPoint) -> SandboxBackend:

@@ -10,6 +10,7 @@ import pytest
 from tools.errors import ConfigError
 from tools.sandbox import SandboxLimits, find_backend, open_sandbox
 from tools.sandbox.base import LimitOverrides
+from tools.sandbox.check import Target, all_checks, run_check
 
 THIRD = """
 from contextlib import asynccontextmanager
@@ -44,6 +45,7 @@ def third_package(tmp_path, monkeypatch):
         "gone = third_sandbox:nothing\nnumber = third_sandbox:number\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("tools.sandbox.entry_points._loaded", {})
 
 
 def test_importing_the_protocol_loads_no_backend():
@@ -73,6 +75,20 @@ async def test_a_backend_of_another_package_opens_by_its_name():
     async with open_sandbox("third", memory_mb=512) as sandbox:
         assert (sandbox.record.backend, sandbox.record.limits.memory_mb) == ("third", 512)
         assert (await sandbox.exec("echo on")).stdout == b"on\n"
+
+
+@pytest.mark.usefixtures("third_package")
+def test_a_backend_is_looked_for_once(monkeypatch):
+    first = find_backend("third")
+    monkeypatch.setattr("tools.sandbox.entry_points.entry_points", None)
+    assert find_backend("third") is first
+
+
+@pytest.mark.usefixtures("third_package")
+async def test_a_backend_of_another_package_gives_everything_back_when_it_cannot_open():
+    (check,) = [each for each in all_checks() if each.number == 104]
+    result = await run_check(Target(backend="third"), check, crowd=4)
+    assert result.status == "ok", result.reason
 
 
 @pytest.mark.usefixtures("third_package")

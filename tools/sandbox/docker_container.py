@@ -20,6 +20,7 @@ NEEDS = "an image needs python3 (3.9 or newer) on its PATH, /bin/sh and /bin/bas
 
 _START_S = 60.0
 _REMOVE_S = 20.0
+_END_IS_SEEN_S = 2.0
 _ANSWER_S = 10.0
 """For a container that waited; a new one would be there sooner."""
 _INODE_BYTES = 4096
@@ -80,9 +81,10 @@ def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[
     try:
         engine.start(made)
         connection, facts = supervise(engine, made, spec, uid)
-    except EngineError as error:
+    except (EngineError, SandboxCreateError) as error:
+        ended = _has_ended(engine, made)
         discard(made)
-        raise _not_started(spec, error) from error
+        raise _not_started(spec, error, ended) from error
     except BaseException:
         discard(made)
         raise
@@ -222,9 +224,24 @@ def _check(found: Facts, spec: Spec) -> None:
         raise IsolationError(f"a container of this engine leaves the agent {', '.join(problems)}")
 
 
-def _not_started(spec: Spec, error: EngineError) -> SandboxCreateError | ConfigError:
-    if error.refused or error.conflict or error.missing:
-        # The engine does not find the program, or its init does not, and the container ended at once.
+def _has_ended(engine: Engine, container: str) -> bool:
+    # What ran in a container can be seen to end before the engine says that the container did.
+    deadline = time.monotonic() + _END_IS_SEEN_S
+    while True:
+        try:
+            if not engine.running(container):
+                return True
+        except EngineError:
+            return False
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+
+
+def _not_started(spec: Spec, error: Exception, ended: bool) -> SandboxCreateError | ConfigError:
+    if ended or (isinstance(error, EngineError) and error.refused):
+        # The engine does not find a program, or its init does not and ends at once. What the engine says of
+        # it depends on how far the end has come.
         return ConfigError(f"a container of image {spec.image.digest} does not stay up: {error}; {NEEDS}")
     return SandboxCreateError(f"a container of image {spec.image.digest} does not start: {error}")
 
@@ -233,7 +250,7 @@ def _explained(engine: Engine, exec_id: str, spec: Spec, words: str) -> SandboxC
     try:
         code = engine.exec_code(exec_id)
     except EngineError as error:
-        return SandboxCreateError(f"a new container is gone: {error}")
+        return SandboxCreateError(f"its supervisor is gone: {error}")
     if code in _NOT_FOUND_CODES:
         return ConfigError(f"image {spec.image.digest} cannot start python3; {NEEDS}")
-    return SandboxCreateError(f"a new container does not answer: {words or f'exit code {code}'}")
+    return SandboxCreateError(f"its supervisor does not answer: {words or f'exit code {code}'}")

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
-from tools.errors import ConfigError, IsolationError, SandboxUnavailable
+from tools.errors import ConfigError, IsolationError, SandboxCreateError, SandboxUnavailable
 from tools.sandbox import docker, docker_engine, docker_owner, processes
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.docker import list_sandboxes, open_docker, prepare_image, reap
@@ -256,6 +256,31 @@ async def test_what_an_image_lacks_is_told(tmp_path, missing):
     )
     with pytest.raises(ConfigError, match="needs python3"):
         async with opened(image=str(tmp_path)):
+            pass
+    assert await own() == []
+
+
+@pytest.mark.parametrize("status", [404, 409, 500], ids=str)
+async def test_a_container_that_ends_at_once_is_told_in_whatever_state_the_engine_names_it(
+    tmp_path, monkeypatch, status
+):
+    def open_exec(engine, container, argv, user):
+        raise docker_engine.EngineError("Removal In Progress", status)
+
+    (tmp_path / "Dockerfile").write_text(f"FROM {TEST_IMAGE}\nRUN mv /bin/bash /bin/bash.not && echo bash\n")
+    monkeypatch.setattr(docker_engine.Engine, "open_exec", open_exec)
+    with pytest.raises(ConfigError, match=r"does not stay up: Removal In Progress; .*needs python3"):
+        async with opened(image=str(tmp_path)):
+            pass
+
+
+async def test_a_failure_of_the_engine_is_no_fault_of_the_image(monkeypatch):
+    def open_exec(engine, container, argv, user):
+        raise docker_engine.EngineError("no space left on device", 500)
+
+    monkeypatch.setattr(docker_engine.Engine, "open_exec", open_exec)
+    with pytest.raises(SandboxCreateError, match="does not start: no space left on device"):
+        async with opened(image=TEST_IMAGE):
             pass
     assert await own() == []
 

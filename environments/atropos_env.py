@@ -30,6 +30,7 @@ from environments.items import load_items
 from environments.policy.chat import ChatPolicy
 from environments.policy.renderer import EMBEDDED_TOKENIZER_DIR, Renderer
 from environments.process import (
+    FAILED,
     GroupTask,
     plan,
     plan_for_ever,
@@ -43,6 +44,7 @@ from environments.recorder import Recorder, origin
 from environments.runner import run_groups
 from environments.serve_loop import Rollouts
 from environments.serving import serve
+from environments.streak import FailedInARowError, Streak
 from environments.tracking import Track, tracked, untracked
 from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
 from tools.errors import DatasetError
@@ -186,6 +188,7 @@ class AtroposEnv(BaseEnv):
                 recorder,
                 progress,
                 max_in_flight=self._groups_in_flight(self.config.group_size),
+                max_failed=self.config.max_failed_groups,
             )
             left = len(tasks) - done - progress.summary.done
             print_end(self.console, recorder, progress, left=left)
@@ -212,7 +215,8 @@ class AtroposEnv(BaseEnv):
         """`evaluate`: every evaluation item `eval_rollouts` times; writes `metrics.json`, `samples.jsonl`.
 
         Returns:
-            The exit code of the command: 0, 1 when no rollout was left to count, 130 or 143 after a signal.
+            The exit code of the command: 0, 130 or 143 after a signal, 1 when no rollout was left to count
+            or too many items failed in a row.
         """
         started = time()
         await self.preflight()
@@ -227,19 +231,25 @@ class AtroposEnv(BaseEnv):
             results[task.item_id] = item_result(group, passed)
             samples.extend(map(sample_row, group.trajectories, passed))
             progress.rolled_out(group)
+            streak.add(group)
 
+        streak = Streak(self.config.max_failed_groups)
         rollouts = self.config.eval_rollouts
-        with progress:
-            code = await run_groups(
-                plan(items, item_ids(items), -1),
-                lambda task: self.rollout_group(task.item, task.item_id, task.epoch, rollouts),
-                take,
-                max_in_flight=self._groups_in_flight(rollouts),
-            )
+        try:
+            with progress:
+                code = await run_groups(
+                    plan(items, item_ids(items), -1),
+                    lambda task: self.rollout_group(task.item, task.item_id, task.epoch, rollouts),
+                    take,
+                    max_in_flight=self._groups_in_flight(rollouts),
+                )
+        except FailedInARowError as error:
+            progress.say(f"stopped: {error}")
+            code = FAILED
         evaluation = evaluate_results(list(results.values()), max_k=rollouts, seed=self.config.seed)
         if evaluation is None:
             self.console.print("no rollout was left to evaluate")
-            return code or 1
+            return code or FAILED
         print_evaluation(self.console, evaluation)
         await self.evaluate_log(  # pyright: ignore[reportUnknownMemberType]  # untyped there
             evaluation_metrics(evaluation),

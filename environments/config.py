@@ -69,6 +69,12 @@ class AgentEnvConfig(BaseEnvConfig):
     min_group_size: int = Field(
         default=2, ge=1, description="Siblings that must survive; a smaller group is recorded as failed."
     )
+    max_failed_groups: int = Field(
+        default=16,
+        ge=0,
+        description="process, evaluate: stop after so many groups in a row of which no rollout was left; 0: "
+        "never. serve slows down instead.",
+    )
     max_concurrent_rollouts: int = Field(default=16, ge=1, le=4096, description="Rollouts in flight at once.")
 
     # The policy. A server given by --openai.base_url replaces the scripted agent.

@@ -11,12 +11,13 @@ from rich.console import Console
 from environments.progress import Progress
 from environments.recorder import Recorder
 from environments.runner import run_groups
+from environments.streak import FailedInARowError, Streak
 from environments.summary import print_summary
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
-NOTHING_WRITTEN = 1
-"""Exit code of a run in which every group failed."""
+FAILED = 1
+"""Exit code of a run in which every group failed, or too many one after another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,22 +51,30 @@ async def process(
     progress: Progress,
     *,
     max_in_flight: int,
+    max_failed: int,
 ) -> int:
     """Roll out the tasks that the record does not hold yet; a group is on disk before it counts as done.
 
     Returns:
-        0; 130 or 143 when a signal ended the run; `NOTHING_WRITTEN` when every group failed.
+        0; 130 or 143 when a signal ended the run; `FAILED` when every group failed, or `max_failed` of them
+        in a row.
     """
 
     async def record(_: GroupTask, credited: CreditedGroup) -> None:
         await asyncio.to_thread(recorder.append, credited)
         progress.group_done(credited)
+        streak.add(credited.group)
 
+    streak = Streak(max_failed)
     left = [task for task in tasks if not recorder.holds(task.item_id, task.epoch)]
-    with progress:
-        code = await run_groups(left, run_group, record, max_in_flight=max_in_flight)
+    try:
+        with progress:
+            code = await run_groups(left, run_group, record, max_in_flight=max_in_flight)
+    except FailedInARowError as error:
+        progress.say(f"stopped: {error}")
+        return FAILED
     groups = progress.summary.groups
-    return code or (NOTHING_WRITTEN if groups.total() > 0 and groups.total() == groups["failed"] else 0)
+    return code or (FAILED if groups.total() > 0 and groups.total() == groups["failed"] else 0)
 
 
 def refuse_other_run(recorder: Recorder, run: Mapping[str, str]) -> None:

@@ -79,11 +79,15 @@ class Progress:
         self.summary.add_rollouts(group, "evaluated")
         self._print_plain()
 
+    def say(self, line: str) -> None:
+        """Show a line."""
+        self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
     def _print_plain(self) -> None:
         now = monotonic()
         if not self._console.is_terminal and now - self._last_plain >= self._plain_every_s:
             self._last_plain = now
-            self._console.print(self.line(), soft_wrap=True, markup=False, highlight=False)
+            self.say(self.line())
 
     def line(self) -> str:
         """Groups done, rollouts in flight, mean score, failures, rate and time left, in one line."""

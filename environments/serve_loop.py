@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import uuid
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -11,6 +11,7 @@ from time import monotonic
 
 from rich.console import Console
 
+from environments.brake import Brake, Entry
 from environments.delivery import ApiLostError, Delivery
 from environments.model_watch import ModelWatch
 from environments.process import GroupTask
@@ -85,7 +86,7 @@ class ServeLoop:
         """Serve; 0 after a signal or the trainer's last step, `API_AWAY` when the API was away too long."""
         place, finished = await self._delivery.done()
         numbered = zip(count(place), self._rollouts.tasks(place), strict=False)
-        left = (each for each in numbered if each[0] not in finished)
+        left = Brake((each for each in numbered if each[0] not in finished), self.say)
         delivering = asyncio.create_task(self._delivery.run())
         working = asyncio.create_task(self._work(left))
         showing = asyncio.create_task(self._show_lines())
@@ -150,7 +151,7 @@ class ServeLoop:
                 raise error
         return 0
 
-    async def _work(self, tasks: Iterator[tuple[int, GroupTask]]) -> None:
+    async def _work(self, tasks: Brake) -> None:
         try:
             async with asyncio.TaskGroup() as workers:
                 for _ in range(self._bounds.max_in_flight):
@@ -159,18 +160,18 @@ class ServeLoop:
             # One error is what people can act on: the others followed from it.
             raise group.exceptions[0] from None
 
-    async def _worker(self, tasks: Iterator[tuple[int, GroupTask]]) -> None:
-        while await self._may_start():
-            number, task = next(tasks)
+    async def _worker(self, tasks: Brake) -> None:
+        while await self._may_start(tasks):
+            entry = tasks.take()
             self.in_flight += 1
             try:
-                credited = await self._rolled_out(task)
+                credited = await self._rolled_out(entry[1])
                 if credited is not None:
-                    await to_the_end(self._finish(number, credited))
+                    await to_the_end(self._finish(entry, credited, tasks))
             finally:
                 self.in_flight -= 1
 
-    async def _may_start(self) -> bool:
+    async def _may_start(self, tasks: Brake) -> bool:
         """Wait until one more group is wanted; false when no more are."""
         while not self._stop.is_set():
             state = self._delivery.state
@@ -181,6 +182,7 @@ class ServeLoop:
                 state is not None
                 and self._model.up
                 and self._delivery.waiting + self.in_flight < self._bounds.max_waiting
+                and tasks.lets_start()
             ):
                 return True
             else:
@@ -238,12 +240,14 @@ class ServeLoop:
             reason=reason,
         )
 
-    async def _finish(self, number: int, credited: CreditedGroup) -> None:
+    async def _finish(self, entry: Entry, credited: CreditedGroup, tasks: Brake) -> None:
         """Into the outbox first: from there on it is neither lost nor rolled out again."""
         if credited.status == "ok":
             self._refuse_approximate(credited)
-            await self._delivery.put(credited, number=number)
-        else:
+            await self._delivery.put(credited, number=entry[0])
+        elif credited.group.trajectories:
+            await self._delivery.finish(entry[0])
+        for number in tasks.ended(entry, credited):
             await self._delivery.finish(number)
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.append, credited)

@@ -42,6 +42,32 @@ async def test_an_environment_that_loads_no_items_is_refused(tmp_path, command):
         await getattr(env, command)()
 
 
+class Nothing(WriteFile):
+    """An environment whose every rollout breaks."""
+
+    async def load_items(self):
+        return [{"id": str(number), "text": "t"} for number in range(9)]
+
+    async def prepare(self, item, sandbox):
+        raise NameError("no engine")
+
+
+@pytest.mark.parametrize(("most", "tried"), [(3, 3), (0, 9)])
+async def test_process_stops_when_too_many_groups_fail_in_a_row(tmp_path, capsys, most, tried):
+    env = processing(tmp_path, Nothing, group_size=2, max_failed_groups=most, max_concurrent_rollouts=1)
+    assert await env.process_manager() == 1
+    assert len(list(read_groups(tmp_path / "out.jsonl"))) == tried
+    told = capsys.readouterr().out
+    assert ("stopped: of 3 groups in a row no rollout was left" in told) == (most == 3)
+    assert ("stopped with 6 groups to go" in told) == (most == 3)
+
+
+async def test_evaluate_stops_when_too_many_items_fail_in_a_row(tmp_path, capsys):
+    env = made(Nothing, data_dir_to_save_evals=str(tmp_path), max_failed_groups=3, eval_rollouts=1)
+    assert await env.evaluate() == 1
+    assert "stopped: of 3 groups in a row no rollout was left" in capsys.readouterr().out
+
+
 async def test_max_items_holds_for_items_that_the_environment_loads():
     env = made(max_items=1)
     await env.setup()

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from environments.brake import BRAKE_AFTER
 from environments.delivery import Delivery
 from environments.link import Identity, Link
 from environments.outbox import Outbox
@@ -276,6 +277,51 @@ async def test_an_item_is_not_spent_while_the_model_server_hangs(trained, tmp_pa
         terminate()
         await run
         assert loop.summary.groups["failed"] == 0
+
+
+def broken(task):
+    failure = Failure(sibling=0, stop_reason=None, error="OSError: no engine", traceback="", turns=0)
+    gone = lost_model(task)
+    return replace(gone, group=replace(gone.group, failures=(failure,)))
+
+
+async def test_items_are_not_spent_while_every_group_fails_and_are_tried_again_when_one_works(
+    trained, tmp_path
+):
+    world = World()
+
+    async def run_group(task):
+        world.started.append(task.item_id)
+        return broken(task) if len(world.started) <= BRAKE_AFTER else group_for(task)
+
+    world.run_group = run_group
+    async with serving(trained, tmp_path, world, max_waiting=99) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: loop.summary.groups["ok"] > BRAKE_AFTER)
+        terminate()
+        await run
+    assert world.started[:10] == ["a", "b", "c", "a", "b", "a", "b", "c", "a", "c"]
+    assert "OSError: no engine; one group at a time" in loop.shown.getvalue()
+
+
+async def test_items_that_failed_with_everything_else_are_left_to_the_next_serve(trained, tmp_path):
+    world, again = World(), World()
+
+    async def run_group(task):
+        return broken(task)
+
+    world.run_group = run_group
+    async with serving(trained, tmp_path, world) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: loop.summary.groups["failed"] >= BRAKE_AFTER)
+        terminate()
+        assert await run == 0
+    async with serving(trained, tmp_path, again) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: again.started)
+        terminate()
+        await run
+    assert again.started[0] == ("a", 0)
 
 
 async def test_groups_without_credit_are_recorded_and_not_delivered(trained, tmp_path):

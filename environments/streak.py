@@ -1,0 +1,34 @@
+"""Groups that fail one after another: something is broken that is not the items' fault."""
+
+from environments.trajectory import TrajectoryGroup
+
+
+class FailedInARowError(Exception):
+    """So many groups failed one after another that going on would only spend time and items."""
+
+
+class Streak:
+    """Groups in a row, in the order in which they ended, of which no rollout was left."""
+
+    def __init__(self, most: int = 0) -> None:
+        """Count them; `most` is how many are too many, 0: none are."""
+        self.length = 0
+        self._most = most
+        self._last = ""
+
+    def add(self, group: TrajectoryGroup, reason: str | None = None) -> None:
+        """Take the next group in; `reason` tells why it failed when no rollout of it can.
+
+        Raises:
+            FailedInARowError: these are too many.
+        """
+        if group.trajectories:
+            self.length = 0
+            return
+        self.length += 1
+        self._last = group.failures[-1].error if group.failures else reason or "no rollout was started"
+        if 0 < self._most <= self.length:
+            raise FailedInARowError(f"{self}; --env.max_failed_groups 0 goes on all the same")
+
+    def __str__(self) -> str:
+        return f"of {self.length} groups in a row no rollout was left, the last time because of {self._last}"

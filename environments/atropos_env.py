@@ -47,7 +47,7 @@ from environments.serving import serve
 from environments.streak import FailedInARowError, Streak
 from environments.tracking import Track, tracked, untracked
 from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
-from tools.errors import DatasetError
+from tools.errors import ConfigError, DatasetError
 from tools.registry import Toolset
 from tools.sandbox import prepare_sandboxes
 from tools.sandbox.base import Sandbox
@@ -90,6 +90,8 @@ class AtroposEnv(BaseEnv):
         slurm: bool = False,
         testing: bool = False,
     ) -> None:
+        if not self.name:
+            raise ConfigError(f"class {type(self).__name__} has no name; set the class attribute `name`")
         # Atropos would open the JSONL itself, and rename it when it exists: the recorder owns it.
         shown: dict[str, Any] = {"data_path_to_save_groups": None}
         if config.tokenizer_name == EMBEDDED_TOKENIZER:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import Any, cast
 
 from atroposlib.envs.base import ScoredDataGroup
 
@@ -72,7 +73,8 @@ class AgentEnv(AtroposEnv):
 
     def passed(self, item: Item, trajectory: Trajectory) -> bool:
         """Whether `evaluate` counts this rollout as passed."""
-        return trajectory.score >= self.config.pass_score
+        outcome = trajectory.rewards.outcome if trajectory.rewards else None
+        return (trajectory.score if outcome is None else outcome) >= self.config.pass_score
 
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
@@ -233,7 +235,7 @@ class AgentEnv(AtroposEnv):
         """The conversation before the first turn."""
         prompt = self.format_prompt(item)
         if not isinstance(prompt, str):
-            return tuple(prompt)
+            return _conversation(prompt, self.name)
         system = (Message(role="system", content=self.system_prompt),) if self.system_prompt else ()
         return (*system, Message(role="user", content=prompt))
 
@@ -264,6 +266,15 @@ def _seed(run_seed: int, identity: str, epoch: int, sibling: int) -> int:
     """A rollout's own seed: equal for equal runs, unrelated between rollouts; 31 bits, as servers accept."""
     name = f"{run_seed}/{identity}/{epoch}/{sibling}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest()) >> 1
+
+
+def _conversation(prompt: Any, env: str) -> tuple[Message, ...]:
+    if not isinstance(prompt, Sequence) or not all(isinstance(one, Message) for one in prompt):  # pyright: ignore[reportUnknownVariableType]  # user code
+        raise ConfigError(
+            f"environment {env!r}: format_prompt gave {prompt!r}; give text, or a list of "
+            f"environments.trajectory.Message(role=..., content=...)"
+        )
+    return tuple(cast("Sequence[Message]", prompt))
 
 
 def _writable(text: str) -> str:

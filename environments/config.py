@@ -210,7 +210,9 @@ class AgentEnvConfig(BaseEnvConfig):
     # Evaluation.
     eval_rollouts: int = Field(default=4, ge=1, le=1024, description="Rollouts per evaluation item.")
     pass_score: float = Field(
-        default=1.0, allow_inf_nan=False, description="Score from which a rollout counts as passed."
+        default=1.0,
+        allow_inf_nan=False,
+        description="Outcome, or score where there is none, from which a rollout counts as passed.",
     )
 
     # Atropos' own numbers, unchanged but for the bounds that they lack.

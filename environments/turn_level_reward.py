@@ -43,6 +43,13 @@ class ScalarScoring:
     """The path of an environment without turn rewards."""
 
     def __init__(self, env: RewardsOutcome, item: Any, ctx: RewardContext) -> None:
+        if not isinstance(env, TurnLevelRewardMixin) and (
+            unused := [hook for hook in _HOOKS if hasattr(env, hook)]
+        ):
+            raise ConfigError(
+                f"environment {ctx.env!r} writes {', '.join(unused)}, which nobody calls; list "
+                f"TurnLevelRewardMixin before AgentEnv among the bases"
+            )
         self._env, self._item, self._ctx = env, item, ctx
 
     async def on_turn(self, turn: Turn) -> None:
@@ -93,6 +100,15 @@ class TurnLevelRewardMixin:
         if all(getattr(type(self), hook) is getattr(TurnLevelRewardMixin, hook) for hook in _HOOKS):
             raise ConfigError(
                 f"environment {ctx.env!r} has no reward; write {', '.join(_HOOKS[:-1])} or {_HOOKS[-1]}"
+            )
+        if any(
+            "compute_reward" in vars(cls)
+            for cls in type(self).__mro__
+            if issubclass(cls, TurnLevelRewardMixin)
+        ):
+            raise ConfigError(
+                f"environment {ctx.env!r} writes compute_reward, which nobody calls beside turn rewards; "
+                f"what belongs to the whole session is compute_outcome"
             )
         return TurnScoring(self, item, ctx)
 

@@ -25,6 +25,8 @@ def select_toolsets(
     Raises:
         ConfigError: a name that does not exist, or two tools or toolsets of one name.
     """
+    if not isinstance(own, Sequence) or not all(isinstance(entry, Toolset | Tool) for entry in own):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+        raise ConfigError(f"an environment's tools are a tuple of toolsets, `(terminal,)`, got {own!r:.200}")
     named: dict[str, Toolset] = {}
     for entry in own:
         toolset = Toolset(entry.name, (entry,)) if isinstance(entry, Tool) else entry

@@ -10,7 +10,7 @@ from atroposlib.envs.base import APIServerConfig, BaseEnv
 from environments.base_env import AgentEnv
 from environments.policy.mock_server import mock_app, running_mock_server
 from environments.recorder import Recorder, read_groups
-from environments.trajectory import StopReason
+from environments.trajectory import Rewards, StopReason, Trajectory
 from tests.environments.write_file import (
     ITEMS,
     Breaking,
@@ -254,3 +254,36 @@ async def test_an_environment_without_a_reward_says_what_to_write():
 
     with pytest.raises(ConfigError, match="write compute_reward"):
         await group_from(made(Unfinished))
+
+
+async def test_an_environment_without_a_name_is_refused():
+    class Nameless(WriteFile):
+        name = ""
+
+    with pytest.raises(ConfigError, match="class Nameless has no name"):
+        made(Nameless)
+
+
+@pytest.mark.parametrize("prompt", [None, [{"role": "user", "content": "do"}], {"role": "user"}], ids=str)
+async def test_a_prompt_that_is_neither_text_nor_messages_is_refused(prompt):
+    class Odd(WriteFile):
+        def format_prompt(self, item):
+            return prompt
+
+    with pytest.raises(ConfigError, match=r"format_prompt gave .*give text, or a list of .*Message"):
+        await group_from(made(Odd))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "passed"),
+    [
+        (Rewards(turns=(1.0, 1.0), outcome=0.0, score=2.0), False),
+        (Rewards(turns=(-1.0,), outcome=1.0, score=0.0), True),
+        (Rewards(turns=(0.5, 0.5), outcome=None, score=1.0), True),
+        (Rewards(outcome=0.5, score=0.5), False),
+    ],
+    ids=["turns without the outcome", "outcome in spite of turns", "no outcome", "scalar"],
+)
+def test_what_passes_is_the_outcome_and_without_one_the_score(rewards, passed):
+    trajectory = Trajectory(item_id="hello", turns=(), rows=(), rewards=rewards)
+    assert made().passed(ITEMS[0], trajectory) == passed

@@ -174,6 +174,42 @@ async def test_the_scalar_path_has_no_turn_rewards():
     assert (rewards.turns, rewards.score, rewards.outcome) == (None, 0.75, 0.75)
 
 
+async def test_a_scalar_reward_beside_turn_rewards_would_not_be_asked_for_and_is_refused():
+    class Converted(TurnLevelRewardMixin):
+        async def score_turn(self, item, turn, ctx):
+            return 1.0
+
+        async def compute_reward(self, item, trajectory, ctx):
+            return 5.0
+
+    with pytest.raises(ConfigError, match=r"compute_reward, which nobody calls .* is compute_outcome"):
+        Converted().scoring(None, context())
+
+
+async def test_a_scalar_reward_that_is_only_inherited_gives_way_to_turn_rewards():
+    class Scalar:
+        async def compute_reward(self, item, trajectory, ctx):
+            return 5.0
+
+    class Turned(TurnLevelRewardMixin, Scalar):
+        async def score_turn(self, item, turn, ctx):
+            return 1.0
+
+    env, ctx = Turned(), context()
+    ctx.turn_scores.append(1.0)
+    assert (await env.scoring(None, ctx).finish(trajectory_of(1))).score == 1.0
+
+
+@pytest.mark.parametrize("hook", ["score_turn", "compute_turn_rewards", "compute_outcome"])
+async def test_a_turn_hook_without_the_mixin_would_not_be_asked_for_and_is_refused(hook):
+    async def compute_reward(self, item, trajectory, ctx):
+        return 1.0
+
+    env = type("Env", (), {"compute_reward": compute_reward, hook: compute_reward})()
+    with pytest.raises(ConfigError, match=rf"writes {hook}, which nobody calls; list TurnLevelRewardMixin"):
+        ScalarScoring(env, None, context())
+
+
 async def test_the_scalar_path_refuses_nan_too():
     class Env:
         async def compute_reward(self, item, trajectory, ctx):

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from tools.errors import ConfigError
@@ -58,6 +60,12 @@ def test_an_own_toolset_replaces_the_shipped_one_of_its_name():
 def test_an_unknown_name_is_answered_with_what_exists(wrong: dict[str, list[str]]):
     with pytest.raises(ConfigError, match=r"no toolset 'web'; choose from \['file', 'own', 'terminal'\]"):
         select_toolsets([OWN], **wrong)
+
+
+@pytest.mark.parametrize("wrong", [terminal, [terminal, "file"], None], ids=["bare", "name", "none"])
+def test_tools_that_are_no_tuple_of_toolsets_are_refused(wrong: Any):
+    with pytest.raises(ConfigError, match=r"a tuple of toolsets, `\(terminal,\)`, got "):
+        select_toolsets(wrong)
 
 
 def test_two_toolsets_of_one_name_are_an_error():

@@ -1,6 +1,7 @@
 """The command line: names every command, loads only the one that is asked for, tells errors in one line."""
 
 import importlib
+import resource
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import click
 from tools.errors import TurnwiseError
 
 USAGE_EXIT = 2
+_DESCRIPTORS = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,7 @@ def main_for(env_cls: type, args: Sequence[str] | None = None) -> NoReturn:
 def _run(
     group: click.Group, args: Sequence[str] | None, *, prog_name: str | None, env_cls: type | None
 ) -> int:
+    _use_more_descriptors()
     try:
         code = group.main(args, prog_name=prog_name, standalone_mode=False, obj=env_cls)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -130,6 +133,14 @@ def _run(
             raise
         return _fail(str(causes[0]))
     return code if isinstance(code, int) else 0
+
+
+def _use_more_descriptors() -> None:
+    """A sandbox takes a few descriptors, and the usual soft limit of 1024 is meant for `select` alone."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

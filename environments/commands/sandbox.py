@@ -10,7 +10,7 @@ from typing import Literal
 import click
 import orjson
 
-from tools.errors import ConfigError, IsolationError
+from tools.errors import ConfigError, IsolationError, UsageError
 from tools.sandbox import SandboxLimits, find_backend, prepare_sandboxes
 from tools.sandbox.check import CheckResult, Target, all_checks, run_checks
 from tools.sandbox.checks.registry import Check
@@ -109,10 +109,22 @@ def _chosen(only: Sequence[str]) -> list[Check]:
     return [each for each in checks if not only or each.name in only]
 
 
+async def _refuse_what_never_opens(target: Target) -> None:
+    """One line about options that no sandbox can be opened with, instead of one per check."""
+    try:
+        async with target.open():
+            pass
+    except UsageError:
+        raise
+    except Exception:  # noqa: BLE001  # what a backend cannot do is for the checks to tell
+        return
+
+
 async def _check(target: Target, checks: Sequence[Check], crowd: int, as_json: bool) -> int:
     counts = Counter[str]()
     image: str | None = target.options.get("image")
     await prepare_sandboxes(target.backend, image=image, progress=partial(click.echo, err=True))
+    await _refuse_what_never_opens(target)
     async for result in run_checks(target, checks, crowd=crowd):
         counts[result.status] += 1
         _print(result, as_json)

@@ -312,3 +312,11 @@ def test_a_users_file_next_to_their_own_tools_still_finds_ours(env_file, tmp_pat
     elsewhere.mkdir()
     run = python("-m", "turnwise", "process", f"{env_file}:Echo", "--out", "o.jsonl", cwd=elsewhere)
     assert run.returncode == 0, run.stderr
+
+
+def test_a_command_may_use_as_many_descriptors_as_the_machine_allows(tmp_path):
+    code = (
+        "import resource; from environments.cli import main; resource.setrlimit(resource.RLIMIT_NOFILE, "
+        "(256, 4096)); main(['list']); print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "(4096, 4096)"

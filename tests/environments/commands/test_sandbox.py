@@ -119,9 +119,19 @@ def test_a_part_that_is_passed_over_is_told(capsys):
     )
 
 
-def test_tier_c_without_a_network_fails_with_the_reason(capsys):
-    assert main(["sandbox", "check", "local", "--tier", "C", "--only", "exec_output"]) == 1
-    assert "cannot be kept off the network without namespaces" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--tier", "C"], "cannot be kept off the network without namespaces"),
+        (["--image", "debian"], "shows this machine's programs, not image 'debian'"),
+    ],
+    ids=["network", "image"],
+)
+def test_options_that_no_sandbox_opens_with_are_told_once_and_not_per_check(capsys, options, reason):
+    assert main(["sandbox", "check", "local", *options]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert reason in told.err
 
 
 @pytest.mark.docker

@@ -69,7 +69,9 @@ class Channel(asyncio.Protocol):
             return
         body = bytes(memoryview(self._inbox)[frames.HEADER_BYTES : end])
         del self._inbox[:end]
-        if self._waiting is not None and not self._waiting.done():
+        if body[:1] == frames.DIED:
+            self._break(f"the sandbox died: {frames.unpack(body)[1][0].decode('utf-8', 'replace')}")
+        elif self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(frames.unpack(body))
 
     def connection_lost(self, exc: Exception | None) -> None:

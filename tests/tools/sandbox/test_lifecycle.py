@@ -3,8 +3,11 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,9 @@ import pytest
 from tests.tools.sandbox.conftest import SMALL
 from tools.errors import ConfigError, IsolationError, SandboxCreateError, SandboxUnavailable
 from tools.sandbox import SandboxLimits, cgroup, launch, open_sandbox, probe, processes
+from tools.sandbox.channel import Channel
 from tools.sandbox.checks import bench, hosts
+from tools.sandbox.inside import frames
 from tools.sandbox.local import open_local
 from tools.sandbox.nursery import _current
 
@@ -180,6 +185,55 @@ async def test_many_sandboxes_at_once_are_apart(tier):
 
     texts = await asyncio.gather(*(one(number) for number in range(12)))
     assert texts == [f"{number} {number}\n" for number in range(12)]
+
+
+@contextmanager
+def lowest_free_descriptor(number):
+    """Of this process, so that what is opened next has this number."""
+    held = [os.open("/dev/null", os.O_RDONLY)]
+    while held[-1] < number:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+    os.close(held.pop())
+    try:
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("number", range(94, 104))
+async def test_whatever_numbers_a_sandboxs_descriptors_have_its_shell_works(tier, number):
+    with lowest_free_descriptor(number):
+        async with open_local(SMALL, tier=tier) as sandbox:
+            assert (await sandbox.shell("echo one")).text() == "one\n"
+
+
+async def test_a_new_shell_takes_no_descriptor_from_jobs_in_the_background(tier):
+    async with open_local(replace(SMALL, pids=256), tier=tier) as sandbox:
+        for _ in range(60):
+            await sandbox.exec("sleep 1000 &")
+        await sandbox.shell("kill -9 $$")
+        assert [(await sandbox.shell("echo on")).text() for _ in range(3)] == ["on\n"] * 3
+
+
+SUPERVISOR = """
+import sys
+from types import SimpleNamespace
+from tools.sandbox.inside.supervisor import serve
+serve(int(sys.argv[1]), SimpleNamespace(settings={}, env={}))
+"""
+
+
+async def test_a_supervisor_that_breaks_says_why():
+    ours, theirs = socket.socketpair()
+    with theirs:
+        argv = [sys.executable, "-c", SUPERVISOR, str(theirs.fileno())]
+        broken = await asyncio.create_subprocess_exec(*argv, pass_fds=[theirs.fileno()])
+    channel = await Channel.over(ours)
+    with pytest.raises(SandboxUnavailable, match=r"^the sandbox died: KeyError\('drop'\)$"):
+        await channel.request(frames.pack(frames.CANCEL), 60)
+    channel.close("")
+    await broken.wait()
 
 
 HOST = """

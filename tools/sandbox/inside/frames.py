@@ -22,6 +22,8 @@ DONE = b"D"
 """Answer: exit code, stdout total, stderr total, flags, microseconds, stdout, stderr."""
 BORN = b"B"
 """From the nursery, with a descriptor of the supervisor's process."""
+DIED = b"Q"
+"""The last of all frames: what went wrong in the supervisor itself."""
 REFUSED = b"E"
 """Answer: an errno; the command never started."""
 

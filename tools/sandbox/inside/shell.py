@@ -14,7 +14,6 @@ from tools.sandbox.inside.spawn import Program, start
 
 RUN_DIR = "/run/turnwise"
 _STATUS_FD = 9
-_HIGH_FD = 103
 
 # Sourcing keeps directory, variables and functions. Inside the command the status descriptor is closed; what
 # the driver itself prints goes nowhere. A trap's `return` leaves one function or the sourced file, and the
@@ -52,10 +51,8 @@ class Shell:
         for fd in (self.input_fd, self.status_fd):
             os.set_blocking(fd, False)
         nowhere = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
-        # A descriptor that is copied onto itself would stay close-on-exec.
-        high = os.dup2(told, _HIGH_FD, inheritable=False)
         env = account.environment({"SHELL": "/bin/bash"})
-        bash = Program(["bash", "--noprofile", "--norc", "-s"], env, account.workdir, (high, _STATUS_FD))
+        bash = Program(["bash", "--noprofile", "--norc", "-s"], env, account.workdir, (told, _STATUS_FD))
         try:
             self.pid = start(account, (reader, nowhere, nowhere), bash)
         except BaseException:
@@ -63,7 +60,7 @@ class Shell:
             os.close(self.status_fd)
             raise
         finally:
-            for fd in (reader, told, nowhere, high):
+            for fd in (reader, told, nowhere):
                 os.close(fd)
         os.write(self.input_fd, _PROLOGUE.encode())
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 _DESCRIPTORS = 4096
+_GIVEN = 10
+"""Programs are given descriptors below this number."""
 
 
 class StartError(Exception):
@@ -112,7 +114,8 @@ def _execute(program: Program) -> None:
         raise StartError("cwd", error.errno or 0) from None
     if program.kept is not None:
         fd, number = program.kept
-        os.dup2(fd, number, inheritable=True)
+        # Copied onto itself it would stay close-on-exec.
+        os.dup2(_apart(fd), number, inheritable=True)
     name = program.argv[0]
     folders = program.env.get("PATH", os.defpath).split(":")
     missing: OSError = FileNotFoundError(errno.ENOENT, name)
@@ -127,14 +130,24 @@ def _execute(program: Program) -> None:
     raise refused or missing
 
 
+def _apart(fd: int) -> int:
+    """The same under a number that no program is given: any fixed one may be somebody's already."""
+    copies: list[int] = []
+    while fd < _GIVEN:
+        fd = os.dup(fd)
+        copies.append(fd)
+    for copy in copies[:-1]:
+        os.close(copy)
+    return fd
+
+
 def _child(
     account: Account, stdio: tuple[int, int, int], action: Callable[[], object], report: int, bounded: bool
 ) -> None:
     try:
         os.setsid()
-        # Duplicates first: a low number may be the target of another stream.
-        high = [os.dup2(fd, 100 + target, inheritable=False) for target, fd in enumerate(stdio)]
-        for target, fd in enumerate(high):
+        report = _apart(report)
+        for target, fd in enumerate([_apart(fd) for fd in stdio]):
             os.dup2(fd, target, inheritable=True)
         account.enter(bounded)
         result = action()

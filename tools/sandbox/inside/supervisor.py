@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_WORDS_BYTES = 2000
 _REQUEST_BYTES = 1 << 16
 """More would be a mapping made and taken away again for each request."""
 
@@ -39,6 +40,9 @@ def serve(control: int, config: Config) -> None:
         own_descriptor_limit()
         supervisor = Supervisor(control, config.settings, config.env)
         supervisor.serve()
+    except Exception as error:  # noqa: BLE001  # the host is told why it has no sandbox any more
+        reply = int(config.settings.get("reply_fd", control))
+        os.write(reply, frames.pack(frames.DIED, repr(error).encode()[:_WORDS_BYTES]))
     finally:
         # As process 1 the exit takes everything along; elsewhere it has to be done by hand.
         if os.getpid() != 1:

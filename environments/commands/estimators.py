@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from environments.credit import ESTIMATORS, PRESETS, EstimatorSpec, Parameter, describe
+from environments.user_code import load
 
 FIRST = "turn_return"
 """The default, listed first."""
@@ -14,8 +15,11 @@ FIRST = "turn_return"
 
 @click.command(name="estimators")
 @click.argument("name", required=False)
-def command(name: str | None) -> None:
+@click.option("--load", "code", metavar="FILE", help="A Python file or module that registers more of them.")
+def command(name: str | None, code: str | None) -> None:
     """Show the advantage estimators, or one of them: formula, parameters, known bias, source."""
+    if code is not None:
+        load(code)
     console = Console(highlight=False)
     names = [name] if name else sorted(ESTIMATORS, key=lambda each: (each != FIRST, each))
     for each in names:

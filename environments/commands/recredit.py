@@ -12,6 +12,7 @@ from rich.text import Text
 from environments.credit import Advantages, CreditChange, credit_change, credited, describe, resolve
 from environments.recorder import Recorder, read_groups
 from environments.trajectory import CreditedGroup
+from environments.user_code import load
 from tools.errors import CreditError, RecordError
 
 SHOWN_TURNS = 12
@@ -22,13 +23,18 @@ SHOWN_TURNS = 12
 @click.option("--estimator", required=True, help="Advantage estimator, see `turnwise estimators`.")
 @click.option("--preset", default=None, help="Use the constants of this trainer.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter of the estimator.")
+@click.option("--load", "code", metavar="FILE", help="A Python file or module that registers the estimator.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The new record.")
-def command(record: Path, estimator: str, preset: str | None, settings: tuple[str, ...], out: Path) -> None:
+def command(
+    record: Path, estimator: str, preset: str | None, settings: tuple[str, ...], code: str | None, out: Path
+) -> None:
     """Recompute the advantages of RECORD and write them to a new record.
 
     Groups that failed are copied as they are. Prints how credit moved from the recorded estimator's to the
     new one's.
     """
+    if code is not None:
+        load(code)
     params = _parameters(estimator, settings)
     resolve(estimator, preset=preset, **params)
     if out.exists() and out.stat().st_size:

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from environments.commands.estimators import command
 from environments.credit import ESTIMATORS, describe
-from tools.errors import CreditError
+from tools.errors import ConfigError, CreditError
 
 
 def shown(*arguments):
@@ -25,6 +25,13 @@ def test_each_is_shown_with_formula_bias_source_and_parameters(name):
 
     assert all(words(text) in output for text in (spec.name, spec.formula, spec.bias, spec.source))
     assert all(words(parameter.name) in output for parameter in spec.parameters)
+
+
+def test_estimators_of_a_module_that_is_not_there_are_an_error():
+    with pytest.raises(
+        ConfigError, match=r"no module 'gone\.module'; give path/to/file\.py or package\.module"
+    ):
+        shown("--load", "gone.module")
 
 
 def test_all_are_shown_with_the_default_first():

@@ -1,5 +1,7 @@
 """`turnwise recredit` writes a valid record with other advantages, and says how they moved."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -10,7 +12,17 @@ from environments.credit import credited
 from environments.recorder import Recorder, read_groups
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
-from tools.errors import CreditError, RecordError, UsageError
+from tools.errors import ConfigError, CreditError, RecordError, UsageError
+
+OWN_ESTIMATOR = """
+from environments.credit import register_estimator
+
+
+@register_estimator("flat")
+def flat(group, *, height: float = 1.0):
+    '''The same for every turn.'''
+    return [[height] * len(t.turns) for t in group.trajectories]
+"""
 
 
 def group(item, rewards, outcomes):
@@ -115,6 +127,21 @@ def test_a_wrong_setting_is_refused_before_anything_is_written(record, tmp_path,
         run(record, *arguments, "--out", tmp_path / "new.jsonl")
 
     assert [path.name for path in tmp_path.iterdir()] == ["rollouts.jsonl"]
+
+
+def test_an_estimator_of_the_users_own_file_is_found(record, tmp_path):
+    code, out = tmp_path / "my_estimators.py", tmp_path / "new.jsonl"
+    code.write_text(OWN_ESTIMATOR)
+    arguments = [record, "--load", code, "--estimator", "flat", "--set", "height=2", "--out", out]
+    # A process of its own: what is registered stays.
+    subprocess.run([sys.executable, "-m", "turnwise", "recredit", *arguments], check=True)
+    given = [each.advantages for each in read_groups(out) if each.status == "ok"]
+    assert given == [((2.0, 2.0), (2.0, 2.0)), ((2.0,), (2.0,))]
+
+
+def test_a_file_to_load_that_is_not_there_is_named(record, tmp_path):
+    with pytest.raises(ConfigError, match=r"no file gone\.py"):
+        run(record, "--load", "gone.py", "--estimator", "flat", "--out", tmp_path / "new.jsonl")
 
 
 def test_an_existing_record_is_never_overwritten(record):

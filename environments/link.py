@@ -150,12 +150,21 @@ class Link:
         state = await self._state_of(registration)
         if state.batch_size <= 0 or not state.knows_us:
             return None
+        self._tell_limit(self.shape, fit(self.shape, state))
         self.shape = fit(self.shape, state)
         self.formed = 0
         self._saw(state)
         self._connections = connections
         self.registration = registration
         return registration
+
+    def _tell_limit(self, before: Shape, now: Shape) -> None:
+        limit, longest = now.max_row_tokens, self._identity.max_row_tokens
+        if limit is not None and limit != before.max_row_tokens and limit < longest:
+            self._say(
+                f"the trainer takes rows of up to {limit} tokens, and rollouts may grow to {longest}: longer "
+                f"rows are not trained on; --env.max_token_length {limit} stops rollouts before that"
+            )
 
     async def _take_back(self, registration: Registration) -> None:
         """Disconnect registrations of ours whose numbers we were never told."""

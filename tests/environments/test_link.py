@@ -115,6 +115,22 @@ async def test_a_registration_that_cannot_be_taken_back_is_said(trained, outbox)
         assert "1 earlier registrations of this environment could not be taken back" in link.said[0]
 
 
+async def test_a_trainer_that_takes_shorter_rows_than_rollouts_make_is_told_once(api, outbox):
+    api.start_trainer(max_token_len=50)
+    async with linked(api.url, outbox, max_row_tokens=60) as link:
+        await link.register()
+        await link.register()
+        (told,) = link.said
+        assert told.startswith("the trainer takes rows of up to 50 tokens, and rollouts may grow to 60")
+
+
+async def test_a_trainer_that_takes_every_row_is_not_told(api, outbox):
+    api.start_trainer(max_token_len=60)
+    async with linked(api.url, outbox, max_row_tokens=60) as link:
+        await link.register()
+        assert link.said == []
+
+
 async def test_a_trainer_that_polls_before_it_registers_is_no_trainer_yet(api, outbox):
     api.start_trainer()
     async with delivering(api.url, outbox) as delivery:

@@ -247,7 +247,8 @@ class AtroposEnv(BaseEnv):
                 )
         except FailedInARowError as error:
             progress.say(f"stopped: {error}")
-            code = FAILED
+            progress.say(f"{len(results)} of {len(items)} items were tried, which is no evaluation")
+            return FAILED
         evaluation = evaluate_results(list(results.values()), max_k=rollouts, seed=self.config.seed)
         if evaluation is None:
             self.console.print("no rollout was left to evaluate")

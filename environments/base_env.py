@@ -8,7 +8,7 @@ import hashlib
 import logging
 import traceback
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -269,12 +269,14 @@ def _seed(run_seed: int, identity: str, epoch: int, sibling: int) -> int:
 
 
 def _conversation(prompt: Any, env: str) -> tuple[Message, ...]:
-    if not isinstance(prompt, Sequence) or not all(isinstance(one, Message) for one in prompt):  # pyright: ignore[reportUnknownVariableType]  # user code
+    given = isinstance(prompt, Iterable)
+    messages: tuple[Any, ...] = tuple(cast("Iterable[Any]", prompt)) if given else (prompt,)
+    if not all(isinstance(one, Message) for one in messages):
         raise ConfigError(
-            f"environment {env!r}: format_prompt gave {prompt!r}; give text, or a list of "
+            f"environment {env!r}: format_prompt gave {prompt!r:.200}; give text, or a list of "
             f"environments.trajectory.Message(role=..., content=...)"
         )
-    return tuple(cast("Sequence[Message]", prompt))
+    return messages
 
 
 def _writable(text: str) -> str:

@@ -9,7 +9,7 @@ from environments.streak import Streak
 from environments.trajectory import CreditedGroup
 
 BRAKE_AFTER = 4
-"""Failed groups in a row after which groups start one at a time, with a pause before each."""
+"""Failed groups in a row after which groups start one by one, with a pause before each."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 
@@ -45,6 +45,8 @@ class Brake:
         self._held: list[Entry] = []
         self._again: deque[Entry] = deque()
         self._tried_again: set[int] = set()
+        self._probes: set[int] = set()
+        """Numbers of those that run and started while every group failed."""
         self._pause_s = FIRST_PAUSE_S
         self._next_at = 0.0
 
@@ -63,11 +65,17 @@ class Brake:
 
     def take(self) -> Entry:
         """The next task to roll out."""
-        return self._again.popleft() if self._again else next(self._entries)
+        entry = self._again.popleft() if self._again else next(self._entries)
+        if self.on:
+            self._probes.add(entry[0])
+        return entry
 
     def ended(self, entry: Entry, credited: CreditedGroup) -> list[int]:
         """Take note of how a task ended; the numbers of those held back that now count as failed."""
-        was_on = self.on
+        was_on, is_probe = self.on, entry[0] in self._probes
+        self._probes.discard(entry[0])
+        if was_on and credited.group.trajectories and not is_probe:
+            return []  # it began before everything failed, and says nothing about now
         self._streak.add(credited.group, credited.reason)
         if self._streak.length:
             self._held.append(entry)
@@ -82,10 +90,10 @@ class Brake:
         self._tried_again.update(numbers)
         self._tried_again.difference_update(failed, entry[:1])
         if was_on:
-            self._say(f"a group has worked; the {len(again)} items that failed meanwhile are tried once more")
+            self._say(f"a group has worked; {len(again)} items that failed meanwhile are tried once more")
         return failed
 
     def _pause(self, seconds: float) -> None:
         self._pause_s = seconds
         self._next_at = self._clock() + seconds
-        self._say(f"{self._streak}; one group at a time, the next in {seconds:g} s; no item is spent")
+        self._say(f"{self._streak}; the next one starts in {seconds:g} s; no item is spent")

@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+from pathlib import Path
 from types import ModuleType
 
 from environments.base_env import AgentEnv
@@ -23,6 +24,8 @@ def find_environment(given: str) -> type[AgentEnv]:
         given = SHIPPED[given].target
     source, _, class_name = given.rpartition(":") if ":" in given else (given, "", "")
     if source.endswith(".py"):
+        if not Path(source).is_file():
+            raise ConfigError(f"no file {source}; an environment is a shipped name or path/to/file.py:Class")
         module = load_file(source)
     else:
         module = load_module(source) if "." in source or class_name else None

@@ -60,13 +60,16 @@ async def process(
         in a row.
     """
 
-    async def record(_: GroupTask, credited: CreditedGroup) -> None:
+    async def record(task: GroupTask, credited: CreditedGroup) -> None:
         await asyncio.to_thread(recorder.append, credited)
         progress.group_done(credited)
-        streak.add(credited.group)
+        if not recorder.failed_before(task.item_id, task.epoch):
+            streak.add(credited.group)
 
     streak = Streak(max_failed)
     left = [task for task in tasks if not recorder.holds(task.item_id, task.epoch)]
+    # Last, and no sign that everything fails, is what an earlier run could not do.
+    left.sort(key=lambda task: recorder.failed_before(task.item_id, task.epoch))
     try:
         with progress:
             code = await run_groups(left, run_group, record, max_in_flight=max_in_flight)

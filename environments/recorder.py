@@ -56,6 +56,7 @@ class Recorder:
         self.path = path
         self.finished: set[GroupKey] = set()
         """Groups that need not run again; a failed group is not among them."""
+        self._failed_before: set[GroupKey] = set()
         self.torn_bytes = 0
         """Length of the unfinished last line that was dropped."""
         self.origin: Mapping[str, str] | None = None
@@ -73,6 +74,10 @@ class Recorder:
     def holds(self, item_id: str, epoch: int) -> bool:
         """Whether this group is finished and need not run again."""
         return (item_id, epoch) in self.finished
+
+    def failed_before(self, item_id: str, epoch: int) -> bool:
+        """Whether this group was in the file from the start, and no try of it had finished."""
+        return (item_id, epoch) in self._failed_before
 
     def append(self, credited: CreditedGroup) -> None:
         """Write one group and wait until it is on disk.
@@ -124,10 +129,14 @@ class Recorder:
                 if not line.endswith(b"\n"):
                     break
                 fields = _parse(line, self.path, number)
-                if fields.get("status") != "failed":
+                key = str(fields.get("item_id")), int(fields.get("epoch") or 0)
+                if fields.get("status") == "failed":
+                    self._failed_before.add(key)
+                else:
                     self.origin = self.origin or _origin(fields)
-                    self.finished.add((str(fields.get("item_id")), int(fields.get("epoch") or 0)))
+                    self.finished.add(key)
                 whole += len(line)
+        self._failed_before -= self.finished
         self.torn_bytes = os.fstat(self._fd).st_size - whole
         os.ftruncate(self._fd, whole)
 

@@ -1,6 +1,10 @@
 """Groups that fail one after another: something is broken that is not the items' fault."""
 
+import textwrap
+
 from environments.trajectory import TrajectoryGroup
+
+_REASON_CHARS = 300
 
 
 class FailedInARowError(Exception):
@@ -26,7 +30,8 @@ class Streak:
             self.length = 0
             return
         self.length += 1
-        self._last = group.failures[-1].error if group.failures else reason or "no rollout was started"
+        last = group.failures[-1].error if group.failures else reason or "no rollout was started"
+        self._last = textwrap.shorten(last, _REASON_CHARS)
         if 0 < self._most <= self.length:
             raise FailedInARowError(f"{self}; --env.max_failed_groups 0 goes on all the same")
 

@@ -10,7 +10,8 @@ from environments.trajectory import Rewards, Trajectory, Turn
 from tools.errors import ConfigError, RewardError
 
 Aggregation = Literal["sum", "mean", "outcome"]
-_HOOKS = ("score_turn", "compute_turn_rewards", "compute_outcome")
+_TURN_HOOKS = ("score_turn", "compute_turn_rewards")
+_HOOKS = (*_TURN_HOOKS, "compute_outcome")
 _NO_LIST = (Mapping, Set, str, bytes, bytearray)
 """Iterable, but not in the order of turns, or not of rewards."""
 
@@ -43,12 +44,11 @@ class ScalarScoring:
     """The path of an environment without turn rewards."""
 
     def __init__(self, env: RewardsOutcome, item: Any, ctx: RewardContext) -> None:
-        if not isinstance(env, TurnLevelRewardMixin) and (
-            unused := [hook for hook in _HOOKS if hasattr(env, hook)]
-        ):
+        unused = [hook for hook in _TURN_HOOKS if hasattr(env, hook)]
+        if unused and not isinstance(env, TurnLevelRewardMixin):
             raise ConfigError(
-                f"environment {ctx.env!r} writes {', '.join(unused)}, which nobody calls; list "
-                f"TurnLevelRewardMixin before AgentEnv among the bases"
+                f"environment {ctx.env!r} writes {', '.join(unused)}, which is asked for only when "
+                f"TurnLevelRewardMixin is listed before AgentEnv among the bases; do that, or rename it"
             )
         self._env, self._item, self._ctx = env, item, ctx
 
@@ -101,13 +101,11 @@ class TurnLevelRewardMixin:
             raise ConfigError(
                 f"environment {ctx.env!r} has no reward; write {', '.join(_HOOKS[:-1])} or {_HOOKS[-1]}"
             )
-        if any(
-            "compute_reward" in vars(cls)
-            for cls in type(self).__mro__
-            if issubclass(cls, TurnLevelRewardMixin)
-        ):
+        has_outcome = type(self).compute_outcome is not TurnLevelRewardMixin.compute_outcome
+        classes = [cls for cls in type(self).__mro__ if issubclass(cls, TurnLevelRewardMixin)]
+        if not has_outcome and any("compute_reward" in vars(cls) for cls in classes):
             raise ConfigError(
-                f"environment {ctx.env!r} writes compute_reward, which nobody calls beside turn rewards; "
+                f"environment {ctx.env!r} writes compute_reward, which is not asked for beside turn rewards; "
                 f"what belongs to the whole session is compute_outcome"
             )
         return TurnScoring(self, item, ctx)

@@ -61,8 +61,15 @@ def load_module(name: str) -> ModuleType | None:
     _append_to_path(Path.cwd())
     try:
         known = importlib.util.find_spec(name)
-    except (ModuleNotFoundError, ValueError):
+    except ValueError:
         known = None
+    except ModuleNotFoundError as error:
+        if error.name is not None and not f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{name}: no module named {error.name!r}") from error
+        known = None
+    except Exception as error:
+        # To find a module, the package around it is run.
+        raise ConfigError(f"{name}: {type(error).__name__}: {error}") from error
     if known is None or known.origin is None:
         return None
     return _run(lambda: importlib.import_module(name), Path(known.origin))

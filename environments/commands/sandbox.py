@@ -16,6 +16,7 @@ from tools.sandbox.check import CheckResult, Target, all_checks, run_checks
 from tools.sandbox.checks.registry import Check
 from tools.sandbox.inventory import INVENTORIES, SandboxEntry, list_sandboxes, reap_sandboxes
 
+_OPENS_WITHIN_S = 60
 _COLOURS: Mapping[str, str] = {"ok": "green", "failed": "red", "skipped": "yellow"}
 
 
@@ -60,7 +61,7 @@ def check(
     """Run the conformance suite on BACKEND: local, docker or one that a package registers.
 
     One line per check: ok, failed with the reason, or skipped with what is missing. The exit code is 1 when
-    one failed.
+    one failed, and 2 when no sandbox can be opened with these options.
     """
     find_backend(backend)
     given = {name: value for name, value in options.items() if value is not None}
@@ -112,7 +113,7 @@ def _chosen(only: Sequence[str]) -> list[Check]:
 async def _refuse_what_never_opens(target: Target) -> None:
     """One line about options that no sandbox can be opened with, instead of one per check."""
     try:
-        async with target.open():
+        async with asyncio.timeout(_OPENS_WITHIN_S), target.open():
             pass
     except UsageError:
         raise

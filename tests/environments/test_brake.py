@@ -1,6 +1,7 @@
 """Groups that fail one after another: when `process` stops, how `serve` slows down, which items are spent."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,14 @@ def test_too_many_in_a_row_are_told_with_the_last_reason_and_the_way_out():
         streak.add(FAILED)
 
 
+def test_an_error_of_many_lines_is_told_in_one():
+    streak = Streak()
+    broken = replace(FAILED.failures[0], error="ValueError: no\n" * 100)
+    streak.add(replace(FAILED, failures=(broken,)))
+    assert "\n" not in str(streak)
+    assert len(str(streak)) < 400
+
+
 def test_most_0_never_stops():
     streak = Streak(most=0)
     for _ in range(100):
@@ -114,6 +123,15 @@ def test_an_item_gets_no_third_try_in_a_second_streak(world):
     assert world.works() == [0, 1, 2, 3]
 
 
+def test_a_group_from_before_the_streak_does_not_end_it(world):
+    early = world.brake.take()
+    world.fails(BRAKE_AFTER)
+    assert world.brake.ended(early, credited(WORKED)) == []
+    assert not world.brake.lets_start()
+    assert world.works() == []
+    assert [world.brake.take()[0] for _ in range(4)] == [1, 2, 3, 4]
+
+
 def test_pauses_grow_up_to_the_longest_and_let_one_group_start_each(world):
     world.fails(BRAKE_AFTER)
     pauses = []
@@ -150,7 +168,7 @@ def test_it_says_what_failed_and_when_it_goes_on(world):
     world.fails(BRAKE_AFTER)
     world.works()
     assert world.said == [
-        "of 4 groups in a row no rollout was left, the last time because of NameError: no engine; one group "
-        "at a time, the next in 1 s; no item is spent",
-        "a group has worked; the 4 items that failed meanwhile are tried once more",
+        "of 4 groups in a row no rollout was left, the last time because of NameError: no engine; the next "
+        "one starts in 1 s; no item is spent",
+        "a group has worked; 4 items that failed meanwhile are tried once more",
     ]

@@ -65,7 +65,27 @@ async def test_process_stops_when_too_many_groups_fail_in_a_row(tmp_path, capsys
 async def test_evaluate_stops_when_too_many_items_fail_in_a_row(tmp_path, capsys):
     env = made(Nothing, data_dir_to_save_evals=str(tmp_path), max_failed_groups=3, eval_rollouts=1)
     assert await env.evaluate() == 1
-    assert "stopped: of 3 groups in a row no rollout was left" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "stopped: of 3 groups in a row no rollout was left" in told
+    assert "of 9 items were tried, which is no evaluation" in told
+    assert not list(tmp_path.iterdir())
+
+
+class OddFails(Nothing):
+    """An environment some of whose items break every rollout."""
+
+    async def prepare(self, item, sandbox):
+        if int(item["id"]) % 2:
+            raise NameError("odd")
+
+
+async def test_what_failed_before_comes_last_and_is_no_sign_that_everything_fails(tmp_path):
+    settings = {"group_size": 2, "max_failed_groups": 2, "max_concurrent_rollouts": 1}
+    assert await processing(tmp_path, OddFails, total_steps=4, **settings).process_manager() == 0
+    assert await processing(tmp_path, OddFails, **settings).process_manager() == 0
+    tried = [int(credited.group.item_id) for credited in read_groups(tmp_path / "out.jsonl")][4:]
+    assert sorted(tried[:5]) == [4, 5, 6, 7, 8]
+    assert sorted(tried[5:]) == [1, 3]
 
 
 async def test_max_items_holds_for_items_that_the_environment_loads():
@@ -149,7 +169,11 @@ async def test_atropos_own_page_reads_the_record(tmp_path):
 
 
 async def test_evaluate_writes_what_atropos_writes(tmp_path):
-    env = made(data_dir_to_save_evals=str(tmp_path / "eval"), eval_rollouts=3, pass_score=1.5)
+    class Strict(WriteFile):
+        def passed(self, item, trajectory):
+            return trajectory.score >= 1.5
+
+    env = made(Strict, data_dir_to_save_evals=str(tmp_path / "eval"), eval_rollouts=3)
     await env.setup()
     assert await env.evaluate() == 0
     metrics = json.loads((tmp_path / "eval" / "metrics.json").read_text())

@@ -182,7 +182,7 @@ async def test_a_scalar_reward_beside_turn_rewards_would_not_be_asked_for_and_is
         async def compute_reward(self, item, trajectory, ctx):
             return 5.0
 
-    with pytest.raises(ConfigError, match=r"compute_reward, which nobody calls .* is compute_outcome"):
+    with pytest.raises(ConfigError, match=r"compute_reward, which is not asked for .* is compute_outcome"):
         Converted().scoring(None, context())
 
 
@@ -200,13 +200,29 @@ async def test_a_scalar_reward_that_is_only_inherited_gives_way_to_turn_rewards(
     assert (await env.scoring(None, ctx).finish(trajectory_of(1))).score == 1.0
 
 
-@pytest.mark.parametrize("hook", ["score_turn", "compute_turn_rewards", "compute_outcome"])
+async def test_an_outcome_may_use_a_scalar_reward_of_the_same_environment():
+    class Converted(TurnLevelRewardMixin):
+        async def compute_reward(self, item, trajectory, ctx):
+            return 5.0
+
+        async def compute_outcome(self, item, trajectory, ctx):
+            return await self.compute_reward(item, trajectory, ctx)
+
+        async def compute_turn_rewards(self, item, trajectory, ctx):
+            return [1.0]
+
+    assert (await rewards_from(Converted(), 1)).score == 6.0
+
+
+@pytest.mark.parametrize("hook", ["score_turn", "compute_turn_rewards"])
 async def test_a_turn_hook_without_the_mixin_would_not_be_asked_for_and_is_refused(hook):
     async def compute_reward(self, item, trajectory, ctx):
         return 1.0
 
     env = type("Env", (), {"compute_reward": compute_reward, hook: compute_reward})()
-    with pytest.raises(ConfigError, match=rf"writes {hook}, which nobody calls; list TurnLevelRewardMixin"):
+    with pytest.raises(
+        ConfigError, match=rf"writes {hook}, which is asked for only when TurnLevelRewardMixin"
+    ):
         ScalarScoring(env, None, context())
 
 

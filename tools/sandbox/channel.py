@@ -26,6 +26,8 @@ class Channel(asyncio.Protocol):
         self._waiting: asyncio.Future[Answer] | None = None
         self._broken: str | None = None
         self._transport: asyncio.Transport | None = None
+        self.reason = ""
+        """Why the supervisor broke, when it was itself that did."""
 
     @classmethod
     async def over(cls, sock: socket.socket, take: Callable[[bytes], bytes] = bytes) -> Self:
@@ -64,15 +66,17 @@ class Channel(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Collect an answer; it is complete when its length says so."""
         self._inbox += self._take(data)
-        end = frames.HEADER_BYTES + int.from_bytes(self._inbox[: frames.HEADER_BYTES], "big")
-        if len(self._inbox) < max(end, frames.HEADER_BYTES + 1):
-            return
-        body = bytes(memoryview(self._inbox)[frames.HEADER_BYTES : end])
-        del self._inbox[:end]
-        if body[:1] == frames.DIED:
-            self._break(f"the sandbox died: {frames.unpack(body)[1][0].decode('utf-8', 'replace')}")
-        elif self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(frames.unpack(body))
+        while len(self._inbox) > frames.HEADER_BYTES:
+            end = frames.HEADER_BYTES + int.from_bytes(self._inbox[: frames.HEADER_BYTES], "big")
+            if len(self._inbox) < end:
+                return
+            body = bytes(memoryview(self._inbox)[frames.HEADER_BYTES : end])
+            del self._inbox[:end]
+            if body[:1] == frames.DIED:
+                self.reason = frames.reason(frames.unpack(body)[1])
+                self._break(f"the sandbox died: {self.reason}")
+            elif self._waiting is not None and not self._waiting.done():
+                self._waiting.set_result(frames.unpack(body))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The supervisor ended, or the channel was closed."""

@@ -6,6 +6,7 @@ take a bad one out of its group. A lost or frozen container does cost it.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 
@@ -13,6 +14,7 @@ from tools.errors import SandboxUnavailable
 from tools.sandbox.channel import Channel
 from tools.sandbox.inside import frames
 
+_LOG = logging.getLogger(__name__)
 _KILLED = b"137"
 _MESSAGE = b"every process of the sandbox was killed\n"
 
@@ -54,6 +56,8 @@ class ContainerChannel:
     async def _replace(self) -> None:
         if self._closed:
             raise SandboxUnavailable("the sandbox is closed")
+        if self._channel.reason:
+            _LOG.warning("a supervisor broke and is replaced: %s", self._channel.reason)
         self._channel.close("the supervisor is replaced")
         self._channel = await self._supervise()
         if self._closed:

@@ -80,11 +80,16 @@ def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[
         raise SandboxCreateError(f"no container of image {spec.image.digest}: {error}") from error
     try:
         engine.start(made)
+    except EngineError as error:
+        discard(made)
+        raise _not_started(spec, error, ended=False) from error
+    try:
         connection, facts = supervise(engine, made, spec, uid)
-    except (EngineError, SandboxCreateError) as error:
+    except EngineError as error:
+        # Nothing can be executed in it: it may have ended by itself.
         ended = _has_ended(engine, made)
         discard(made)
-        raise _not_started(spec, error, ended) from error
+        raise _not_started(spec, error, ended=ended) from error
     except BaseException:
         discard(made)
         raise
@@ -212,6 +217,8 @@ def _config(engine: Engine, spec: Spec, uid: int, replaces: bool) -> bytes:
 
 def _expect(connection: Connection, kind: bytes) -> list[bytes]:
     found, fields = connection.receive(_START_S)
+    if found == frames.DIED:
+        raise SandboxCreateError(f"its supervisor broke: {frames.reason(fields)}")
     if found != kind:
         raise EOFError
     return fields
@@ -235,11 +242,11 @@ def _has_ended(engine: Engine, container: str) -> bool:
             return False
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.02)
+        time.sleep(0.1)
 
 
-def _not_started(spec: Spec, error: Exception, ended: bool) -> SandboxCreateError | ConfigError:
-    if ended or (isinstance(error, EngineError) and error.refused):
+def _not_started(spec: Spec, error: EngineError, *, ended: bool) -> SandboxCreateError | ConfigError:
+    if ended or error.refused:
         # The engine does not find a program, or its init does not and ends at once. What the engine says of
         # it depends on how far the end has come.
         return ConfigError(f"a container of image {spec.image.digest} does not stay up: {error}; {NEEDS}")

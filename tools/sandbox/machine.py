@@ -54,7 +54,10 @@ for n in ('tools','tools.sandbox','tools.sandbox.inside'):
 for n,c in marshal.loads(os.pread(code,os.fstat(code).st_size,0)):
  m=sys.modules[n]=M(n);exec(c,m.__dict__)
 os.close(code)
-m.enter(control)
+# What a child must not have is closed up to some number, and the host's may be beyond it.
+low=os.dup(control)
+os.close(control)
+m.enter(low)
 """
 
 CONTAINER_BOOTSTRAP = """

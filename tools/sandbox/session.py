@@ -72,6 +72,8 @@ def greet(channel: socket.socket, process: Process, config: bytes = b"") -> sock
         if said == expected:
             return socket.socket(fileno=fds[0]) if fds else None
         said += channel.recv(2000)
+        if said[frames.HEADER_BYTES : frames.HEADER_BYTES + 1] == frames.DIED:
+            said = frames.reason(frames.unpack(said[frames.HEADER_BYTES :])[1]).encode()
     except ConnectionError:
         said = b""
     process.ends(within_s=_STOP_S)

@@ -274,15 +274,30 @@ async def test_a_container_that_ends_at_once_is_told_in_whatever_state_the_engin
             pass
 
 
-async def test_a_failure_of_the_engine_is_no_fault_of_the_image(monkeypatch):
-    def open_exec(engine, container, argv, user):
+@pytest.mark.parametrize("call", ["start", "open_exec"])
+async def test_a_failure_of_the_engine_is_no_fault_of_the_image(monkeypatch, call):
+    def fail(*arguments):
         raise docker_engine.EngineError("no space left on device", 500)
 
-    monkeypatch.setattr(docker_engine.Engine, "open_exec", open_exec)
+    monkeypatch.setattr(docker_engine.Engine, call, fail)
     with pytest.raises(SandboxCreateError, match="does not start: no space left on device"):
         async with opened(image=TEST_IMAGE):
             pass
     assert await own() == []
+
+
+async def test_a_container_that_somebody_kills_as_it_starts_is_no_fault_of_the_image(monkeypatch):
+    open_exec = docker_engine.Engine.open_exec
+
+    def killed(engine, container, argv, user):
+        opened = open_exec(engine, container, argv, user)
+        engine.remove(container)
+        return opened
+
+    monkeypatch.setattr(docker_engine.Engine, "open_exec", killed)
+    with pytest.raises(SandboxCreateError):
+        async with opened(image=TEST_IMAGE):
+            pass
 
 
 async def test_a_workspace_larger_than_the_memory_is_refused():

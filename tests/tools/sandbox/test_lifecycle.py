@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from tests.tools.sandbox.conftest import SMALL
 from tools.errors import ConfigError, IsolationError, SandboxCreateError, SandboxUnavailable
-from tools.sandbox import SandboxLimits, cgroup, launch, open_sandbox, probe, processes
+from tools.sandbox import SandboxLimits, cgroup, launch, nursery, open_sandbox, probe, processes
 from tools.sandbox.channel import Channel
 from tools.sandbox.checks import bench, hosts
 from tools.sandbox.inside import frames
@@ -201,11 +202,32 @@ def lowest_free_descriptor(number):
             os.close(fd)
 
 
-@pytest.mark.parametrize("number", range(94, 104))
-async def test_whatever_numbers_a_sandboxs_descriptors_have_its_shell_works(tier, number):
+@pytest.mark.parametrize("number", [100, 101, 102, 103])
+async def test_whatever_numbers_a_sandboxs_descriptors_have_its_shell_works(number):
     with lowest_free_descriptor(number):
-        async with open_local(SMALL, tier=tier) as sandbox:
+        async with open_local(SMALL, tier="A") as sandbox:
             assert (await sandbox.shell("echo one")).text() == "one\n"
+
+
+async def test_a_supervisor_has_low_descriptors_whatever_numbers_they_have_here(tier, monkeypatch):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 6000:
+        pytest.skip(f"a process may have {hard} descriptors here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 6000), hard))
+    # A warm process of its own, started with such numbers, too.
+    monkeypatch.setattr(nursery, "_current", {})
+    before = descendants()
+    try:
+        with lowest_free_descriptor(5000):
+            async with open_local(SMALL, tier=tier) as sandbox:
+                await sandbox.write_file("a", b"1")
+                await sandbox.shell("true")
+                pids = descendants() - before
+                highest = [max(int(fd.name) for fd in Path(f"/proc/{pid}/fd").iterdir()) for pid in pids]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(highest) > 1
+    assert max(highest) < 256
 
 
 async def test_a_new_shell_takes_no_descriptor_from_jobs_in_the_background(tier):
@@ -222,6 +244,20 @@ from types import SimpleNamespace
 from tools.sandbox.inside.supervisor import serve
 serve(int(sys.argv[1]), SimpleNamespace(settings={}, env={}))
 """
+
+
+async def test_what_a_supervisor_says_with_an_answer_is_heard():
+    ours, theirs = socket.socketpair()
+    channel = await Channel.over(ours)
+    with theirs:
+        asked = asyncio.create_task(channel.request(frames.pack(frames.CANCEL), 60))
+        theirs.setblocking(False)
+        await asyncio.get_running_loop().sock_recv(theirs, 100)
+        theirs.sendall(frames.pack(frames.REFUSED, b"1") + frames.pack(frames.DIED, b"OSError(9)"))
+    assert (await asked)[0] == frames.REFUSED
+    with pytest.raises(SandboxUnavailable, match=r"^the sandbox died: OSError\(9\)$"):
+        await channel.request(frames.pack(frames.CANCEL), 60)
+    channel.close("")
 
 
 async def test_a_supervisor_that_breaks_says_why():

@@ -24,6 +24,12 @@ class Config:
         for name in os.listdir("/proc/self/fd") if inherited else ():
             if int(name) > 2 and os.path.exists(f"/proc/self/fd/{name}"):
                 os.set_inheritable(int(name), False)
+        # The host's numbers may be beyond those up to which everything is closed for a child.
+        for name in ("guard_fd", "oom_fd") if inherited else ():
+            number = int(self.settings.get(name, -1))
+            if number >= 0:
+                self.settings[name] = str(os.dup(number))
+                os.close(number)
 
 
 def read_exactly(fd: int, count: int) -> bytes:

@@ -47,6 +47,11 @@ def pack_config(
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
+def reason(fields: Sequence[bytes]) -> str:
+    """What a `DIED` frame says."""
+    return fields[0].decode("utf-8", "replace")
+
+
 def unpack(body: bytes) -> tuple[bytes, list[bytes]]:
     """The kind and the fields of a frame without its length."""
     fields: list[bytes] = []

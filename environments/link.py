@@ -150,8 +150,9 @@ class Link:
         state = await self._state_of(registration)
         if state.batch_size <= 0 or not state.knows_us:
             return None
-        self._tell_limit(self.shape, fit(self.shape, state))
-        self.shape = fit(self.shape, state)
+        shape = fit(self.shape, state)
+        self._tell_limit(self.shape, shape)
+        self.shape = shape
         self.formed = 0
         self._saw(state)
         self._connections = connections

@@ -9,9 +9,10 @@ import pytest
 
 from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
 from tools.errors import ConfigError, IsolationError, SandboxCreateError, SandboxUnavailable
-from tools.sandbox import docker, docker_engine, docker_owner, processes
+from tools.sandbox import docker, docker_container, docker_engine, docker_owner, processes
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.docker import list_sandboxes, open_docker, prepare_image, reap
+from tools.sandbox.inside import frames
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
 
@@ -287,15 +288,19 @@ async def test_a_failure_of_the_engine_is_no_fault_of_the_image(monkeypatch, cal
 
 
 async def test_a_container_that_somebody_kills_as_it_starts_is_no_fault_of_the_image(monkeypatch):
-    open_exec = docker_engine.Engine.open_exec
+    expect, remove = docker_container._expect, docker_engine.Engine.remove
 
-    def killed(engine, container, argv, user):
-        opened = open_exec(engine, container, argv, user)
-        engine.remove(container)
-        return opened
+    def killed(connection, kind):
+        if kind == frames.READY:
+            (mine,) = docker_engine.connect().containers(
+                f"turnwise.run={docker_owner.labels()['turnwise.run']}"
+            )
+            remove(docker_engine.connect(), mine.id)
+            raise EOFError
+        return expect(connection, kind)
 
-    monkeypatch.setattr(docker_engine.Engine, "open_exec", killed)
-    with pytest.raises(SandboxCreateError):
+    monkeypatch.setattr(docker_container, "_expect", killed)
+    with pytest.raises(SandboxCreateError, match="its supervisor is gone"):
         async with opened(image=TEST_IMAGE):
             pass
 

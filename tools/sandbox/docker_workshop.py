@@ -83,7 +83,8 @@ class Workshop:
                 docker_container.remove(self.engine, one)
             except EngineError as error:
                 self._unremoved.append(one)
-                _LOG.warning("container %s is not removed yet: %s", one[:12], error)
+                if one == container:  # told once, however often it is tried
+                    _LOG.warning("container %s is not removed yet: %s", one[:12], error)
 
 
 def workshop() -> Workshop:

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.sandbox.base import SandboxLimits
+from tools.sandbox.docker_engine import EngineError
 from tools.sandbox.docker_facts import Facts
 from tools.sandbox.docker_pool import Pool, Ramp
 from tools.sandbox.docker_stream import Splitter
+from tools.sandbox.docker_workshop import Workshop
 
 LIMITS = SandboxLimits(memory_mb=100, pids=10, cpus=1.5)
 
@@ -26,6 +28,32 @@ def test_streams_are_the_same_however_the_bytes_arrive(sent, step):
         for stream, piece in splitter.feed(wire[at : at + step]):
             got[stream] += bytes(piece)
     assert got == {n: b"".join(data for stream, data in sent if stream == n) for n in (1, 2)}
+
+
+class AwayEngine:
+    """An engine that removes nothing until it is back."""
+
+    def __init__(self):
+        self.away, self.removed = True, []
+
+    def remove(self, container):
+        if self.away:
+            raise EngineError("away", None)
+        if container in self.removed:
+            raise EngineError("no such container", 404)
+        self.removed.append(container)
+
+
+def test_a_container_that_cannot_be_removed_is_told_once_and_removed_later(caplog):
+    engine = AwayEngine()
+    workshop = Workshop(engine)
+    for name in ("a", "b", "c"):
+        workshop.discard(name)
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"container {name} is not removed yet: away" for name in ("a", "b", "c")]
+    engine.away = False
+    workshop.discard("d")
+    assert set(engine.removed) == {"a", "b", "c", "d"}
 
 
 def facts(

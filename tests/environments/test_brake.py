@@ -1,5 +1,6 @@
 """Groups that fail one after another: when `process` stops, how `serve` slows down, which items are spent."""
 
+import asyncio
 import itertools
 from dataclasses import replace
 
@@ -10,6 +11,8 @@ from environments.process import GroupTask
 from environments.streak import FailedInARowError, Streak
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure, TrajectoryGroup
+from tests.environments.serve_world import World as ServeWorld
+from tests.environments.serve_world import group_for, lost_model, serving, terminate, until
 
 
 def task(number):
@@ -172,3 +175,48 @@ def test_it_says_what_failed_and_when_it_goes_on(world):
         "one starts in 1 s; no item is spent",
         "a group has worked; 4 items that failed meanwhile are tried once more",
     ]
+
+
+def broken(task):
+    failure = Failure(sibling=0, stop_reason=None, error="OSError: no engine", traceback="", turns=0)
+    gone = lost_model(task)
+    return replace(gone, group=replace(gone.group, failures=(failure,)))
+
+
+async def test_items_are_not_spent_while_every_group_fails_and_are_tried_again_when_one_works(
+    trained, tmp_path
+):
+    world = ServeWorld()
+
+    async def run_group(task):
+        world.started.append(task.item_id)
+        return broken(task) if len(world.started) <= BRAKE_AFTER else group_for(task)
+
+    world.run_group = run_group
+    async with serving(trained, tmp_path, world, max_waiting=99) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: len(world.started) >= 10)
+        terminate()
+        await run
+    assert world.started[:10] == ["a", "b", "c", "a", "b", "a", "b", "c", "a", "c"]
+    assert "OSError: no engine; the next one starts in" in loop.shown.getvalue()
+
+
+async def test_items_that_failed_with_everything_else_are_left_to_the_next_serve(trained, tmp_path):
+    world, again = ServeWorld(), ServeWorld()
+
+    async def run_group(task):
+        return broken(task)
+
+    world.run_group = run_group
+    async with serving(trained, tmp_path, world) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: loop.summary.groups["failed"] >= BRAKE_AFTER)
+        terminate()
+        assert await run == 0
+    async with serving(trained, tmp_path, again) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: again.started)
+        terminate()
+        await run
+    assert again.started[0] == ("a", 0)

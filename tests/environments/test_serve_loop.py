@@ -1,121 +1,16 @@
 """The serving loop against the real API: what it starts, retries, pauses for, and how it ends."""
 
 import asyncio
-import io
-import os
-import signal
-import uuid
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
-from environments.brake import BRAKE_AFTER
-from environments.delivery import Delivery
-from environments.link import Identity, Link
 from environments.outbox import Outbox
-from environments.outbox_thread import OutboxThread
-from environments.payloads import Shape
-from environments.process import GroupTask, plan_for_ever
+from environments.process import GroupTask
 from environments.recorder import Recorder, read_groups
-from environments.serve_loop import API_AWAY, Bounds, Rollouts, ServeLoop
-from environments.testing import group_of
-from environments.trajectory import CreditedGroup, Failure, StopReason
-from environments.trajectory_api import TrajectoryApi
+from environments.serve_loop import API_AWAY
+from tests.environments.serve_world import World, group_for, lost_model, serving, terminate, until
 from tools.errors import ConfigError
-
-ITEMS = list("abc")
-
-
-def group_for(task, rows=4, **changes):
-    rewards = [[float(row)] for row in range(rows)]
-    group = replace(group_of(rewards), group_id=uuid.uuid4().hex, item_id=task.item_id, epoch=task.epoch)
-    made = CreditedGroup(
-        group=group,
-        advantages=tuple((row - 1.5,) for row in range(rows)),
-        policy="p",
-        estimator="turn_return",
-    )
-    return replace(made, **changes)
-
-
-def lost_model(task):
-    failure = Failure(
-        sibling=0, stop_reason=StopReason.POLICY_ERROR, error="PolicyError: gone", traceback="", turns=0
-    )
-    failed = group_for(task, status="failed", reason="0 of 4 rollouts survived", advantages=())
-    return replace(failed, group=replace(failed.group, trajectories=(), failures=(failure,)))
-
-
-class World:
-    """Rollouts whose every group waits until the test lets it go on."""
-
-    def __init__(self):
-        self.started = []
-        self.go = asyncio.Event()
-        self.go.set()
-        self.model_down = False
-        self.probes = 0
-
-    async def run_group(self, task):
-        self.started.append((task.item_id, task.epoch))
-        await self.go.wait()
-        return lost_model(task) if self.model_down else group_for(task)
-
-    async def probe(self):
-        self.probes += 1
-        if self.model_down:
-            raise ConfigError("no model server answers")
-
-
-@asynccontextmanager
-async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, **bounds):
-    outbox = Outbox(tmp_path / "o.sqlite")
-    client = TrajectoryApi(api.url)
-    name = f"env-{outbox.fact('run_id')}"
-    in_outbox = OutboxThread(outbox)
-    link = Link(client, Identity(name=name, max_row_tokens=1000), Shape(group_size=4), in_outbox)
-    shown = io.StringIO()
-    console = Console(file=shown, width=200)
-    limits = {
-        "max_in_flight": 1,
-        "max_waiting": 8,
-        "group_timeout_s": None,
-        "grace_s": 30,
-        "total_steps": -1,
-        "allow_approximate": False,
-    }
-    rollouts = Rollouts(
-        tasks=lambda place: plan_for_ever(ITEMS, ITEMS, place),
-        run_group=world.run_group,
-        probe=world.probe,
-        origin={"env": "e", "policy": "p", "estimator": "turn_return"},
-    )
-
-    def say(line):
-        console.print(line, soft_wrap=True)
-
-    delivery = Delivery(in_outbox, client, link, patience_s=patience_s, say=say)
-    loop = ServeLoop(
-        delivery, rollouts, bounds=Bounds(**(limits | bounds)), console=console, recorder=recorder
-    )
-    loop.delivery, loop.shown = delivery, shown
-    try:
-        yield loop
-    finally:
-        await delivery.close()
-        outbox.close()
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - many kinds of state are waited for
-            await asyncio.sleep(0.01)
-
-
-def terminate():
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def test_a_sigterm_lets_groups_in_flight_end_delivers_them_and_exits_with_0(trained, tmp_path):
@@ -277,51 +172,6 @@ async def test_an_item_is_not_spent_while_the_model_server_hangs(trained, tmp_pa
         terminate()
         await run
         assert loop.summary.groups["failed"] == 0
-
-
-def broken(task):
-    failure = Failure(sibling=0, stop_reason=None, error="OSError: no engine", traceback="", turns=0)
-    gone = lost_model(task)
-    return replace(gone, group=replace(gone.group, failures=(failure,)))
-
-
-async def test_items_are_not_spent_while_every_group_fails_and_are_tried_again_when_one_works(
-    trained, tmp_path
-):
-    world = World()
-
-    async def run_group(task):
-        world.started.append(task.item_id)
-        return broken(task) if len(world.started) <= BRAKE_AFTER else group_for(task)
-
-    world.run_group = run_group
-    async with serving(trained, tmp_path, world, max_waiting=99) as loop:
-        run = asyncio.create_task(loop.run())
-        await until(lambda: len(world.started) >= 10)
-        terminate()
-        await run
-    assert world.started[:10] == ["a", "b", "c", "a", "b", "a", "b", "c", "a", "c"]
-    assert "OSError: no engine; the next one starts in" in loop.shown.getvalue()
-
-
-async def test_items_that_failed_with_everything_else_are_left_to_the_next_serve(trained, tmp_path):
-    world, again = World(), World()
-
-    async def run_group(task):
-        return broken(task)
-
-    world.run_group = run_group
-    async with serving(trained, tmp_path, world) as loop:
-        run = asyncio.create_task(loop.run())
-        await until(lambda: loop.summary.groups["failed"] >= BRAKE_AFTER)
-        terminate()
-        assert await run == 0
-    async with serving(trained, tmp_path, again) as loop:
-        run = asyncio.create_task(loop.run())
-        await until(lambda: again.started)
-        terminate()
-        await run
-    assert again.started[0] == ("a", 0)
 
 
 async def test_groups_without_credit_are_recorded_and_not_delivered(trained, tmp_path):

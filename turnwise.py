@@ -14,7 +14,7 @@ def main() -> None:
         sys.stderr.write(f"turnwise: error: {problem}\n")
         sys.exit(2)
     # Only now: an import at the top would already have run the wrong package.
-    from environments.cli import main as cli_main  # noqa: PLC0415
+    from environments.cli.main import main as cli_main  # noqa: PLC0415
 
     sys.exit(cli_main())
 

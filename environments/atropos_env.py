@@ -17,7 +17,13 @@ from rich.console import Console
 
 from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig, ServerConfig
 from environments.credit import recorded_params
-from environments.evaluation import (
+from environments.data.item_ids import item_ids
+from environments.data.items import load_items
+from environments.data.tasks import GroupTask, plan, plan_for_ever
+from environments.policy.chat import ChatPolicy
+from environments.policy.renderer import EMBEDDED_TOKENIZER_DIR, Renderer
+from environments.record.recorder import Recorder, origin
+from environments.run.evaluation import (
     ItemResult,
     evaluate_results,
     evaluation_metrics,
@@ -25,27 +31,13 @@ from environments.evaluation import (
     print_evaluation,
     sample_row,
 )
-from environments.identity import item_ids
-from environments.items import load_items
-from environments.policy.chat import ChatPolicy
-from environments.policy.renderer import EMBEDDED_TOKENIZER_DIR, Renderer
-from environments.process import (
-    FAILED,
-    GroupTask,
-    plan,
-    plan_for_ever,
-    print_end,
-    print_start,
-    process,
-    refuse_other_run,
-)
-from environments.progress import Progress
-from environments.recorder import Recorder, origin
-from environments.runner import run_groups
-from environments.serve_loop import Rollouts
-from environments.serving import serve
-from environments.streak import FailedInARowError, Streak
-from environments.tracking import Track, tracked, untracked
+from environments.run.pool import run_groups
+from environments.run.process_run import FAILED, print_end, print_start, process, refuse_other_run
+from environments.run.progress import Progress
+from environments.run.streak import FailedInARowError, Streak
+from environments.run.tracking import Track, tracked, untracked
+from environments.serve.serve_loop import Rollouts
+from environments.serve.serving import serve
 from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
 from tools.errors import ConfigError, DatasetError
 from tools.registry import Toolset
@@ -171,7 +163,7 @@ class AtroposEnv(BaseEnv):
         """`process`: the planned groups into the rollout JSONL.
 
         Returns:
-            The exit code of the command, see `environments.process.process`.
+            The exit code of the command, see `environments.run.process_run.process`.
         """
         await self.setup()
         tasks = plan(self.items, self.item_ids, self.config.total_steps)
@@ -200,7 +192,7 @@ class AtroposEnv(BaseEnv):
         """`serve`: groups to the trainer behind `rollout_server_url`, until a signal or its last step.
 
         Returns:
-            The exit code of the command, see `environments.serving.serve`.
+            The exit code of the command, see `environments.serve.serving.serve`.
         """
         await self.setup()
         rollouts = Rollouts(
@@ -267,7 +259,7 @@ class AtroposEnv(BaseEnv):
     @classmethod
     def cli(cls) -> NoReturn:
         """The command line of this one environment: `python my_env.py process --env.group_size 4`."""
-        import_module("environments.cli").main_for(cls)
+        import_module("environments.cli.main").main_for(cls)
         raise AssertionError("main_for ends the process")
 
     @property

@@ -18,12 +18,12 @@ from typing import Any, cast
 
 from atroposlib.envs.base import ScoredDataGroup
 
-from environments.agent_loop import AgentLoop, Budget
 from environments.atropos_env import AtroposEnv, Item
 from environments.credit import credited
 from environments.policy.base import Policy
 from environments.policy.scripted import Choice, ScriptedPolicy, generic_script
 from environments.reward_context import Reward, RewardContext
+from environments.rollout.agent_loop import AgentLoop, Budget
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -34,7 +34,7 @@ from environments.trajectory import (
     Turn,
 )
 from environments.turn_level_reward import ScalarScoring, Scoring, checked_metrics, checked_text
-from environments.wire import token_advantages
+from environments.wire.views import token_advantages
 from tools.calls import ToolSpec
 from tools.errors import ConfigError, PolicyError, RolloutError, SandboxError, TurnwiseError, UsageError
 from tools.sandbox import open_sandbox

@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from atroposlib.envs.base import BaseEnv
 
-from environments.payloads import Shape, pack
 from environments.trajectory import (
     NOT_SAMPLED,
     CreditedGroup,
@@ -30,7 +29,8 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
-from environments.wire import token_advantages
+from environments.wire.payloads import Shape, pack
+from environments.wire.views import token_advantages
 
 TURNS = 20
 

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from time import perf_counter
 
-from environments.recorder import read_groups
+from environments.record.recorder import read_groups
 
 PROBE = """
 import os, resource, sys

@@ -12,8 +12,8 @@ import urllib.request
 
 import pytest
 
-from environments.outbox import Outbox
-from tests.environments.loopback import RUN_API, free_port
+from environments.serve.outbox import Outbox
+from tests.environments.serve.loopback import RUN_API, free_port
 
 
 class RunApi:

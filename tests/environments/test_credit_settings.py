@@ -10,7 +10,7 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.credit import ESTIMATORS, describe
 from environments.policy.scripted import Choice, say
-from environments.recorder import read_groups
+from environments.record.recorder import read_groups
 from environments.testing import group_of
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.errors import ConfigError, CreditError

@@ -1,0 +1,134 @@
+"""What every command on an environment shares: the ENV argument, --config, dotted settings and their help."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from environments.base_env import AgentEnv
+from environments.cli.discovery import find_environment
+from environments.cli.settings import (
+    Overrides,
+    Settings,
+    flag_rows,
+    merge_settings,
+    read_yaml,
+    split_overrides,
+)
+from environments.config import ServerConfig
+from tools.errors import ConfigError
+
+_OVERRIDES = "turnwise.overrides"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvCall:
+    """An environment and the settings that the user gave for it."""
+
+    env_cls: type[AgentEnv]
+    file: Overrides | None
+    flags: Overrides
+
+    def open(
+        self, *, defaults: Mapping[str, Any] | None = None, flags: Mapping[str, Any] | None = None
+    ) -> AgentEnv:
+        """The environment with its settings.
+
+        Args:
+            defaults: the command's own defaults, where the class leaves a setting unset.
+            flags: settings that the command's own options stand for; they win.
+
+        Raises:
+            ConfigError: a setting is wrong.
+        """
+        settings = self.settings(defaults or {}, flags or {})
+        return self.env_cls(settings.env, settings.servers)
+
+    def settings(self, defaults: Mapping[str, Any], flags: Mapping[str, Any]) -> Settings:
+        """The settings alone, checked."""
+        config, servers = self.env_cls.config_init()
+        unset = {name: value for name, value in defaults.items() if getattr(config, name) is None}
+        given = {name: value for name, value in flags.items() if value is not None}
+        return merge_settings(
+            (config.model_copy(update=unset), servers),
+            self.file,
+            Overrides(env={**self.flags.env, **given}, openai=self.flags.openai),
+        )
+
+
+class EnvCommand(click.Command):
+    """A command whose function gets an `EnvCall` before its own options.
+
+    Under `MyEnv.cli()` the context's object is the class, and there is no ENV argument.
+    """
+
+    def __init__(self, *args: Any, default_env: str | None = None, **options: Any) -> None:
+        super().__init__(*args, add_help_option=False, **options)
+        self._default_env = default_env
+        self.params = [
+            click.Argument(["env"], required=False, metavar="ENV"),
+            click.Option(["--config"], metavar="FILE", help="YAML file with `env:` and `openai:` settings."),
+            *self.params,
+            click.Option(["--help"], is_flag=True, help="Show this message; with ENV, its settings too."),
+        ]
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The parameters; no ENV when the class is already known."""
+        return [param for param in super().get_params(ctx) if param.name != "env" or ctx.obj is None]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the dotted settings out before click sees the rest."""
+        ctx.meta[_OVERRIDES], rest = split_overrides(args)
+        try:
+            return super().parse_args(ctx, rest)
+        except click.NoSuchOption as error:
+            raise ConfigError(
+                f"no option {error.option_name}; settings of the environment are --env.NAME, "
+                f"those of the model server --openai.NAME"
+            ) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Find the environment, then run; or show help."""
+        options = dict(ctx.params)
+        given, config = options.pop("env", None), options.pop("config")
+        if options.pop("help"):
+            click.echo(self._full_help(ctx, given))
+            return 0
+        call = EnvCall(
+            env_cls=self._env_class(ctx, given),
+            file=None if config is None else read_yaml(Path(config)),
+            flags=ctx.meta[_OVERRIDES],
+        )
+        assert self.callback is not None
+        return ctx.invoke(self.callback, call, **options)
+
+    def _env_class(self, ctx: click.Context, given: str | None) -> type[AgentEnv]:
+        if ctx.obj is not None:
+            return ctx.obj
+        given = given or self._default_env
+        if given is None:
+            raise click.UsageError("no environment given; `turnwise list` names those that are shipped", ctx)
+        return find_environment(given)
+
+    def _full_help(self, ctx: click.Context, given: str | None) -> str:
+        text = self.get_help(ctx)
+        if ctx.obj is None and given is None:
+            return f"{text}\n\nGive ENV with --help to see its settings."
+        env_cls = self._env_class(ctx, given)
+        config, _ = env_cls.config_init()
+        return "\n\n".join(
+            [
+                text,
+                _settings_help(f"Settings of {env_cls.name}", flag_rows(config, "env")),
+                _settings_help("Model server", flag_rows(ServerConfig(), "openai")),
+            ]
+        )
+
+
+def _settings_help(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    formatter = click.HelpFormatter(width=100)
+    with formatter.section(title):
+        formatter.write_dl(list(rows), col_max=34)
+    return formatter.getvalue().rstrip()

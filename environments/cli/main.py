@@ -1,0 +1,155 @@
+"""The command line: names every command, loads only the one that is asked for, tells errors in one line."""
+
+import importlib
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+import click
+
+from tools.errors import TurnwiseError
+
+USAGE_EXIT = 2
+_DESCRIPTORS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LazyCommand:
+    """A command that is imported when it runs."""
+
+    target: str
+    """`module:attribute`, a `click.Command`."""
+    help: str
+    runs_env: bool = False
+    """Whether it works on one environment, so that `MyEnv.cli()` offers it too."""
+
+
+COMMANDS: Mapping[str, LazyCommand] = {
+    "process": LazyCommand(
+        target="environments.cli.process:command",
+        help="Roll out an environment's items into a rollout JSONL.",
+        runs_env=True,
+    ),
+    "serve": LazyCommand(
+        target="environments.cli.serve:command",
+        help="Roll out for ever and feed a trainer behind an Atropos trajectory API.",
+        runs_env=True,
+    ),
+    "evaluate": LazyCommand(
+        target="environments.cli.evaluate:command",
+        help="Run the evaluation items several times each and report score and pass@k.",
+        runs_env=True,
+    ),
+    "list": LazyCommand(
+        target="environments.cli.list_environments:command", help="Name the shipped environments."
+    ),
+    "estimators": LazyCommand(
+        target="environments.cli.estimators:command",
+        help="Name the advantage estimators, with their parameters and bias.",
+    ),
+    "recredit": LazyCommand(
+        target="environments.cli.recredit:command",
+        help="Give a rollout JSONL new advantages with another estimator.",
+    ),
+    "export": LazyCommand(
+        target="environments.cli.export:command",
+        help="Write a rollout JSONL as the rows that a trainer would get.",
+    ),
+    "sandbox": LazyCommand(
+        target="environments.cli.sandbox:command",
+        help="Prove a sandbox backend, list sandboxes, remove orphans.",
+    ),
+    "mock-model": LazyCommand(
+        target="environments.cli.mock_model:command",
+        help="Serve an environment's scripted agent as an OpenAI-compatible model.",
+        runs_env=True,
+    ),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and help, and imports a command when it is called."""
+
+    def __init__(self, lazy: Mapping[str, LazyCommand], **options: Any) -> None:
+        super().__init__(**options)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, in the order of the table."""
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in self.lazy:
+            return None
+        module, _, attribute = self.lazy[cmd_name].target.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table of commands, from their one-line help."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help) for name, command in self.lazy.items()])
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run `turnwise`; the exit code."""
+    group = LazyGroup(
+        COMMANDS,
+        name="turnwise",
+        help="Agent environments for reinforcement learning with correct per-turn credit.",
+        no_args_is_help=True,
+    )
+    return _run(group, args, prog_name="turnwise", env_cls=None)
+
+
+def main_for(env_cls: type, args: Sequence[str] | None = None) -> NoReturn:
+    """Run the commands of one environment, as `python my_env.py process …` does, and end the process."""
+    of_env = {name: command for name, command in COMMANDS.items() if command.runs_env}
+    first_line = (env_cls.__doc__ or "").strip().partition("\n")[0]
+    group = LazyGroup(of_env, help=first_line, no_args_is_help=True)
+    sys.exit(_run(group, args, prog_name=None, env_cls=env_cls))
+
+
+def _run(
+    group: click.Group, args: Sequence[str] | None, *, prog_name: str | None, env_cls: type | None
+) -> int:
+    _use_more_descriptors()
+    try:
+        code = group.main(args, prog_name=prog_name, standalone_mode=False, obj=env_cls)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return USAGE_EXIT
+    except click.ClickException as error:
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "turnwise"
+        return _fail(f"{error.format_message().rstrip('.')}; see {where} --help")
+    except click.Abort:
+        return 130
+    except Exception as error:
+        # Rollouts run in task groups: an error that the user can mend comes out once per rollout.
+        causes = _leaves(error)
+        if not all(isinstance(cause, TurnwiseError) for cause in causes):
+            raise
+        return _fail(str(causes[0]))
+    return code if isinstance(code, int) else 0
+
+
+def _use_more_descriptors() -> None:
+    """A sandbox takes a few descriptors, and the usual soft limit of 1024 is meant for `select` alone."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    parts = cast(BaseExceptionGroup[BaseException], error).exceptions
+    return [leaf for part in parts for leaf in _leaves(part)]
+
+
+def _fail(message: str) -> int:
+    sys.stderr.write(f"turnwise: error: {' '.join(message.split())}\n")
+    return USAGE_EXIT

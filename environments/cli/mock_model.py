@@ -1,0 +1,68 @@
+"""`turnwise mock-model`: an environment's scripted agent behind an OpenAI-compatible server."""
+
+import asyncio
+import socket
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import click
+import uvicorn
+
+from environments.base_env import AgentEnv
+from environments.cli.env_command import EnvCall, EnvCommand
+from environments.policy.mock_server import mock_app
+from environments.policy.scripted import Script
+from environments.trajectory import Message
+from tools.errors import ConfigError
+
+
+@click.command("mock-model", cls=EnvCommand, default_env="code_debug")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--model", default="scripted", show_default=True, help="The model name that it answers to.")
+def command(call: EnvCall, port: int, host: str, model: str) -> None:
+    """Serve an environment's scripted agent as an OpenAI-compatible model.
+
+    ENV is code_debug when it is not given. The item that a request is about is found by the text of its
+    first user message. The agent's skill is --env.scripted_skill.
+    """
+    env = call.open()
+    items = asyncio.run(env.load_items())
+    known = items_by_task(env, items)
+    if len(known) < len(items):
+        click.echo(
+            f"{len(items)} items have {len(known)} different first user messages: of those that share one "
+            "the last is played",
+            err=True,
+        )
+    app = mock_app(
+        partial(script_for, env, known),
+        skill=env.config.scripted_skill,
+        renderer=env.renderer,
+        model=model,
+    )
+    try:
+        listening = socket.create_server((host, port))
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
+    with listening:
+        # It listens already: whoever reads the line can connect at once.
+        url = f"http://{host}:{listening.getsockname()[1]}/v1"
+        click.echo(f"{url} plays {len(items)} items of {env.name} as model {model!r}; ^C ends")
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
+
+
+def items_by_task(env: AgentEnv, items: Sequence[Any]) -> dict[str, Any]:
+    """The items by the text of their first user message."""
+    return {task: item for item in items if (task := _task(env.opening(item))) is not None}
+
+
+def script_for(env: AgentEnv, items: Mapping[str, Any], messages: Sequence[Message]) -> Script | None:
+    """The script for the item that a conversation is about; `None` when it is about none of them."""
+    item = items.get(_task(messages) or "")
+    return None if item is None else partial(env.scripted_choices, item)
+
+
+def _task(messages: Sequence[Message]) -> str | None:
+    return next((message.content for message in messages if message.role == "user"), None)

@@ -1,0 +1,115 @@
+"""`turnwise recredit`: compute a record's advantages anew, without a model, and say how credit moved."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from environments.cli.user_code import load
+from environments.credit import Advantages, CreditChange, credit_change, credited, describe, resolve
+from environments.record.recorder import Recorder, read_groups
+from environments.trajectory import CreditedGroup
+from tools.errors import CreditError, RecordError
+
+SHOWN_TURNS = 12
+
+
+@click.command(name="recredit")
+@click.argument("record", type=click.Path(path_type=Path))
+@click.option("--estimator", required=True, help="Advantage estimator, see `turnwise estimators`.")
+@click.option("--preset", default=None, help="Use the constants of this trainer.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter of the estimator.")
+@click.option("--load", "code", metavar="FILE", help="A Python file or module that registers the estimator.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The new record.")
+def command(
+    record: Path, estimator: str, preset: str | None, settings: tuple[str, ...], code: str | None, out: Path
+) -> None:
+    """Recompute the advantages of RECORD and write them to a new record.
+
+    Groups that failed are copied as they are. Prints how credit moved from the recorded estimator's to the
+    new one's.
+    """
+    if code is not None:
+        load(code)
+    params = _parameters(estimator, settings)
+    resolve(estimator, preset=preset, **params)
+    if out.exists() and out.stat().st_size:
+        raise RecordError(f"{out} exists; recredit writes a new record, choose another path")
+    unfinished = out.with_name(out.name + ".part")
+    try:
+        change, names, failed = _rewrite(record, unfinished, partial(_credit_anew, estimator, preset, params))
+        unfinished.replace(out)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    _report(Console(highlight=False), change, before=" and ".join(sorted(names)), after=estimator)
+    if failed:
+        click.echo(f"{failed} failed groups were copied as they are")
+    click.echo(str(out))
+
+
+def _rewrite(
+    record: Path, out: Path, anew: Callable[[CreditedGroup], CreditedGroup]
+) -> tuple[CreditChange, set[str], int]:
+    """Write every group anew; how credit moved, the estimators before, and how many groups had failed."""
+    pairs: list[tuple[Advantages, Advantages]] = []
+    names: set[str] = set()
+    failed = 0
+    with Recorder(out, fresh=True) as recorder:
+        for number, old in enumerate(read_groups(record), start=1):
+            if old.status == "failed":
+                failed += 1
+                recorder.append(old)
+                continue
+            try:
+                new = anew(old)
+            except CreditError as error:
+                raise CreditError(f"{record}, line {number}: {error}") from error
+            recorder.append(new)
+            names.add(old.estimator)
+            pairs.append((_lists(old), _lists(new)))
+    return credit_change(pairs), names, failed
+
+
+def _credit_anew(
+    estimator: str, preset: str | None, params: Mapping[str, object], old: CreditedGroup
+) -> CreditedGroup:
+    return credited(old.group, estimator, policy=old.policy, preset=preset, params=params)
+
+
+def _parameters(estimator: str, settings: Sequence[str]) -> dict[str, object]:
+    spec = describe(estimator)
+    params: dict[str, object] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise CreditError(f"--set takes NAME=VALUE, not {setting!r}")
+        params[name] = spec.parameter(name).parse(text, estimator)
+    return params
+
+
+def _lists(group: CreditedGroup) -> Advantages:
+    return [list(row) for row in group.advantages]
+
+
+def _report(console: Console, change: CreditChange, *, before: str, after: str) -> None:
+    rank = "undefined" if change.rank_correlation is None else f"{change.rank_correlation:.3f}"
+    console.print(
+        Text(
+            f"{change.groups} groups, {change.turns} turns; {change.changed} changed, "
+            f"{change.flipped} changed sign; rank correlation within groups {rank}"
+        ),
+        soft_wrap=True,
+    )
+    table = Table(box=None, pad_edge=False)
+    for title in ("turn", "turns", f"mean {before}", f"mean {after}", "change"):
+        table.add_column(title, justify="right")
+    for row in change.by_turn[:SHOWN_TURNS]:
+        means = (f"{row.mean_before:+.4f}", f"{row.mean_after:+.4f}", f"{row.mean_change:+.4f}")
+        table.add_row(str(row.turn + 1), str(row.count), *means)
+    console.print(table)
+    if len(change.by_turn) > SHOWN_TURNS:
+        console.print(Text(f"… and {len(change.by_turn) - SHOWN_TURNS} more turn indices"))

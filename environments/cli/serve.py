@@ -1,0 +1,21 @@
+"""`turnwise serve`: groups to a trainer behind the Atropos trajectory API."""
+
+import asyncio
+
+import click
+
+from environments.cli.env_command import EnvCall, EnvCommand
+
+
+@click.command("serve", cls=EnvCommand)
+@click.option("--outbox", metavar="FILE", help="Where groups wait for the trainer; --env.outbox_path.")
+@click.option("--out", metavar="FILE", help="Also record every group; --env.data_path_to_save_groups.")
+def command(call: EnvCall, outbox: str | None, out: str | None) -> int:
+    """Roll out an environment's items for as long as a trainer takes groups.
+
+    ENV is a shipped name (see `turnwise list`), path/to/file.py:Class or package.module:Class. The
+    trajectory API is --env.rollout_server_url; what the trainer reads decides --env.credit_encoding. Stop
+    it with SIGTERM: the next serve goes on where this one stopped.
+    """
+    env = call.open(flags={"outbox_path": outbox, "data_path_to_save_groups": out})
+    return asyncio.run(env.env_manager())

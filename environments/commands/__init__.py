@@ -1,1 +1,0 @@
-"""The commands of `turnwise`, one file each, imported only when they run."""

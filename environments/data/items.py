@@ -1,0 +1,142 @@
+"""Dataset items: from the Hugging Face hub, or from a local .jsonl, .json or .parquet file."""
+
+import codecs
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from tools.errors import DatasetError
+
+Item = dict[str, Any]
+
+
+def load_items(
+    *,
+    name: str | None = None,
+    config: str | None = None,
+    split: str = "train",
+    path: str | Path | None = None,
+    limit: int | None = None,
+    required_fields: Sequence[str] = (),
+) -> list[Item]:
+    """The items of one source, in its order.
+
+    JSON comes as it is written: a number stays the integer or the float that it is, a date stays text, and
+    a field is there in the rows that have it. On the hub and in parquet a column has one type, and is in
+    every row. A local file makes no request and leaves nothing in a cache.
+
+    Args:
+        name: hub dataset; give this or `path`.
+        config: configuration of the hub dataset.
+        split: split of the hub dataset, slices such as `test[:10]` included.
+        path: local file.
+        limit: keep only the first items.
+        required_fields: fields that every item must have with a value other than null.
+
+    Raises:
+        DatasetError: the source is missing, unreadable, malformed or empty, or lacks a field.
+    """
+    if (name is None) == (path is None):
+        raise DatasetError(
+            f"items come either from a hub dataset (--env.dataset_name) or from a file (--env.dataset_path), "
+            f"unless the environment writes load_items; got dataset_name={name!r} and "
+            f"dataset_path={None if path is None else str(path)!r}"
+        )
+    lines: list[int] | None = None
+    if path is not None:
+        source = str(path)
+        items, lines = _read_local(Path(path), limit)
+    else:
+        # It imports `datasets`, which takes a second.
+        from environments.data import readers as dataset_readers  # noqa: PLC0415
+
+        source = f"hub dataset {name!r}"
+        items = dataset_readers.from_hub(str(name), config, split, limit)
+    if not items:
+        raise DatasetError(f"{source} has no items")
+    for row, item in enumerate(items):
+        _check_fields(item, required_fields, source, _where(row, lines))
+    return items
+
+
+def _read_local(path: Path, limit: int | None) -> tuple[list[Item], list[int] | None]:
+    """The items of a file and, of JSON lines, the line of each."""
+    try:
+        is_file, exists = path.is_file(), path.exists()
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror or error}") from None
+    if not exists:
+        raise DatasetError(f"no dataset file at {path}")
+    if not is_file:
+        raise DatasetError(f"{path} is not a file; expected a .jsonl, .json or .parquet file")
+    if path.suffix not in {".jsonl", ".json", ".parquet"}:
+        raise DatasetError(f"cannot read {path}: expected a .jsonl, .json or .parquet file")
+    try:
+        if path.suffix == ".parquet":
+            from environments.data import readers as dataset_readers  # noqa: PLC0415  # as above
+
+            return dataset_readers.from_parquet(path, limit), None
+        with path.open("rb") as file:
+            if path.suffix == ".json" and file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
+                file.seek(0)
+                return _json_list(path, file.read())[:limit], None
+            file.seek(0)
+            items, lines = _json_lines(path, file)
+            return items[:limit], lines
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _json_list(path: Path, data: bytes) -> list[Item]:
+    try:
+        rows = json.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DatasetError(f"{path}, line {line}: not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        raise DatasetError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}") from None
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise DatasetError(f"{path}, row {number}: expected a JSON object, got {_kind(row)}")
+    return cast(list[Item], rows)
+
+
+def _json_lines(path: Path, lines: Iterable[bytes]) -> tuple[list[Item], list[int]]:
+    items: list[Item] = []
+    numbers: list[int] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+        except UnicodeDecodeError:
+            raise DatasetError(f"{path}, line {number}: not UTF-8 text") from None
+        except json.JSONDecodeError as error:
+            raise DatasetError(
+                f"{path}, line {number}: not valid JSON: {error.msg} at column {error.colno}; "
+                "expected one JSON object a line"
+            ) from None
+        if not isinstance(row, dict):
+            raise DatasetError(f"{path}, line {number}: expected a JSON object, got {_kind(row)}")
+        items.append(cast(Item, row))
+        numbers.append(number)
+    return items, numbers
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "null"
+    names = {"str": "a string", "bool": "a boolean", "int": "a number", "float": "a number"}
+    return names.get(type(value).__name__, "a list")
+
+
+def _check_fields(item: Item, required: Sequence[str], source: str, where: str) -> None:
+    for field in required:
+        if item.get(field) is None:
+            present = sorted(key for key, value in item.items() if value is not None)
+            raise DatasetError(f"{source}, {where}: no field {field!r}; it has {present}")
+
+
+def _where(row: int, lines: list[int] | None) -> str:
+    return f"row {row + 1}" if lines is None else f"line {lines[row]}"

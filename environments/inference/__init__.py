@@ -1,0 +1,1 @@
+"""Requests to model servers: transport, formats and readers."""

@@ -1,0 +1,1 @@
+"""The rollout JSONL and what a run came to."""

@@ -1,0 +1,1 @@
+"""One rollout: the tool-calling loop and the token rows that it grows."""

@@ -1,0 +1,1 @@
+"""Runs over an environment's items: `process`, `evaluate`, and what they show."""

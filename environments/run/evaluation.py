@@ -1,0 +1,197 @@
+"""Statistics of an evaluation: mean score, pass@k and turns by outcome, with 95 % intervals."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from environments.record.summary import print_rows
+from environments.trajectory import Trajectory, TrajectoryGroup
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemResult:
+    """The rollouts of one evaluation item that did not break, as one number each."""
+
+    item_id: str
+    scores: tuple[float, ...]
+    passed: tuple[bool, ...]
+    turns: tuple[int, ...]
+    dropped: int = 0
+    """Rollouts that broke: they count neither as passed nor as failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A mean over items with its 95 % interval."""
+
+    value: float
+    low: float | None
+    """`None` with fewer than two items: one item says nothing about the spread between items."""
+    high: float | None
+    items: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What the results of all items come to."""
+
+    score: Estimate
+    """Mean over items of the item's mean score."""
+    pass_at: tuple[Estimate, ...]
+    """`pass_at[k - 1]` is pass@k, over the items with at least k rollouts; ends where there are none."""
+    turns_passed: float | None
+    """Mean turns of the rollouts that passed; `None` when none did."""
+    turns_failed: float | None
+    items: int
+    """Items with at least one rollout."""
+    rollouts: int
+    passed: int
+    dropped: int
+    lost_items: int
+    """Items of which no rollout was left."""
+
+
+def item_result(group: TrajectoryGroup, passed: Sequence[bool]) -> ItemResult:
+    """The numbers of one item's rollouts; `passed` is ordered like the trajectories."""
+    return ItemResult(
+        item_id=group.item_id,
+        scores=tuple(trajectory.score for trajectory in group.trajectories),
+        passed=tuple(passed),
+        turns=tuple(len(trajectory.turns) for trajectory in group.trajectories),
+        dropped=len(group.failures),
+    )
+
+
+def pass_at_k(rollouts: int, passed: int, k: int) -> float:
+    """Chance that one of `k` rollouts passes, estimated without bias from `rollouts` ≥ k of them.
+
+    The estimator 1 - C(n - c, k) / C(n, k) of Chen et al., "Evaluating Large Language Models Trained on
+    Code" (2021), equation 1.
+    """
+    if not 1 <= k <= rollouts:
+        raise ValueError(f"k must be between 1 and the {rollouts} rollouts, got {k}")
+    return 1.0 - math.comb(rollouts - passed, k) / math.comb(rollouts, k)
+
+
+def evaluate_results(results: Sequence[ItemResult], *, max_k: int, seed: int = 0) -> Evaluation | None:
+    """The statistics of an evaluation; `None` when no rollout is left to count.
+
+    Intervals are percentile bootstraps over items, not over rollouts: rollouts of one item resemble each
+    other. The same seed gives the same intervals.
+
+    Args:
+        results: one per item.
+        max_k: rollouts that each item was given; pass@1 to pass@max_k are estimated.
+        seed: of the resampling.
+    """
+    counted = [result for result in results if result.scores]
+    if not counted:
+        return None
+    pass_at: list[Estimate] = []
+    for k in range(1, max_k + 1):
+        values = [pass_at_k(len(r.passed), sum(r.passed), k) for r in counted if len(r.passed) >= k]
+        if not values:
+            break
+        pass_at.append(_estimate(values, seed))
+    return Evaluation(
+        score=_estimate([math.fsum(r.scores) / len(r.scores) for r in counted], seed),
+        pass_at=tuple(pass_at),
+        turns_passed=_mean_turns(counted, lambda passed: passed),
+        turns_failed=_mean_turns(counted, lambda passed: not passed),
+        items=len(counted),
+        rollouts=sum(len(r.scores) for r in counted),
+        passed=sum(sum(r.passed) for r in counted),
+        dropped=sum(r.dropped for r in results),
+        lost_items=len(results) - len(counted),
+    )
+
+
+def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
+    """The statistics as flat numbers, for `metrics.json`; what is unknown is left out."""
+    metrics: dict[str, float | None] = {"eval/mean_score": evaluation.score.value}
+    metrics |= _interval("eval/mean_score", evaluation.score)
+    for k, estimate in enumerate(evaluation.pass_at, start=1):
+        metrics[f"eval/pass@{k}"] = estimate.value
+        metrics |= _interval(f"eval/pass@{k}", estimate)
+    metrics |= {
+        "eval/turns_passed": evaluation.turns_passed,
+        "eval/turns_failed": evaluation.turns_failed,
+        "eval/items": evaluation.items,
+        "eval/rollouts": evaluation.rollouts,
+        "eval/passed": evaluation.passed,
+        "eval/dropped_rollouts": evaluation.dropped,
+        "eval/lost_items": evaluation.lost_items,
+    }
+    return {name: value for name, value in metrics.items() if value is not None}
+
+
+def sample_row(trajectory: Trajectory, passed: bool) -> dict[str, Any]:
+    """One rollout as a line of `samples.jsonl`: messages, score and how it went."""
+    rewards = trajectory.rewards
+    return {
+        "item_id": trajectory.item_id,
+        "sibling": trajectory.sibling,
+        "messages": [message.to_openai() for message in trajectory.messages],
+        "score": trajectory.score,
+        "passed": passed,
+        "turns": len(trajectory.turns),
+        "turn_rewards": None if rewards is None or rewards.turns is None else list(rewards.turns),
+        "outcome": None if rewards is None else rewards.outcome,
+        "stop_reason": trajectory.stop_reason.value,
+        "metrics": dict(trajectory.metrics),
+    }
+
+
+def print_evaluation(console: Console, evaluation: Evaluation) -> None:
+    """The statistics for people."""
+    rows = [("mean score", _shown(evaluation.score))]
+    rows += [(f"pass@{k}", _shown(estimate)) for k, estimate in enumerate(evaluation.pass_at, start=1)]
+    for name, turns, count in (
+        ("passed", evaluation.turns_passed, evaluation.passed),
+        ("failed", evaluation.turns_failed, evaluation.rollouts - evaluation.passed),
+    ):
+        shown = "" if turns is None else f", {turns:.2f} turns on average"
+        rows.append((name, f"{count} of {evaluation.rollouts} rollouts{shown}"))
+    lost = f", {evaluation.lost_items} items lost with them" if evaluation.lost_items else ""
+    rows.append(("dropped", f"{evaluation.dropped} rollouts{lost}"))
+    print_rows(console, rows)
+
+
+def _estimate(values: Sequence[float], seed: int) -> Estimate:
+    sample = np.asarray(values, dtype=np.float64)
+    low, high = (None, None) if len(sample) < 2 else _bootstrap(sample, seed)
+    return Estimate(value=float(sample.mean()), low=low, high=high, items=len(sample))
+
+
+def _bootstrap(sample: NDArray[np.float64], seed: int) -> tuple[float, float]:
+    rng = np.random.default_rng(seed)
+    # One resample at a time: all of them at once would need RESAMPLES times the memory of the sample.
+    means = [sample[rng.integers(len(sample), size=len(sample))].mean() for _ in range(RESAMPLES)]
+    low, high = np.percentile(means, (2.5, 97.5))
+    return float(low), float(high)
+
+
+def _mean_turns(results: Sequence[ItemResult], wanted: Callable[[bool], bool]) -> float | None:
+    turns = [
+        count
+        for result in results
+        for count, passed in zip(result.turns, result.passed, strict=True)
+        if wanted(passed)
+    ]
+    return sum(turns) / len(turns) if turns else None
+
+
+def _interval(name: str, estimate: Estimate) -> dict[str, float | None]:
+    return {f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def _shown(estimate: Estimate) -> str:
+    interval = "" if estimate.low is None else f"  95 % interval {estimate.low:.3f} to {estimate.high:.3f}"
+    return f"{estimate.value:.3f}{interval}  ({estimate.items} items)"

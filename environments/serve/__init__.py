@@ -1,0 +1,1 @@
+"""`serve`: groups to a trainer behind the Atropos trajectory API, none lost."""

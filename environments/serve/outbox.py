@@ -1,0 +1,235 @@
+"""The outbox: what must reach the trainer stays in one file until it is certain to have arrived.
+
+SQLite with a write-ahead log, because posts are added, marked and removed in any order and each change
+must survive the process being killed. One process at a time holds the file.
+"""
+
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+from types import TracebackType
+from typing import Literal, Self
+
+import orjson
+
+from environments.wire.payloads import Part, post_text
+from tools.errors import ConfigError, RecordError
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS post (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    group_id TEXT NOT NULL,
+    part INTEGER NOT NULL,
+    tries INTEGER NOT NULL DEFAULT 0,
+    sent INTEGER,
+    longest_row INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    UNIQUE (group_id, part)
+);
+CREATE INDEX IF NOT EXISTS by_state ON post (sent, tries, id, group_id);
+CREATE TABLE IF NOT EXISTS finished (number INTEGER PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+Fact = Literal["run_id", "env_id", "shape", "origin", "settled", "place"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """One HTTP post that is waiting."""
+
+    id: int
+    group_id: str
+    number: int
+    """Its place among the posts of the group."""
+    part: Part
+    tries: int
+
+
+class Outbox:
+    """Posts by state: waiting, then sent, then gone once a trainer has them for certain.
+
+    Not thread-safe; every method returns when its change is in the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the file.
+
+        Raises:
+            ConfigError: not writable, in use by another process, or not an outbox.
+        """
+        self.path = path
+        self.rejected_path = path.with_name(f"{path.name}.rejected.jsonl")
+        """Posts that will never be delivered, one JSON object a line, each with the reason."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+            # Exclusive: a second process fails here, and no shared-memory file is needed.
+            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._db.execute("PRAGMA journal_mode = WAL")
+            # Safe when the process is killed; after a power cut the last changes may be missing.
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.executescript(_SCHEMA)
+            self._db.execute("INSERT OR IGNORE INTO fact VALUES ('run_id', ?)", (uuid.uuid4().hex[:8],))
+        except sqlite3.OperationalError as error:
+            raise ConfigError(f"cannot use the outbox {path}: {_explained(error)}") from None
+        except (sqlite3.DatabaseError, OSError) as error:
+            raise ConfigError(f"cannot use the outbox {path}: {error}") from None
+
+    def put(self, group_id: str, parts: Sequence[Part], *, number: int | None = None) -> None:
+        """Add a group's posts, all or none; a group that is already there stays as it is.
+
+        Args:
+            group_id: the group.
+            parts: its posts.
+            number: of its task, see `finish`; that it is finished gets into the file in the same step.
+        """
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany(
+                "INSERT OR IGNORE INTO post (group_id, part, longest_row, body) VALUES (?, ?, ?, ?)",
+                [(group_id, place, part.longest_row, part.body) for place, part in enumerate(parts)],
+            )
+            if number is not None:
+                self._finish(number)
+
+    def finish(self, number: int) -> None:
+        """Remember that a task of the plan is done, so that it is never started again."""
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._finish(number)
+
+    def place(self) -> int:
+        """The first task of the plan that is not finished."""
+        return int(self.fact("place") or 0)
+
+    def finished(self) -> frozenset[int]:
+        """Finished tasks beyond `place`."""
+        return frozenset(row[0] for row in self._db.execute("SELECT number FROM finished"))
+
+    def next_post(self) -> Post | None:
+        """The post to send next: the oldest, those that failed before behind the others."""
+        row = self._db.execute(
+            "SELECT id, group_id, part, longest_row, body, tries FROM post WHERE sent IS NULL "
+            "ORDER BY tries, id LIMIT 1"
+        ).fetchone()
+        if row is None:
+            return None
+        identity, group_id, number, longest_row, body, tries = row
+        part = Part(body=body, longest_row=longest_row)
+        return Post(id=identity, group_id=group_id, number=number, part=part, tries=tries)
+
+    def postpone(self, post: Post) -> None:
+        """Put a post that the API could not take behind the others."""
+        self._db.execute("UPDATE post SET tries = tries + 1 WHERE id = ?", (post.id,))
+
+    def mark_sent(self, post: Post) -> None:
+        """The API said that it has the post; it stays here until a trainer has it."""
+        self._db.execute(
+            "UPDATE post SET sent = (SELECT coalesce(max(sent), 0) + 1 FROM post) WHERE id = ?", (post.id,)
+        )
+
+    def sent(self) -> list[int]:
+        """Ids of the posts that the API has, in the order it got them."""
+        return [
+            row[0] for row in self._db.execute("SELECT id FROM post WHERE sent IS NOT NULL ORDER BY sent")
+        ]
+
+    def registered(self, env_id: int, *, forgot: bool) -> int:
+        """Take in a registration; what an API without memory of us had waits anew. Returns how many posts."""
+        # Unlike a post, this must not be missing after a power cut: nothing would be sent again.
+        self._db.execute("PRAGMA synchronous = FULL")
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            lost = 0
+            if forgot:
+                lost = self._db.execute("UPDATE post SET sent = NULL WHERE sent IS NOT NULL").rowcount
+            self.remember("env_id", str(env_id))
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        return lost
+
+    def shorten(self, post: Post, part: Part) -> None:
+        """Replace what a post carries."""
+        self._db.execute(
+            "UPDATE post SET body = ?, longest_row = ? WHERE id = ?", (part.body, part.longest_row, post.id)
+        )
+
+    def remove(self, ids: Iterable[int]) -> None:
+        """Forget posts that a trainer has for certain."""
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany("DELETE FROM post WHERE id = ?", [(each,) for each in ids])
+
+    def reject(self, post: Post, reason: str) -> None:
+        """Move a post to the file of rejected ones."""
+        rows = orjson.Fragment(post_text(post.part.body))
+        self.note_rejected(post.group_id, reason, part=post.number, post=rows)
+        self.remove([post.id])
+
+    def note_rejected(self, group_id: str, reason: str, **details: object) -> None:
+        """Add a line to the file of rejected posts and wait until it is on disk."""
+        line = {"time": time(), "group_id": group_id, "reason": reason, **details}
+        fd = os.open(self.rejected_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def waiting_groups(self) -> int:
+        """Groups with at least one post that the API does not have."""
+        return self._count("SELECT count(DISTINCT group_id) FROM post WHERE sent IS NULL")
+
+    def __len__(self) -> int:
+        """Posts here, waiting or sent."""
+        return self._count("SELECT count(*) FROM post")
+
+    def fact(self, name: Fact) -> str | None:
+        """A remembered value."""
+        row = self._db.execute("SELECT value FROM fact WHERE name = ?", (name,)).fetchone()
+        return None if row is None else row[0]
+
+    def remember(self, name: Fact, value: str) -> None:
+        """Keep a value with the file.
+
+        Raises:
+            RecordError: the file cannot be written.
+        """
+        try:
+            self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, value))
+        except sqlite3.Error as error:
+            raise RecordError(f"cannot write the outbox {self.path}: {error}") from error
+
+    def close(self) -> None:
+        """Release the file."""
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _finish(self, number: int) -> None:
+        self._db.execute("INSERT OR IGNORE INTO finished VALUES (?)", (number,))
+        before = place = self.place()
+        while self._db.execute("DELETE FROM finished WHERE number = ?", (place,)).rowcount:
+            place += 1
+        if place != before:
+            self.remember("place", str(place))
+
+    def _count(self, query: str) -> int:
+        return self._db.execute(query).fetchone()[0]
+
+
+def _explained(error: sqlite3.OperationalError) -> str:
+    if "locked" in str(error):
+        return "another process is using it; choose another --env.outbox_path or wait"
+    return str(error)

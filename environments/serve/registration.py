@@ -1,0 +1,209 @@
+"""The environment's registration at the trajectory API: kept up when the API or its trainer restarts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import monotonic
+
+from environments.serve.outbox_thread import OutboxThread
+from environments.serve.trajectory_api import ApiState, Registration, TrajectoryApi
+from environments.wire.payloads import Shape
+from tools.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """How an environment registers."""
+
+    name: str
+    """Unique to this outbox: the API's answer then tells whether its memory still knows us."""
+    max_row_tokens: int
+    """Longest row that this environment makes, for the API's weights."""
+    weight: float = 1.0
+    min_batch_allocation: float | None = None
+
+
+class Link:
+    """The registration, and what the API showed of itself last.
+
+    The API knows an environment only by a number that starts at 0 again when it restarts, and rows sent
+    under another environment's number are held back or counted for that one. So every sign of a restart
+    (a new connection, an error on the way, no trainer, a step that fell, a number that is nobody's) means
+    to register anew before anything is sent.
+    """
+
+    def __init__(
+        self,
+        api: TrajectoryApi,
+        identity: Identity,
+        shape: Shape,
+        in_outbox: OutboxThread,
+        *,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Prepare a registration; what came of earlier ones is read from the outbox."""
+        self.shape = shape
+        """With the trainer's limit, once that is known."""
+        self.state: ApiState | None = None
+        self.registration: Registration | None = None
+        self.formed = 0
+        """Batches that the API has made and may not have handed out: at most so many."""
+        self.seen_at = monotonic()
+        """When the API and its trainer were last there."""
+        self._api = api
+        self._identity = identity
+        self._in_outbox = in_outbox
+        self._say = say
+        self._connections = 0
+        self._send_again = False
+
+    async def look(self) -> bool:
+        """Read the API's state; whether our registration is still there.
+
+        Raises:
+            ApiUnavailableError: the API does not answer.
+            ConfigError: no API, or batches of its size cannot be made of our groups.
+        """
+        before = self.state
+        state = await self._state_of(self.registration)
+        if self._void(state):
+            self.registration = None
+            return False
+        if before is None or state.batch_size != before.batch_size:
+            self.shape = fit(self.shape, state)
+        if before is not None and state.step > before.step:
+            # Batches are made when one is asked for; that one has been handed out.
+            self.formed = state.step - before.step - 1
+        self._saw(state)
+        return True
+
+    async def register(self) -> int | None:
+        """Register anew; what an API without memory of us has lost waits in the outbox again.
+
+        Returns:
+            The posts that wait again, or `None` while there is no trainer: nothing is registered then.
+
+        Raises:
+            ApiUnavailableError: the API does not answer; it may have registered us all the same.
+            ConfigError: batches of its size cannot be made of our groups.
+        """
+        if (await self._api.state()).batch_size <= 0:
+            return None
+        # An attempt whose end we never saw may have made the API know our name: then its answer proves
+        # nothing, and everything is sent again.
+        settled = await self._in_outbox(lambda outbox: outbox.fact("settled"))
+        former = await self._in_outbox(lambda outbox: outbox.fact("env_id"))
+        await self._in_outbox(lambda outbox: outbox.remember("settled", "no"))
+        registration = await self._ask()
+        lost = None
+        if registration is not None:
+            remembered = settled != "no" and registration.earlier > 0
+            assert self.state is not None
+            known = remembered and not self.state.shares and not self._send_again
+            lost = await self._in_outbox(
+                lambda outbox: outbox.registered(registration.env_id, forgot=not known)
+            )
+            if remembered and former is not None:
+                await self._api.disconnect(int(former))
+            else:
+                await self._take_back(registration)
+            self._send_again = False
+            settled = "yes"
+        await self._in_outbox(lambda outbox: outbox.remember("settled", settled or "yes"))
+        return lost
+
+    def send_again(self) -> None:
+        """Register anew as if the API had forgotten us, since nobody can tell any more what it has."""
+        self._send_again = True
+        self.drop()
+
+    def still_holds(self) -> bool:
+        """Whether nothing since the last look hints at a restart."""
+        return self.registration is not None and self._connections == self._api.connections
+
+    def drop(self) -> None:
+        """Take the registration for lost."""
+        self.registration = None
+
+    async def sign_off(self) -> None:
+        """Tell the API that we are gone, so that our weight no longer counts.
+
+        Raises:
+            ApiUnavailableError: it does not answer.
+        """
+        if self.registration is not None and self.still_holds():
+            await self._api.disconnect(self.registration.env_id)
+
+    async def _ask(self) -> Registration | None:
+        identity = self._identity
+        registration = await self._api.register(
+            {
+                "max_token_length": identity.max_row_tokens,
+                "desired_name": identity.name,
+                "weight": identity.weight,
+                "group_size": self.shape.rows_per_post,
+                "min_batch_allocation": identity.min_batch_allocation,
+            }
+        )
+        if registration is None:
+            return None
+        connections = self._api.connections
+        state = await self._state_of(registration)
+        if state.batch_size <= 0 or not state.knows_us:
+            return None
+        shape = fit(self.shape, state)
+        self._tell_limit(self.shape, shape)
+        self.shape = shape
+        self.formed = 0
+        self._saw(state)
+        self._connections = connections
+        self.registration = registration
+        return registration
+
+    def _tell_limit(self, before: Shape, now: Shape) -> None:
+        limit, longest = now.max_row_tokens, self._identity.max_row_tokens
+        if limit is not None and limit != before.max_row_tokens and limit < longest:
+            self._say(
+                f"the trainer takes rows of up to {limit} tokens, and rollouts may grow to {longest}: longer "
+                f"rows are not trained on; --env.max_token_length {limit} stops rollouts before that"
+            )
+
+    async def _take_back(self, registration: Registration) -> None:
+        """Disconnect registrations of ours whose numbers we were never told."""
+        if registration.earlier == registration.env_id:
+            # As many of our name as there are in all: every lower number is ours.
+            for env_id in range(registration.earlier):
+                await self._api.disconnect(env_id)
+        elif registration.earlier and self._identity.min_batch_allocation is not None:
+            self._say(
+                f"{registration.earlier} earlier registrations of this environment could not be taken back: "
+                f"the API keeps a share of every batch for them; if the trainer starves, restart run-api"
+            )
+
+    async def _state_of(self, registration: Registration | None) -> ApiState:
+        # Without a weight the API divides by 0 when it is asked about an environment.
+        asked = None if registration is None or self._identity.weight <= 0 else registration.env_id
+        return await self._api.state(asked, group_size=self.shape.rows_per_post)
+
+    def _void(self, state: ApiState) -> bool:
+        fell = self.state is not None and state.step < self.state.step
+        return not self.still_holds() or state.batch_size <= 0 or fell or not state.knows_us
+
+    def _saw(self, state: ApiState) -> None:
+        self.state = state
+        self.seen_at = monotonic()
+
+
+def fit(shape: Shape, state: ApiState) -> Shape:
+    """The shape with the trainer's limit.
+
+    Raises:
+        ConfigError: batches of the trainer's size cannot be made of our groups.
+    """
+    if state.batch_size % shape.rows_per_post:
+        divisors = [each for each in range(1, state.batch_size + 1) if state.batch_size % each == 0]
+        raise ConfigError(
+            f"the trainer asks for batches of {state.batch_size} rows, which groups of {shape.rows_per_post} "
+            f"never add up to, so it would wait for ever; choose --env.group_size from {divisors}, another "
+            f"batch size of the trainer, or --env.credit_encoding turn_rows, which fits every batch"
+        )
+    return replace(shape, max_row_tokens=state.max_row_tokens if state.max_row_tokens > 0 else None)

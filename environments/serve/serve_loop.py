@@ -1,0 +1,328 @@
+"""The serving loop: rolls out while a trainer wants groups, and stops without losing what is finished."""
+
+import asyncio
+import signal
+import uuid
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from time import monotonic
+
+from rich.console import Console
+
+from environments.data.tasks import GroupTask
+from environments.record.recorder import Recorder
+from environments.record.summary import Summary, duration
+from environments.run.pool import STOP_SIGNALS, to_the_end
+from environments.serve.circuit_breaker import Brake, Entry
+from environments.serve.delivery import ApiLostError, Delivery
+from environments.serve.model_watch import ModelWatch
+from environments.trajectory import CreditedGroup, StopReason, TrajectoryGroup
+from tools.errors import ConfigError
+
+API_AWAY = 1
+"""Exit code when the API was away for longer than asked; every group is kept."""
+
+_LINE_EVERY_S = 10.0
+_FLUSH_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a serving environment may use."""
+
+    max_in_flight: int
+    """Groups at once."""
+    max_waiting: int
+    """Groups in the outbox and in flight; no new one is started beyond."""
+    group_timeout_s: float | None
+    grace_s: float
+    """For groups in flight when the end is asked for."""
+    total_steps: int
+    """Trainer steps; -1: what the trainer says."""
+    allow_approximate: bool
+    """Send rows without exact token ids or logprobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollouts:
+    """Where groups come from."""
+
+    tasks: Callable[[int], Iterable[GroupTask]]
+    """What to roll out, in order and without end, from a place on."""
+    run_group: Callable[[GroupTask], Awaitable[CreditedGroup]]
+    probe: Callable[[], Awaitable[None]]
+    """Raises ConfigError while the model server cannot be used; buys no completion."""
+    origin: Mapping[str, str]
+    """`env`, `policy` and `estimator`, as the record names them."""
+
+
+class ServeLoop:
+    """One run of `serve`. `run` works until a signal, the trainer's last step or an error."""
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        rollouts: Rollouts,
+        *,
+        bounds: Bounds,
+        console: Console,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """Prepare a run; with a recorder every group is kept, delivered or not."""
+        self.summary = Summary()
+        self.in_flight = 0
+        self._delivery = delivery
+        self._rollouts = rollouts
+        self._bounds = bounds
+        self._console = console
+        self._recorder = recorder
+        self._stop = asyncio.Event()
+        self._model = ModelWatch(rollouts.probe, self._stop, self.say)
+        self._started_at = monotonic()
+
+    async def run(self) -> int:
+        """Serve; 0 after a signal or the trainer's last step, `API_AWAY` when the API was away too long."""
+        place, finished = await self._delivery.done()
+        numbered = zip(count(place), self._rollouts.tasks(place), strict=False)
+        left = Brake((each for each in numbered if each[0] not in finished), self.say)
+        delivering = asyncio.create_task(self._delivery.run())
+        working = asyncio.create_task(self._work(left))
+        showing = asyncio.create_task(self._show_lines())
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            with self._signals():
+                await asyncio.wait({delivering, working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                self._stop.set()
+                if self.in_flight:
+                    if delivering.done() and (error := delivering.exception()) is not None:
+                        # At once: the end says it again, but not before the grace period is over.
+                        self.say(f"nothing more can be delivered: {error}")
+                    self.say(
+                        f"{self.in_flight} groups in flight have {duration(self._bounds.grace_s)} to end"
+                    )
+                await asyncio.wait({working}, timeout=self._bounds.grace_s)
+                await _cancelled(working)
+                if not delivering.done():
+                    await self._delivery.flush(_FLUSH_S)
+            return self._outcome(delivering, working)
+        finally:
+            for task in (delivering, working, showing, stopping):
+                await _cancelled(task)
+            self.say(self.line())
+            if self._delivery.waiting:
+                self.say(f"{self._delivery.waiting} groups wait for the next serve with the same outbox")
+            if self._delivery.unconfirmed:
+                self.say(
+                    f"{self._delivery.unconfirmed} posts are at the API, and no trainer is known to have "
+                    "them; the next serve with the same outbox sends them again if they are lost"
+                )
+
+    def line(self) -> str:
+        """How it goes, in one line."""
+        state, tally = self._delivery.state, self._delivery.tally
+        online = state if self._delivery.online else None
+        groups = self.summary.groups
+        parts = [
+            "API away"
+            if online is None
+            else f"step {online.step} · {online.queued} groups queued at the API",
+            f"outbox {self._delivery.waiting}",
+            f"in flight {self.in_flight}",
+            f"groups {groups['ok']} ok, {groups['no_credit']} without credit, {groups['failed']} failed",
+            f"posts {tally.posts}, {tally.repeated} repeated, {tally.rejected} rejected",
+            f"rows too long {tally.too_long}",
+            duration(monotonic() - self._started_at),
+        ]
+        return " · ".join(parts)
+
+    def say(self, line: str) -> None:
+        """Show a line."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _outcome(self, delivering: asyncio.Task[None], working: asyncio.Task[None]) -> int:
+        for task in (working, delivering):
+            error = None if task.cancelled() or not task.done() else task.exception()
+            if isinstance(error, ApiLostError):
+                self.say(str(error))
+                return API_AWAY
+            if error is not None:
+                raise error
+        return 0
+
+    async def _work(self, tasks: Brake) -> None:
+        try:
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(self._bounds.max_in_flight):
+                    workers.create_task(self._worker(tasks))
+        except BaseExceptionGroup as group:
+            # One error is what people can act on: the others followed from it.
+            raise group.exceptions[0] from None
+
+    async def _worker(self, tasks: Brake) -> None:
+        while await self._may_start(tasks):
+            entry = tasks.take()
+            self.in_flight += 1
+            try:
+                credited = await self._rolled_out(entry[1])
+                if credited is not None:
+                    await to_the_end(self._finish(entry, credited, tasks))
+            finally:
+                self.in_flight -= 1
+
+    async def _may_start(self, tasks: Brake) -> bool:
+        """Wait until one more group is wanted; false when no more are."""
+        while not self._stop.is_set():
+            state = self._delivery.state
+            if state is not None and 0 < self._last_step() <= state.step:
+                self.say(f"the batches of the trainer's {self._last_step()} steps are made")
+                self._stop.set()
+            elif (
+                state is not None
+                and self._model.up
+                and self._delivery.waiting + self.in_flight < self._bounds.max_waiting
+                and tasks.lets_start()
+            ):
+                return True
+            else:
+                await _first(self._delivery.changed(), self._stop.wait(), timeout_s=1.0)
+        return False
+
+    def _last_step(self) -> int:
+        return self._bounds.total_steps if self._bounds.total_steps != -1 else self._delivery.num_steps
+
+    async def _rolled_out(self, task: GroupTask) -> CreditedGroup | None:
+        """The group; one that ran out of time or lost its model is tried once more. `None`: we stop."""
+        for last in (False, True):
+            credited = await self._in_time(task)
+            while _may_have_lost_its_model(credited) and not await self._model.answers():
+                # The item is not spent: it starts again when the server is back.
+                if not await self._model.back():
+                    return None
+                credited = await self._in_time(task)
+            if credited is not None and (last or not _failed_by_its_model(credited)):
+                return credited
+            what = (
+                f"took longer than {self._bounds.group_timeout_s:g} s"
+                if credited is None
+                else "lost its model"
+            )
+            if last:
+                return self._timed_out(task, f"the group {what}, twice")
+            self.say(f"item {task.item_id}: the group {what}; trying once more")
+        raise AssertionError("the second try returns")
+
+    async def _in_time(self, task: GroupTask) -> CreditedGroup | None:
+        """The group, or `None` when it ran out of time."""
+        clock = asyncio.timeout(self._bounds.group_timeout_s)
+        try:
+            async with clock:
+                return await self._rollouts.run_group(task)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            return None
+
+    def _timed_out(self, task: GroupTask, reason: str) -> CreditedGroup:
+        return CreditedGroup(
+            group=TrajectoryGroup(
+                group_id=uuid.uuid4().hex,
+                env=self._rollouts.origin["env"],
+                item_id=task.item_id,
+                epoch=task.epoch,
+                trajectories=(),
+            ),
+            advantages=(),
+            policy=self._rollouts.origin["policy"],
+            estimator=self._rollouts.origin["estimator"],
+            status="failed",
+            reason=reason,
+        )
+
+    async def _finish(self, entry: Entry, credited: CreditedGroup, tasks: Brake) -> None:
+        """Into the outbox first: from there on it is neither lost nor rolled out again."""
+        if credited.status == "ok":
+            self._refuse_approximate(credited)
+            await self._delivery.put(credited, number=entry[0])
+        elif credited.group.trajectories:
+            await self._delivery.finish(entry[0])
+        for number in tasks.ended(entry, credited):
+            await self._delivery.finish(number)
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.append, credited)
+        self.summary.add(credited)
+
+    def _refuse_approximate(self, credited: CreditedGroup) -> None:
+        if self._bounds.allow_approximate:
+            return
+        trajectories = credited.group.trajectories
+        lacking = None
+        if not all(trajectory.exact for trajectory in trajectories):
+            lacking = "token ids"
+        elif any(row.logprobs is None for trajectory in trajectories for row in trajectory.rows):
+            lacking = "logprobs"
+        if lacking is not None:
+            raise ConfigError(
+                f"the model server gives no {lacking}, so a trainer would learn from tokens that were never "
+                f"sampled, or refuse them; use a server that answers return_token_ids and logprobs (vLLM, "
+                f"SGLang), or accept it with --env.allow_approximate_tokens"
+            )
+
+    async def _show_lines(self) -> None:
+        while True:
+            await asyncio.sleep(_LINE_EVERY_S)
+            self.say(self.line())
+
+    @contextmanager
+    def _signals(self) -> Generator[None]:
+        """The first SIGTERM or SIGINT asks for the end; the second ends the process at once."""
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            self.say("stopping: no new item; once more to stop at once")
+            self._stop.set()
+
+        def received(number: int, _: object) -> None:
+            for each in STOP_SIGNALS:
+                signal.signal(each, signal.SIG_DFL)
+            loop.call_soon_threadsafe(stop)
+
+        before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        for number in STOP_SIGNALS:
+            # Not the loop's own handlers: those wait while an environment's code blocks the loop.
+            signal.signal(number, received)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _may_have_lost_its_model(credited: CreditedGroup | None) -> bool:
+    """Whether to ask the server: what is left of a group when it dies or hangs are the short rollouts."""
+    return (
+        credited is None
+        or bool(credited.group.failures)
+        or any(each.stop_reason is StopReason.TIME_BUDGET for each in credited.group.trajectories)
+    )
+
+
+def _failed_by_its_model(credited: CreditedGroup) -> bool:
+    return credited.status == "failed" and any(
+        failure.stop_reason is StopReason.POLICY_ERROR for failure in credited.group.failures
+    )
+
+
+async def _cancelled(task: asyncio.Task[None] | asyncio.Task[bool]) -> None:
+    """Cancel a task and wait for its end; its error is read elsewhere."""
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def _first(*waits: Awaitable[object], timeout_s: float) -> None:
+    """Wait until one of them is done, or for a while."""
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()

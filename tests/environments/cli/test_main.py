@@ -1,0 +1,322 @@
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from environments.cli.main import COMMANDS, main
+from environments.cli.shipped import SHIPPED
+
+ROOT = Path(__file__).resolve().parents[3]
+ENV_FILE = """
+import asyncio
+
+from environments.base_env import AgentEnv
+from environments.policy.scripted import Choice, call, say
+from tools.terminal import terminal
+
+
+class Echo(AgentEnv):
+    "Write a word into a file."
+
+    name = "echo"
+    tools = (terminal,)
+
+    async def load_items(self):
+        return [{"id": word} for word in ("one", "two", "three")]
+
+    def format_prompt(self, item):
+        return f"Write {item['id']} into out.txt."
+
+    async def compute_reward(self, item, trajectory, ctx):
+        written = await ctx.sandbox.exec("cat out.txt")
+        return float(written.text().strip() == item["id"])
+
+    def scripted_choices(self, item, messages, tools, skill):
+        if messages[-1].role == "tool":
+            return [Choice(probability=1.0, message=say("done"))]
+        right = call("terminal", {"command": f"echo {item['id']} > out.txt"})
+        wrong = call("terminal", {"command": "echo nothing > out.txt"})
+        return [Choice(probability=skill, message=right), Choice(probability=1 - skill, message=wrong)]
+
+
+class Alike(Echo):
+    "Asks the same for every item."
+
+    name = "alike"
+
+    def format_prompt(self, item):
+        return "Write the word into out.txt."
+
+
+class Stuck(Echo):
+    "Never ends on its second item."
+
+    name = "stuck"
+
+    async def compute_reward(self, item, trajectory, ctx):
+        if item["id"] == "two":
+            print("stuck", flush=True)
+            await asyncio.Event().wait()
+        return await super().compute_reward(item, trajectory, ctx)
+
+
+if __name__ == "__main__":
+    Echo.cli()
+"""
+
+
+@pytest.fixture
+def env_file(tmp_path):
+    path = tmp_path / "echo_env.py"
+    path.write_text(ENV_FILE)
+    return path
+
+
+@pytest.fixture
+def failing(capsys, monkeypatch):
+    """Run a command that must fail as bad input does; gives its one line."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def run(*args):
+        assert main(args) == 2
+        captured = capsys.readouterr()
+        (line,) = captured.err.splitlines()
+        assert line.startswith("turnwise: error: ")
+        return line
+
+    return run
+
+
+def python(*args, cwd, path=(ROOT,)):
+    """A process of the user's: our packages are found as an editable install finds them."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+    return subprocess.run(
+        [sys.executable, *map(str, args)], cwd=cwd, env=env, capture_output=True, text=True, check=False
+    )
+
+
+def own_package(folder, name):
+    (folder / name).mkdir(parents=True)
+    (folder / name / "__init__.py").touch()
+    return folder
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_help_names_every_command(capsys):
+    main(["--help"])
+    out = capsys.readouterr().out
+    assert all(f"\n  {name} " in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("args", [["--help"], ["list"]])
+def test_help_and_list_import_nothing_heavy(args, tmp_path):
+    code = (
+        f"import sys; from environments.cli.main import main; main({args}); "
+        "print(sorted({'atroposlib', 'transformers', 'datasets', 'openai', 'numpy'} & set(sys.modules)))"
+    )
+    assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "[]"
+
+
+def test_an_environment_that_makes_its_own_items_does_not_wait_for_dataset_readers(tmp_path):
+    code = "import sys, environments.base_env; print(sorted({'datasets', 'pyarrow'} & set(sys.modules)))"
+    assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_can_be_loaded(name):
+    module, _, attribute = COMMANDS[name].target.partition(":")
+    assert isinstance(getattr(importlib.import_module(module), attribute), click.Command)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_commands_that_take_an_environment_are_marked(name):
+    module, _, attribute = COMMANDS[name].target.partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    assert COMMANDS[name].runs_env == any(param.name == "env" for param in command.params)
+
+
+def test_list_names_each_environment_in_one_line(capsys):
+    assert main(["list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SHIPPED)
+
+
+def test_help_of_a_command_with_an_environment_lists_its_settings(capsys, env_file, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["process", f"{env_file}:Echo", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--env.max_turns" in out
+    assert "--openai.base_url" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["bogus"], "No such command 'bogus'"),
+        (["process"], "no environment given"),
+        (["process", "bogus"], "no environment 'bogus'; choose one of code_debug, terminal_tasks"),
+        (["process", "code_debug", "--frsh"], "no option --frsh"),
+        (["process", "code_debug", "more"], "unexpected extra argument"),
+        (["process", "{env}", "--env.group_sise", "4"], "did you mean --env.group_size?"),
+        (["process", "{env}", "--env.group_size", "0"], "--env.group_size should be greater"),
+        (["process", "{env}", "--env.max_turns", "0"], "--env.max_turns should be greater"),
+        (["process", "{env}", "--config", "gone.yaml"], "cannot read --config gone.yaml"),
+        (["process", "{env}", "--out", "{folder}"], "Is a directory"),
+        (["process", "{env}", "--env.disabled_toolsets", "bogus"], "bogus"),
+        (["process", "{env}", "--env.estimator", "bogus"], "bogus"),
+        (["process", "code_debug", "--env.dataset_path", "gone.jsonl"], "no dataset file at gone.jsonl"),
+        (["process", "{env}", "--openai.base_url", "http://127.0.0.1:9/v1"], "http://127.0.0.1:9/v1"),
+        (["evaluate", "{env}", "--out", "{env_path}"], "cannot write into"),
+        (["evaluate", "{env}", "--env.eval_rollouts", "0"], "--env.eval_rollouts should be greater"),
+        (["mock-model", "{env}", "--host", "256.0.0.1"], "cannot listen on 256.0.0.1:8000"),
+        (["mock-model", "{env}", "--port", "x"], "'x' is not a valid integer"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(failing, env_file, tmp_path, monkeypatch, args, said):
+    monkeypatch.chdir(tmp_path)
+    filled = [arg.format(env=f"{env_file}:Echo", env_path=env_file, folder=tmp_path) for arg in args]
+    assert said in failing(*filled)
+
+
+def test_bad_input_writes_nothing(failing, env_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*.jsonl"))
+    failing("process", f"{env_file}:Echo", "--env.group_size", "0")
+    assert sorted(tmp_path.rglob("*.jsonl")) == before == []
+
+
+def test_process_rolls_out_a_users_file_and_ends_with_the_path(env_file, tmp_path):
+    run = python("-m", "turnwise", "process", "echo_env.py:Echo", "--out", "o.jsonl", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "o.jsonl"
+    assert sorted(line["item_id"] for line in lines(tmp_path / "o.jsonl")) == ["one", "three", "two"]
+
+
+def test_the_same_command_again_resumes_and_fresh_starts_over(env_file, tmp_path):
+    command = ("-m", "turnwise", "process", "echo_env.py:Echo", "--out", "o.jsonl")
+    python(*command, "--env.max_items", "3", "--env.total_steps", "2", cwd=tmp_path)
+    first = lines(tmp_path / "o.jsonl")
+    assert python(*command, cwd=tmp_path).returncode == 0
+    resumed = lines(tmp_path / "o.jsonl")
+    assert (len(first), len(resumed)) == (2, 3)
+    assert resumed[:2] == first
+    python(*command, "--fresh", "--env.total_steps", "1", cwd=tmp_path)
+    assert len(lines(tmp_path / "o.jsonl")) == 1
+
+
+def test_a_script_runs_its_own_environment_as_atropos_scripts_do(env_file, tmp_path):
+    run = python("echo_env.py", "process", "--env.group_size", "2", "--env.seed=1", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert [len(line["scores"]) for line in lines(tmp_path / "data/echo.jsonl")] == [2, 2, 2]
+
+
+def test_evaluate_writes_metrics_and_samples(env_file, tmp_path):
+    run = python(
+        *("-m", "turnwise", "evaluate", "echo_env.py:Echo", "--out", "ev", "--env.eval_rollouts", "2"),
+        cwd=tmp_path,
+    )
+    assert run.returncode == 0, run.stderr
+    metrics = json.loads((tmp_path / "ev/metrics.json").read_text())["results"]["all"]
+    samples = lines(tmp_path / "ev/samples.jsonl")
+    assert len(samples) == metrics["eval/rollouts"] == 6
+    assert metrics["eval/passed"] == sum(sample["passed"] for sample in samples)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_keeps_what_is_finished_and_ends_with_its_code(env_file, tmp_path, number, code):
+    command = ["-m", "turnwise", "process", "echo_env.py:Stuck", "--out", "o.jsonl"]
+    options = ["--env.group_size", "2", "--env.max_concurrent_rollouts", "2"]
+    with subprocess.Popen(
+        [sys.executable, *command, *options],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        # Both slots are taken by the second item, so the first one has ended.
+        assert [process.stdout.readline() for _ in range(2)] == ["stuck\n"] * 2
+        process.send_signal(number)
+        assert process.wait(timeout=60) == code
+    assert [line["item_id"] for line in lines(tmp_path / "o.jsonl")] == ["one"]
+
+
+def test_a_mock_model_plays_the_scripted_agent_over_http(env_file, tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-m", "turnwise", "mock-model", "echo_env.py:Echo", "--port", "0"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        url = server.stdout.readline().split()[0]
+        options = ("--openai.base_url", url, "--openai.model_name", "scripted", "--out", "http.jsonl")
+        over_http = python("-m", "turnwise", "process", "echo_env.py:Echo", *options, cwd=tmp_path)
+        server.send_signal(signal.SIGINT)
+    assert over_http.returncode == 0, over_http.stderr
+    python("-m", "turnwise", "process", "echo_env.py:Echo", "--out", "here.jsonl", cwd=tmp_path)
+    tokens = [
+        {line["item_id"]: line["tokens"] for line in lines(tmp_path / name)}
+        for name in ("http.jsonl", "here.jsonl")
+    ]
+    assert tokens[0] == tokens[1]
+
+
+def test_a_mock_model_says_which_items_it_cannot_tell_apart(env_file, tmp_path):
+    # A port that is none ends it right after it said so.
+    done = python("-m", "turnwise", "mock-model", "echo_env.py:Alike", "--host", "256.0.0.1", cwd=tmp_path)
+    assert "3 items have 1 different first user messages" in done.stderr
+
+
+@pytest.mark.parametrize("package", ["tools", "environments"])
+def test_a_foreign_package_of_our_name_is_refused_in_one_sentence(tmp_path, package):
+    foreign = own_package(tmp_path / "theirs", package)
+    run = python("-m", "turnwise", "list", cwd=tmp_path, path=(foreign, ROOT))
+    assert run.returncode == 2
+    (line,) = run.stderr.splitlines()
+    assert f"{foreign / package} hides Turnwise's own package {package!r}: rename it" in line
+
+
+def test_a_foreign_module_of_our_name_is_refused_too(tmp_path):
+    (tmp_path / "tools.py").touch()
+    run = python("-m", "turnwise", "list", cwd=tmp_path)
+    assert run.returncode == 2
+    assert f"{tmp_path / 'tools.py'} hides Turnwise's own package 'tools'" in run.stderr
+
+
+def test_a_folder_of_our_name_that_is_no_package_hides_nothing(tmp_path):
+    (tmp_path / "tools").mkdir()
+    assert python("-m", "turnwise", "list", cwd=tmp_path).returncode == 0
+
+
+def test_a_script_next_to_a_users_own_tools_says_so_in_one_line(env_file, tmp_path):
+    own_package(tmp_path, "tools")
+    run = python("echo_env.py", "process", cwd=tmp_path)
+    (line,) = run.stderr.splitlines()
+    assert line.startswith(
+        f"turnwise: error: {tmp_path / 'tools'} hides Turnwise's own package 'tools': rename it"
+    )
+    assert run.returncode == 2
+
+
+def test_a_users_file_next_to_their_own_tools_still_finds_ours(env_file, tmp_path):
+    own_package(tmp_path, "tools")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run = python("-m", "turnwise", "process", f"{env_file}:Echo", "--out", "o.jsonl", cwd=elsewhere)
+    assert run.returncode == 0, run.stderr
+
+
+def test_a_command_may_use_as_many_descriptors_as_the_machine_allows(tmp_path):
+    code = (
+        "import resource; from environments.cli.main import main; resource.setrlimit(resource.RLIMIT_NOFILE, "
+        "(256, 4096)); main(['list']); print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "(4096, 4096)"

@@ -1,0 +1,160 @@
+"""`turnwise recredit` writes a valid record with other advantages, and says how they moved."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from environments.cli.recredit import command
+from environments.credit import credited
+from environments.record.recorder import Recorder, read_groups
+from environments.testing import group_of
+from environments.trajectory import CreditedGroup, Failure
+from tools.errors import ConfigError, CreditError, RecordError, UsageError
+
+OWN_ESTIMATOR = """
+from environments.credit import register_estimator
+
+
+@register_estimator("flat")
+def flat(group, *, height: float = 1.0):
+    '''The same for every turn.'''
+    return [[height] * len(t.turns) for t in group.trajectories]
+"""
+
+
+def group(item, rewards, outcomes):
+    states = [["start", "later"][: len(row)] for row in rewards]
+    return replace(group_of(rewards, outcomes=outcomes, states=states), item_id=item, group_id=f"{item}/0")
+
+
+@pytest.fixture
+def record(tmp_path):
+    lone = replace(
+        group("c", [[1.0]], [1.0]),
+        failures=(Failure(sibling=1, stop_reason=None, error="Boom: x", traceback="", turns=0),),
+    )
+    path = tmp_path / "rollouts.jsonl"
+    with Recorder(path) as recorder:
+        for scored in (
+            group("a", [[0.5, 0.0], [0.0, 1.0]], [1.0, 0.0]),
+            group("b", [[1.0], [0.0]], [0.0, 1.0]),
+        ):
+            recorder.append(credited(scored, "turn_return", policy="scripted"))
+        recorder.append(
+            CreditedGroup(
+                group=lone,
+                advantages=((0.0,),),
+                policy="scripted",
+                estimator="turn_return",
+                status="failed",
+                reason="1 of 2 rollouts survived",
+            )
+        )
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(command, [str(each) for each in arguments], catch_exceptions=False)
+
+
+def test_the_new_record_holds_the_same_groups_with_the_new_advantages(record, tmp_path):
+    out = tmp_path / "new.jsonl"
+
+    assert run(record, "--estimator", "gigpo", "--set", "gamma=1", "--out", out).exit_code == 0
+
+    old, new = list(read_groups(record)), list(read_groups(out))
+    assert [each.group for each in new] == [each.group for each in old]
+    assert new[0] == credited(old[0].group, "gigpo", policy="scripted", params={"gamma": 1.0})
+
+
+def test_a_failed_group_stays_as_it_is(record, tmp_path):
+    out = tmp_path / "new.jsonl"
+    output = run(record, "--estimator", "grpo", "--out", out).output
+
+    assert list(read_groups(out))[2] == list(read_groups(record))[2]
+    assert "1 failed groups were copied" in output
+
+
+def test_a_group_that_no_longer_has_credit_says_so(record, tmp_path):
+    out = tmp_path / "new.jsonl"
+    run(record, "--estimator", "grpo", "--out", out)
+
+    assert [each.status for each in read_groups(out)] == ["ok", "no_credit", "failed"]
+
+
+def test_the_preset_is_recorded_as_the_parameters_it_stands_for(record, tmp_path):
+    out = tmp_path / "new.jsonl"
+    run(record, "--estimator", "grpo", "--preset", "torchtitan", "--out", out)
+
+    first = next(read_groups(out))
+    assert (first.estimator, first.estimator_params["norm_by_std"]) == ("grpo", False)
+
+
+def test_it_prints_how_credit_moved(record, tmp_path):
+    output = run(record, "--estimator", "rloo", "--out", tmp_path / "new.jsonl").output
+
+    assert "2 groups, 6 turns" in output
+    assert "rank correlation within groups" in output
+    assert "mean turn_return" in output
+    assert "mean rloo" in output
+    assert "new.jsonl" in output.splitlines()[-1]
+
+
+def test_the_same_estimator_again_changes_nothing(record, tmp_path):
+    out = tmp_path / "new.jsonl"
+
+    output = run(record, "--estimator", "turn_return", "--out", out).output
+
+    assert "0 changed, 0 changed sign; rank correlation within groups 1.000" in output
+    assert out.read_bytes() == record.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--estimator", "gigp"], "did you mean 'gigpo'"),
+        (["--estimator", "gigpo", "--set", "gamma=2"], "gigpo: gamma is 2.0; possible: number 0 … 1"),
+        (["--estimator", "gigpo", "--set", "gama=1"], "did you mean 'gamma'"),
+        (["--estimator", "gigpo", "--set", "gamma"], "NAME=VALUE"),
+        (["--estimator", "gigpo", "--preset", "trl"], "preset 'trl' does not cover gigpo"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_anything_is_written(record, tmp_path, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        run(record, *arguments, "--out", tmp_path / "new.jsonl")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["rollouts.jsonl"]
+
+
+def test_an_estimator_of_the_users_own_file_is_found(record, tmp_path):
+    code, out = tmp_path / "my_estimators.py", tmp_path / "new.jsonl"
+    code.write_text(OWN_ESTIMATOR)
+    arguments = [record, "--load", code, "--estimator", "flat", "--set", "height=2", "--out", out]
+    # A process of its own: what is registered stays.
+    subprocess.run([sys.executable, "-m", "turnwise", "recredit", *arguments], check=True)
+    given = [each.advantages for each in read_groups(out) if each.status == "ok"]
+    assert given == [((2.0, 2.0), (2.0, 2.0)), ((2.0,), (2.0,))]
+
+
+def test_a_file_to_load_that_is_not_there_is_named(record, tmp_path):
+    with pytest.raises(ConfigError, match=r"no file gone\.py"):
+        run(record, "--load", "gone.py", "--estimator", "flat", "--out", tmp_path / "new.jsonl")
+
+
+def test_an_existing_record_is_never_overwritten(record):
+    before = record.read_bytes()
+
+    with pytest.raises(RecordError, match="exists"):
+        run(record, "--estimator", "grpo", "--out", record)
+
+    assert record.read_bytes() == before
+
+
+def test_a_group_that_cannot_be_credited_leaves_no_half_record(record, tmp_path):
+    with pytest.raises(CreditError, match=r"rollouts.jsonl, line 2: every score of the group is 1"):
+        run(record, "--estimator", "grpo", "--set", "zero_variance=error", "--out", tmp_path / "new.jsonl")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["rollouts.jsonl"]

@@ -1,0 +1,192 @@
+from typing import Literal
+
+import pytest
+from atroposlib.envs.base import APIServerConfig
+from pydantic import Field
+
+from environments.cli.settings import Overrides, flag_rows, merge_settings, read_yaml, split_overrides
+from environments.config import AgentEnvConfig, ServerConfig
+from tools.errors import ConfigError
+
+
+class MyConfig(AgentEnvConfig):
+    weights: dict[str, float] = Field(default={"a": 1.0}, description="Weights.")
+    colour: Literal["red", "blue"] = Field(default="red", description="Colour.")
+
+
+def merged(*args, config=None, servers=None, file=None):
+    overrides, rest = split_overrides(args)
+    assert rest == []
+    servers = [ServerConfig()] if servers is None else servers
+    return merge_settings((config or MyConfig(), servers), file, overrides)
+
+
+def yaml_file(tmp_path, text):
+    path = tmp_path / "settings.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("args", "name", "value"),
+    [
+        (["--env.group_size", "7"], "group_size", 7),
+        (["--env.group_size=7"], "group_size", 7),
+        (["--env.group_size", "7", "--env.group_size", "8"], "group_size", 8),
+        (["--env.total_steps", "-1"], "total_steps", -1),
+        (["--env.use_wandb"], "use_wandb", True),
+        (["--env.use_wandb", "--env.seed", "1"], "use_wandb", True),
+        (["--env.use_wandb=false"], "use_wandb", False),
+        (["--env.dataset_path", "a=b.jsonl"], "dataset_path", "a=b.jsonl"),
+        (["--env.dataset_path=--odd"], "dataset_path", "--odd"),
+        (["--env.max_items", "None"], "max_items", None),
+        (["--env.enabled_toolsets", "terminal, file"], "enabled_toolsets", ["terminal", "file"]),
+        (["--env.enabled_toolsets", '["terminal"]'], "enabled_toolsets", ["terminal"]),
+        (["--env.enabled_toolsets", "None"], "enabled_toolsets", None),
+        (["--env.disabled_toolsets="], "disabled_toolsets", []),
+        (["--env.weights", '{"b": 2}'], "weights", {"b": 2.0}),
+        (["--env.colour", "blue"], "colour", "blue"),
+    ],
+)
+def test_a_dotted_flag_sets_its_field(args, name, value):
+    assert getattr(merged(*args).env, name) == value
+
+
+def test_what_is_no_dotted_flag_is_left_in_its_order():
+    args = ["code_debug", "--env.seed", "3", "--fresh", "--out", "x.jsonl"]
+    assert split_overrides(args)[1] == ["code_debug", "--fresh", "--out", "x.jsonl"]
+
+
+def test_the_command_line_wins_over_yaml_and_yaml_over_the_class(tmp_path):
+    file = read_yaml(yaml_file(tmp_path, "env:\n  group_size: 5\n  seed: 5\n"))
+    env = merged("--env.seed", "6", config=MyConfig(group_size=9, seed=9, max_turns=9), file=file).env
+    assert (env.group_size, env.seed, env.max_turns) == (5, 6, 9)
+
+
+def test_the_settings_keep_the_class_of_the_config():
+    assert type(merged().env) is MyConfig
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--env.group_sise", "4"], "no setting --env.group_sise; did you mean --env.group_size?"),
+        (["--openai.base_ulr", "x"], "no setting --openai.base_ulr; did you mean --openai.base_url?"),
+        (["--env.group_size", "0"], "--env.group_size should be greater than or equal to 1, got '0'"),
+        (["--env.group_size", "many"], "--env.group_size should be a valid integer"),
+        (["--env.max_turns", "0"], "--env.max_turns should be greater than or equal to 1, got '0'"),
+        (["--env.temperature", "nan"], "--env.temperature should be"),
+        (["--env.colour", "green"], "--env.colour should be 'red' or 'blue', got 'green'"),
+        (["--env.group_size"], "--env.group_size needs a value"),
+        (["--env.weights", "b=2"], "--env.weights is not valid JSON"),
+        (["--env.seed", "None"], "--env.seed should be a valid integer, got None"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_with_flag_value_and_what_is_possible(args, said):
+    with pytest.raises(ConfigError) as error:
+        merged(*args)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_every_wrong_setting_is_named():
+    with pytest.raises(ConfigError, match=r"--env\.group_size .*; --env\.max_turns "):
+        merged("--env.group_size", "0", "--env.max_turns", "0")
+
+
+def test_a_flag_of_another_namespace_is_refused():
+    with pytest.raises(ConfigError, match=r"no option --evn\.seed; settings are --env\.NAME and"):
+        split_overrides(["--evn.seed", "4"])
+
+
+def test_a_wrong_value_in_yaml_is_named_with_its_file(tmp_path):
+    path = yaml_file(tmp_path, "env:\n  group_size: 0\n")
+    with pytest.raises(ConfigError, match=r"env\.group_size in .*settings\.yaml should be greater"):
+        merged(file=read_yaml(path))
+
+
+def test_an_unknown_key_in_yaml_names_the_nearest(tmp_path):
+    path = yaml_file(tmp_path, "env:\n  max_turn: 3\n")
+    with pytest.raises(ConfigError, match=r"no setting env\.max_turn in .*did you mean env\.max_turns\?"):
+        merged(file=read_yaml(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("evn: {}\n", "no section 'evn' in .*did you mean env?"),
+        ("- env\n", "must be a mapping of names to values, got list"),
+        ("env: 4\n", "env in .* must be a mapping"),
+        ("openai: [4]\n", "a server of openai in .* must be a mapping"),
+        ("env: {a: [}\n", "is not YAML"),
+        ("slurm: true\n", "'slurm' is not supported"),
+        ("testing: 1\n", "'testing' is not supported"),
+    ],
+)
+def test_a_settings_file_of_another_shape_is_refused_in_one_line(tmp_path, text, said):
+    with pytest.raises(ConfigError, match=said) as error:
+        read_yaml(yaml_file(tmp_path, text))
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_settings_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot read --config .*gone\.yaml"):
+        read_yaml(tmp_path / "gone.yaml")
+
+
+def test_an_empty_settings_file_changes_nothing(tmp_path):
+    assert merged(file=read_yaml(yaml_file(tmp_path, ""))) == merged()
+
+
+def test_atropos_switches_may_stand_in_yaml_when_they_are_off(tmp_path):
+    path = yaml_file(tmp_path, "slurm: false\ntesting: false\nenv: {seed: 2}\n")
+    assert read_yaml(path).env == {"seed": 2}
+
+
+def test_without_flags_there_is_no_server_but_the_scripted_agent():
+    assert [server.base_url for server in merged().servers] == [""]
+
+
+def test_a_base_url_on_the_command_line_makes_a_server():
+    (server,) = merged("--openai.base_url", "http://h/v1", "--openai.model_name", "m").servers
+    assert (server.base_url, server.model_name, server.api_key) == ("http://h/v1", "m", "none")
+
+
+def test_an_empty_api_key_becomes_one_that_the_openai_client_takes():
+    (server,) = merged(servers=APIServerConfig(base_url="http://h/v1")).servers
+    assert server.api_key == "none"
+
+
+def test_yaml_may_list_several_servers_and_flags_reach_all_of_them(tmp_path):
+    path = yaml_file(tmp_path, "openai:\n- {base_url: http://a}\n- {base_url: http://b}\n")
+    servers = merged("--openai.api_key", "k", file=read_yaml(path)).servers
+    assert [(server.base_url, server.api_key) for server in servers] == [("http://a", "k"), ("http://b", "k")]
+
+
+def test_one_base_url_for_several_servers_is_refused(tmp_path):
+    path = yaml_file(tmp_path, "openai:\n- {base_url: http://a}\n- {base_url: http://b}\n")
+    with pytest.raises(ConfigError, match="names one server, but 2 are configured"):
+        merged("--openai.base_url", "http://c", file=read_yaml(path))
+
+
+def test_servers_of_the_class_stay_when_nothing_is_given():
+    servers = [ServerConfig(base_url="http://a"), ServerConfig(base_url="http://b")]
+    assert merged(servers=servers).servers == servers
+
+
+def test_yaml_overrides_the_server_of_the_class_field_by_field(tmp_path):
+    default = ServerConfig(base_url="http://a", model_name="m", timeout=5)
+    file = Overrides(openai={"model_name": "n"}, origin="f.yaml")
+    (server,) = merged(servers=[default], file=file).servers
+    assert (server.base_url, server.model_name, server.timeout) == ("http://a", "n", 5)
+
+
+def test_help_lists_every_setting_with_its_default_and_bounds():
+    rows = dict(flag_rows(MyConfig(group_size=3), "env"))
+    assert set(rows) == {f"--env.{name}" for name in MyConfig.model_fields}
+    assert rows["--env.group_size"] == "Rollouts per item. [default: 3; ≥ 1; ≤ 1024]"
+    assert rows["--env.colour"] == "Colour. [default: red; one of red, blue]"
+
+
+def test_help_puts_the_settings_of_the_environment_first():
+    assert flag_rows(MyConfig(), "env")[0][0] == "--env.weights"

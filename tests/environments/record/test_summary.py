@@ -1,0 +1,155 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from environments.record.summary import MAX_REASONS, OTHER, Summary, duration, print_summary, summary_rows
+from environments.trajectory import (
+    CreditedGroup,
+    Failure,
+    Message,
+    Rewards,
+    Span,
+    StopReason,
+    TokenRow,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+)
+from tools.calls import ToolResult
+
+
+def trajectory(*rewards, score=None, exact=True, errors=(), parts=()):
+    turns = tuple(
+        Turn(
+            index=index,
+            message=Message(role="assistant"),
+            span=Span(row=0, start=3 * index, end=3 * index + 2),
+            tool_results=tuple(
+                ToolResult(call_id="c", name="t", content="", error=error) for error in errors
+            ),
+        )
+        for index in range(len(rewards))
+    )
+    return Trajectory(
+        item_id="a",
+        turns=turns,
+        rows=(TokenRow(token_ids=(0,) * 3 * len(rewards), logprobs=None),),
+        stop_reason=StopReason.COMPLETED,
+        exact=exact,
+        rewards=Rewards(
+            turns=rewards,
+            score=sum(filter(None, rewards)) if score is None else score,
+            turn_components=parts,
+        ),
+    )
+
+
+def credited(*trajectories, status="ok", reason=None, errors=()):
+    failures = tuple(
+        Failure(sibling=n, stop_reason=None, error=error, traceback="", turns=0)
+        for n, error in enumerate(errors)
+    )
+    group = TrajectoryGroup(item_id="a", trajectories=trajectories, failures=failures)
+    return CreditedGroup(
+        group=group,
+        advantages=tuple((0.0,) * len(t.turns) for t in trajectories),
+        policy="p",
+        estimator="e",
+        status=status,
+        reason=reason,
+    )
+
+
+def summary_of(*groups):
+    summary = Summary()
+    for group in groups:
+        summary.add(group)
+    return summary
+
+
+def rows_of(*groups):
+    return dict(summary_rows(summary_of(*groups), wall_s=1.0))
+
+
+def printed(*groups, path="out.jsonl", width=80):
+    out = io.StringIO()
+    print_summary(Console(file=out, width=width), summary_of(*groups), path=path, wall_s=2.0)
+    return out.getvalue()
+
+
+def test_the_score_is_averaged_over_rollouts_with_its_range():
+    rows = rows_of(credited(trajectory(1.0), trajectory(0.0)), credited(trajectory(0.5)))
+    assert rows["score"] == "mean 0.500, min 0, max 1"
+
+
+def test_rewards_are_averaged_by_turn_index():
+    rows = rows_of(credited(trajectory(1.0, 0.5), trajectory(0.0)))
+    assert rows["reward by turn"] == "1: 0.500  2: 0.500"
+
+
+def test_a_turn_that_was_not_scored_does_not_pull_its_mean_down():
+    rows = rows_of(credited(trajectory(1.0), trajectory(None)))
+    assert rows["reward by turn"] == "1: 1.000"
+
+
+def test_many_turn_indices_end_in_one_mean_of_the_rest():
+    rows = rows_of(credited(trajectory(*[0.0] * 12, 1.0, 3.0)))
+    assert rows["reward by turn"].endswith("12: 0.000  13+: 2.000")
+
+
+def test_reward_parts_are_summed_over_a_trajectory_before_they_are_averaged():
+    one = trajectory(0.0, 0.0, parts=({"test": 0.25}, {"test": 0.25, "speed": 1.0}))
+    assert rows_of(credited(one))["reward by part"] == "speed: 1.000  test: 0.500"
+
+
+def test_tool_errors_are_counted_by_kind():
+    one = trajectory(0.0, errors=("invalid_json", "unknown_tool", "invalid_json", None))
+    rows = rows_of(credited(one))
+    assert (rows["tool calls"], rows["tool errors"]) == ("4", "invalid_json 2, unknown_tool 1")
+
+
+def test_sampled_tokens_are_told_apart_by_exactness():
+    rows = rows_of(credited(trajectory(0.0), trajectory(0.0, 0.0, exact=False)))
+    assert rows["tokens sampled"] == "2 exact, 4 approximate"
+
+
+def test_skipped_and_failed_groups_are_counted_with_their_reasons():
+    rows = rows_of(
+        credited(trajectory(0.0), status="no_credit", reason="every advantage is zero"),
+        credited(trajectory(0.0), status="no_credit", reason="every advantage is zero"),
+        credited(status="failed", reason="0 of 4 rollouts survived", errors=("ValueError: x",)),
+        credited(trajectory(1.0)),
+    )
+    assert rows["groups"] == "4 (no_credit 2, failed 1, ok 1)"
+    assert rows["skipped groups"] == (
+        "2x no_credit: every advantage is zero\n1x failed: 0 of 4 rollouts survived"
+    )
+    assert rows["dropped rollouts"] == "1x ValueError: x"
+
+
+def test_an_empty_run_has_no_mean_score():
+    assert rows_of()["score"] == "-"
+
+
+def test_reasons_stay_few_however_different_they_are():
+    summary = summary_of(*(credited(errors=(f"ValueError: {n}",)) for n in range(500)))
+    assert len(summary.failures) == MAX_REASONS + 1
+    assert summary.failures[OTHER] == 500 - MAX_REASONS
+
+
+def test_the_path_is_printed_on_a_line_of_its_own_however_long():
+    path = "folder/" * 30 + "out.jsonl"
+    assert printed(credited(trajectory(1.0)), path=path).splitlines()[-1] == path
+
+
+def test_text_in_brackets_is_printed_as_it_is():
+    assert "KeyError: [red]" in printed(credited(errors=("KeyError: [red]",)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (59.9, "59.9 s"), (59.96, "1:00 min"), (125, "2:05 min"), (3723, "1:02:03 h")],
+)
+def test_a_duration_reads_like_a_clock(seconds, text):
+    assert duration(seconds) == text

@@ -1,0 +1,217 @@
+"""The loop: what stops it, and what a turn holds."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from environments.policy.renderer import Renderer
+from environments.policy.scripted import Choice, ScriptedPolicy, call, say
+from environments.rollout.agent_loop import AgentLoop, Budget
+from environments.trajectory import Message, StopReason
+from tools.errors import ContextOverflow, PolicyError, SandboxUnavailable, ToolError
+from tools.registry import Toolset, tool
+from tools.sandbox.base import Sandbox
+
+RENDERER = Renderer.embedded()
+ROOMY = Budget(
+    max_turns=8,
+    max_tokens_per_turn=500,
+    token_budget=5_000,
+    max_row_tokens=10_000,
+    timeout_s=60,
+    tool_timeout_s=10,
+    tool_output_chars=1_000,
+)
+
+
+class Calls:
+    """Tools that note what ran."""
+
+    def __init__(self):
+        self.ran = []
+
+        @tool
+        async def add(sandbox: Sandbox, a: int, b: int) -> str:
+            """Add two numbers.
+
+            Args:
+                a: First.
+                b: Second.
+            """
+            self.ran.append((a, b))
+            return str(a + b)
+
+        @tool
+        async def refuse(sandbox: Sandbox) -> str:
+            """Refuse."""
+            raise ToolError("not today")
+
+        @tool
+        async def break_sandbox(sandbox: Sandbox) -> str:
+            """Break."""
+            raise SandboxUnavailable("gone")
+
+        @tool
+        async def hang(sandbox: Sandbox) -> str:
+            """Hang."""
+            await asyncio.Event().wait()
+            return ""
+
+        self.toolset = Toolset("calls", (add, refuse, break_sandbox, hang))
+
+
+def playing(*messages):
+    """A policy that says these messages, one a turn, then repeats the last."""
+
+    def script(conversation, tools, skill):
+        spoken = sum(message.role == "assistant" for message in conversation)
+        return [Choice(probability=1.0, message=messages[min(spoken, len(messages) - 1)])]
+
+    return ScriptedPolicy(script, skill=1.0, renderer=RENDERER)
+
+
+async def run(policy, *, budget=ROOMY, calls=None):
+    loop = AgentLoop(
+        policy=policy,
+        toolset=(calls or Calls()).toolset,
+        sandbox=None,
+        prompt=(Message(role="user", content="2 + 3?"),),
+        budget=budget,
+        seed=1,
+    )
+    turns = [turn async for turn in loop.turns()]
+    return loop, turns
+
+
+ADD = call("add", {"a": 2, "b": 3})
+
+
+async def test_a_message_without_calls_completes_the_rollout():
+    loop, turns = await run(playing(ADD, say("5")))
+    assert (loop.stop_reason, len(turns)) == (StopReason.COMPLETED, 2)
+
+
+async def test_a_tools_result_belongs_to_the_turn_that_called_it():
+    _, turns = await run(playing(ADD, say("5")))
+    assert [[result.content for result in turn.tool_results] for turn in turns] == [["5"], []]
+
+
+async def test_several_calls_of_a_turn_run_in_order():
+    calls = Calls()
+    two = replace(ADD, tool_calls=ADD.tool_calls + call("add", {"a": 7, "b": 1}).tool_calls)
+    _, turns = await run(playing(two, say("done")), calls=calls)
+    assert calls.ran == [(2, 3), (7, 1)]
+    assert [result.content for result in turns[0].tool_results] == ["5", "8"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind", "says"),
+    [
+        (call("multiply", {}), "unknown_tool", "add"),
+        (call("add", '{"a": 2,'), "invalid_json", "add"),
+        (call("add", {"a": "two", "b": 3}), "invalid_arguments", "a"),
+        (call("add", {"a": 2}), "invalid_arguments", "b"),
+        (call("add", {"a": 2, "b": 3, "c": 4}), "invalid_arguments", "c"),
+        (call("refuse", {}), "tool_error", "not today"),
+    ],
+)
+async def test_a_bad_call_runs_nothing_and_tells_the_model_what_was_wrong(bad, kind, says):
+    calls = Calls()
+    _, turns = await run(playing(bad, say("sorry")), calls=calls)
+    result = turns[0].tool_results[0]
+    assert (result.error, calls.ran) == (kind, [])
+    assert says in result.content
+
+
+async def test_max_turns_stops():
+    loop, turns = await run(playing(ADD), budget=replace(ROOMY, max_turns=3))
+    assert (loop.stop_reason, len(turns)) == (StopReason.MAX_TURNS, 3)
+
+
+async def test_the_token_budget_stops_and_is_never_exceeded():
+    loop, turns = await run(playing(ADD), budget=replace(ROOMY, token_budget=70))
+    assert loop.stop_reason == StopReason.TOKEN_BUDGET
+    assert sum(turn.span.end - turn.span.start for turn in turns) <= 70
+
+
+async def test_a_reply_cut_by_its_token_limit_is_not_completed():
+    loop, turns = await run(playing(say("word " * 100)), budget=replace(ROOMY, max_tokens_per_turn=10))
+    assert (loop.stop_reason, turns[0].finish_reason) == (StopReason.TOKEN_BUDGET, "length")
+
+
+async def test_no_row_grows_past_its_bound():
+    loop, _ = await run(playing(ADD), budget=replace(ROOMY, max_row_tokens=600, max_turns=50))
+    assert loop.stop_reason == StopReason.CONTEXT_OVERFLOW
+    assert max(len(row.token_ids) for row in loop.rows) <= 600
+
+
+class Failing:
+    """A policy that plays one turn, then raises."""
+
+    name = "failing"
+
+    def __init__(self, error):
+        self.error, self.inner, self.played = error, playing(ADD), 0
+
+    async def complete(self, request):
+        self.played += 1
+        if self.played > 1:
+            raise self.error
+        return await self.inner.complete(request)
+
+
+async def test_a_server_that_says_the_context_is_full_ends_the_rollout_with_its_turns():
+    loop, turns = await run(Failing(ContextOverflow("too long")))
+    assert (loop.stop_reason, len(turns)) == (StopReason.CONTEXT_OVERFLOW, 1)
+
+
+async def test_a_lost_model_call_leaves_the_loop_as_an_error():
+    with pytest.raises(PolicyError, match="lost"):
+        await run(Failing(PolicyError("lost")))
+
+
+async def test_a_timeout_inside_the_policy_is_not_taken_for_the_time_budget():
+    with pytest.raises(TimeoutError):
+        await run(Failing(TimeoutError("its own")))
+
+
+async def test_a_broken_sandbox_leaves_the_loop_as_an_error():
+    with pytest.raises(SandboxUnavailable):
+        await run(playing(call("break_sandbox", {})))
+
+
+async def test_a_tool_that_hangs_ends_with_the_time_budget_and_its_turn_is_kept():
+    loop, turns = await run(playing(call("hang", {})), budget=replace(ROOMY, timeout_s=0.3))
+    assert (loop.stop_reason, turns[0].tool_results[0].timed_out) == (StopReason.TIME_BUDGET, True)
+
+
+async def test_a_model_that_hangs_ends_with_the_time_budget():
+    class Hanging:
+        name = "hanging"
+
+        async def complete(self, request):
+            await asyncio.Event().wait()
+
+    loop, turns = await run(Hanging(), budget=replace(ROOMY, timeout_s=0.2))
+    assert (loop.stop_reason, turns) == (StopReason.TIME_BUDGET, [])
+
+
+async def test_reasoning_is_kept_and_stays_in_the_row():
+    loop, turns = await run(playing(replace(ADD, reasoning="add them"), say("5")))
+    assert turns[0].message.reasoning == "add them"
+    assert len(loop.rows) == 1
+
+
+async def test_the_model_sees_its_own_calls_and_their_results():
+    seen = []
+
+    class Watching:
+        name = "watching"
+
+        async def complete(self, request):
+            seen.append([message.role for message in request.messages])
+            return await playing(ADD, say("5")).complete(request)
+
+    await run(Watching())
+    assert seen == [["user"], ["user", "assistant", "tool"]]

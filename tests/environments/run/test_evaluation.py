@@ -1,0 +1,135 @@
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.run.evaluation import (
+    ItemResult,
+    evaluate_results,
+    evaluation_metrics,
+    pass_at_k,
+    sample_row,
+)
+from environments.trajectory import Message, Rewards, Span, TokenRow, Trajectory, Turn
+
+
+def item(item_id, *scores, turns=None, dropped=0):
+    return ItemResult(
+        item_id=item_id,
+        scores=scores,
+        passed=tuple(score >= 1 for score in scores),
+        turns=turns or (1,) * len(scores),
+        dropped=dropped,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "passed", "k", "chance"),
+    [
+        (4, 0, 1, 0.0),
+        (4, 4, 4, 1.0),
+        (4, 1, 1, 0.25),
+        (4, 1, 2, 0.5),
+        (4, 2, 2, 1 - 1 / 6),
+        (5, 2, 3, 1 - 1 / 10),
+        (4, 1, 4, 1.0),
+    ],
+)
+def test_pass_at_k_equals_the_value_worked_out_by_hand(rollouts, passed, k, chance):
+    assert pass_at_k(rollouts, passed, k) == pytest.approx(chance)
+
+
+@given(st.integers(1, 8), st.data())
+def test_pass_at_k_is_the_share_of_k_subsets_with_a_pass(rollouts, data):
+    passed = data.draw(st.integers(0, rollouts))
+    k = data.draw(st.integers(1, rollouts))
+    outcomes = [True] * passed + [False] * (rollouts - passed)
+    subsets = list(itertools.combinations(outcomes, k))
+    assert pass_at_k(rollouts, passed, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
+
+
+@pytest.mark.parametrize("k", [0, 5])
+def test_pass_at_k_needs_k_rollouts(k):
+    with pytest.raises(ValueError, match="between 1 and the 4 rollouts"):
+        pass_at_k(4, 1, k)
+
+
+def test_each_item_weighs_the_same_however_many_rollouts_it_kept():
+    evaluation = evaluate_results([item("a", 1.0, 1.0, 1.0), item("b", 0.0)], max_k=3)
+    assert evaluation.score.value == 0.5
+
+
+def test_pass_at_k_counts_only_items_with_k_rollouts():
+    evaluation = evaluate_results([item("a", 1.0, 0.0), item("b", 0.0)], max_k=2)
+    assert [(e.value, e.items) for e in evaluation.pass_at] == [(0.25, 2), (1.0, 1)]
+
+
+def test_pass_at_k_ends_where_no_item_has_k_rollouts():
+    assert len(evaluate_results([item("a", 1.0, 0.0, dropped=2)], max_k=4).pass_at) == 2
+
+
+def test_a_dropped_rollout_is_no_zero():
+    evaluation = evaluate_results([item("a", 1.0, dropped=3)], max_k=4)
+    assert (evaluation.score.value, evaluation.dropped) == (1.0, 3)
+
+
+def test_an_item_without_rollouts_is_counted_as_lost():
+    evaluation = evaluate_results([item("a", 1.0), item("b", dropped=2)], max_k=1)
+    assert (evaluation.items, evaluation.lost_items, evaluation.dropped) == (1, 1, 2)
+
+
+def test_without_any_rollout_there_is_no_evaluation():
+    assert evaluate_results([item("a", dropped=4)], max_k=4) is None
+
+
+def test_one_item_has_no_interval():
+    score = evaluate_results([item("a", 1.0, 0.0)], max_k=2).score
+    assert (score.low, score.high) == (None, None)
+
+
+def test_equal_items_have_an_interval_of_no_width():
+    score = evaluate_results([item("a", 0.5), item("b", 0.5)], max_k=1).score
+    assert (score.low, score.high) == (0.5, 0.5)
+
+
+def test_the_same_seed_gives_the_same_interval():
+    results = [item(str(n), float(n % 3 == 0)) for n in range(30)]
+    assert evaluate_results(results, max_k=1, seed=3) == evaluate_results(results, max_k=1, seed=3)
+
+
+def test_the_interval_is_close_to_the_normal_one_for_many_items():
+    results = [item(str(n), float(n % 2)) for n in range(400)]
+    score = evaluate_results(results, max_k=1).score
+    half = 1.96 * math.sqrt(0.25 / 400)
+    assert (score.low, score.high) == pytest.approx((0.5 - half, 0.5 + half), abs=0.01)
+
+
+def test_turns_are_averaged_by_outcome():
+    evaluation = evaluate_results([item("a", 1.0, 0.0, turns=(2, 8)), item("b", 1.0, turns=(4,))], max_k=1)
+    assert (evaluation.turns_passed, evaluation.turns_failed) == (3.0, 8.0)
+
+
+def test_metrics_leave_out_what_is_unknown():
+    metrics = evaluation_metrics(evaluate_results([item("a", 1.0)], max_k=1))
+    assert "eval/turns_failed" not in metrics
+    assert "eval/mean_score_low" not in metrics
+
+
+def test_metrics_name_every_k():
+    metrics = evaluation_metrics(evaluate_results([item("a", 1.0, 0.0), item("b", 0.0, 0.0)], max_k=2))
+    assert (metrics["eval/mean_score"], metrics["eval/pass@1"], metrics["eval/pass@2"]) == (0.25, 0.25, 0.5)
+
+
+def test_a_sample_keeps_a_turn_that_was_not_scored_apart_from_zero():
+    turns = tuple(
+        Turn(index=n, message=Message(role="assistant"), span=Span(row=0, start=n, end=n + 1)) for n in (0, 1)
+    )
+    trajectory = Trajectory(
+        item_id="a",
+        turns=turns,
+        rows=(TokenRow(token_ids=(1, 2), logprobs=None),),
+        rewards=Rewards(turns=(None, 0.0), score=0.0),
+    )
+    assert sample_row(trajectory, passed=False)["turn_rewards"] == [None, 0.0]

@@ -1,0 +1,196 @@
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from environments.run.pool import run_groups
+
+
+class Groups:
+    """Groups that end when they are told to."""
+
+    def __init__(self):
+        self.started = []
+        self.starts = asyncio.Queue()
+        self.cancelled = []
+        self.done = []
+        self.may_end = asyncio.Event()
+
+    async def run(self, key):
+        self.started.append(key)
+        self.starts.put_nowait(key)
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(key)
+            raise
+        return key * 10
+
+    async def on_done(self, key, result):
+        self.done.append((key, result))
+
+
+async def started(groups, count):
+    for _ in range(count):
+        await groups.starts.get()
+
+
+async def test_every_key_is_run_and_its_result_handed_over():
+    groups = Groups()
+    groups.may_end.set()
+    assert await run_groups([1, 2, 3], groups.run, groups.on_done, max_in_flight=2) == 0
+    assert sorted(groups.done) == [(1, 10), (2, 20), (3, 30)]
+
+
+async def test_groups_start_in_the_order_of_their_keys():
+    groups = Groups()
+    groups.may_end.set()
+    await run_groups(range(20), groups.run, groups.on_done, max_in_flight=3)
+    assert groups.started == list(range(20))
+
+
+async def test_no_more_groups_are_in_flight_than_allowed():
+    groups = Groups()
+    run = asyncio.ensure_future(run_groups(itertools.count(), groups.run, groups.on_done, max_in_flight=3))
+    await started(groups, 3)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert groups.started == [0, 1, 2]
+    run.cancel()
+    await asyncio.wait([run])
+
+
+async def test_an_endless_source_is_read_only_as_far_as_groups_start():
+    groups, source = Groups(), itertools.count()
+    run = asyncio.ensure_future(run_groups(source, groups.run, groups.on_done, max_in_flight=2))
+    await started(groups, 2)
+    assert next(source) == 2
+    run.cancel()
+    await asyncio.wait([run])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_cancels_what_is_in_flight_and_starts_nothing_new(number):
+    groups = Groups()
+    run = asyncio.ensure_future(run_groups(range(9), groups.run, groups.on_done, max_in_flight=2))
+    await started(groups, 2)
+    os.kill(os.getpid(), number)
+    assert await run == 128 + number
+    assert (groups.started, sorted(groups.cancelled), groups.done) == ([0, 1], [0, 1], [])
+
+
+async def test_a_result_that_is_being_handed_over_is_not_cut_in_half_by_a_signal():
+    writing, may_finish, written = asyncio.Event(), asyncio.Event(), []
+
+    async def run_group(key):
+        return key
+
+    async def on_done(key, result):
+        writing.set()
+        await may_finish.wait()
+        written.append(result)
+
+    run = asyncio.ensure_future(run_groups([1, 2], run_group, on_done, max_in_flight=1))
+    await writing.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+    while signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:  # noqa: ASYNC110 - nothing else tells
+        await asyncio.sleep(0)
+    may_finish.set()
+    assert await run == 130
+    assert written == [1]
+
+
+async def test_the_signal_handlers_of_the_process_come_back():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    groups = Groups()
+    groups.may_end.set()
+    await run_groups([1], groups.run, groups.on_done, max_in_flight=1)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+async def test_an_error_is_raised_as_it_is_and_ends_the_other_groups():
+    groups = Groups()
+
+    async def run_group(key):
+        if key == 1:
+            await started(groups, 1)
+            raise ValueError("broken")
+        return await groups.run(key)
+
+    with pytest.raises(ValueError, match="broken"):
+        await run_groups([0, 1, 2], run_group, groups.on_done, max_in_flight=2)
+    assert groups.cancelled == [0]
+
+
+async def test_a_cancellation_from_outside_stays_one():
+    groups = Groups()
+    run = asyncio.ensure_future(run_groups([1], groups.run, groups.on_done, max_in_flight=1))
+    await started(groups, 1)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+
+def test_a_second_signal_ends_the_process_at_once():
+    program = """
+import asyncio, signal
+from environments.run.pool import run_groups
+
+async def stubborn(key):
+    print("started", flush=True)
+    try:
+        await asyncio.sleep(600)
+    finally:
+        print("cancelled", flush=True)
+        await asyncio.sleep(600)
+
+async def on_done(key, result):
+    pass
+
+asyncio.run(run_groups([1], stubborn, on_done, max_in_flight=1))
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "cancelled\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == -signal.SIGINT
+
+
+def test_a_second_signal_ends_a_process_whose_loop_an_environment_blocks():
+    program = """
+import asyncio, time
+from environments.run.pool import run_groups
+
+async def blocking(key):
+    print("started", flush=True)
+    while True:
+        time.sleep(0.01)
+
+async def on_done(key, result):
+    pass
+
+asyncio.run(run_groups([1], blocking, on_done, max_in_flight=1))
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(signal.SIGTERM)
+        while _handles(process.pid, signal.SIGTERM):
+            os.sched_yield()
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(timeout=30) == -signal.SIGINT
+        finally:
+            process.kill()
+
+
+def _handles(pid, number):
+    """Whether a process still has a handler of its own for a signal."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
+    return bool(caught >> (number - 1) & 1)

@@ -1,0 +1,73 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from environments.run.progress import Progress
+from environments.trajectory import (
+    CreditedGroup,
+    Failure,
+    Message,
+    Rewards,
+    Span,
+    TokenRow,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+)
+
+
+def group_of(score, *, errors=()):
+    turn = Turn(index=0, message=Message(role="assistant"), span=Span(row=0, start=0, end=1))
+    trajectory = Trajectory(
+        item_id="a",
+        turns=(turn,),
+        rows=(TokenRow(token_ids=(0,), logprobs=None),),
+        rewards=Rewards(score=score),
+    )
+    failures = tuple(
+        Failure(sibling=n, stop_reason=None, error=error, traceback="", turns=0)
+        for n, error in enumerate(errors, start=1)
+    )
+    group = TrajectoryGroup(item_id="a", trajectories=(trajectory,), failures=failures)
+    return CreditedGroup(group=group, advantages=((0.0,),), policy="p", estimator="e")
+
+
+def progress_on(out, *, terminal, **options):
+    console = Console(file=out, force_terminal=terminal, width=200)
+    return Progress(console, **{"total": 4, "plain_every_s": 0.0} | options)
+
+
+def test_a_plain_line_tells_groups_rollouts_score_and_dropped():
+    out = io.StringIO()
+    with progress_on(out, terminal=False, done_before=1) as progress, progress.rollout():
+        progress.group_done(group_of(0.5, errors=("ValueError: x",)))
+    assert out.getvalue().startswith("groups 2/4 · 1 in flight · mean score 0.500 · 1 dropped · ")
+
+
+def test_plain_lines_keep_their_distance():
+    out = io.StringIO()
+    with progress_on(out, terminal=False, plain_every_s=3600.0) as progress:
+        progress.group_done(group_of(0.5))
+    assert out.getvalue() == ""
+
+
+def test_a_terminal_gets_a_live_line_and_no_plain_ones():
+    out = io.StringIO()
+    with progress_on(out, terminal=True) as progress:
+        progress.group_done(group_of(0.5))
+    assert "groups 1/4" in out.getvalue()
+    assert out.getvalue().endswith("\x1b[2K")
+
+
+def test_a_run_without_an_end_has_no_eta():
+    with progress_on(io.StringIO(), terminal=False, total=None) as progress:
+        progress.group_done(group_of(0.5))
+        assert "ETA" not in progress.line()
+
+
+def test_a_rollout_that_raises_is_no_longer_in_flight():
+    progress = progress_on(io.StringIO(), terminal=False)
+    with pytest.raises(ValueError, match="broken"), progress.rollout():
+        raise ValueError("broken")
+    assert progress.in_flight == 0

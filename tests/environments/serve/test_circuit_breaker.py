@@ -1,0 +1,222 @@
+"""Groups that fail one after another: when `process` stops, how `serve` slows down, which items are spent."""
+
+import asyncio
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from environments.data.tasks import GroupTask
+from environments.run.streak import FailedInARowError, Streak
+from environments.serve.circuit_breaker import BRAKE_AFTER, FIRST_PAUSE_S, LONGEST_PAUSE_S, Brake
+from environments.testing import group_of
+from environments.trajectory import CreditedGroup, Failure, TrajectoryGroup
+from tests.environments.serve.serve_world import World as ServeWorld
+from tests.environments.serve.serve_world import group_for, lost_model, serving, terminate, until
+
+
+def task(number):
+    return number, GroupTask(item={"n": number}, item_id=str(number), epoch=0)
+
+
+WORKED = group_of([[1.0]])
+FAILED = TrajectoryGroup(
+    group_id="g",
+    env="e",
+    item_id="i",
+    epoch=0,
+    trajectories=(),
+    failures=(Failure(sibling=0, stop_reason=None, error="NameError: no engine", traceback="", turns=0),),
+)
+
+
+def credited(group, reason=None):
+    status = "ok" if group.trajectories else "failed"
+    return CreditedGroup(
+        group=group, advantages=(), policy="p", estimator="grpo", status=status, reason=reason
+    )
+
+
+class World:
+    """A brake over endless tasks, its clock and what it said."""
+
+    def __init__(self):
+        self.now, self.said = 0.0, []
+        self.brake = Brake(map(task, itertools.count()), self.said.append, clock=lambda: self.now)
+
+    def fails(self, times=1):
+        for _ in range(times):
+            assert self.brake.ended(self.brake.take(), credited(FAILED)) == []
+
+    def works(self):
+        return self.brake.ended(self.brake.take(), credited(WORKED))
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_a_streak_ends_with_a_group_that_has_a_rollout():
+    streak = Streak(most=2)
+    for group in (FAILED, WORKED, FAILED):
+        streak.add(group)
+    assert streak.length == 1
+
+
+def test_too_many_in_a_row_are_told_with_the_last_reason_and_the_way_out():
+    streak = Streak(most=2)
+    streak.add(FAILED)
+    with pytest.raises(
+        FailedInARowError, match=r"of 2 groups.*NameError: no engine; --env.max_failed_groups"
+    ):
+        streak.add(FAILED)
+
+
+def test_an_error_of_many_lines_is_told_in_one():
+    streak = Streak()
+    broken = replace(FAILED.failures[0], error="ValueError: no\n" * 100)
+    streak.add(replace(FAILED, failures=(broken,)))
+    assert "\n" not in str(streak)
+    assert len(str(streak)) < 400
+
+
+def test_most_0_never_stops():
+    streak = Streak(most=0)
+    for _ in range(100):
+        streak.add(FAILED)
+    assert streak.length == 100
+
+
+def test_a_group_without_failures_tells_its_own_reason(world):
+    for _ in range(BRAKE_AFTER):
+        world.brake.ended(
+            world.brake.take(),
+            credited(
+                TrajectoryGroup(group_id="g", env="e", item_id="i", epoch=0, trajectories=()),
+                "the group took longer than 1 s, twice",
+            ),
+        )
+    assert "because of the group took longer than 1 s, twice" in world.said[0]
+
+
+def test_an_item_that_failed_on_its_own_counts_as_failed_once_another_works(world):
+    world.fails(BRAKE_AFTER - 1)
+    assert world.works() == [0, 1, 2]
+    assert world.brake.take() == task(4)
+
+
+def test_items_that_failed_while_everything_did_are_tried_once_more_before_others(world):
+    world.fails(BRAKE_AFTER)
+    assert world.works() == []
+    assert [world.brake.take()[0] for _ in range(5)] == [0, 1, 2, 3, 5]
+
+
+def test_an_item_that_fails_again_after_the_streak_counts_as_failed(world):
+    world.fails(BRAKE_AFTER)
+    world.works()
+    world.fails()
+    assert world.works() == [0]
+
+
+def test_an_item_gets_no_third_try_in_a_second_streak(world):
+    world.fails(BRAKE_AFTER)
+    world.works()
+    world.fails(BRAKE_AFTER)
+    assert world.works() == [0, 1, 2, 3]
+
+
+def test_a_group_from_before_the_streak_does_not_end_it(world):
+    early = world.brake.take()
+    world.fails(BRAKE_AFTER)
+    assert world.brake.ended(early, credited(WORKED)) == []
+    assert not world.brake.lets_start()
+    assert world.works() == []
+    assert [world.brake.take()[0] for _ in range(4)] == [1, 2, 3, 4]
+
+
+def test_pauses_grow_up_to_the_longest_and_let_one_group_start_each(world):
+    world.fails(BRAKE_AFTER)
+    pauses = []
+    for _ in range(7):
+        before = world.now
+        while not world.brake.lets_start():
+            world.now += FIRST_PAUSE_S / 4
+        pauses.append(world.now - before)
+        assert not world.brake.lets_start()
+        world.fails()
+    assert pauses == [1, 2, 4, 8, 16, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+
+
+def test_it_lets_every_group_start_until_they_all_fail_and_again_once_one_works(world):
+    world.fails(BRAKE_AFTER - 1)
+    assert world.brake.lets_start()
+    world.fails()
+    assert not world.brake.lets_start()
+    world.works()
+    assert world.brake.lets_start()
+
+
+def test_the_first_pause_is_short_again_in_a_second_streak(world):
+    world.fails(BRAKE_AFTER)
+    world.now += LONGEST_PAUSE_S
+    assert world.brake.lets_start()
+    world.works()
+    world.fails(BRAKE_AFTER)
+    world.now += FIRST_PAUSE_S
+    assert world.brake.lets_start()
+
+
+def test_it_says_what_failed_and_when_it_goes_on(world):
+    world.fails(BRAKE_AFTER)
+    world.works()
+    assert world.said == [
+        "of 4 groups in a row no rollout was left, the last time because of NameError: no engine; the next "
+        "one starts in 1 s; no item is spent",
+        "a group has worked; 4 items that failed meanwhile are tried once more",
+    ]
+
+
+def broken(task):
+    failure = Failure(sibling=0, stop_reason=None, error="OSError: no engine", traceback="", turns=0)
+    gone = lost_model(task)
+    return replace(gone, group=replace(gone.group, failures=(failure,)))
+
+
+async def test_items_are_not_spent_while_every_group_fails_and_are_tried_again_when_one_works(
+    trained, tmp_path
+):
+    world = ServeWorld()
+
+    async def run_group(task):
+        world.started.append(task.item_id)
+        return broken(task) if len(world.started) <= BRAKE_AFTER else group_for(task)
+
+    world.run_group = run_group
+    async with serving(trained, tmp_path, world, max_waiting=99) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: len(world.started) >= 10)
+        terminate()
+        await run
+    assert world.started[:10] == ["a", "b", "c", "a", "b", "a", "b", "c", "a", "c"]
+    assert "OSError: no engine; the next one starts in" in loop.shown.getvalue()
+
+
+async def test_items_that_failed_with_everything_else_are_left_to_the_next_serve(trained, tmp_path):
+    world, again = ServeWorld(), ServeWorld()
+
+    async def run_group(task):
+        return broken(task)
+
+    world.run_group = run_group
+    async with serving(trained, tmp_path, world) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: loop.summary.groups["failed"] >= BRAKE_AFTER)
+        terminate()
+        assert await run == 0
+    async with serving(trained, tmp_path, again) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: again.started)
+        terminate()
+        await run
+    assert again.started[0] == ("a", 0)

@@ -1,0 +1,277 @@
+"""Delivery against the real trajectory API: nothing is lost, whatever stops."""
+
+import asyncio
+import json
+import socket
+import urllib.request
+from dataclasses import replace
+
+import pytest
+from atroposlib.envs.base import ScoredDataGroup
+
+from environments.config import AgentEnvConfig
+from environments.serve.delivery import ApiLostError
+from environments.testing import group_of
+from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup
+from environments.wire.payloads import Part, Shape, compress
+from environments.wire.views import token_advantages
+from tests.environments.serve.delivered import (
+    blocking,
+    credited,
+    delivering,
+    delivery_at,
+    groups_of,
+    until,
+)
+from tests.environments.serve.served_env import Instant
+from tools.errors import ConfigError
+
+
+async def test_what_is_put_arrives_as_it_was_computed(trained, outbox):
+    async with delivering(trained.url, outbox) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        batch = await blocking(trained.take_batch)
+    expected = token_advantages(credited("a"))
+    assert {name: batch[0][name] for name in expected} == expected
+
+
+async def test_turn_rows_arrive_as_groups_of_one(trained, outbox):
+    shape = Shape(group_size=4, encoding="turn_rows")
+    async with delivering(trained.url, outbox, shape) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: delivery.tally.posts == 4)
+        batch = await blocking(trained.take_batch)
+    assert [group["scores"] for group in batch] == [[-1.5], [-0.5], [0.5], [1.5]]
+
+
+async def test_a_group_that_lost_a_sibling_is_batched_all_the_same(trained, outbox):
+    async with delivering(trained.url, outbox) as delivery:
+        await delivery.put(credited("a", rows=3))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        assert groups_of(await blocking(trained.take_batch)) == ["a"]
+
+
+async def test_it_waits_for_a_trainer_and_says_so(api, outbox):
+    async with delivering(api.url, outbox) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: bool(delivery.said))
+        assert "waiting for the trainer to start" in delivery.said[0]
+        await blocking(api.start_trainer)
+        await until(delivery, lambda: delivery.tally.posts == 1)
+
+
+async def test_it_waits_for_an_api_and_says_so(api, outbox):
+    api.kill()
+    async with delivering(api.url, outbox) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: bool(delivery.said))
+        assert "does not answer" in delivery.said[0]
+        await blocking(api.start)
+        await blocking(api.start_trainer)
+        await until(delivery, lambda: delivery.tally.posts == 1)
+
+
+async def test_what_an_api_had_when_it_was_killed_is_sent_again(api, outbox):
+    api.start_trainer()
+    async with delivering(api.url, outbox) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        await blocking(api.kill)
+        await until(delivery, lambda: not delivery.online)
+        await blocking(api.start)
+        await blocking(api.start_trainer)
+        await until(delivery, lambda: delivery.tally.posts == 2)
+        assert delivery.tally.repeated == 1
+        assert groups_of(await blocking(api.take_batch)) == ["a"]
+
+
+async def test_what_a_trainer_took_is_never_sent_again(api, outbox):
+    api.start_trainer()
+    async with delivering(api.url, outbox) as delivery:
+        for name in "ab":
+            await delivery.put(credited(name))
+            posts = len("ab"[: "ab".index(name) + 1])
+            await until(delivery, lambda posts=posts: delivery.tally.posts == posts)
+            await blocking(api.take_batch)
+            await delivery.changed()
+            await delivery.changed()
+        await until(delivery, lambda: delivery.unconfirmed == 1)
+        await blocking(api.kill)
+        await until(delivery, lambda: not delivery.online)
+        await blocking(api.start)
+        await blocking(api.start_trainer)
+        await until(delivery, lambda: delivery.tally.posts == 3)
+        assert groups_of(await blocking(api.take_batch)) == ["b"]
+
+
+async def test_a_restarted_environment_sends_nothing_twice_to_the_same_api(trained, outbox):
+    async with delivering(trained.url, outbox) as first:
+        await first.put(credited("a"))
+        await until(first, lambda: first.tally.posts == 1)
+    async with delivering(trained.url, outbox) as second:
+        await second.put(credited("b"))
+        await until(second, lambda: second.tally.posts == 1)
+        assert second.tally.repeated == 0
+    assert trained.get("/status")["queue_size"] == 2
+
+
+async def test_rows_are_not_sent_under_a_number_that_another_environment_took(api, outbox):
+    api.start_trainer()
+    async with delivering(api.url, outbox) as delivery:
+        await until(delivery, lambda: delivery.online)
+        await blocking(api.kill)
+        await until(delivery, lambda: not delivery.online)
+        await blocking(api.start)
+        await blocking(api.start_trainer)
+        other = await blocking(api.register_env, "other", 2)
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        batch = await blocking(api.take_batch)
+        # Whoever registered first has number 0; the rows bear our own.
+        assert batch[0]["env_id"] != other["env_id"]
+
+
+async def test_a_reset_of_the_api_is_survived(api, outbox):
+    api.start_trainer()
+    async with delivering(api.url, outbox) as delivery:
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        await blocking(api.get, "/reset_data")
+        await until(delivery, lambda: not delivery.online)
+        await blocking(api.start_trainer)
+        await until(delivery, lambda: delivery.tally.posts == 2)
+        assert groups_of(await blocking(api.take_batch)) == ["a"]
+
+
+async def test_a_refused_post_goes_to_the_file_of_rejected_ones_and_the_next_one_is_sent(trained, outbox):
+    bad = compress(token_advantages(credited("bad")) | {"scores": [[1.0]]})
+    outbox.put("bad", [Part(body=bad, longest_row=2)])
+    async with delivering(trained.url, outbox) as delivery:
+        await delivery.put(credited("good"))
+        await until(delivery, lambda: delivery.tally.posts + delivery.tally.rejected == 2)
+        assert (delivery.tally.posts, delivery.tally.rejected) == (1, 1)
+    line = json.loads(outbox.rejected_path.read_text())
+    assert (line["group_id"], line["post"]["scores"]) == ("bad", [[1.0]])
+    assert "answered 422" in line["reason"]
+    assert any("rejected for good" in each for each in delivery.said)
+
+
+async def test_a_malformed_group_is_put_aside_and_counted(trained, outbox):
+    async with delivering(trained.url, outbox) as delivery:
+        await delivery.put(replace(credited("bad"), advantages=((float("nan"),),) * 4))
+        assert delivery.tally.rejected == 1
+    assert "finite" in json.loads(outbox.rejected_path.read_text())["reason"]
+
+
+async def test_a_full_api_leaves_the_rest_in_the_outbox(trained, outbox):
+    async with delivering(trained.url, outbox, max_batches_waiting=2) as delivery:
+        for name in "abcde":
+            await delivery.put(credited(name))
+        await until(delivery, lambda: delivery.tally.posts == 2)
+        for _ in range(3):
+            await delivery.changed()
+        assert (delivery.tally.posts, delivery.waiting) == (2, 3)
+
+
+async def test_rows_longer_than_the_trainer_takes_are_left_out(api, outbox):
+    api.start_trainer(max_token_len=3)
+    async with delivering(api.url, outbox) as delivery:
+        await until(delivery, lambda: delivery.online)
+        await delivery.put(credited("a", lengths=[[9], [1], [1], [1]]))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        assert delivery.tally.too_long == 1
+
+
+async def test_a_batch_size_that_groups_never_add_up_to_is_an_error_at_the_start(api, outbox):
+    api.start_trainer(batch_size=6)
+    async with delivery_at(api.url, outbox) as delivery:
+        with pytest.raises(ConfigError, match=r"batches of 6 rows.*\[1, 2, 3, 6\]"):
+            await delivery.run()
+
+
+async def test_turn_rows_fit_every_batch_size(api, outbox):
+    api.start_trainer(batch_size=7)
+    async with delivering(api.url, outbox, Shape(group_size=4, encoding="turn_rows")) as delivery:
+        await until(delivery, lambda: delivery.online)
+
+
+async def test_patience_ends_and_the_groups_are_kept(outbox):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        async with delivery_at(url, outbox, patience_s=0.5) as delivery:
+            await delivery.put(credited("a"))
+            with pytest.raises(ApiLostError, match="1 groups wait in"):
+                await delivery.run()
+    assert outbox.waiting_groups() == 1
+
+
+async def test_something_else_at_the_url_is_one_clear_error(outbox):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with delivery_at(url, outbox) as delivery:
+            with pytest.raises(ConfigError, match="/info answered 404: 'no'; start one with `run-api`"):
+                await delivery.run()
+
+
+async def test_an_outbox_of_another_encoding_is_refused_while_it_holds_posts(api, outbox):
+    async with delivery_at(api.url, outbox) as delivery:
+        await delivery.put(credited("a"))
+    with pytest.raises(ConfigError, match=r"token_advantages in groups of 4.*turn_rows in groups of 1"):
+        async with delivery_at(api.url, outbox, Shape(group_size=4, encoding="turn_rows")):
+            pass
+
+
+async def test_flush_sends_what_waits_however_full_the_api_is_and_signs_off(trained, outbox):
+    async with delivering(trained.url, outbox, max_batches_waiting=1) as delivery:
+        for name in "abc":
+            await delivery.put(credited(name))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        await delivery.flush(30)
+        assert delivery.waiting == 0
+    assert trained.get("/status")["queue_size"] == 3
+    trained.register_env("other")
+    assert trained.get("/status-env", {"env_id": 1})["env_weight"] == 1.0
+
+
+async def test_a_scalar_environments_data_is_byte_for_byte_what_base_env_sends(trained, outbox):
+    group = group_of(None, outcomes=[1.0, 0.0, 0.5, 1.0], lengths=[[2], [1, 1], [3], [1]])
+    scalar = CreditedGroup(
+        group=replace(group, group_id="a"),
+        advantages=((0.5,), (-0.5, -0.5), (0.0,), (0.5,)),
+        policy="p",
+        estimator="grpo",
+    )
+
+    def raw_batch():
+        with urllib.request.urlopen(trained.url + "/batch") as answer:
+            return answer.read()
+
+    async with delivering(trained.url, outbox) as delivery:
+        await delivery.put(scalar)
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        ours = await blocking(raw_batch)
+
+    servers = Instant.config_init()[1]
+    plain = Instant(AgentEnvConfig(group_size=4, rollout_server_url=trained.url), servers)
+    plain.env_id, plain.max_token_len = 0, 1000
+    columns = ScoredDataGroup(
+        tokens=[list(trajectory.rows[0].token_ids) for trajectory in group.trajectories],
+        masks=[
+            [token if logprob != NOT_SAMPLED else IGNORED for token, logprob in zip(*row, strict=True)]
+            for row in ((t.rows[0].token_ids, t.rows[0].logprobs) for t in group.trajectories)
+        ],
+        scores=[1.0, 0.0, 0.5, 1.0],
+        messages=[[each.to_openai() for each in t.messages] for t in group.trajectories],
+        inference_logprobs=[list(trajectory.rows[0].logprobs) for trajectory in group.trajectories],
+        group_overrides={},
+    )
+    await plain.handle_send_to_api(columns)
+    assert await blocking(raw_batch) == ours

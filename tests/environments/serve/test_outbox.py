@@ -1,0 +1,204 @@
+"""The outbox: what is in it survives, is sent in order and leaves only when it is certain."""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import orjson
+import pytest
+
+from environments.serve.outbox import Outbox
+from environments.serve.serving import refuse_other_groups
+from environments.wire.payloads import Part, compress
+from tools.errors import ConfigError, RecordError
+
+
+def parts(*bodies):
+    return [Part(body=body, longest_row=1) for body in bodies]
+
+
+def order(outbox):
+    taken = []
+    while (post := outbox.next_post()) is not None:
+        taken.append((post.group_id, post.number))
+        outbox.mark_sent(post)
+    return taken
+
+
+def test_posts_leave_in_the_order_they_came(outbox):
+    outbox.put("a", parts(b"0", b"1"))
+    outbox.put("b", parts(b"0"))
+    assert order(outbox) == [("a", 0), ("a", 1), ("b", 0)]
+
+
+def test_a_group_is_put_only_once(outbox):
+    outbox.put("a", parts(b"first"))
+    outbox.put("a", parts(b"second"))
+    assert outbox.next_post().part.body == b"first"
+    assert len(outbox) == 1
+
+
+def test_a_post_that_the_api_could_not_take_goes_behind_the_others(outbox):
+    outbox.put("a", parts(b"0"))
+    outbox.put("b", parts(b"0"))
+    outbox.postpone(outbox.next_post())
+    assert order(outbox) == [("b", 0), ("a", 0)]
+
+
+def test_a_sent_post_stays_until_it_is_removed(outbox):
+    outbox.put("a", parts(b"0"))
+    outbox.mark_sent(outbox.next_post())
+    assert (len(outbox), outbox.waiting_groups()) == (1, 0)
+    outbox.remove(outbox.sent())
+    assert len(outbox) == 0
+
+
+def test_what_the_api_lost_waits_again(outbox):
+    outbox.put("a", parts(b"0", b"1"))
+    order(outbox)
+    assert outbox.registered(3, forgot=True) == 2
+    assert order(outbox) == [("a", 0), ("a", 1)]
+
+
+def test_what_the_api_still_has_does_not_wait_again(outbox):
+    outbox.put("a", parts(b"0"))
+    order(outbox)
+    assert outbox.registered(3, forgot=False) == 0
+    assert order(outbox) == []
+
+
+def test_a_group_and_that_its_task_is_finished_get_into_the_file_together(tmp_path):
+    first = Outbox(tmp_path / "o.sqlite")
+    first.put("a", parts(b"0"), number=0)
+    # A copy of the files is what a kill leaves.
+    for file in list(tmp_path.iterdir()):
+        shutil.copy(file, tmp_path / file.name.replace("o.", "killed."))
+    first.close()
+    with Outbox(tmp_path / "killed.sqlite") as killed:
+        assert (killed.next_post().group_id, killed.place()) == ("a", 1)
+
+
+def test_a_slow_task_holds_the_place_and_later_ones_are_known_to_be_finished(outbox):
+    for number in (0, 2, 3):
+        outbox.finish(number)
+    assert (outbox.place(), outbox.finished()) == (1, {2, 3})
+    outbox.finish(1)
+    assert (outbox.place(), outbox.finished()) == (4, frozenset())
+
+
+def test_a_post_can_be_shortened(outbox):
+    outbox.put("a", parts(b"long"))
+    outbox.shorten(outbox.next_post(), Part(body=b"short", longest_row=7))
+    assert outbox.next_post().part == Part(body=b"short", longest_row=7)
+
+
+def test_a_rejected_post_is_kept_readable_with_its_reason(outbox):
+    outbox.put("a", parts(compress({"tokens": [[1]], "masks": [[1]], "scores": [0.5]})))
+    outbox.reject(outbox.next_post(), "the API answered 422: no")
+    line = json.loads(outbox.rejected_path.read_text())
+    assert (line["group_id"], line["reason"]) == ("a", "the API answered 422: no")
+    assert line["post"] == {"tokens": [[1]], "masks": [[1]], "scores": [0.5]}
+    assert len(outbox) == 0
+
+
+def test_everything_is_there_again_after_reopening(tmp_path):
+    path = tmp_path / "o.sqlite"
+    first = Outbox(path)
+    first.put("a", parts(b"0", b"1"))
+    first.mark_sent(first.next_post())
+    first.remember("env_id", "3")
+    run_id = first.fact("run_id")
+    first.close()
+    again = Outbox(path)
+    assert (again.next_post().number, len(again), again.fact("env_id")) == (1, 2, "3")
+    assert again.fact("run_id") == run_id
+    again.close()
+
+
+def test_two_processes_cannot_share_an_outbox(outbox):
+    with pytest.raises(ConfigError, match="another process is using it"):
+        Outbox(outbox.path)
+
+
+def test_a_file_that_is_no_outbox_is_refused(tmp_path):
+    path = tmp_path / "o.sqlite"
+    path.write_text("something else, and long enough to be no header of a database" * 20)
+    with pytest.raises(ConfigError, match="cannot use the outbox"):
+        Outbox(path)
+
+
+def test_kill_dash_nine_keeps_every_group_that_put_returned_for(tmp_path):
+    path = tmp_path / "o.sqlite"
+    writer = """
+import sys
+from pathlib import Path
+from environments.serve.outbox import Outbox
+from environments.wire.payloads import Part
+outbox = Outbox(Path(sys.argv[1]))
+for number in range(100_000):
+    outbox.put(str(number), [Part(body=b"x" * 20_000, longest_row=1)])
+    print(number, flush=True)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", writer, str(path)], stdout=subprocess.PIPE, env=os.environ.copy()
+    )
+    for _ in range(20):
+        acknowledged = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    again = Outbox(path)
+    kept = {group for group, _ in order(again)}
+    again.close()
+    assert {str(number) for number in range(acknowledged + 1)} <= kept
+
+
+def test_a_full_disk_is_an_error_of_ours(tmp_path):
+    outbox = Outbox(tmp_path / "o.sqlite")
+    (pages,) = outbox._db.execute("PRAGMA page_count").fetchone()
+    outbox._db.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(RecordError, match=r"cannot write the outbox .*o\.sqlite: database or disk is full"):
+        outbox.remember("origin", "x" * 100_000)
+    outbox.close()
+
+
+def test_the_file_does_not_grow_with_what_passed_through(tmp_path):
+    outbox = Outbox(tmp_path / "o.sqlite")
+    sizes = []
+    for number in range(400):
+        outbox.put(str(number), parts(os.urandom(20_000)))
+        outbox.mark_sent(outbox.next_post())
+        outbox.remove(outbox.sent())
+        sizes.append(sum(file.stat().st_size for file in tmp_path.iterdir()))
+    outbox.close()
+    assert max(sizes[200:]) <= max(sizes[:200])
+
+
+def test_the_rejected_file_takes_plain_reasons_too(outbox):
+    outbox.note_rejected("a", "malformed", item_id="7")
+    assert orjson.loads(outbox.rejected_path.read_bytes())["item_id"] == "7"
+
+
+def test_the_file_is_consistent_by_sqlites_own_check(outbox):
+    outbox.put("a", parts(b"0"))
+    path = outbox.path
+    outbox.close()
+    with sqlite3.connect(path) as plain:
+        assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_groups_of_another_run_are_never_sent_to_this_runs_trainer(outbox):
+    refuse_other_groups(outbox, {"env": "a", "estimator": "grpo"})
+    outbox.put("group", parts(b"0"))
+    with pytest.raises(ConfigError, match="still holds groups of another run"):
+        refuse_other_groups(outbox, {"env": "a", "estimator": "rloo"})
+
+
+def test_an_empty_outbox_takes_any_run(outbox):
+    refuse_other_groups(outbox, {"env": "a", "estimator": "grpo"})
+    refuse_other_groups(outbox, {"env": "a", "estimator": "rloo"})
+    assert outbox.fact("origin") == '{"env": "a", "estimator": "rloo"}'

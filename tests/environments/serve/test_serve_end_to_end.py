@@ -1,0 +1,176 @@
+"""Model server → `turnwise serve` → `run-api` → the unmodified Atropos example trainer, all processes."""
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from environments.record.recorder import read_groups
+from environments.wire.views import token_advantages
+from tests.environments.serve.loopback import (
+    ended,
+    free_port,
+    mock_model,
+    playing,
+    running,
+    serve,
+    take,
+    wait_for_port,
+)
+
+TINY_MODEL = Path(__file__).with_name("tiny_model.py")
+
+
+@contextmanager
+def served(api, tmp_path, *options, port=None):
+    """`turnwise serve`, ended by SIGTERM; gives the record. With a port, the model server there plays."""
+    model = [] if port is None else playing(port)
+    with running(serve("WriteWord", api.url, tmp_path, *model, *options)) as env:
+        yield tmp_path / "record.jsonl"
+        assert ended(env) == 0
+
+
+@contextmanager
+def scripted_model():
+    port = free_port()
+    with running(mock_model("WriteWord", port), stdout=subprocess.DEVNULL) as process:
+        wait_for_port(process, port)
+        yield port
+
+
+@contextmanager
+def tiny_model_server():
+    """A model server whose log-probabilities are the tiny model's."""
+    port = free_port()
+    with ExitStack() as processes:
+        script = processes.enter_context(scripted_model())
+        command = [sys.executable, str(TINY_MODEL), str(port), f"http://127.0.0.1:{script}"]
+        wait_for_port(processes.enter_context(running(command, torch=True)), port)
+        yield port
+
+
+def test_token_advantages_arrive_token_for_token_as_they_were_computed(api, tmp_path):
+    api.start_trainer(batch_size=8, max_token_len=40_000)
+    with scripted_model() as port, served(api, tmp_path, port=port) as record:
+        arrived = take(api, 4)
+    computed = {group.group.group_id: token_advantages(group) for group in read_groups(record)}
+    for group in arrived:
+        expected = computed[group["overrides"][0]["group_id"]]
+        assert {name: group[name] for name in expected} == expected
+    assert any(value for group in arrived for row in group["advantages"] for value in row)
+
+
+def turns_shown(credited, encoding):
+    """What each row of a view shows, by row number: the trajectory's number and the numbers of its turns."""
+    for number, trajectory in enumerate(credited.group.trajectories):
+        turns = range(len(trajectory.turns))
+        if encoding == "token_advantages":
+            yield number, list(turns)
+        for turn in turns if encoding != "token_advantages" else ():
+            yield number, [turn] if encoding == "turn_rows" else list(range(turn + 1))
+
+
+@pytest.mark.parametrize("encoding", ["token_advantages", "turn_rows", "prefix_rows"])
+def test_every_view_brings_each_turns_credit_by_name(api, tmp_path, encoding):
+    api.start_trainer(batch_size=12, max_token_len=40_000)
+    with served(api, tmp_path, "--env.credit_encoding", encoding) as record:
+        arrived = take(api, 3)
+    groups = {group.group.group_id: group for group in read_groups(record)}
+    rewards_seen = []
+    for post in arrived:
+        for override, messages, mask in zip(post["overrides"], post["messages"], post["masks"], strict=True):
+            credited = groups[override["group_id"]]
+            number, turns = list(turns_shown(credited, encoding))[override["row"]]
+            trajectory, advantages = credited.group.trajectories[number], credited.advantages[number]
+            rewards = trajectory.rewards.turns
+            spans = [trajectory.turns[turn].span for turn in turns]
+            assert override["turn_rewards"] == [rewards[turn] for turn in turns]
+            assert override["turn_spans"] == [[span.start, span.end] for span in spans]
+            assert override["turn_advantages"] == [advantages[turn] for turn in turns]
+            trained = {place for span in spans for place in range(span.start, span.end)}
+            assert trained == {place for place, label in enumerate(mask) if label != -100}
+            spoken = [message["reward"] for message in messages if message["role"] == "assistant"]
+            assert spoken == list(rewards[: turns[-1] + 1])
+            assert not any("reward" in message for message in messages if message["role"] != "assistant")
+            rewards_seen += override["turn_rewards"]
+    # A turn that was not scored stays apart from one that earned nothing.
+    assert {None, 0.0, 1.0} <= set(rewards_seen)
+
+
+def turns_by_row(credited):
+    """Row number of `turn_rows` to the trajectory's row, the turn's span and its advantage."""
+    turns = []
+    for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
+        for row in range(len(trajectory.rows)):
+            turns += [
+                (trajectory.rows[row], turn.span, advantage)
+                for turn, advantage in zip(trajectory.turns, advantages, strict=True)
+                if turn.span.row == row
+            ]
+    return turns
+
+
+def analytic_gradient(torch, model, turns):
+    """From whole trajectories: no masks, no padding, no rows of the wire."""
+    objective = 0.0
+    for row, span, advantage in turns:
+        log_p = torch.log_softmax(model(torch.tensor([row.token_ids])).logits[0], dim=-1)
+        spoken = [log_p[place - 1, row.token_ids[place]] for place in range(span.start, span.end)]
+        objective = objective + advantage * torch.stack(spoken).mean() / len(turns)
+    objective.backward()
+    gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    model.zero_grad()
+    return gradient
+
+
+@pytest.mark.timeout(300)
+def test_with_turn_rows_the_example_trainers_step_is_the_turn_level_policy_gradient(api, tmp_path):
+    if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
+        pytest.importorskip("torch", reason="needs torch, to run the example trainer's training step")
+    torch = importlib.import_module("torch")
+    from example_trainer.api import get_batch, register_trainer
+    from example_trainer.config import TrainingConfig
+    from example_trainer.data import pad_data_to_good_offset
+    from example_trainer.training import run_training_step
+
+    from tests.environments.trainers.tiny_model import tiny_model
+
+    rows = 8
+    config = TrainingConfig(
+        model_name="tiny", device="cpu", batch_size=rows, gradient_accumulation_steps=1, lr=1.0,
+        warmup_steps=0, atropos_url=api.url, seq_len=40_000, training_steps=1, save_path=str(tmp_path),
+    )  # fmt: skip
+    register_trainer(config)
+    get_batch(api.url)
+    turn_rows = ("--env.credit_encoding", "turn_rows")
+    with tiny_model_server() as port, served(api, tmp_path, *turn_rows, port=port) as record:
+        while (data := get_batch(api.url))["batch"] is None:
+            time.sleep(0.05)
+    marks = [(group["overrides"][0]["group_id"], group["overrides"][0]["row"]) for group in data["batch"]]
+    *batches, logprobs = pad_data_to_good_offset(data, rows)
+
+    recorded = {group.group.group_id: turns_by_row(group) for group in read_groups(record)}
+    turns = [recorded[group_id][row] for group_id, row in marks]
+    assert len({advantage for _, _, advantage in turns}) > 2
+
+    model = tiny_model()
+    analytic = analytic_gradient(torch, model, turns)
+    before = flat(torch, model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
+    told = run_training_step(model, optimizer, *batches, config, 0, inference_logprob_batches=logprobs)
+    step = flat(torch, model) - before
+
+    assert torch.nn.functional.cosine_similarity(step, analytic, dim=0).item() >= 0.9999
+    # Not only the direction, unless the trainer clipped it; it holds what arrived in float32.
+    assert torch.allclose(step, analytic / max(1.0, analytic.norm().item() + 1e-6), atol=1e-6)
+    # The logprobs that came over the wire are those of the model that is trained.
+    assert told["mean_ratio"] == pytest.approx(1.0, abs=1e-6)
+
+
+def flat(torch, model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

@@ -1,0 +1,265 @@
+"""The serving loop against the real API: what it starts, retries, pauses for, and how it ends."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from environments.data.tasks import GroupTask
+from environments.record.recorder import Recorder, read_groups
+from environments.serve.outbox import Outbox
+from environments.serve.serve_loop import API_AWAY
+from tests.environments.serve.serve_world import World, group_for, lost_model, serving, terminate, until
+from tools.errors import ConfigError
+
+
+async def test_a_sigterm_lets_groups_in_flight_end_delivers_them_and_exits_with_0(trained, tmp_path):
+    world = World()
+    world.go.clear()
+    async with serving(trained, tmp_path, world) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: world.started)
+        terminate()
+        await until(lambda: "stopping" in loop.shown.getvalue())
+        world.go.set()
+        assert await run == 0
+        assert (len(world.started), loop.delivery.tally.posts) == (1, 1)
+    assert trained.get("/status")["queue_size"] == 1
+
+
+async def test_a_group_that_outlives_the_grace_period_is_rolled_out_again_by_the_next_serve(
+    trained, tmp_path
+):
+    world = World()
+    world.go.clear()
+    async with serving(trained, tmp_path, world, grace_s=0.1) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: world.started)
+        terminate()
+        assert await run == 0
+    again = World()
+    async with serving(trained, tmp_path, again) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: len(again.started) > 1)
+        terminate()
+        await run
+    assert again.started[0] == world.started[0]
+
+
+async def test_a_finished_group_is_not_rolled_out_again_by_the_next_serve(trained, tmp_path):
+    worlds = World(), World()
+    for world in worlds:
+        async with serving(trained, tmp_path, world, max_waiting=99) as loop:
+            run = asyncio.create_task(loop.run())
+            await until(lambda loop=loop: loop.summary.done)
+            terminate()
+            await run
+    assert not set(worlds[0].started) & set(worlds[1].started)
+
+
+async def test_groups_that_finished_while_a_slow_one_held_the_place_are_not_rolled_out_again(
+    trained, tmp_path
+):
+    slow, again = World(), World()
+    never = asyncio.Event()
+
+    async def first_is_slow(task):
+        if (task.item_id, task.epoch) == ("a", 0):
+            await never.wait()
+        return await World.run_group(slow, task)
+
+    slow.run_group = first_is_slow
+    async with serving(trained, tmp_path, slow, max_in_flight=2, max_waiting=4, grace_s=0.1) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: loop.summary.done >= 4)
+        terminate()
+        await run
+    async with serving(trained, tmp_path, again, max_waiting=99) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: len(again.started) > 3)
+        terminate()
+        await run
+    assert again.started[0] == ("a", 0)
+    assert not set(slow.started) & set(again.started)
+
+
+async def test_what_a_dying_model_server_left_of_a_group_is_no_fair_sample_so_it_starts_again(
+    trained, tmp_path
+):
+    world = World()
+    world.model_down = True
+
+    async def two_short_ones_are_left(task):
+        world.started.append((task.item_id, task.epoch))
+        whole = group_for(task)
+        if not world.model_down:
+            return whole
+        left = replace(whole.group, trajectories=whole.group.trajectories[:2])
+        return replace(
+            whole,
+            group=replace(left, failures=lost_model(task).group.failures * 2),
+            advantages=whole.advantages[:2],
+        )
+
+    world.run_group = two_short_ones_are_left
+    async with serving(trained, tmp_path, world) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: world.probes > 1)
+        world.model_down = False
+        await until(lambda: loop.summary.done)
+        terminate()
+        await run
+    assert world.started[:2] == [("a", 0), ("a", 0)]
+
+
+async def test_a_trainer_that_stalls_stops_new_groups_at_the_bound(trained, tmp_path):
+    world = World()
+    async with serving(trained, tmp_path, world, max_waiting=5) as loop:
+        run = asyncio.create_task(loop.run())
+        # Three batches of one group wait at the API, five in the outbox.
+        await until(lambda: loop.delivery.tally.posts == 3 and loop.delivery.waiting == 5)
+        for _ in range(3):
+            await loop.delivery.changed()
+        assert len(world.started) == 8
+        terminate()
+        await run
+
+
+async def test_an_item_is_not_spent_while_the_model_server_is_down(trained, tmp_path):
+    world = World()
+    world.model_down = True
+    async with serving(trained, tmp_path, world) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: world.probes > 1)
+        assert world.started == [("a", 0)]
+        world.model_down = False
+        await until(lambda: loop.summary.done)
+        terminate()
+        await run
+        assert world.started[:2] == [("a", 0), ("a", 0)]
+        assert loop.summary.groups["failed"] == 0
+        assert "the model server is back" in loop.shown.getvalue()
+
+
+async def test_a_group_that_runs_out_of_time_is_tried_once_more_and_then_recorded_as_failed(
+    trained, tmp_path
+):
+    world = World()
+    world.go.clear()
+    with Recorder(tmp_path / "r.jsonl") as recorder:
+        async with serving(trained, tmp_path, world, recorder=recorder, group_timeout_s=0.05) as loop:
+            run = asyncio.create_task(loop.run())
+            await until(lambda: loop.summary.done)
+            world.go.set()
+            terminate()
+            await run
+    assert world.started[:2] == [("a", 0), ("a", 0)]
+    first = next(read_groups(tmp_path / "r.jsonl"))
+    assert (first.status, first.reason) == ("failed", "the group took longer than 0.05 s, twice")
+
+
+async def test_an_item_is_not_spent_while_the_model_server_hangs(trained, tmp_path):
+    world = World()
+    world.model_down = True
+    world.go.clear()
+    async with serving(trained, tmp_path, world, group_timeout_s=0.05) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: world.probes > 1)
+        assert world.started == [("a", 0)]
+        world.model_down = False
+        world.go.set()
+        await until(lambda: loop.summary.done)
+        terminate()
+        await run
+        assert loop.summary.groups["failed"] == 0
+
+
+async def test_groups_without_credit_are_recorded_and_not_delivered(trained, tmp_path):
+    world = World()
+
+    async def tied(task):
+        return group_for(task, advantages=((0.0,),) * 4, status="no_credit", reason="every advantage is zero")
+
+    world.run_group = tied
+    async with serving(trained, tmp_path, world) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: loop.summary.groups["no_credit"] > 2)
+        terminate()
+        await run
+        assert loop.delivery.tally.posts == 0
+
+
+async def test_tokens_that_were_never_sampled_are_refused(trained, tmp_path):
+    world = World()
+
+    async def approximate(task):
+        made = group_for(task)
+        trajectories = tuple(replace(each, exact=False) for each in made.group.trajectories)
+        return replace(made, group=replace(made.group, trajectories=trajectories))
+
+    world.run_group = approximate
+    async with serving(trained, tmp_path, world) as loop:
+        with pytest.raises(ConfigError, match=r"gives no token ids.*--env.allow_approximate_tokens"):
+            await loop.run()
+
+
+async def test_it_ends_with_the_trainers_last_step(api, tmp_path):
+    api.start_trainer(num_steps=2)
+    world = World()
+    async with serving(api, tmp_path, world) as loop:
+        run = asyncio.create_task(loop.run())
+        for posts in (1, 2):
+            await until(lambda posts=posts: loop.delivery.tally.posts >= posts)
+            await asyncio.to_thread(api.take_batch)
+        assert await run == 0
+        assert "the batches of the trainer's 2 steps are made" in loop.shown.getvalue()
+
+
+async def test_what_the_record_holds_is_delivered_all_the_same(trained, tmp_path):
+    # The outbox was lost, or the record comes from `process`: nobody can tell that a trainer has these.
+    with Recorder(tmp_path / "r.jsonl") as recorder:
+        recorder.append(group_for(GroupTask(item="a", item_id="a", epoch=0)))
+        world = World()
+        async with serving(trained, tmp_path, world, recorder=recorder) as loop:
+            run = asyncio.create_task(loop.run())
+            await until(lambda: loop.summary.done)
+            terminate()
+            await run
+    assert world.started[0] == ("a", 0)
+
+
+async def test_an_api_that_stays_away_ends_it_with_1_on_request_and_keeps_the_groups(api, tmp_path):
+    api.start_trainer()
+    world = World()
+    async with serving(api, tmp_path, world, patience_s=0.5) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: loop.delivery.tally.posts)
+        await asyncio.to_thread(api.kill)
+        assert await run == API_AWAY
+    with Outbox(tmp_path / "o.sqlite") as kept:
+        assert len(kept) == loop.summary.groups["ok"]
+
+
+async def test_while_the_api_is_away_groups_go_on_up_to_the_bound(api, tmp_path):
+    api.start_trainer()
+    world = World()
+    async with serving(api, tmp_path, world, max_waiting=6) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: loop.delivery.tally.posts)
+        await asyncio.to_thread(api.kill)
+        await until(lambda: not loop.delivery.online and loop.delivery.waiting == 6)
+        terminate()
+        assert await run == 0
+        assert "6 groups wait for the next serve" in loop.shown.getvalue()
+
+
+async def test_a_mistake_in_the_environment_ends_it_with_that_mistake(trained, tmp_path):
+    world = World()
+
+    async def wrong(task):
+        raise ConfigError("no reward")
+
+    world.run_group = wrong
+    async with serving(trained, tmp_path, world) as loop:
+        with pytest.raises(ConfigError, match="no reward"):
+            await loop.run()

@@ -1,0 +1,289 @@
+"""The whole flow with real parts: Atropos' BaseEnv, real sandboxes, the scripted policy, a model server."""
+
+import os
+import re
+import signal
+
+import pytest
+from atroposlib.envs.base import APIServerConfig, BaseEnv
+
+from environments.base_env import AgentEnv
+from environments.policy.mock_server import mock_app, running_mock_server
+from environments.record.recorder import Recorder, read_groups
+from environments.trajectory import Rewards, StopReason, Trajectory
+from tests.environments.write_file import (
+    ITEMS,
+    Breaking,
+    ScalarWriteFile,
+    WriteFile,
+    by_sibling,
+    group_from,
+    made,
+)
+from tools.errors import ConfigError
+from tools.sandbox import processes
+
+
+async def test_it_is_an_atropos_environment():
+    assert isinstance(made(), BaseEnv)
+
+
+async def test_every_turn_is_scored_in_the_rollouts_own_sandbox():
+    credited = await group_from(made())
+    scores = {trajectory.rewards.turns for trajectory in credited.group.trajectories}
+    assert scores == {(1.0, None), (0.0, None)}
+
+
+async def test_the_outcome_is_verified_where_only_the_artefact_exists():
+    credited = await group_from(made())
+    for trajectory in credited.group.trajectories:
+        assert trajectory.rewards.outcome == (0.5)
+
+
+async def test_the_advantage_follows_the_reward():
+    credited = await group_from(made())
+    first_turn = {
+        trajectory.rewards.turns[0]: credit[0]
+        for trajectory, credit in zip(credited.group.trajectories, credited.advantages, strict=True)
+    }
+    assert first_turn[1.0] > 0 > first_turn[0.0]
+
+
+async def test_collect_trajectories_gives_atropos_rows_with_per_token_advantages():
+    env = made()
+    await env.setup()
+    group, backlog = await env.collect_trajectories(ITEMS[0])
+    assert backlog == []
+    assert len(group["tokens"]) == len(group["scores"]) == len(group["advantages"]) == 4
+    for tokens, mask, logprobs, advantages in zip(
+        group["tokens"], group["masks"], group["inference_logprobs"], group["advantages"], strict=True
+    ):
+        assert len(tokens) == len(mask) == len(logprobs) == len(advantages)
+        assert any(advantages)
+
+
+async def test_the_sampled_text_stands_in_its_span():
+    env = made()
+    credited = await group_from(env)
+    trajectory = credited.group.trajectories[0]
+    span = trajectory.turns[0].span
+    sampled = env.renderer.decode(trajectory.rows[span.row].token_ids[span.start : span.end])
+    assert '"command": "echo' in sampled
+    assert sampled.endswith("<|im_end|>")
+
+
+async def test_the_sandbox_and_its_limits_are_recorded():
+    credited = await group_from(made(sandbox_pids=77))
+    assert {trajectory.sandbox.limits.pids for trajectory in credited.group.trajectories} == {77}
+
+
+async def test_equal_seeds_give_equal_rollouts():
+    runs = [await group_from(made(seed=5)) for _ in range(2)]
+    rows = [[trajectory.rows for trajectory in run.group.trajectories] for run in runs]
+    assert rows[0] == rows[1]
+
+
+async def test_another_seed_gives_other_rollouts():
+    runs = [await group_from(made(seed=seed, group_size=8)) for seed in (1, 2)]
+    rows = [[trajectory.rows for trajectory in run.group.trajectories] for run in runs]
+    assert rows[0] != rows[1]
+
+
+async def test_a_model_server_gives_token_for_token_what_the_scripted_policy_gives():
+    scripted = made()
+    expected = await group_from(scripted)
+
+    def script_for(messages):
+        return lambda conversation, tools, skill: scripted.scripted_choices(
+            ITEMS[0], conversation, tools, skill
+        )
+
+    app = mock_app(script_for, skill=0.6, renderer=scripted.renderer)
+    async with running_mock_server(app) as base_url:
+        server = APIServerConfig(base_url=base_url, model_name="scripted", api_key="x", health_check=False)
+        credited = await group_from(made(servers=[server]))
+    assert [t.rows for t in credited.group.trajectories] == [t.rows for t in expected.group.trajectories]
+    assert all(trajectory.exact for trajectory in credited.group.trajectories)
+
+
+async def test_a_group_that_teaches_nothing_is_recorded_but_not_sent():
+    env = made(scripted_skill=1.0)
+    credited = await group_from(env)
+    assert (credited.status, credited.reason) == ("no_credit", "every advantage is zero")
+    assert await env.collect_trajectories(ITEMS[0]) == (None, [])
+
+
+async def test_tied_scores_with_different_turns_are_kept():
+    class Tied(WriteFile):
+        async def compute_turn_rewards(self, item, trajectory, ctx):
+            return [1.0, 0.0] if trajectory.sibling % 2 else [0.0, 1.0]
+
+        async def compute_outcome(self, item, trajectory, ctx):
+            return None
+
+    credited = await group_from(made(Tied))
+    assert len({trajectory.score for trajectory in credited.group.trajectories}) == 1
+    assert credited.status == "ok"
+
+
+async def test_without_the_mixin_the_payload_is_plain_scalar_data():
+    env = made(ScalarWriteFile, estimator="grpo")
+    env.compute_outcome = by_sibling
+    await env.setup()
+    group, _ = await env.collect_trajectories(ITEMS[0])
+    assert (group["scores"], group["advantages"], group["overrides"]) == ([0.0, 1.0, 2.0, 3.0], None, None)
+
+
+async def test_a_reward_that_raises_drops_its_sibling_and_no_other():
+    credited = await group_from(made(Breaking))
+    assert [trajectory.sibling for trajectory in credited.group.trajectories] == [0, 2, 3]
+
+
+async def test_a_dropped_sibling_is_recorded_with_its_traceback_and_has_no_score():
+    (failure,) = (await group_from(made(Breaking))).group.failures
+    assert failure.error.startswith("ZeroDivisionError: the judge broke (write_file.py:")
+    assert "compute_turn_rewards" in failure.traceback
+
+
+async def test_too_few_survivors_fail_the_group_and_give_no_credit():
+    class MostlyBroken(Breaking):
+        broken = frozenset({0, 1, 2})
+
+    credited = await group_from(made(MostlyBroken))
+    assert credited.status == "failed"
+    assert credited.reason == "1 of 4 rollouts survived, at least 2 are needed"
+    assert not any(value for turns in credited.advantages for value in turns)
+
+
+async def test_a_lost_sandbox_is_a_failure_and_never_a_number():
+    class Killing(WriteFile):
+        async def score_turn(self, item, turn, ctx):
+            for outer in processes.children(os.getpid()):
+                for pid in (*processes.children(outer), outer):
+                    os.kill(pid, signal.SIGKILL)
+            await ctx.sandbox.exec("true")
+
+    credited = await group_from(made(Killing, group_size=2))
+    assert {failure.stop_reason for failure in credited.group.failures} == {StopReason.SANDBOX_LOST}
+
+
+async def test_a_broken_contract_drops_the_sibling_with_a_typed_error():
+    class Short(WriteFile):
+        async def compute_turn_rewards(self, item, trajectory, ctx):
+            return [1.0]
+
+    credited = await group_from(made(Short))
+    assert all("RewardError" in failure.error for failure in credited.group.failures)
+    assert len(credited.group.failures) == 4
+
+
+async def test_an_error_that_is_no_utf8_text_is_recorded_all_the_same(tmp_path):
+    class Undecodable(WriteFile):
+        async def score_turn(self, item, turn, ctx):
+            raise OSError("no file \udcff.txt")
+
+    credited = await group_from(made(Undecodable))
+    with Recorder(tmp_path / "r.jsonl") as recorder:
+        recorder.append(credited)
+    (read,) = read_groups(tmp_path / "r.jsonl")
+    assert read == credited
+    assert read.group.failures[0].error.startswith(r"OSError: no file \udcff.txt")
+
+
+@pytest.mark.parametrize("state", [5, "\udcff"])
+async def test_an_anchor_state_that_a_record_cannot_hold_drops_the_sibling(state):
+    class Counting(WriteFile):
+        def state_key(self, item, turn):
+            return state
+
+    credited = await group_from(made(Counting))
+    assert "RewardError: environment 'write_file', item 'hello', turn 0" in credited.group.failures[0].error
+
+
+@pytest.mark.parametrize(("settings", "score"), [({}, 1.0), ({"score_aggregation": "sum"}, 2.0)])
+async def test_the_score_is_what_the_environment_says_unless_a_setting_says_otherwise(settings, score):
+    class Averaged(WriteFile):
+        score_aggregation = "mean"
+
+        async def compute_turn_rewards(self, item, trajectory, ctx):
+            return [2.0, 0.0] if len(trajectory.turns) == 2 else [1.0] * len(trajectory.turns)
+
+        async def compute_outcome(self, item, trajectory, ctx):
+            return None
+
+    credited = await group_from(made(Averaged, group_size=1, **settings))
+    assert credited.group.trajectories[0].score == score
+
+
+async def test_a_prompt_that_is_drawn_at_random_is_recorded_as_it_was_sampled_from():
+    class Varied(WriteFile):
+        asked = 0
+
+        def format_prompt(self, item):
+            self.asked += 1
+            return f"Variant {self.asked}."
+
+    env = made(Varied, group_size=2)
+    for trajectory in (await group_from(env)).group.trajectories:
+        said = trajectory.prompt[-1].content
+        sampled_from = env.renderer.decode(trajectory.rows[0].token_ids)
+        assert said in sampled_from
+    assert env.asked == 2
+
+
+async def test_a_dropped_rollout_says_where_the_environment_broke():
+    class Broken(WriteFile):
+        async def score_turn(self, item, turn, ctx):
+            return item["missing"]
+
+    credited = await group_from(made(Broken, group_size=1))
+    assert re.search(
+        r"KeyError: 'missing' \(test_base_env\.py:\d+ in score_turn\)", credited.group.failures[0].error
+    )
+
+
+async def test_an_environment_without_a_reward_says_what_to_write():
+    class Unfinished(AgentEnv):
+        name = "unfinished"
+
+        async def load_items(self):
+            return ITEMS
+
+        def format_prompt(self, item):
+            return "do"
+
+    with pytest.raises(ConfigError, match="write compute_reward"):
+        await group_from(made(Unfinished))
+
+
+async def test_an_environment_without_a_name_is_refused():
+    class Nameless(WriteFile):
+        name = ""
+
+    with pytest.raises(ConfigError, match="class Nameless has no name"):
+        made(Nameless)
+
+
+@pytest.mark.parametrize("prompt", [None, [{"role": "user", "content": "do"}], {"role": "user"}], ids=str)
+async def test_a_prompt_that_is_neither_text_nor_messages_is_refused(prompt):
+    class Odd(WriteFile):
+        def format_prompt(self, item):
+            return prompt
+
+    with pytest.raises(ConfigError, match=r"format_prompt gave .*give text, or a list of .*Message"):
+        await group_from(made(Odd))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "passed"),
+    [
+        (Rewards(turns=(1.0, 1.0), outcome=0.0, score=2.0), False),
+        (Rewards(turns=(-1.0,), outcome=1.0, score=0.0), True),
+        (Rewards(turns=(0.5, 0.5), outcome=None, score=1.0), True),
+        (Rewards(outcome=0.5, score=0.5), False),
+    ],
+    ids=["turns without the outcome", "outcome in spite of turns", "no outcome", "scalar"],
+)
+def test_what_passes_is_the_outcome_and_without_one_the_score(rewards, passed):
+    trajectory = Trajectory(item_id="hello", turns=(), rows=(), rewards=rewards)
+    assert made().passed(ITEMS[0], trajectory) == passed

@@ -1,0 +1,138 @@
+"""What leaves: only rows that a trainer reads right, in groups that the API can batch."""
+
+import gzip
+import math
+from dataclasses import replace
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.testing import group_of
+from environments.trajectory import IGNORED, CreditedGroup
+from environments.wire.payloads import Shape, check_columns, compress, pack, post_body, post_text, shortened
+from environments.wire.views import token_advantages
+from tools.errors import WireError
+
+
+def credited(group, advantages):
+    return CreditedGroup(
+        group=group, advantages=tuple(map(tuple, advantages)), policy="p", estimator="turn_return"
+    )
+
+
+TWO = credited(group_of([[1.0, 2.0], [0.5]]), [[0.5, -0.5], [1.0]])
+
+
+def sent(group, **shape):
+    package = pack(group, Shape(**({"group_size": 2} | shape)))
+    return [orjson.loads(post_text(part.body)) for part in package.parts], package.too_long
+
+
+def test_a_whole_group_leaves_as_its_view():
+    assert sent(TWO) == ([token_advantages(TWO)], 0)
+
+
+def test_turn_rows_leave_one_by_one():
+    posts, _ = sent(TWO, encoding="turn_rows")
+    assert [post["scores"] for post in posts] == [[0.5], [-0.5], [1.0]]
+
+
+@given(
+    st.lists(st.lists(st.floats(-2, 2), min_size=1, max_size=3), min_size=1, max_size=7), st.integers(0, 5)
+)
+def test_every_post_has_exactly_the_registered_rows_and_no_row_is_lost(rewards, missing):
+    size = len(rewards) + missing
+    posts, _ = sent(credited(group_of(rewards), rewards), group_size=size)
+    assert {len(post["tokens"]) for post in posts} == {size}
+    rows = [override["row"] for post in posts for override in post["overrides"] if "row" in override]
+    assert rows == list(range(len(rewards)))
+    for post in posts:
+        check_columns(post)
+
+
+def test_a_row_that_is_too_long_becomes_padding_with_its_score_and_its_siblings_leave():
+    long = credited(group_of([[1.0], [2.0]], lengths=[[9], [2]]), [[0.5], [-0.5]])
+    posts, too_long = sent(long, max_row_tokens=9)
+    assert too_long == 1
+    assert [override.get("row") for override in posts[0]["overrides"]] == [0, 1]
+    assert (posts[0]["scores"], posts[0]["masks"][0]) == ([1.0, 2.0], [IGNORED] * 2)
+
+
+def test_a_part_is_shortened_for_a_trainer_that_takes_less():
+    long = credited(group_of([[1.0], [2.0]], lengths=[[9], [2]]), [[0.5], [-0.5]])
+    part = pack(long, Shape(group_size=2)).parts[0]
+    assert part.longest_row == 10
+    shorter, left_out = shortened(part, 9)
+    assert (shorter, left_out) == (pack(long, Shape(group_size=2, max_row_tokens=9)).parts[0], 1)
+    assert shortened(part, 2) == (None, 2)
+
+
+def test_a_value_that_json_does_not_know_is_named():
+    with pytest.raises(WireError, match="a row is no JSON"):
+        compress(token_advantages(TWO) | {"messages": [[object()]] * 2})
+
+
+def test_scores_too_large_to_normalise_are_refused():
+    huge = credited(group_of([[1e308], [1e308], [-1e308]]), [[0.5], [0.5], [-1.0]])
+    with pytest.raises(WireError, match="too large"):
+        pack(huge, Shape(group_size=4))
+
+
+def test_nothing_leaves_when_every_row_is_too_long():
+    assert sent(TWO, max_row_tokens=1) == ([], 2)
+
+
+def test_without_messages_none_leave():
+    posts, _ = sent(TWO, include_messages=False)
+    assert posts[0]["messages"] is None
+
+
+def test_a_whole_scalar_group_has_no_overrides_at_all():
+    scalar = credited(group_of(None, outcomes=[1.0, 0.0], lengths=[[1], [1]]), [[0.5], [-0.5]])
+    posts, _ = sent(scalar)
+    assert (posts[0]["overrides"], posts[0]["advantages"], posts[0]["group_overrides"]) == (None, None, {})
+
+
+def test_a_temperature_other_than_1_is_told_to_the_trainer():
+    posts, _ = sent(TWO, sampling={"temperature": 0.5, "top_p": 1.0})
+    assert posts[0]["generation_params"] == {"temperature": 0.5, "top_p": 1.0}
+
+
+def test_the_body_is_the_json_with_the_environments_id_in_front():
+    part = compress(token_advantages(TWO))
+    assert orjson.loads(gzip.decompress(post_body(part, 7))) == {"env_id": 7, **token_advantages(TWO)}
+
+
+def broken(**changes):
+    return token_advantages(TWO) | changes
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        (broken(masks=[[IGNORED]]), "masks must have one entry per row"),
+        (broken(masks=[[IGNORED, 2, 3], [IGNORED, 2]]), "the mask must be 4 plain integers"),
+        (broken(masks=[[IGNORED, 1, IGNORED, 1], [IGNORED, 2]]), "a mask is the token's id"),
+        (broken(masks=[[IGNORED, 2, 3, 2], [IGNORED, 2]]), "must cover every trainable token"),
+        (broken(scores=[1.0, math.nan]), "row 1 of 2: the score must be a plain, finite float, got nan"),
+        (broken(scores=[1.0, 1]), "the score must be a plain, finite float, got 1"),
+        (broken(scores=[[1.0], [0.5]]), "the score must be a plain, finite float"),
+        (broken(advantages=[[0.0] * 4, [0.0]]), "advantages must be 2 plain floats"),
+        (broken(advantages=[[0.0] * 4, [0.0, math.inf]]), "advantages must be finite"),
+        (broken(inference_logprobs=[[1.0, None, 1.0, -1.0], [1.0, -1.0]]), "plain floats"),
+        (broken(group_overrides=None), "group_overrides must name the 2 rows"),
+        (broken(group_overrides={"group_size": 3}), "group_overrides must name the 2 rows"),
+        (broken(messages=[[{"role": "user"}], []]), "role and content"),
+        (broken(tokens=[[], [1]], masks=[[], [IGNORED]]), "one or more plain, non-negative integers"),
+    ],
+)
+def test_what_a_trainer_would_misread_is_refused(columns, says):
+    with pytest.raises(WireError, match=says):
+        check_columns(columns)
+
+
+def test_a_group_with_an_infinite_advantage_never_leaves():
+    with pytest.raises(WireError, match="finite"):
+        pack(replace(TWO, advantages=((math.inf, 0.0), (0.0,))), Shape(group_size=2))

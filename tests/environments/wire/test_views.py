@@ -1,0 +1,165 @@
+"""What a trainer gets: columns that agree with each other and with the turns."""
+
+from dataclasses import replace
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.testing import group_of
+from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup
+from environments.wire.views import VIEWS, list_scores, prefix_rows, token_advantages, turn_rows
+
+REWARD = st.none() | st.floats(-10, 10)
+GROUPS = st.lists(st.lists(REWARD, min_size=1, max_size=5), min_size=1, max_size=4)
+
+
+def credited(group, advantages):
+    return CreditedGroup(
+        group=group, advantages=tuple(map(tuple, advantages)), policy="p", estimator="turn_return"
+    )
+
+
+@st.composite
+def credited_groups(draw):
+    rewards = draw(GROUPS)
+    lengths = [[draw(st.integers(0, 4)) for _ in row] for row in rewards]
+    advantages = [[draw(st.floats(-5, 5)) for _ in row] for row in rewards]
+    return credited(group_of(rewards, lengths=lengths), advantages)
+
+
+@given(credited_groups())
+def test_tokens_masks_logprobs_and_advantages_are_equally_long(group):
+    columns = token_advantages(group)
+    for row in zip(
+        columns["tokens"],
+        columns["masks"],
+        columns["advantages"],
+        columns["inference_logprobs"],
+        strict=True,
+    ):
+        assert len({len(column) for column in row}) == 1
+
+
+@given(credited_groups())
+def test_a_mask_is_the_token_id_or_ignored(group):
+    columns = token_advantages(group)
+    for tokens, mask in zip(columns["tokens"], columns["masks"], strict=True):
+        assert all(label in (token, IGNORED) for token, label in zip(tokens, mask, strict=True))
+
+
+@given(credited_groups())
+def test_every_trainable_token_is_in_exactly_one_span(group):
+    columns = token_advantages(group)
+    for mask, override in zip(columns["masks"], columns["overrides"], strict=True):
+        covered = [p for start, end in override["turn_spans"] for p in range(start, end)]
+        assert covered == [p for p, label in enumerate(mask) if label != IGNORED]
+
+
+@given(credited_groups())
+def test_an_advantage_is_its_turns_over_the_span_and_zero_elsewhere(group):
+    columns = token_advantages(group)
+    for tokens, override in zip(columns["advantages"], columns["overrides"], strict=True):
+        expected = [0.0] * len(tokens)
+        for (start, end), value in zip(override["turn_spans"], override["turn_advantages"], strict=True):
+            expected[start:end] = [value] * (end - start)
+        assert tokens == expected
+
+
+@given(credited_groups())
+def test_every_view_is_plain_json(group):
+    for columns in [each for view in VIEWS.values() for each in view(group)]:
+        assert orjson.loads(orjson.dumps(columns)) == columns
+
+
+def test_logprobs_ride_along_with_the_convention_where_nothing_was_sampled():
+    columns = token_advantages(credited(group_of([[1.0]]), [[0.5]]))
+    assert columns["inference_logprobs"] == [[NOT_SAMPLED, -1.0]]
+
+
+def test_the_api_view_has_one_scalar_score_per_row():
+    columns = token_advantages(credited(group_of([[1.0, None], [0.5]], outcomes=[2.0, None]), [[0, 0], [0]]))
+    assert columns["scores"] == [3.0, 0.5]
+
+
+def test_a_scalar_environment_sends_plain_grpo_data():
+    group = group_of(None, outcomes=[1.0, 0.0], lengths=[[1], [1]])
+    columns = token_advantages(credited(group, [[0.5], [-0.5]]))
+    assert (columns["scores"], columns["advantages"], columns["overrides"]) == ([1.0, 0.0], None, None)
+    assert not any("reward" in message for chat in columns["messages"] for message in chat)
+
+
+def test_each_assistant_message_carries_its_reward():
+    columns = token_advantages(credited(group_of([[1.0, None]]), [[0.0, 0.0]]))
+    spoken = [message for message in columns["messages"][0] if message["role"] == "assistant"]
+    assert [message["reward"] for message in spoken] == [1.0, None]
+
+
+def test_every_message_has_role_and_content():
+    columns = token_advantages(credited(group_of([[1.0, 2.0]]), [[0.0, 0.0]]))
+    assert all({"role", "content"} <= message.keys() for chat in columns["messages"] for message in chat)
+
+
+def test_group_overrides_names_the_row_count():
+    assert token_advantages(credited(group_of([[1.0]]), [[0.0]]))["group_overrides"] == {"group_size": 1}
+
+
+@given(credited_groups())
+def test_turn_rows_has_one_row_per_sampled_turn_scored_with_its_advantage(group):
+    sampled = [
+        advantage
+        for trajectory, advantages in zip(group.group.trajectories, group.advantages, strict=True)
+        for turn, advantage in zip(trajectory.turns, advantages, strict=True)
+        if turn.span.end > turn.span.start
+    ]
+    views = turn_rows(group)
+    assert [view["scores"] for view in views] == [[advantage] for advantage in sampled]
+    assert all(view["group_overrides"] == {"group_size": 1} for view in views)
+
+
+def test_a_turn_row_ends_with_its_turn_and_trains_nothing_else():
+    views = turn_rows(credited(group_of([[1.0, 2.0]], lengths=[[2, 1]]), [[0.5, -0.5]]))
+    assert [view["tokens"][0] for view in views] == [[1, 2, 2], [1, 2, 2, 3, 2]]
+    assert [view["masks"][0] for view in views] == [
+        [IGNORED, 2, 2],
+        [IGNORED, IGNORED, IGNORED, IGNORED, 2],
+    ]
+
+
+def test_a_turn_row_has_no_logprobs_of_other_turns():
+    views = turn_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
+    assert views[1]["inference_logprobs"] == [[NOT_SAMPLED, NOT_SAMPLED, NOT_SAMPLED, -1.0]]
+
+
+def test_a_turn_row_carries_the_conversation_up_to_its_turn_with_the_rewards():
+    views = turn_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
+    assert [message["role"] for message in views[0]["messages"][0]] == ["user", "assistant"]
+    spoken = [m["reward"] for m in views[1]["messages"][0] if m["role"] == "assistant"]
+    assert spoken == [1.0, 2.0]
+
+
+def test_a_prefix_row_trains_every_turn_up_to_its_last_with_the_last_ones_advantage():
+    views = prefix_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
+    assert [view["masks"][0] for view in views] == [[IGNORED, 2], [IGNORED, 2, IGNORED, 2]]
+    assert [view["scores"] for view in views] == [[0.5], [-0.5]]
+
+
+@given(credited_groups())
+def test_rows_of_a_group_are_numbered_so_that_a_repeat_can_be_told_from_a_sibling(group):
+    for name, view in VIEWS.items():
+        numbers = [override["row"] for columns in view(group) for override in columns["overrides"] or []]
+        assert numbers == list(range(len(numbers))), name
+
+
+def test_a_forked_trajectory_gives_one_row_per_fork_with_its_own_turns():
+    group = group_of([[1.0, 2.0]])
+    whole = group.trajectories[0]
+    first, second = whole.turns
+    forked = replace(
+        whole,
+        turns=(first, replace(second, span=replace(second.span, row=1))),
+        rows=(whole.rows[0], whole.rows[0]),
+    )
+    columns = list_scores(credited(replace(group, trajectories=(forked,)), [[0.25, 0.75]]))
+    assert columns["scores"] == [[1.0], [2.0]]
+    assert [override["turn_advantages"] for override in columns["overrides"]] == [[0.25], [0.75]]

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
-LINT := environments scripts tools tests turnwise.py
+LINT := environments scripts tools tests turnwise
 
 .PHONY: demo test check format lock clean
 

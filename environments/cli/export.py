@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import click
+import jsonlines
 import orjson
 
 from environments.record.recorder import read_groups
@@ -43,12 +44,12 @@ def _write(record: Path, encoding: str, out: Path) -> tuple[Counter[str], int]:
     """Write the groups; how many there were by status, and the lines written."""
     statuses: Counter[str] = Counter()
     lines = 0
-    with out.open("wb") as file:
+    with jsonlines.open(out, "w", dumps=orjson.dumps) as writer:  # pyright: ignore[reportUnknownMemberType]  # bare `PathLike` there
         for number, credited in enumerate(read_groups(record), start=1):
             statuses[credited.status] += 1
             for columns in VIEWS[encoding](credited) if credited.status == "ok" else []:
                 _check(columns, encoding, f"{record}, line {number}")
-                file.write(orjson.dumps(columns, option=orjson.OPT_APPEND_NEWLINE))
+                writer.write(columns)
                 lines += 1
     return statuses, lines
 

@@ -4,8 +4,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import wandb
-
+from environments.extras import needs_extra
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
 
@@ -21,11 +20,13 @@ def tracked(enabled: bool, *, name: str, settings: Mapping[str, Any]) -> Generat
     """A run that `Track` adds groups to; where it goes is wandb's own configuration (WANDB_MODE, login).
 
     Raises:
-        ConfigError: wandb cannot start, for want of a key or of a connection.
+        ConfigError: wandb is not installed, or cannot start, for want of a key or of a connection.
     """
     if not enabled:
         yield untracked
         return
+    with needs_extra("wandb", "--env.use_wandb"):
+        import wandb  # noqa: PLC0415
     try:
         run = wandb.init(project="turnwise", name=name, config=dict(settings))
     except wandb.Error as error:

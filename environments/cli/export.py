@@ -4,7 +4,6 @@ from collections import Counter
 from pathlib import Path
 
 import click
-import jsonlines
 import orjson
 
 from environments.record.recorder import read_groups
@@ -44,12 +43,12 @@ def _write(record: Path, encoding: str, out: Path) -> tuple[Counter[str], int]:
     """Write the groups; how many there were by status, and the lines written."""
     statuses: Counter[str] = Counter()
     lines = 0
-    with jsonlines.open(out, "w", dumps=orjson.dumps) as writer:  # pyright: ignore[reportUnknownMemberType]  # bare `PathLike` there
+    with out.open("wb") as file:
         for number, credited in enumerate(read_groups(record), start=1):
             statuses[credited.status] += 1
             for columns in VIEWS[encoding](credited) if credited.status == "ok" else []:
                 _check(columns, encoding, f"{record}, line {number}")
-                writer.write(columns)
+                file.write(orjson.dumps(columns, option=orjson.OPT_APPEND_NEWLINE))
                 lines += 1
     return statuses, lines
 

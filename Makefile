@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
-LINT := environments scripts tools tests turnwise.py
+LINT := environments scripts tools tests turnwise
 
-.PHONY: demo test check format lock clean
+.PHONY: demo test check format lock upgrade clean
 
 demo: $(RUN_READY)  ## the main job on the embedded default: no network, Docker, GPU or key once installed
 	$(BIN)/turnwise process code_debug
@@ -24,11 +24,15 @@ format: $(DEV_READY)  ## rewrite the code as `check` wants it
 	$(BIN)/ruff format $(LINT)
 	$(BIN)/ruff check --fix $(LINT)
 
-lock:  ## pin the newest dependencies, with hashes
+lock:  ## pin what is new in pyproject.toml, with hashes; what is pinned stays
 	uv pip compile pyproject.toml requirements/build.in --generate-hashes --universal --python-version 3.11 \
-		--upgrade --quiet --output-file requirements/base.txt
+		$(UPGRADE) --quiet --output-file requirements/base.txt
 	uv pip compile pyproject.toml requirements/build.in --extra dev --generate-hashes --universal \
-		--python-version 3.11 --constraint requirements/base.txt --quiet --output-file requirements/dev.txt
+		--python-version 3.11 --constraint requirements/base.txt $(UPGRADE) --quiet \
+		--output-file requirements/dev.txt
+
+upgrade: UPGRADE := --upgrade
+upgrade: lock  ## pin the newest of everything
 
 clean:
 	rm -rf $(VENV)

@@ -22,9 +22,7 @@ def readme_with_map() -> str:
 
 def file_map() -> str:
     """One line per module, indented by folder."""
-    lines = ["turnwise.py".ljust(COLUMN) + f"# {_summary(ROOT / 'turnwise.py')}"]
-    for package in ("environments", "tools"):
-        lines += _lines(ROOT / package, depth=0)
+    lines = [line for package in ("turnwise", "environments", "tools") for line in _lines(ROOT / package, 0)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any
 
 import click
-import uvicorn
 
 from environments.base_env import AgentEnv
 from environments.cli.env_command import EnvCall, EnvCommand
-from environments.policy.mock_server import mock_app
+from environments.extras import needs_extra
 from environments.policy.scripted import Script
 from environments.trajectory import Message
 from tools.errors import ConfigError
@@ -27,6 +26,10 @@ def command(call: EnvCall, port: int, host: str, model: str) -> None:
     ENV is code_debug when it is not given. The item that a request is about is found by the text of its
     first user message. The agent's skill is --env.scripted_skill.
     """
+    with needs_extra("mock", "mock-model"):
+        import uvicorn  # noqa: PLC0415
+
+        from environments.policy.mock_server import mock_app  # noqa: PLC0415
     env = call.open()
     items = asyncio.run(env.load_items())
     known = items_by_task(env, items)

@@ -1,9 +1,10 @@
 """The embedded tasks, and what a task looks like to the agent: its prompt, its files, its solution."""
 
-import json
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
+
+import jsonlines
 
 from environments.code_debug_env.signals import EXAMPLE_TEST, SOLUTION
 
@@ -27,8 +28,8 @@ SYSTEM_PROMPT = (
 
 def embedded_tasks() -> list[dict[str, Any]]:
     """The bugs that come with this environment."""
-    lines = files("environments.code_debug_env").joinpath("bugs.jsonl").read_text("utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    with files("environments.code_debug_env").joinpath("bugs.jsonl").open("rb") as lines:
+        return list(jsonlines.Reader(lines))
 
 
 def task_prompt(task: Mapping[str, Any]) -> str:

@@ -2,9 +2,11 @@
 
 import codecs
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
+
+import jsonlines
 
 from tools.errors import DatasetError
 
@@ -111,32 +113,42 @@ def _json_list(path: Path, data: bytes) -> list[Item]:
         raise DatasetError(f"{path}, line {line}: not UTF-8 text") from None
     except json.JSONDecodeError as error:
         raise DatasetError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}") from None
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict):
-            raise DatasetError(f"{path}, row {number}: expected a JSON object, got {_kind(row)}")
-    return cast(list[Item], rows)
+    return [_object(row, f"{path}, row {number}") for number, row in enumerate(rows, start=1)]
 
 
-def _json_lines(path: Path, lines: Iterable[bytes]) -> tuple[list[Item], list[int]]:
+def _json_lines(path: Path, file: Iterable[bytes]) -> tuple[list[Item], list[int]]:
     items: list[Item] = []
     numbers: list[int] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-        except UnicodeDecodeError:
-            raise DatasetError(f"{path}, line {number}: not UTF-8 text") from None
-        except json.JSONDecodeError as error:
-            raise DatasetError(
-                f"{path}, line {number}: not valid JSON: {error.msg} at column {error.colno}; "
-                "expected one JSON object a line"
-            ) from None
-        if not isinstance(row, dict):
-            raise DatasetError(f"{path}, line {number}: expected a JSON object, got {_kind(row)}")
-        items.append(cast(Item, row))
-        numbers.append(number)
+    number = 0
+
+    def lines() -> Iterator[bytes]:
+        nonlocal number
+        for number, line in enumerate(file, start=1):  # noqa: B007  # the reader numbers only what it refuses
+            yield line
+
+    # Not the reader's own choice, orjson: it makes a float of an integer of more than 64 bits.
+    reader = jsonlines.Reader(lines(), loads=json.loads)  # pyright: ignore[reportCallIssue]  # attrs: `_loads`
+    try:
+        for row in reader.iter(allow_none=True, skip_empty=True):
+            items.append(_object(row, f"{path}, line {number}"))
+            numbers.append(number)
+    except jsonlines.InvalidLineError as error:
+        raise DatasetError(f"{path}, line {error.lineno}: {_reason(error.__cause__)}") from None
     return items, numbers
+
+
+def _object(row: object, where: str) -> Item:
+    if not isinstance(row, dict):
+        raise DatasetError(f"{where}: expected a JSON object, got {_kind(row)}")
+    return cast(Item, row)
+
+
+def _reason(error: BaseException | None) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8 text"
+    if isinstance(error, json.JSONDecodeError):
+        return f"not valid JSON: {error.msg} at column {error.colno}; expected one JSON object a line"
+    return f"not valid JSON: {error}"
 
 
 def _kind(value: object) -> str:

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from importlib import import_module
-from typing import Any
 
 from environments.config import AgentEnvConfig
+from environments.extras import needs_extra
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
 
@@ -21,12 +20,13 @@ def tracked(config: AgentEnvConfig, env: str) -> Generator[Track]:
     """A run that `Track` adds groups to; where it goes is wandb's own configuration (WANDB_MODE, login).
 
     Raises:
-        ConfigError: wandb cannot start, for want of a key or of a connection.
+        ConfigError: wandb is not installed, or cannot start, for want of a key or of a connection.
     """
     if not config.use_wandb:
         yield untracked
         return
-    wandb: Any = import_module("wandb")
+    with needs_extra("wandb", "--env.use_wandb"):
+        import wandb  # noqa: PLC0415
     try:
         run = wandb.init(
             project="turnwise", name=config.wandb_name or env, config=config.model_dump(mode="json")

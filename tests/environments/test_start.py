@@ -30,7 +30,7 @@ def test_a_module_loads_no_heavy_package_that_it_does_not_use(module, used):
 def test_a_run_with_the_scripted_agent_loads_no_heavy_package(tmp_path):
     code = (
         "import sys; from environments.cli.main import main; "
-        f"main(['process', 'terminal_tasks', '--env.max_items', '1', '--out', {str(tmp_path / 'r.jsonl')!r}]); "
+        f"main(['process', 'terminal_tasks', '--env.max_items', '1', '--out', {str(tmp_path / 'r')!r}]); "
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -101,12 +101,6 @@ def python(*args, cwd, path=(ROOT,)):
     )
 
 
-def own_package(folder, name):
-    (folder / name).mkdir(parents=True)
-    (folder / name / "__init__.py").touch()
-    return folder
-
-
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -273,45 +267,6 @@ def test_a_mock_model_says_which_items_it_cannot_tell_apart(env_file, tmp_path):
     # A port that is none ends it right after it said so.
     done = python("-m", "turnwise", "mock-model", "echo_env.py:Alike", "--host", "256.0.0.1", cwd=tmp_path)
     assert "3 items have 1 different first user messages" in done.stderr
-
-
-@pytest.mark.parametrize("package", ["tools", "environments"])
-def test_a_foreign_package_of_our_name_is_refused_in_one_sentence(tmp_path, package):
-    foreign = own_package(tmp_path / "theirs", package)
-    run = python("-m", "turnwise", "list", cwd=tmp_path, path=(foreign, ROOT))
-    assert run.returncode == 2
-    (line,) = run.stderr.splitlines()
-    assert f"{foreign / package} hides Turnwise's own package {package!r}: rename it" in line
-
-
-def test_a_foreign_module_of_our_name_is_refused_too(tmp_path):
-    (tmp_path / "tools.py").touch()
-    run = python("-m", "turnwise", "list", cwd=tmp_path)
-    assert run.returncode == 2
-    assert f"{tmp_path / 'tools.py'} hides Turnwise's own package 'tools'" in run.stderr
-
-
-def test_a_folder_of_our_name_that_is_no_package_hides_nothing(tmp_path):
-    (tmp_path / "tools").mkdir()
-    assert python("-m", "turnwise", "list", cwd=tmp_path).returncode == 0
-
-
-def test_a_script_next_to_a_users_own_tools_says_so_in_one_line(env_file, tmp_path):
-    own_package(tmp_path, "tools")
-    run = python("echo_env.py", "process", cwd=tmp_path)
-    (line,) = run.stderr.splitlines()
-    assert line.startswith(
-        f"turnwise: error: {tmp_path / 'tools'} hides Turnwise's own package 'tools': rename it"
-    )
-    assert run.returncode == 2
-
-
-def test_a_users_file_next_to_their_own_tools_still_finds_ours(env_file, tmp_path):
-    own_package(tmp_path, "tools")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    run = python("-m", "turnwise", "process", f"{env_file}:Echo", "--out", "o.jsonl", cwd=elsewhere)
-    assert run.returncode == 0, run.stderr
 
 
 def test_a_command_may_use_as_many_descriptors_as_the_machine_allows(tmp_path):

@@ -98,6 +98,17 @@ def test_json_values_are_what_the_file_says(tmp_path, name):
     assert repr(items) == repr(rows)
 
 
+def test_an_integer_of_any_length_stays_one(tmp_path):
+    path = write(tmp_path / "a.jsonl", f'{{"n": {10**40}}}\n')
+    assert load_items(path=path) == [{"n": 10**40}]
+
+
+def test_an_integer_too_long_for_python_is_named_by_its_line(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"n": 1}\n{"n": ' + "9" * 5000 + "}\n")
+    with pytest.raises(DatasetError, match=r"line 2: not valid JSON: Exceeds the limit"):
+        load_items(path=path)
+
+
 def test_a_field_that_only_some_rows_have_is_in_those(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"a": 1}\n{"a": 2, "b": "x"}\n')
     assert load_items(path=path) == [{"a": 1}, {"a": 2, "b": "x"}]
@@ -134,7 +145,12 @@ def test_loading_leaves_the_settings_of_datasets_as_they_were(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.jsonl", '{"a": 1}\n\n{"a": 2,\n', "a.jsonl, line 3: not valid JSON"),
+        ("a.jsonl", '{"a": 1}\n\n{"a": 2,\n', "a.jsonl, line 3: not valid JSON: Expecting property name"),
+        (
+            "a.jsonl",
+            '{"a": 1}\n\n{"a": ]}\n',
+            "line 3: not valid JSON: Expecting value at column 7; expected one JSON",
+        ),
         ("a.jsonl", '{"a": 1}\n[2]\n', "a.jsonl, line 2: expected a JSON object, got a list"),
         ("a.jsonl", '{"a": 1}\nnull\n', "a.jsonl, line 2: expected a JSON object, got null"),
         ("a.json", '[{"a": 1},\n {"a": ]', "a.json, line 2: not valid JSON"),

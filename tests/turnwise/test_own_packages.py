@@ -1,0 +1,161 @@
+"""A user's own `environments` or `tools` hides ours: one sentence says so, wherever it happens."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+OURS = ["environments", "tools"]
+ENV = """
+from turnwise import AgentEnv, Choice, say
+
+class Mine(AgentEnv):
+    name = "mine"
+
+    async def load_items(self):
+        return [{"id": "one"}]
+
+    def format_prompt(self, item):
+        return "Say one."
+
+    async def compute_reward(self, item, trajectory, ctx):
+        return 1.0
+
+    def scripted_choices(self, item, messages, tools, skill):
+        return [Choice(probability=1.0, message=say("one"))]
+
+if __name__ == "__main__":
+    Mine.cli()
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A user's project whose environment is in `my_env.py`."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "my_env.py").write_text(ENV)
+    return folder
+
+
+def package(folder, name):
+    own = folder / name
+    own.mkdir(parents=True)
+    (own / "__init__.py").touch()
+    return own
+
+
+def python(*args, cwd, path=()):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    command = [sys.executable, *map(str, args)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def refused_in_one_line(run, foreign):
+    (line,) = run.stderr.splitlines()
+    return run.returncode == 2 and line.startswith(
+        f"turnwise: error: {foreign} hides Turnwise's own package {foreign.stem!r}: rename it"
+    )
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_command_refuses_a_package_of_our_name(project, name):
+    foreign = package(project, name)
+    assert refused_in_one_line(python("-m", "turnwise", "list", cwd=project), foreign)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_command_refuses_a_package_of_our_name_anywhere_on_the_path(project, tmp_path, name):
+    foreign = package(tmp_path / "theirs", name)
+    run = python("-m", "turnwise", "list", cwd=project, path=[foreign.parent])
+    assert refused_in_one_line(run, foreign)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_command_refuses_a_module_of_our_name(project, name):
+    module = project / f"{name}.py"
+    module.touch()
+    assert refused_in_one_line(python("-m", "turnwise", "list", cwd=project), module)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_script_beside_a_package_of_our_name_ends_with_one_line(project, name):
+    foreign = package(project, name)
+    assert refused_in_one_line(python("my_env.py", "process", cwd=project), foreign)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_script_beside_a_module_of_our_name_ends_with_one_line(project, name):
+    module = project / f"{name}.py"
+    module.touch()
+    assert refused_in_one_line(python("my_env.py", "process", cwd=project), module)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_module_in_a_package_of_our_name_ends_with_one_line(project, name):
+    foreign = package(project, name)
+    (foreign / "my_env.py").write_text(ENV)
+    assert refused_in_one_line(python("-m", f"{name}.my_env", "process", cwd=project), foreign)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_notebook_gets_an_import_error_and_stays_alive(project, name):
+    foreign = package(project, name)
+    cell = """
+        try:
+            from turnwise import AgentEnv
+        except ImportError as error:
+            print(error)
+        print("alive")
+    """
+    run = python("-c", textwrap.dedent(cell), cwd=project)
+    sentence, alive = run.stdout.splitlines()
+    assert sentence.startswith(f"{foreign} hides Turnwise's own package {name!r}: rename it")
+    assert alive == "alive"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_program_started_elsewhere_gets_an_import_error(project, tmp_path, name):
+    foreign = package(tmp_path / "theirs", name)
+    run = python("my_env.py", "process", cwd=project, path=[foreign.parent])
+    assert f"ImportError: {foreign} hides Turnwise's own package" in run.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_package_of_our_name_that_is_already_imported_is_refused(project, name):
+    foreign = package(project, name)
+    code = f"import {name}, sys; sys.path.remove(''); import turnwise; turnwise.AgentEnv"
+    run = python("-c", code, cwd=project)
+    assert f"ImportError: {foreign} hides Turnwise's own package" in run.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_folder_of_our_name_that_is_no_package_hides_nothing(project, name):
+    (project / name).mkdir()
+    (project / name / "other.py").touch()
+    assert python("-m", "turnwise", "list", cwd=project).returncode == 0
+    run = python("my_env.py", "process", "--env.group_size", "2", "--out", "out.jsonl", cwd=project)
+    assert run.returncode == 0, run.stderr
+
+
+def test_a_script_that_imports_our_modules_tells_of_a_foreign_tools_in_one_line(project):
+    foreign = package(project, "tools")
+    (project / "old.py").write_text("from environments.base_env import AgentEnv\n")
+    assert refused_in_one_line(python("old.py", cwd=project), foreign)
+
+
+def test_a_users_file_beside_their_own_tools_still_finds_ours(project, tmp_path):
+    package(project, "tools")
+    run = python("-m", "turnwise", "process", project / "my_env.py:Mine", "--out", "o.jsonl", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+
+
+def test_a_package_that_is_missing_is_told():
+    code = (
+        "import sys; from turnwise import own_packages as own; from importlib import util; "
+        "util.find_spec = lambda name: None; own.find_own_packages()"
+    )
+    run = python("-c", code, cwd=sys.prefix)
+    assert "Turnwise's own package 'environments' is missing from" in run.stderr.splitlines()[-1]

@@ -1,0 +1,144 @@
+"""The public names: `from turnwise import AgentEnv, tool, terminal, …`; each is loaded when first used."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from environments.base_env import AgentEnv
+    from environments.config import AgentEnvConfig, ServerConfig
+    from environments.credit import Param, estimate, register_estimator
+    from environments.data.tasks import GroupTask
+    from environments.policy.base import CompletionRequest, Policy
+    from environments.policy.scripted import Choice, call, say
+    from environments.record.recorder import read_groups
+    from environments.reward_context import Reward, RolloutContext
+    from environments.testing import group_of
+    from environments.trajectory import (
+        Completion,
+        CreditedGroup,
+        Message,
+        Rewards,
+        StopReason,
+        Trajectory,
+        TrajectoryGroup,
+        Turn,
+    )
+    from environments.turn_level_reward import TurnLevelRewardMixin
+    from tools.calls import ToolCall, ToolResult
+    from tools.errors import ConfigError, RolloutError, ToolError, TurnwiseError, UsageError
+    from tools.files import file
+    from tools.registry import ToolOutput, Toolset, tool
+    from tools.sandbox import ExecResult, Sandbox, SandboxLimits, open_sandbox
+    from tools.terminal import terminal
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AgentEnv",
+    "AgentEnvConfig",
+    "Choice",
+    "Completion",
+    "CompletionRequest",
+    "ConfigError",
+    "CreditedGroup",
+    "ExecResult",
+    "GroupTask",
+    "Message",
+    "Param",
+    "Policy",
+    "Reward",
+    "Rewards",
+    "RolloutContext",
+    "RolloutError",
+    "Sandbox",
+    "SandboxLimits",
+    "ServerConfig",
+    "StopReason",
+    "ToolCall",
+    "ToolError",
+    "ToolOutput",
+    "ToolResult",
+    "Toolset",
+    "Trajectory",
+    "TrajectoryGroup",
+    "Turn",
+    "TurnLevelRewardMixin",
+    "TurnwiseError",
+    "UsageError",
+    "__version__",
+    "call",
+    "estimate",
+    "file",
+    "group_of",
+    "open_sandbox",
+    "read_groups",
+    "register_estimator",
+    "say",
+    "terminal",
+    "tool",
+]
+
+_MODULES = {
+    "AgentEnv": "environments.base_env",
+    "AgentEnvConfig": "environments.config",
+    "Choice": "environments.policy.scripted",
+    "Completion": "environments.trajectory",
+    "CompletionRequest": "environments.policy.base",
+    "ConfigError": "tools.errors",
+    "CreditedGroup": "environments.trajectory",
+    "ExecResult": "tools.sandbox",
+    "GroupTask": "environments.data.tasks",
+    "Message": "environments.trajectory",
+    "Param": "environments.credit",
+    "Policy": "environments.policy.base",
+    "Reward": "environments.reward_context",
+    "Rewards": "environments.trajectory",
+    "RolloutContext": "environments.reward_context",
+    "RolloutError": "tools.errors",
+    "Sandbox": "tools.sandbox",
+    "SandboxLimits": "tools.sandbox",
+    "ServerConfig": "environments.config",
+    "StopReason": "environments.trajectory",
+    "ToolCall": "tools.calls",
+    "ToolError": "tools.errors",
+    "ToolOutput": "tools.registry",
+    "ToolResult": "tools.calls",
+    "Toolset": "tools.registry",
+    "Trajectory": "environments.trajectory",
+    "TrajectoryGroup": "environments.trajectory",
+    "Turn": "environments.trajectory",
+    "TurnLevelRewardMixin": "environments.turn_level_reward",
+    "TurnwiseError": "tools.errors",
+    "UsageError": "tools.errors",
+    "call": "environments.policy.scripted",
+    "estimate": "environments.credit",
+    "file": "tools.files",
+    "group_of": "environments.testing",
+    "open_sandbox": "tools.sandbox",
+    "read_groups": "environments.record.recorder",
+    "register_estimator": "environments.credit",
+    "say": "environments.policy.scripted",
+    "terminal": "tools.terminal",
+    "tool": "tools.registry",
+}
+
+
+def __getattr__(name: str) -> object:
+    """A public name, from the module that has it; from then on it is an ordinary attribute.
+
+    Raises:
+        ImportError: a folder or file of the user's hides the package that it is in.
+    """
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from turnwise.own_packages import refuse_foreign_packages  # noqa: PLC0415
+
+    refuse_foreign_packages()
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted({*globals(), *__all__})

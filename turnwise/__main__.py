@@ -1,0 +1,22 @@
+"""The `turnwise` command, also as `python -m turnwise`: it looks for our own packages, then runs the CLI."""
+
+import sys
+
+from turnwise.own_packages import find_own_packages
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        find_own_packages()
+    except ImportError as error:
+        sys.stderr.write(f"turnwise: error: {error}\n")
+        sys.exit(2)
+    # Only now: an import at the top would already have run the wrong package.
+    from environments.cli.main import main as cli_main  # noqa: PLC0415
+
+    sys.exit(cli_main())
+
+
+if __name__ == "__main__":
+    main()

@@ -178,7 +178,7 @@ class AgentEnvConfig(BaseEnvConfig):
     )
 
     # Serving.
-    credit_encoding: Literal["token_advantages", "turn_rows", "prefix_rows"] = Field(
+    credit_view: Literal["token_advantages", "turn_rows", "prefix_rows"] = Field(
         default="token_advantages",
         description="serve: how credit is shown. token_advantages: to trainers that read advantages (verl's "
         "Atropos recipe). turn_rows: to those that read only scores (Atropos' example trainer).",

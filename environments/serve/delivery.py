@@ -54,7 +54,7 @@ class Delivery:
             say: shows a line to the user.
 
         Raises:
-            ConfigError: the outbox holds posts of another encoding or group size.
+            ConfigError: the outbox holds posts of another view or group size.
         """
         outbox = in_outbox.outbox
         self.tally = Tally()
@@ -220,7 +220,7 @@ class Delivery:
         self._say(
             f"registered at {self._api.url} as environment {self._link.registration.env_id}: batches of "
             f"{self._link.state.batch_size} rows, {self._link.shape.rows_per_post} per post, "
-            f"encoding {self._link.shape.encoding}"
+            f"view {self._link.shape.view}"
         )
         return True
 
@@ -282,7 +282,7 @@ class Delivery:
 
 
 def _refuse_other_shape(outbox: Outbox, shape: Shape) -> None:
-    named = f"{shape.encoding} in groups of {shape.rows_per_post}"
+    named = f"{shape.view} in groups of {shape.rows_per_post}"
     before = outbox.fact("shape")
     if before not in (None, named) and len(outbox):
         raise ConfigError(

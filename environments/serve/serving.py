@@ -22,11 +22,11 @@ from tools.errors import ConfigError
 
 WHO_READS = {
     "token_advantages": "for trainers that read `advantages`, such as verl's Atropos recipe; one that reads "
-    "only scores, such as Atropos' example trainer, gets turn credit from --env.credit_encoding turn_rows",
+    "only scores, such as Atropos' example trainer, gets turn credit from --env.credit_view turn_rows",
     "turn_rows": "for trainers that read only scores, such as Atropos' example trainer",
     "prefix_rows": "for trainers that read only scores; a turn counts once in every row that reaches it",
 }
-"""Which trainers each encoding is for: the API cannot tell what a trainer ignores."""
+"""Which trainers each view is for: the API cannot tell what a trainer ignores."""
 
 
 async def serve(
@@ -57,7 +57,7 @@ async def serve(
         outbox = files.enter_context(Outbox(Path(config.outbox_path or f"data/{name}.outbox.sqlite")))
         refuse_other_groups(outbox, rollouts.origin)
         say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
-        say(f"encoding {config.credit_encoding}: {WHO_READS[config.credit_encoding]}")
+        say(f"view {config.credit_view}: {WHO_READS[config.credit_view]}")
         if len(outbox):
             say(
                 f"{len(outbox)} posts of an earlier run, which no trainer is known to have, go first; to "
@@ -101,7 +101,7 @@ def refuse_other_groups(outbox: Outbox, origin: Mapping[str, str]) -> None:
 def _delivery(name: str, config: AgentEnvConfig, outbox: Outbox, say: Callable[[str], None]) -> Delivery:
     api = TrajectoryApi(config.rollout_server_url)
     shape = Shape(
-        encoding=config.credit_encoding,
+        view=config.credit_view,
         group_size=config.group_size,
         include_messages=config.include_messages,
         sampling=config.sampling(),

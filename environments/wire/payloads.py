@@ -26,7 +26,7 @@ _GZIP = 31
 class Shape:
     """What the trainer reads and the API can batch."""
 
-    encoding: str = "token_advantages"
+    view: str = "token_advantages"
     group_size: int
     """Rollouts per item."""
     max_row_tokens: int | None = None
@@ -38,7 +38,7 @@ class Shape:
     @property
     def rows_per_post(self) -> int:
         """Rows of every post: what is registered as the group size, and must divide the batch."""
-        return 1 if self.encoding in ROW_BY_ROW else self.group_size
+        return 1 if self.view in ROW_BY_ROW else self.group_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def pack(credited: CreditedGroup, shape: Shape) -> Package:
     parts: list[Part] = []
     too_long = 0
     try:
-        for columns in VIEWS[shape.encoding](credited):
+        for columns in VIEWS[shape.view](credited):
             check_columns(columns)
             if not shape.include_messages:
                 columns["messages"] = None
@@ -183,7 +183,7 @@ def _within(columns: Columns, max_tokens: int | None) -> tuple[Columns | None, i
 
 
 def _posts(columns: Columns, credited: CreditedGroup, shape: Shape) -> Iterator[Columns]:
-    if shape.encoding in ROW_BY_ROW:
+    if shape.view in ROW_BY_ROW:
         return iter((columns,))
     scores = [trajectory.score for trajectory in credited.group.trajectories]
     return posts(columns, scores, shape.rows_per_post)

@@ -37,7 +37,7 @@ async def test_what_is_put_arrives_as_it_was_computed(trained, outbox):
 
 
 async def test_turn_rows_arrive_as_groups_of_one(trained, outbox):
-    shape = Shape(group_size=4, encoding="turn_rows")
+    shape = Shape(group_size=4, view="turn_rows")
     async with delivering(trained.url, outbox, shape) as delivery:
         await delivery.put(credited("a"))
         await until(delivery, lambda: delivery.tally.posts == 4)
@@ -192,7 +192,7 @@ async def test_a_batch_size_that_groups_never_add_up_to_is_an_error_at_the_start
 
 async def test_turn_rows_fit_every_batch_size(api, outbox):
     api.start_trainer(batch_size=7)
-    async with delivering(api.url, outbox, Shape(group_size=4, encoding="turn_rows")) as delivery:
+    async with delivering(api.url, outbox, Shape(group_size=4, view="turn_rows")) as delivery:
         await until(delivery, lambda: delivery.online)
 
 
@@ -221,11 +221,11 @@ async def test_something_else_at_the_url_is_one_clear_error(outbox):
                 await delivery.run()
 
 
-async def test_an_outbox_of_another_encoding_is_refused_while_it_holds_posts(api, outbox):
+async def test_an_outbox_of_another_view_is_refused_while_it_holds_posts(api, outbox):
     async with delivery_at(api.url, outbox) as delivery:
         await delivery.put(credited("a"))
     with pytest.raises(ConfigError, match=r"token_advantages in groups of 4.*turn_rows in groups of 1"):
-        async with delivery_at(api.url, outbox, Shape(group_size=4, encoding="turn_rows")):
+        async with delivery_at(api.url, outbox, Shape(group_size=4, view="turn_rows")):
             pass
 
 

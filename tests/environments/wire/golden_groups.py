@@ -102,8 +102,8 @@ SHAPES = {
     "padded": {"more": 2},
     "one_missing": {"more": 1},
     "shortened": {"more": 1, "max_row_tokens": 5},
-    "turn_rows": {"encoding": "turn_rows", "max_row_tokens": 6},
-    "prefix_rows": {"encoding": "prefix_rows"},
+    "turn_rows": {"view": "turn_rows", "max_row_tokens": 6},
+    "prefix_rows": {"view": "prefix_rows"},
     "sampled": {"include_messages": False, "sampling": {"temperature": 0.5, "top_p": 1.0}},
 }
 

@@ -35,7 +35,7 @@ def test_a_whole_group_leaves_as_its_view():
 
 
 def test_turn_rows_leave_one_by_one():
-    posts, _ = sent(TWO, encoding="turn_rows")
+    posts, _ = sent(TWO, view="turn_rows")
     assert [post["scores"] for post in posts] == [[0.5], [-0.5], [1.0]]
 
 

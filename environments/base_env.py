@@ -142,7 +142,7 @@ class AgentEnv(AtroposEnv):
                 seed=seed,
             )
             async for turn in loop.turns():
-                turns.append(replace(turn, state=self._state(item, identity, turns)))
+                turns.append(replace(turn, anchor=self._state(item, identity, turns)))
                 await scoring.on_turn(turns[-1])
             if not turns:
                 raise RolloutError(f"no turn was finished: {loop.stop_reason}")

@@ -85,7 +85,7 @@ async def test_a_turn_carries_the_state_it_was_taken_in():
     env = made(Stateful, estimator="gigpo", group_size=2)
     await env.setup()
     group = await env.rollout_group(env.items[0], "a", 0, 2)
-    assert {turn.state for trajectory in group.trajectories for turn in trajectory.turns} == {"start"}
+    assert {turn.anchor for trajectory in group.trajectories for turn in trajectory.turns} == {"start"}
 
 
 async def test_a_record_is_credited_anew_from_the_command_line(tmp_path):

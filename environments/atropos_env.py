@@ -22,7 +22,8 @@ from environments.data.items import load_items
 from environments.data.tasks import GroupTask, plan, plan_for_ever
 from environments.policy.chat import ChatPolicy
 from environments.policy.renderer import EMBEDDED_TOKENIZER_DIR, Renderer
-from environments.record.recorder import Recorder, origin
+from environments.record.origin import RunOrigin
+from environments.record.recorder import Recorder
 from environments.run.evaluation import (
     ItemResult,
     evaluate_results,
@@ -32,7 +33,7 @@ from environments.run.evaluation import (
     sample_row,
 )
 from environments.run.pool import run_groups
-from environments.run.process_run import FAILED, print_end, print_start, process, refuse_other_run
+from environments.run.process_run import FAILED, print_end, print_start, process
 from environments.run.progress import Progress
 from environments.run.streak import FailedInARowError, Streak
 from environments.run.tracking import Track, tracked, untracked
@@ -170,7 +171,7 @@ class AtroposEnv(BaseEnv):
         path = Path(self.config.data_path_to_save_groups or f"data/{self.name}.jsonl")
         with ExitStack() as files:
             recorder = files.enter_context(Recorder(path, fresh=self.config.fresh))
-            refuse_other_run(recorder, self.origin)
+            recorder.refuse_other_run(self.origin)
             done = sum(recorder.holds(task.item_id, task.epoch) for task in tasks)
             print_start(self.console, recorder, done=done, total=len(tasks))
             progress = Progress(self.console, total=len(tasks), done_before=done)
@@ -263,9 +264,15 @@ class AtroposEnv(BaseEnv):
         raise AssertionError("main_for ends the process")
 
     @property
-    def origin(self) -> dict[str, str]:
+    def origin(self) -> RunOrigin:
         """What the groups of this run have in common, for the record."""
-        return origin(self.name, self.policy_name, self.estimator, self.credit_params, self.config.group_size)
+        return RunOrigin(
+            env=self.name,
+            policy=self.policy_name,
+            estimator=self.estimator,
+            estimator_params=self.credit_params,
+            group_size=self.config.group_size,
+        )
 
     @property
     def estimator(self) -> str:

@@ -3,15 +3,14 @@
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Self
-
-import orjson
+from typing import Self
 
 from environments.record.group_line import decode_group, encode_group, parse_line
+from environments.record.origin import RunOrigin, origin_of_line, refuse_other_run
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
@@ -34,8 +33,8 @@ class Recorder:
         self._failed_before: set[GroupKey] = set()
         self.torn_bytes = 0
         """Length of the unfinished last line that was dropped."""
-        self.origin: Mapping[str, str] | None = None
-        """What kind of groups the file holds, see `origin`; `None` when it holds none that is finished."""
+        self.origin: RunOrigin | None = None
+        """The run whose groups the file holds; `None` when it holds none that is finished."""
         self.written = 0
         # Threads append: a line that failed must not be cut off behind another's back.
         self._one_at_a_time = Lock()
@@ -53,6 +52,15 @@ class Recorder:
     def failed_before(self, item_id: str, epoch: int) -> bool:
         """Whether this group was in the file from the start, and no try of it had finished."""
         return (item_id, epoch) in self._failed_before
+
+    def refuse_other_run(self, now: RunOrigin) -> None:
+        """Refuse to add the groups of another run.
+
+        Raises:
+            RecordError: the file's environment, policy, credit or group size is another.
+        """
+        instead = "choose another --out, or start over with --fresh"
+        refuse_other_run(str(self.path), self.origin, now, instead=instead)
 
     def append(self, credited: CreditedGroup) -> None:
         """Write one group and wait until it is on disk.
@@ -108,25 +116,12 @@ class Recorder:
                 if fields.get("status") == "failed":
                     self._failed_before.add(key)
                 else:
-                    self.origin = self.origin or _origin(fields)
+                    self.origin = self.origin or origin_of_line(fields)
                     self.finished.add(key)
                 whole += len(line)
         self._failed_before -= self.finished
         self.torn_bytes = os.fstat(self._fd).st_size - whole
         os.ftruncate(self._fd, whole)
-
-
-def origin(
-    env: str, policy: str, estimator: str, params: Mapping[str, Any], group_size: int
-) -> dict[str, str]:
-    """What groups of one file have in common, as text to compare and to show."""
-    return {
-        "env": env,
-        "policy": policy,
-        "estimator": estimator,
-        "estimator_params": orjson.dumps(dict(params), option=orjson.OPT_SORT_KEYS).decode(),
-        "group_size": str(group_size),
-    }
 
 
 def read_groups(path: Path) -> Iterator[CreditedGroup]:
@@ -162,13 +157,3 @@ def _open_locked(path: Path, *, fresh: bool) -> int:
             f"{path} is being written by another process; choose another path or wait"
         ) from None
     return fd
-
-
-def _origin(fields: dict[str, Any]) -> dict[str, str]:
-    return origin(
-        str(fields.get("env")),
-        str(fields.get("policy")),
-        str(fields.get("estimator")),
-        fields.get("estimator_params") or {},
-        len(fields.get("trajectories") or ()) + len(fields.get("failures") or ()),
-    )

@@ -1,7 +1,7 @@
 """`process`: a plan of groups into one rollout JSONL, resuming what the file already holds."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from rich.console import Console
 
@@ -12,7 +12,6 @@ from environments.run.pool import run_groups
 from environments.run.progress import Progress
 from environments.run.streak import FailedInARowError, Streak
 from environments.trajectory import CreditedGroup
-from tools.errors import RecordError
 
 FAILED = 1
 """Exit code of a run in which every group failed, or too many one after another."""
@@ -52,23 +51,6 @@ async def process(
         return FAILED
     groups = progress.summary.groups
     return code or (FAILED if groups.total() > 0 and groups.total() == groups["failed"] else 0)
-
-
-def refuse_other_run(recorder: Recorder, run: Mapping[str, str]) -> None:
-    """Refuse to mix two kinds of groups in one file.
-
-    Raises:
-        RecordError: the file's environment, policy, credit or group size is another.
-    """
-    before = recorder.origin or run
-    differ = [
-        f"{name} was {before[name]!r}, is {value!r}" for name, value in run.items() if before[name] != value
-    ]
-    if differ:
-        raise RecordError(
-            f"{recorder.path} holds groups of another run ({'; '.join(differ)}); "
-            f"choose another --out, or start over with --fresh"
-        )
 
 
 def print_start(console: Console, recorder: Recorder, *, done: int, total: int) -> None:

@@ -1,16 +1,16 @@
 """`serve`, put together from the settings: outbox, trajectory API, record and the serving loop."""
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from environments.config import AgentEnvConfig
+from environments.record.origin import RunOrigin, origin_from_json, refuse_other_run
 from environments.record.recorder import Recorder
-from environments.run.process_run import refuse_other_run
 from environments.serve.delivery import Delivery
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread
@@ -18,7 +18,6 @@ from environments.serve.registration import Identity, Link
 from environments.serve.serve_loop import Bounds, Rollouts, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi
 from environments.wire.payloads import Shape
-from tools.errors import ConfigError
 
 WHO_READS = {
     "token_advantages": "for trainers that read `advantages`, such as verl's Atropos recipe; one that reads "
@@ -45,7 +44,8 @@ async def serve(
         The exit code, see `ServeLoop.run`.
 
     Raises:
-        ConfigError: no trajectory API there, a batch size that cannot be filled, an outbox of another run.
+        ConfigError: no trajectory API there, or a batch size that cannot be filled.
+        RecordError: an outbox or a record of another run.
     """
     with ExitStack() as files:
         recorder = None
@@ -53,9 +53,9 @@ async def serve(
             recorder = files.enter_context(
                 Recorder(Path(config.data_path_to_save_groups), fresh=config.fresh)
             )
-            refuse_other_run(recorder, rollouts.origin)
+            recorder.refuse_other_run(rollouts.origin)
         outbox = files.enter_context(Outbox(Path(config.outbox_path or f"data/{name}.outbox.sqlite")))
-        refuse_other_groups(outbox, rollouts.origin)
+        claim(outbox, replace(rollouts.origin, view=config.credit_view))
         say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
         say(f"view {config.credit_view}: {WHO_READS[config.credit_view]}")
         if len(outbox):
@@ -82,20 +82,25 @@ async def serve(
             return await loop.run()
 
 
-def refuse_other_groups(outbox: Outbox, origin: Mapping[str, str]) -> None:
-    """Refuse to send one run's groups to the trainer of another.
+def claim(outbox: Outbox, now: RunOrigin) -> None:
+    """Make an outbox this run's, unless it still holds what another run was to deliver.
 
     Raises:
-        ConfigError: the outbox still holds groups of another environment, policy, credit or group size.
+        RecordError: it does: another environment, policy, credit, view or group size.
     """
-    now = json.dumps(dict(origin), sort_keys=True)
-    before = outbox.fact("origin")
-    if before not in (None, now) and len(outbox):
-        raise ConfigError(
-            f"the outbox {outbox.path} still holds groups of another run ({before}, now {now}); deliver them "
-            f"with its settings, or choose another --env.outbox_path"
-        )
-    outbox.remember("origin", now)
+    if len(outbox):
+        instead = "deliver them with its settings, or choose another --env.outbox_path"
+        refuse_other_run(f"the outbox {outbox.path}", _origin_of(outbox), now, instead=instead)
+    outbox.remember("origin", now.to_json())
+
+
+def _origin_of(outbox: Outbox) -> RunOrigin | None:
+    text = outbox.fact("origin")
+    if text is None:
+        return None
+    origin, shape = origin_from_json(text), outbox.fact("shape")
+    # The view was a fact of its own once: "turn_rows in groups of 1".
+    return origin if origin.view or shape is None else replace(origin, view=shape.split(" in groups")[0])
 
 
 def _delivery(name: str, config: AgentEnvConfig, outbox: Outbox, say: Callable[[str], None]) -> Delivery:

@@ -221,14 +221,6 @@ async def test_something_else_at_the_url_is_one_clear_error(outbox):
                 await delivery.run()
 
 
-async def test_an_outbox_of_another_view_is_refused_while_it_holds_posts(api, outbox):
-    async with delivery_at(api.url, outbox) as delivery:
-        await delivery.put(credited("a"))
-    with pytest.raises(ConfigError, match=r"token_advantages in groups of 4.*turn_rows in groups of 1"):
-        async with delivery_at(api.url, outbox, Shape(group_size=4, view="turn_rows")):
-            pass
-
-
 async def test_flush_sends_what_waits_however_full_the_api_is_and_signs_off(trained, outbox):
     async with delivering(trained.url, outbox, max_batches_waiting=1) as delivery:
         for name in "abc":

@@ -34,6 +34,7 @@ from environments.trajectory import (
     Turn,
 )
 from environments.turn_level_reward import ScalarScoring, Scoring, checked_metrics, checked_text
+from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages
 from tools.calls import ToolSpec
 from tools.errors import ConfigError, PolicyError, RolloutError, SandboxError, TurnwiseError, UsageError
@@ -93,7 +94,7 @@ class AgentEnv(AtroposEnv):
         credited = await self.run_group(item, *self.next_epoch(item))
         if credited.status != "ok":
             return None, []
-        return ScoredDataGroup(**token_advantages(credited)), []
+        return ScoredDataGroup(**columns_of(token_advantages(credited))), []
 
     async def run_group(self, item: Item, identity: str, epoch: int) -> CreditedGroup:
         """Roll an item out `group_size` times and give every turn its advantage."""

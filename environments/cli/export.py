@@ -8,11 +8,13 @@ import jsonlines
 import orjson
 
 from environments.record.recorder import read_groups
-from environments.wire.payloads import check_columns
-from environments.wire.views import VIEWS, Columns
+from environments.trajectory import CreditedGroup
+from environments.wire.columns import Columns, columns_of, list_scores
+from environments.wire.training_rows import check_rows
+from environments.wire.views import VIEWS
 from tools.errors import RecordError, WireError
 
-_VIEW = click.Choice(list(VIEWS))
+_VIEW = click.Choice([*VIEWS, "list_scores"])
 
 
 @click.command(name="export")
@@ -54,17 +56,22 @@ def _write(record: Path, view: str, out: Path) -> tuple[Counter[str], int]:
     ):
         for number, credited in enumerate(read_groups(record), start=1):
             statuses[credited.status] += 1
-            for columns in VIEWS[view](credited) if credited.status == "ok" else []:
-                _check(columns, view, f"{record}, line {number}")
+            for columns in _shown(credited, view, f"{record}, line {number}"):
                 writer.write(columns)
                 lines += 1
     return statuses, lines
 
 
-def _check(columns: Columns, view: str, where: str) -> None:
+def _shown(credited: CreditedGroup, view: str, where: str) -> list[Columns]:
+    """The lines of a group in a view: none when it has no credit."""
+    if credited.status != "ok":
+        return []
     if view == "list_scores":
-        return  # lists are what people want to see there, and no trainer takes them
+        return [list_scores(credited)]  # lists are what people want to see there, and no trainer takes them
+    groups = VIEWS[view](credited)
     try:
-        check_columns(columns)
+        for group in groups:
+            check_rows(group)
     except WireError as error:
         raise RecordError(f"{where}: {error}") from error
+    return [columns_of(group) for group in groups]

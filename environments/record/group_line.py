@@ -8,7 +8,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from environments.trajectory import CreditedGroup, Failure, TokenRow, Trajectory, TrajectoryGroup
-from environments.wire.views import list_scores
+from environments.wire.columns import list_scores
 from tools.errors import RecordError
 
 SCHEMA = "turnwise.group/1"

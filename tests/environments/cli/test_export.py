@@ -10,6 +10,7 @@ from environments.cli.export import command
 from environments.record.recorder import Recorder
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup
+from environments.wire.columns import columns_of, list_scores
 from environments.wire.views import VIEWS
 from tools.errors import RecordError
 
@@ -40,11 +41,11 @@ def export(*args):
     return CliRunner().invoke(command, [str(each) for each in args], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", [*VIEWS, "list_scores"])
 def test_each_line_is_a_group_of_the_view(record, tmp_path, view):
     export(record, "--view", view, "--out", tmp_path / "out.jsonl")
     written = [orjson.loads(line) for line in (tmp_path / "out.jsonl").read_bytes().splitlines()]
-    assert written == VIEWS[view](OK)
+    assert written == ([list_scores(OK)] if view == "list_scores" else list(map(columns_of, VIEWS[view](OK))))
 
 
 def test_the_record_itself_is_never_written_over(record):

@@ -13,6 +13,7 @@ from environments.config import AgentEnvConfig
 from environments.serve.delivery import ApiLostError
 from environments.testing import group_of
 from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup
+from environments.wire.columns import columns_of
 from environments.wire.payloads import Part, Shape, compress
 from environments.wire.views import token_advantages
 from tests.environments.serve.delivered import (
@@ -32,7 +33,7 @@ async def test_what_is_put_arrives_as_it_was_computed(trained, outbox):
         await delivery.put(credited("a"))
         await until(delivery, lambda: delivery.tally.posts == 1)
         batch = await blocking(trained.take_batch)
-    expected = token_advantages(credited("a"))
+    expected = columns_of(token_advantages(credited("a")))
     assert {name: batch[0][name] for name in expected} == expected
 
 
@@ -145,7 +146,7 @@ async def test_a_reset_of_the_api_is_survived(api, outbox):
 
 
 async def test_a_refused_post_goes_to_the_file_of_rejected_ones_and_the_next_one_is_sent(trained, outbox):
-    bad = compress(token_advantages(credited("bad")) | {"scores": [[1.0]]})
+    bad = compress(columns_of(token_advantages(credited("bad"))) | {"scores": [[1.0]]})
     outbox.put("bad", [Part(body=bad, longest_row=2)])
     async with delivering(trained.url, outbox) as delivery:
         await delivery.put(credited("good"))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from environments.record.recorder import read_groups
+from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages
 from tests.environments.serve.loopback import (
     ended,
@@ -58,7 +59,7 @@ def test_token_advantages_arrive_token_for_token_as_they_were_computed(api, tmp_
     api.start_trainer(batch_size=8, max_token_len=40_000)
     with scripted_model() as port, served(api, tmp_path, port=port) as record:
         arrived = take(api, 4)
-    computed = {group.group.group_id: token_advantages(group) for group in read_groups(record)}
+    computed = {group.group.group_id: columns_of(token_advantages(group)) for group in read_groups(record)}
     for group in arrived:
         expected = computed[group["overrides"][0]["group_id"]]
         assert {name: group[name] for name in expected} == expected

@@ -22,6 +22,7 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
+from environments.wire.columns import columns_of, list_scores
 from environments.wire.payloads import Shape, pack, post_text, shortened
 from environments.wire.views import VIEWS
 from tools.calls import ToolCall, ToolResult
@@ -126,8 +127,9 @@ def shortened_posts(case):
 def files():
     """The content of every golden file, by its name."""
     for case, credited in CASES.items():
-        for view in VIEWS:
-            lines = [orjson.dumps(each, option=orjson.OPT_APPEND_NEWLINE) for each in VIEWS[view](credited)]
+        shown = {view: [columns_of(group) for group in VIEWS[view](credited)] for view in VIEWS}
+        for view, groups in (shown | {"list_scores": [list_scores(credited)]}).items():
+            lines = [orjson.dumps(columns, option=orjson.OPT_APPEND_NEWLINE) for columns in groups]
             yield f"{case}.{view}.jsonl", b"".join(lines)
         for shape in SHAPES:
             yield f"{case}.posts.{shape}.jsonl", posts(case, shape)

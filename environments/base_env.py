@@ -1,29 +1,40 @@
-"""The whole flow: item → rollouts in sandboxes → rewards → group → advantages → rows.
+"""The whole flow: item → rollouts in sandboxes → rewards → group → advantages.
 
-`AgentEnv` is the only place that knows generation, reward, credit and wire; none of them knows another.
+`AgentEnv` is the only place that knows generation, reward and credit; none of them knows another.
 """
 
 import asyncio
-import hashlib
 import logging
-import traceback
 import uuid
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
+from contextlib import nullcontext as unwatched
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from importlib import import_module
 from time import monotonic
-from typing import Any, cast
+from types import TracebackType
+from typing import NoReturn, Self
 
-from atroposlib.envs.base import ScoredDataGroup
-
-from environments.atropos_env import AtroposEnv, Item
-from environments.credit import credited
-from environments.policy.base import Policy
-from environments.policy.scripted import Choice, ScriptedPolicy, generic_script
-from environments.reward_context import Reward, RewardContext
-from environments.rollout.agent_loop import AgentLoop, Budget
+from environments.config import AgentEnvConfig, ServerConfig
+from environments.credit import credited, read_params
+from environments.data.item_ids import item_ids
+from environments.data.items import checked_items
+from environments.data.tasks import GroupTask, plan
+from environments.hooks import Hooks, Item
+from environments.policy.base import CheckedPolicy, Policy
+from environments.policy.renderer import Renderer
+from environments.policy.scripted import ScriptedPolicy
+from environments.reward_context import RolloutContext
+from environments.rollout.agent_loop import AgentLoop
+from environments.rollout.failures import failure_of
+from environments.rollout.prompt import opening_messages
+from environments.rollout_parts import budget_of, sandbox_of, served_policy
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -33,121 +44,88 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
-from environments.turn_level_reward import ScalarScoring, Scoring, checked_metrics, checked_text
-from environments.wire.views import token_advantages
-from tools.calls import ToolSpec
-from tools.errors import ConfigError, PolicyError, RolloutError, SandboxError, TurnwiseError, UsageError
-from tools.sandbox import open_sandbox
-from tools.sandbox.base import Sandbox, SandboxLimits
+from environments.turn_level_reward import NewScoring, checked_metrics, checked_text, scalar_scoring
+from tools.errors import ConfigError, RolloutError, UsageError
+from tools.sandbox import prepare_sandboxes
+from tools.sandbox.base import Sandbox
+from tools.toolsets import select_toolsets
 
 logger = logging.getLogger(__name__)
 
+Watch = Callable[[], AbstractContextManager[None]]
+"""Entered for as long as a rollout is in flight."""
 
-class AgentEnv(AtroposEnv):
+
+class AgentEnv(Hooks):
     """An environment in which an agent works in a sandbox with tools. Subclass it.
 
-    Set `name` and `tools`; write `format_prompt` and a reward; the rest has defaults.
+    Set `name` and `tools`; write `format_prompt` and a reward; all other `Hooks` have defaults. In your own
+    loop: `async with MyEnv(config, policy=…) as env: group = await env.run_group(env.tasks()[0])`.
     """
 
-    system_prompt: str | None = None
+    def scoring(self) -> NewScoring:
+        """How each rollout is scored: the one hook that `TurnLevelRewardMixin` takes over."""
+        if type(self).compute_reward is Hooks.compute_reward:
+            raise ConfigError(
+                f"environment {self.name!r} has no reward; write compute_reward, or list "
+                f"TurnLevelRewardMixin before AgentEnv and write compute_turn_rewards"
+            )
+        return scalar_scoring(self)
 
-    # What an environment writes. Only the prompt and a reward have no default.
+    # The flow, from item to credit.
 
-    def format_prompt(self, item: Item) -> str | list[Message]:
-        """The task: the text of one user message, or a whole opening conversation."""
-        raise ConfigError(f"environment {self.name!r} has no prompt; write format_prompt(self, item)")
+    async def run_group(self, task: GroupTask, *, watch: Watch = unwatched) -> CreditedGroup:
+        """Roll an item out `group_size` times and give every turn its advantage.
 
-    async def prepare(self, item: Item, sandbox: Sandbox) -> None:
-        """Put into the workspace what the agent is to find there."""
+        Raises:
+            UsageError: the environment or its settings are wrong; a rollout that breaks is a `Failure`.
+        """
+        return self.credit(await self.rollout_group(task, self.config.group_size, watch=watch))
 
-    async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RewardContext) -> Reward:
-        """One number for the whole session, while the sandbox is still open."""
-        raise ConfigError(
-            f"environment {self.name!r} has no reward; write compute_reward, or list TurnLevelRewardMixin "
-            f"before AgentEnv and write compute_turn_rewards"
-        )
-
-    def state_key(self, item: Item, turn: Turn | None) -> str | None:
-        """The state that `turn` led to (`None`: the start), for estimators that compare equal states."""
-        return None
-
-    def passed(self, item: Item, trajectory: Trajectory) -> bool:
-        """Whether `evaluate` counts this rollout as passed."""
-        outcome = trajectory.rewards.outcome if trajectory.rewards else None
-        return (trajectory.score if outcome is None else outcome) >= self.config.pass_score
-
-    def scripted_choices(
-        self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
-    ) -> Sequence[Choice]:
-        """What the scripted agent may say next, with probabilities."""
-        return generic_script(messages, tools, skill)
-
-    def scoring(self, item: Item, ctx: RewardContext) -> Scoring:
-        """The one hook that `TurnLevelRewardMixin` takes over."""
-        return ScalarScoring(self, item, ctx)
-
-    # The flow, from item to rows.
-
-    async def collect_trajectories(self, item: Item) -> tuple[ScoredDataGroup | None, list[Item]]:
-        """Atropos' hook: one item in, one group for the trainer out; `None` when it would teach nothing."""
-        credited = await self.run_group(item, *self.next_epoch(item))
-        if credited.status != "ok":
-            return None, []
-        return ScoredDataGroup(**token_advantages(credited)), []
-
-    async def run_group(self, item: Item, identity: str, epoch: int) -> CreditedGroup:
-        """Roll an item out `group_size` times and give every turn its advantage."""
-        credited_group = self.credit(await self.rollout_group(item, identity, epoch, self.config.group_size))
-        self.track(credited_group)
-        return credited_group
-
-    async def rollout_group(self, item: Item, identity: str, epoch: int, size: int) -> TrajectoryGroup:
+    async def rollout_group(self, task: GroupTask, size: int, *, watch: Watch = unwatched) -> TrajectoryGroup:
         """`size` siblings side by side; those that break are failures, and the others go on."""
         try:
             async with asyncio.TaskGroup() as siblings:
-                tasks = [
-                    siblings.create_task(self._sibling(item, identity, epoch, sibling))
-                    for sibling in range(size)
+                rollouts = [
+                    siblings.create_task(self._sibling(task, sibling, watch)) for sibling in range(size)
                 ]
         except* UsageError as errors:
             raise errors.exceptions[0] from None
-        results = [task.result() for task in tasks]
+        results = [rollout.result() for rollout in rollouts]
         return TrajectoryGroup(
             group_id=uuid.uuid4().hex,
             env=self.name,
-            item_id=identity,
-            epoch=epoch,
+            item_id=task.item_id,
+            epoch=task.epoch,
             trajectories=tuple(result for result in results if isinstance(result, Trajectory)),
             failures=tuple(result for result in results if isinstance(result, Failure)),
         )
 
-    async def rollout(
-        self, item: Item, identity: str, sibling: int, seed: int, turns: list[Turn]
-    ) -> Trajectory:
+    async def rollout(self, task: GroupTask, sibling: int, turns: list[Turn]) -> Trajectory:
         """One rollout, scored before its sandbox closes. `turns` grows as they happen."""
-        started = monotonic()
+        started, seed = monotonic(), task.seed(self.config.seed, sibling)
         async with self.open_sandbox() as sandbox:
-            await self.prepare(item, sandbox)
-            ctx = RewardContext(
-                env=self.name, item_id=identity, sandbox=sandbox, fresh_sandbox=self.open_sandbox
+            await self.prepare(task.item, sandbox)
+            ctx = RolloutContext(
+                env=self.name, item_id=task.item_id, sandbox=sandbox, fresh_sandbox=self.open_sandbox
             )
-            scoring = self.scoring(item, ctx)
-            prompt = self.opening(item)
+            scoring = self._new_scoring(task.item, ctx)
+            prompt = self.opening(task.item)
             loop = AgentLoop(
-                policy=self.policy_for(item, seed),
+                policy=self.policy_for(task.item),
                 toolset=self.toolset,
                 sandbox=sandbox,
                 prompt=prompt,
-                budget=self.budget,
+                budget=budget_of(self.config),
                 seed=seed,
             )
             async for turn in loop.turns():
-                turns.append(replace(turn, state=self._state(item, identity, turns)))
+                turns.append(replace(turn, state=self._anchor(task, turns)))
                 await scoring.on_turn(turns[-1])
             if not turns:
                 raise RolloutError(f"no turn was finished: {loop.stop_reason}")
             trajectory = Trajectory(
-                item_id=identity,
+                item_id=task.item_id,
                 sibling=sibling,
                 seed=seed,
                 prompt=prompt,
@@ -163,136 +141,165 @@ class AgentEnv(AtroposEnv):
 
     def credit(self, group: TrajectoryGroup) -> CreditedGroup:
         """Advantages for every turn, unless too few siblings survived to compare."""
-        needed = min(self.config.min_group_size, self.config.group_size)
-        if len(group.trajectories) >= needed:
-            return credited(
-                group,
-                self.estimator,
-                policy=self.policy_name,
-                preset=self.config.estimator_preset,
-                params=self.config.estimator_params(),
-            )
-        return CreditedGroup(
-            group=group,
-            advantages=tuple((0.0,) * len(trajectory.turns) for trajectory in group.trajectories),
+        return credited(
+            group,
+            self.estimator,
             policy=self.policy_name,
-            estimator=self.estimator,
-            estimator_params=self.credit_params,
-            status="failed",
-            reason=f"{len(group.trajectories)} of {self.config.group_size} rollouts survived, "
-            f"at least {needed} are needed",
+            preset=self.config.estimator_preset,
+            params=self.estimator_params,
+            min_trajectories=self.config.min_group_size,
         )
 
-    def _state(self, item: Item, identity: str, turns: Sequence[Turn]) -> str | None:
-        """The anchor state before the turn that comes after `turns`."""
-        state = self.state_key(item, turns[-1] if turns else None)
-        where = f"environment {self.name!r}, item {identity!r}, turn {len(turns)}: what state_key gave"
-        return None if state is None else checked_text(state, where)
-
-    async def _sibling(self, item: Item, identity: str, epoch: int, sibling: int) -> Trajectory | Failure:
+    async def _sibling(self, task: GroupTask, sibling: int, watch: Watch) -> Trajectory | Failure:
         """The error boundary: whatever breaks in a rollout drops this sibling and nothing else."""
-        seed = _seed(self.config.seed, identity, epoch, sibling)
         turns: list[Turn] = []
-        async with self.rollout_slots:
-            with self.watch_rollout():
+        async with self._slots:
+            with watch():
                 try:
-                    return await self.rollout(item, identity, sibling, seed, turns)
+                    return await self.rollout(task, sibling, turns)
                 except UsageError:
                     raise
                 except Exception as error:  # noqa: BLE001  # the one broad except: recorded, never scored
-                    told = _writable(f"{type(error).__name__}: {error}{_place(error)}")
-                    logger.warning("%s, item %s, rollout %d dropped: %s", self.name, identity, sibling, told)
-                    return Failure(
-                        sibling=sibling,
-                        stop_reason=_lost(error),
-                        error=told,
-                        traceback=_writable(traceback.format_exc()),
-                        turns=len(turns),
+                    failure = failure_of(error, sibling=sibling, turns=len(turns))
+                    logger.warning(
+                        "%s, item %s, rollout %d dropped: %s", self.name, task.item_id, sibling, failure.error
                     )
+                    return failure
+
+    def _anchor(self, task: GroupTask, turns: Sequence[Turn]) -> str | None:
+        """The state before the turn that comes after `turns`."""
+        anchor = self.state_key(task.item, turns[-1] if turns else None)
+        where = f"environment {self.name!r}, item {task.item_id!r}, turn {len(turns)}: what state_key gave"
+        return None if anchor is None else checked_text(anchor, where)
 
     # What a rollout is made of.
 
-    async def preflight(self) -> None:
-        """Refuse to compare states where there are none; then isolation and the model server."""
-        if self.estimator == "gigpo" and type(self).state_key is AgentEnv.state_key:
-            raise ConfigError(f"gigpo compares turns taken in equal states; write state_key in {self.name!r}")
-        await super().preflight()
-
-    @property
-    def budget(self) -> Budget:
-        """What one rollout may spend."""
-        return Budget(
-            max_turns=self.config.max_turns,
-            max_tokens_per_turn=self.config.max_tokens_per_turn,
-            token_budget=self.config.token_budget,
-            max_row_tokens=self.config.max_token_length,
-            timeout_s=self.config.rollout_timeout_s,
-            tool_timeout_s=self.config.tool_timeout_s,
-            tool_output_chars=self.config.tool_output_chars,
-        )
-
     def opening(self, item: Item) -> tuple[Message, ...]:
         """The conversation before the first turn."""
-        prompt = self.format_prompt(item)
-        if not isinstance(prompt, str):
-            return _conversation(prompt, self.name)
-        system = (Message(role="system", content=self.system_prompt),) if self.system_prompt else ()
-        return (*system, Message(role="user", content=prompt))
+        return opening_messages(self.format_prompt(item), system=self.system_prompt, env=self.name)
 
     def open_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
         """A fresh sandbox as the config asks for."""
-        limits = SandboxLimits(
-            memory_mb=self.config.sandbox_memory_mb,
-            pids=self.config.sandbox_pids,
-            disk_mb=self.config.sandbox_disk_mb,
-            network=self.config.sandbox_network,
-        )
-        return open_sandbox(
-            self.config.sandbox,
-            limits=limits,
-            allow_unsafe=self.config.allow_unsafe_sandbox,
-            image=self.config.sandbox_image,
-        )
+        return sandbox_of(self.config)
 
-    def policy_for(self, item: Item, seed: int) -> Policy:
-        """Who plays this rollout: a model server, or the scripted agent, which knows the item."""
-        if self.chat_policies:
-            return self.chat_policies[seed % len(self.chat_policies)]
+    def policy_for(self, item: Item) -> Policy:
+        """Who plays this rollout: the policy in use, or the scripted agent, which knows the item."""
+        if self.policy is not None:
+            return self.policy
         script = partial(self.scripted_choices, item)
         return ScriptedPolicy(script, skill=self.config.scripted_skill, renderer=self.renderer)
 
+    # Opening and closing.
 
-def _seed(run_seed: int, identity: str, epoch: int, sibling: int) -> int:
-    """A rollout's own seed: equal for equal runs, unrelated between rollouts; 31 bits, as servers accept."""
-    name = f"{run_seed}/{identity}/{epoch}/{sibling}".encode()
-    return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest()) >> 1
+    def __init__(
+        self,
+        config: AgentEnvConfig | None = None,
+        servers: Sequence[ServerConfig] = (),
+        *,
+        policy: Policy | None = None,
+    ) -> None:
+        """Check the class and its settings; nothing is opened yet.
 
+        Args:
+            config: the settings; unset: those of the class.
+            servers: model servers that play; those without a `base_url` do not count.
+            policy: whoever plays instead. With neither, the scripted agent does.
 
-def _conversation(prompt: Any, env: str) -> tuple[Message, ...]:
-    given = isinstance(prompt, Iterable)
-    messages: tuple[Any, ...] = tuple(cast("Iterable[Any]", prompt)) if given else (prompt,)
-    if not all(isinstance(one, Message) for one in messages):
-        raise ConfigError(
-            f"environment {env!r}: format_prompt gave {prompt!r:.200}; give text, or a list of "
-            f"environments.trajectory.Message(role=..., content=...)"
-        )
-    return messages
+        Raises:
+            UsageError: the class lacks something, or a setting cannot work.
+        """
+        self.config = config = self.config_init()[0] if config is None else config
+        if config.score_aggregation is not None:
+            self.score_aggregation = config.score_aggregation
+        self.estimator = config.estimator or self.default_estimator
+        self.estimator_params = read_params(self.estimator, config.estimator_preset, config.estimator_params)
+        self._check_class()
+        self._new_scoring = self.scoring()
+        self.toolset = select_toolsets(self.tools, config.enabled_toolsets, config.disabled_toolsets)
+        self.renderer = Renderer.load(config.tokenizer_name)
+        self.servers = tuple(server for server in servers if server.base_url)
+        self._served = None if policy else served_policy(config, self.servers, self.renderer)
+        self.policy = policy or self._served
+        self.items: Sequence[Item] = ()
+        self.item_ids: Sequence[str] = ()
+        self._slots = asyncio.Semaphore(config.max_concurrent_rollouts)
+        self._opened: AbstractAsyncContextManager[Self] | None = None
 
+    @classmethod
+    def config_init(cls) -> tuple[AgentEnvConfig, list[ServerConfig]]:
+        """Class defaults. Without a `base_url` there is no model server, and the scripted agent plays."""
+        return cls.env_config_cls(), [ServerConfig()]
 
-def _writable(text: str) -> str:
-    """The text as UTF-8 can hold it: an error may quote a file name that is none."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    @asynccontextmanager
+    async def opened(
+        self, *, evaluation: bool = False, notify: Callable[[str], None] = logger.info
+    ) -> AsyncGenerator[Self]:
+        """The environment with its items loaded and everything checked that a rollout needs.
 
+        Args:
+            evaluation: load the evaluation items.
+            notify: takes a line for a person when something takes long, such as pulling an image.
 
-def _place(error: Exception) -> str:
-    """Where code broke; an error of ours says what to do, and not where it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, TurnwiseError) or not frames:
-        return ""
-    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})"
+        Raises:
+            UsageError: no items, no isolation, no image or no model server.
+        """
+        async with AsyncExitStack() as closing:
+            if self._served is not None:
+                closing.push_async_callback(self._served.aclose)
+            await self.setup()
+            closing.push_async_callback(self.teardown)
+            items = await (self.load_eval_items() if evaluation else self.load_items())
+            self.items = checked_items(items, self.config.max_items, env=self.name)
+            self.item_ids = item_ids(self.items)
+            await self.preflight(notify)
+            yield self
 
+    async def __aenter__(self) -> Self:
+        self._opened = self.opened()
+        return await self._opened.__aenter__()
 
-def _lost(error: Exception) -> StopReason | None:
-    if isinstance(error, PolicyError):
-        return StopReason.POLICY_ERROR
-    return StopReason.SANDBOX_LOST if isinstance(error, SandboxError) else None
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._opened is not None
+        await self._opened.__aexit__(kind, error, trace)
+
+    def tasks(self) -> list[GroupTask]:
+        """The groups to roll out: every item once, or as many as `total_steps` says."""
+        return plan(self.items, self.item_ids, self.config.total_steps)
+
+    async def preflight(self, notify: Callable[[str], None] = logger.info) -> None:
+        """Fail now rather than in every rollout: image, isolation, then the policy.
+
+        Raises:
+            IsolationError: no sandbox can be made here.
+            ConfigError: the image of the sandboxes cannot be had, or a model server does not answer as one.
+        """
+        await prepare_sandboxes(self.config.sandbox, image=self.config.sandbox_image, progress=notify)
+        async with self.open_sandbox():
+            pass
+        await self.check_policy()
+
+    async def check_policy(self) -> None:
+        """Raise ConfigError while a model server cannot be used; buys no completion."""
+        if isinstance(self.policy, CheckedPolicy):
+            await self.policy.check()
+
+    @property
+    def policy_name(self) -> str:
+        """What the record calls whoever plays."""
+        return f"scripted:{self.config.scripted_skill:g}" if self.policy is None else self.policy.name
+
+    @classmethod
+    def cli(cls) -> NoReturn:
+        """The command line of this one environment: `python my_env.py process --env.group_size 4`."""
+        import_module("environments.cli.main").main_for(cls)
+        raise AssertionError("main_for ends the process")
+
+    def _check_class(self) -> None:
+        if not self.name:
+            raise ConfigError(f"class {type(self).__name__} has no name; set the class attribute `name`")
+        if type(self).format_prompt is Hooks.format_prompt:
+            raise ConfigError(f"environment {self.name!r} has no prompt; write format_prompt(self, item)")
+        if self.estimator == "gigpo" and type(self).state_key is Hooks.state_key:
+            raise ConfigError(f"gigpo compares turns taken in equal states; write state_key in {self.name!r}")

@@ -1,33 +1,82 @@
 """Every setting of an environment: flat, bounded and described."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self, cast
 
-from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 EMBEDDED_TOKENIZER = "embedded"
-WITHOUT_EFFECT = {
-    "ensure_scores_are_not_same": "a group is kept or skipped by its credit, not by its scores",
-    "eval_handling": "evaluate with `turnwise evaluate`",
-    "eval_limit_ratio": "evaluate with `turnwise evaluate`",
-    "steps_per_eval": "evaluate with `turnwise evaluate`",
-    "batch_size": "the trainer says it",
-    "max_eval_workers": "--env.max_concurrent_rollouts bounds an evaluation, too",
-    "num_rollouts_to_keep": "wandb gets numbers, the rollout JSONL the rollouts",
-    "num_rollouts_per_group_for_logging": "wandb gets numbers, the rollout JSONL the rollouts",
-    "min_items_sent_before_logging": "wandb gets every group",
-    "thinking_mode": "switch reasoning on at the model server",
-    "reasoning_effort": "switch reasoning on at the model server",
-    "max_reasoning_tokens": "switch reasoning on at the model server",
-    "custom_thinking_prompt": "write it into the environment's system_prompt",
-}
-"""Settings of Atropos that do nothing here, and what to do instead: refused rather than ignored."""
+EstimatorValue = float | int | bool | str
 
 
-class AgentEnvConfig(BaseEnvConfig):
-    """Settings of an `AgentEnv`; environments subclass it to add their own flat fields."""
+class Section(BaseModel):
+    """Flat settings of one section, with what other versions and Atropos name otherwise."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    section: ClassVar[str]
+    """`env` for `--env.NAME`."""
+    without_effect: ClassVar[Mapping[str, tuple[tuple[object, ...], str]]] = {}
+    """Settings of Atropos that do nothing here: the values that are accepted, and what to do instead."""
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Former names, still accepted; `mapping.key` for what is now an entry of a mapping."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_other_names(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        named: dict[str, Any] = {}
+        for name, value in cast("Mapping[str, Any]", values).items():
+            field, _, key = cls.renamed.get(name, name).partition(".")
+            if field in cls.without_effect:
+                cls._refuse_without_effect(field, value)
+            elif key and value is not None:
+                named[field] = {**named.get(field, {}), key: value}
+            elif not key:
+                # A mapping beside former names for some of its entries.
+                named[field] = {**cast("dict[str, Any]", value), **named[field]} if field in named else value
+        return named
+
+    @classmethod
+    def _refuse_without_effect(cls, name: str, value: object) -> None:
+        accepted, instead = cls.without_effect[name]
+        if str(value).lower() not in {str(each).lower() for each in accepted}:
+            raise ValueError(f"--{cls.section}.{name} has no effect in Turnwise: {instead}")
+
+
+class AgentEnvConfig(Section):
+    """Settings of an `AgentEnv`; environments subclass it to add their own flat fields."""
+
+    section = "env"
+    without_effect = {
+        "ensure_scores_are_not_same": (
+            (True,),
+            "a group is kept or skipped by its credit, not by its scores",
+        ),
+        "eval_handling": (("STOP_TRAIN", "EvalHandlingEnum.STOP_TRAIN"), "evaluate with `turnwise evaluate`"),
+        "eval_limit_ratio": ((0.5,), "evaluate with `turnwise evaluate`"),
+        "steps_per_eval": ((100,), "evaluate with `turnwise evaluate`"),
+        "batch_size": ((-1,), "the trainer says it"),
+        "max_eval_workers": ((16,), "--env.max_concurrent_rollouts bounds an evaluation, too"),
+        "num_rollouts_to_keep": ((32,), "wandb gets numbers, the rollout JSONL the rollouts"),
+        "num_rollouts_per_group_for_logging": ((1,), "wandb gets numbers, the rollout JSONL the rollouts"),
+        "min_items_sent_before_logging": ((2,), "wandb gets every group"),
+        "thinking_mode": ((False,), "switch reasoning on at the model server"),
+        "reasoning_effort": ((None,), "switch reasoning on at the model server"),
+        "max_reasoning_tokens": ((None,), "switch reasoning on at the model server"),
+        "custom_thinking_prompt": ((None,), "write it into the environment's system_prompt"),
+    }
+    renamed = {
+        "credit_encoding": "credit_view",
+        **{
+            f"estimator_{name}": f"estimator_params.{name}"
+            for name in (
+                "gamma", "lam", "outcome_weight", "baseline", "scale", "norm_by_std", "ddof", "eps",
+                "singleton", "zero_variance", "step_weight", "mode", "episode_stats", "turn_coef", "segments",
+            )
+        },
+    }  # fmt: skip
 
     # What Atropos already names, with defaults that work offline.
     group_size: int = Field(default=4, ge=1, le=1024, description="Rollouts per item.")
@@ -47,6 +96,18 @@ class AgentEnvConfig(BaseEnvConfig):
         default=32768, ge=16, description="Tokens one training row may have; a rollout stops before it."
     )
     include_messages: bool = Field(default=True, description="Send messages with the tokens.")
+    rollout_server_url: str = Field(
+        default="http://localhost:8000", description="serve: URL of the Atropos trajectory API."
+    )
+    wandb_name: str | None = Field(
+        default=None, description="Name of the run at Weights & Biases and of the environment at the API."
+    )
+    data_path_to_save_groups: str | None = Field(
+        default=None, description="The rollout JSONL; unset: process writes data/NAME.jsonl, serve none."
+    )
+    data_dir_to_save_evals: str | None = Field(
+        default=None, description="evaluate: folder for metrics.json and samples.jsonl."
+    )
 
     # Items.
     dataset_name: str | None = Field(default=None, description="Hugging Face hub dataset.")
@@ -132,53 +193,14 @@ class AgentEnvConfig(BaseEnvConfig):
     estimator_preset: str | None = Field(
         default=None, description="Constants of a trainer: verl, trl, rllm, torchtitan, tinker or skyrl."
     )
-    # One field per parameter of any estimator. Unset: the preset's value, or the estimator's own default.
-    estimator_gamma: float | None = Field(default=None, ge=0, le=1, description="Discount per turn.")
-    estimator_lam: float | None = Field(
-        default=None, ge=0, le=1, description="turn_gae: trust in the rewards (1) or in the values (0)."
-    )
-    estimator_outcome_weight: float | None = Field(
-        default=None, ge=-1e6, le=1e6, description="turn_return: what one unit of outcome is worth."
-    )
-    estimator_baseline: Literal["loo_index", "loo_total", "group_mean", "none"] | None = Field(
-        default=None, description="turn_return: what is subtracted from a return."
-    )
-    estimator_scale: Literal["none", "group_std"] | None = Field(
-        default=None, description="turn_return: what advantages are divided by."
-    )
-    estimator_norm_by_std: bool | None = Field(
-        default=None, description="grpo: divide by the group's standard deviation."
-    )
-    estimator_ddof: int | None = Field(
-        default=None, ge=0, le=1, description="grpo, mt_grpo: 1 sample deviation, 0 population deviation."
-    )
-    estimator_eps: float | None = Field(
-        default=None, ge=0, le=1, description="grpo, mt_grpo, gigpo: added to the deviation."
-    )
-    estimator_singleton: Literal["zero", "raw", "error"] | None = Field(
-        default=None, description="grpo, rloo: a group of one gets no advantage, its raw score or an error."
-    )
-    estimator_zero_variance: Literal["zero", "error"] | None = Field(
-        default=None, description="grpo: equal scores give no advantage, or are an error."
-    )
-    estimator_step_weight: float | None = Field(
-        default=None, ge=0, le=1e6, description="gigpo: weight of the state advantage."
-    )
-    estimator_mode: Literal["mean_norm", "mean_std_norm"] | None = Field(
-        default=None, description="gigpo: subtract the mean, or also divide by the deviation."
-    )
-    estimator_episode_stats: Literal["trajectory", "rows"] | None = Field(
-        default=None, description="gigpo: statistics over trajectories, or over turns as verl-agent does."
-    )
-    estimator_turn_coef: float | None = Field(
-        default=None, ge=0, le=1e6, description="mt_grpo: weight of the turn advantage."
-    )
-    estimator_segments: Literal["two", "per_turn"] | None = Field(
-        default=None, description="mt_grpo: as published, or the usual K-turn form (biased)."
+    estimator_params: dict[str, EstimatorValue] = Field(
+        default={},
+        description="The estimator's parameters, --env.estimator_params.NAME VALUE; unset: the preset's, or "
+        "the estimator's own defaults. `turnwise estimators` names them.",
     )
 
     # Serving.
-    credit_encoding: Literal["token_advantages", "turn_rows", "prefix_rows"] = Field(
+    credit_view: Literal["token_advantages", "turn_rows", "prefix_rows"] = Field(
         default="token_advantages",
         description="serve: how credit is shown. token_advantages: to trainers that read advantages (verl's "
         "Atropos recipe). turn_rows: to those that read only scores (Atropos' example trainer).",
@@ -215,39 +237,15 @@ class AgentEnvConfig(BaseEnvConfig):
         description="Outcome, or score where there is none, from which a rollout counts as passed.",
     )
 
-    # Atropos' own numbers, unchanged but for the bounds that they lack.
+    # Serving, in Atropos' words.
     max_num_workers: int = Field(
         default=-1, ge=-1, description="serve: groups at once; -1: as many as max_num_workers_per_node."
     )
-    max_eval_workers: int = Field(
-        default=16, ge=1, description="Of Atropos; has no effect here, so only its default is accepted."
-    )
     max_num_workers_per_node: int = Field(default=8, ge=1, description="serve: groups at once per server.")
-    steps_per_eval: int = Field(
-        default=100, ge=0, description="Of Atropos; has no effect here, so only its default is accepted."
-    )
-    eval_limit_ratio: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="Of Atropos; has no effect here, so only its default is accepted.",
-    )
     inference_weight: float = Field(
         default=1.0, ge=-1, description="serve: this environment's share of inference; -1: not managed."
     )
-    batch_size: int = Field(
-        default=-1, ge=-1, description="Of Atropos; has no effect here, so only its default is accepted."
-    )
     max_batches_offpolicy: int = Field(default=3, ge=1, description="serve: batches that may wait.")
-    num_rollouts_to_keep: int = Field(
-        default=32, ge=0, description="Of Atropos; has no effect here, so only its default is accepted."
-    )
-    num_rollouts_per_group_for_logging: int = Field(
-        default=1, ge=-1, description="Of Atropos; has no effect here, so only its default is accepted."
-    )
-    min_items_sent_before_logging: int = Field(
-        default=2, ge=0, description="Of Atropos; has no effect here, so only its default is accepted."
-    )
     min_batch_allocation: float | None = Field(
         default=None, ge=0, le=1, description="serve: share of a batch that this environment must fill."
     )
@@ -256,10 +254,7 @@ class AgentEnvConfig(BaseEnvConfig):
     )
 
     @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> Self:
-        for name, instead in WITHOUT_EFFECT.items():
-            if getattr(self, name) != BaseEnvConfig.model_fields[name].default:
-                raise ValueError(f"--env.{name} has no effect in Turnwise: {instead}")
+    def _serves_something(self) -> Self:
         if self.max_num_workers == 0:
             raise ValueError("--env.max_num_workers 0 would serve nothing; give 1 or more, or -1")
         return self
@@ -269,25 +264,28 @@ class AgentEnvConfig(BaseEnvConfig):
         asked = {"temperature": self.temperature, "top_p": self.top_p}
         return {} if set(asked.values()) == {1.0} else asked
 
-    def estimator_params(self) -> dict[str, float | int | bool | str]:
-        """The estimator parameters that are set, by the names the estimator uses."""
-        fields = type(self).model_fields.keys() - {"estimator", "estimator_preset"}
-        given = {name: getattr(self, name) for name in fields if name.startswith("estimator_")}
-        return {name.removeprefix("estimator_"): value for name, value in given.items() if value is not None}
 
-
-class ServerConfig(APIServerConfig):
+class ServerConfig(Section):
     """One OpenAI-compatible model server; without a `base_url` the scripted agent plays."""
 
-    model_config = ConfigDict(extra="forbid")
+    section = "openai"
+    without_effect = {
+        "timeout": ((1200,), "--env.request_timeout_s is the wall clock of one request"),
+        "num_requests_for_eval": ((64,), "--env.max_concurrent_rollouts bounds an evaluation"),
+        "rolling_buffer_length": ((1000,), "wandb gets every group"),
+        "server_type": (
+            ("openai",),
+            "every server is asked over the OpenAI API; vLLM and SGLang have it at /v1",
+        ),
+        "tokenizer_name": (("none",), "--env.tokenizer_name is used where a server gives no token ids"),
+        "n_kwarg_is_ignored": ((False,), "each completion is a request of its own"),
+        "health_check": ((True, False), "a server is asked once before a run, and when calls to it fail"),
+    }
 
     base_url: str | None = Field(
         default="",
         description="Base URL of an OpenAI-compatible server, for example http://localhost:8000/v1.",
     )
-    api_key: str | None = Field(
-        default="none", description="API key of the server; its client refuses an empty one."
-    )
-    health_check: bool = Field(
-        default=False, description="Atropos' health check: it samples a real completion every second."
-    )
+    model_name: str = Field(default="default", description="The model to ask for.")
+    api_key: str | None = Field(default="none", description="API key of the server.")
+    num_max_requests_at_once: int = Field(default=512, ge=1, description="Requests in flight at once.")

@@ -17,7 +17,7 @@ _SPARE_BYTES = 64 << 10
 
 
 @dataclass(slots=True, kw_only=True)
-class RewardContext:
+class RolloutContext:
     """Handed to `score_turn`, `compute_turn_rewards`, `compute_outcome` and `compute_reward`."""
 
     env: str

@@ -1,11 +1,12 @@
 """How a rollout is scored: `TurnLevelRewardMixin` turn by turn, and the scalar path beside it."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, Literal, Protocol, cast
 
 from environments.credit.scored import LARGEST
-from environments.reward_context import Reward, RewardContext
+from environments.reward_context import Reward, RolloutContext
 from environments.trajectory import Rewards, Trajectory, Turn
 from tools.errors import ConfigError, RewardError
 
@@ -32,10 +33,16 @@ class Scoring(Protocol):
         ...
 
 
-class RewardsOutcome(Protocol):
-    """An environment that scores a whole session with one number."""
+NewScoring = Callable[[Any, RolloutContext], Scoring]
+"""Begins the scoring of one rollout: (item, context)."""
 
-    async def compute_reward(self, item: Any, trajectory: Trajectory, ctx: RewardContext) -> Reward:
+
+class ScoresTrajectories(Protocol):
+    """An environment that scores a whole trajectory with one number."""
+
+    name: str
+
+    async def compute_reward(self, item: Any, trajectory: Trajectory, ctx: RolloutContext) -> Reward:
         """The scalar reward."""
         ...
 
@@ -43,13 +50,7 @@ class RewardsOutcome(Protocol):
 class ScalarScoring:
     """The path of an environment without turn rewards."""
 
-    def __init__(self, env: RewardsOutcome, item: Any, ctx: RewardContext) -> None:
-        unused = [hook for hook in _TURN_HOOKS if hasattr(env, hook)]
-        if unused and not isinstance(env, TurnLevelRewardMixin):
-            raise ConfigError(
-                f"environment {ctx.env!r} writes {', '.join(unused)}, which is asked for only when "
-                f"TurnLevelRewardMixin is listed before AgentEnv among the bases; do that, or rename it"
-            )
+    def __init__(self, env: ScoresTrajectories, item: Any, ctx: RolloutContext) -> None:
         self._env, self._item, self._ctx = env, item, ctx
 
     async def on_turn(self, turn: Turn) -> None:
@@ -62,12 +63,28 @@ class ScalarScoring:
         return Rewards(outcome=outcome, score=outcome, outcome_components=components)
 
 
+def scalar_scoring(env: ScoresTrajectories) -> NewScoring:
+    """The scalar path of an environment.
+
+    Raises:
+        ConfigError: it writes hooks that only the mixin asks for.
+    """
+    unused = [hook for hook in _TURN_HOOKS if hasattr(env, hook)]
+    if unused and not isinstance(env, TurnLevelRewardMixin):
+        raise ConfigError(
+            f"environment {env.name!r} writes {', '.join(unused)}, which is asked for only when "
+            f"TurnLevelRewardMixin is listed before AgentEnv among the bases; do that, or rename it"
+        )
+    return partial(ScalarScoring, env)
+
+
 class TurnLevelRewardMixin:
     """Gives an environment one reward per turn. List it before `AgentEnv` among the bases.
 
     Write `compute_turn_rewards` to score after the rollout, or `score_turn` to score while it runs.
     """
 
+    name: str = ""
     score_aggregation: Aggregation = "sum"
     default_estimator: str = "turn_return"
 
@@ -81,40 +98,44 @@ class TurnLevelRewardMixin:
                 f"or its turn rewards are never asked for"
             )
 
-    async def score_turn(self, item: Any, turn: Turn, ctx: RewardContext) -> Reward | None:
+    async def score_turn(self, item: Any, turn: Turn, ctx: RolloutContext) -> Reward | None:
         """Score one turn right after it happened; `None` leaves it unscored."""
         return None
 
     async def compute_turn_rewards(
-        self, item: Any, trajectory: Trajectory, ctx: RewardContext
+        self, item: Any, trajectory: Trajectory, ctx: RolloutContext
     ) -> Sequence[Reward | None]:
         """One entry per turn, `None` for a turn that is not scored. Default: what `score_turn` gave."""
         return ctx.turn_scores
 
-    async def compute_outcome(self, item: Any, trajectory: Trajectory, ctx: RewardContext) -> Reward | None:
+    async def compute_outcome(self, item: Any, trajectory: Trajectory, ctx: RolloutContext) -> Reward | None:
         """The reward that belongs to the whole session, or `None` when there is none."""
         return None
 
-    def scoring(self, item: Any, ctx: RewardContext) -> Scoring:
-        """The hook of `AgentEnv` that this mixin takes over."""
+    def scoring(self) -> NewScoring:
+        """The hook of `AgentEnv` that this mixin takes over.
+
+        Raises:
+            ConfigError: the environment writes no reward, or one that nobody asks for.
+        """
         if all(getattr(type(self), hook) is getattr(TurnLevelRewardMixin, hook) for hook in _HOOKS):
             raise ConfigError(
-                f"environment {ctx.env!r} has no reward; write {', '.join(_HOOKS[:-1])} or {_HOOKS[-1]}"
+                f"environment {self.name!r} has no reward; write {', '.join(_HOOKS[:-1])} or {_HOOKS[-1]}"
             )
         has_outcome = type(self).compute_outcome is not TurnLevelRewardMixin.compute_outcome
         classes = [cls for cls in type(self).__mro__ if issubclass(cls, TurnLevelRewardMixin)]
         if not has_outcome and any("compute_reward" in vars(cls) for cls in classes):
             raise ConfigError(
-                f"environment {ctx.env!r} writes compute_reward, which is not asked for beside turn rewards; "
-                f"what belongs to the whole session is compute_outcome"
+                f"environment {self.name!r} writes compute_reward, which is not asked for beside turn "
+                f"rewards; what belongs to the whole trajectory is compute_outcome"
             )
-        return TurnScoring(self, item, ctx)
+        return partial(TurnScoring, self)
 
 
 class TurnScoring:
     """The path of an environment with `TurnLevelRewardMixin`."""
 
-    def __init__(self, env: TurnLevelRewardMixin, item: Any, ctx: RewardContext) -> None:
+    def __init__(self, env: TurnLevelRewardMixin, item: Any, ctx: RolloutContext) -> None:
         self._env, self._item, self._ctx = env, item, ctx
 
     async def on_turn(self, turn: Turn) -> None:
@@ -164,7 +185,7 @@ def aggregate(turns: Sequence[float | None], outcome: float | None, how: Aggrega
     return total
 
 
-def checked_metrics(ctx: RewardContext) -> dict[str, float]:
+def checked_metrics(ctx: RolloutContext) -> dict[str, float]:
     """The numbers that the environment noted, as the record can keep them.
 
     Raises:
@@ -231,5 +252,5 @@ def _finite(value: Any, where: str, wanted: str = "a reward is a finite number o
     return number
 
 
-def _where(ctx: RewardContext) -> str:
+def _where(ctx: RolloutContext) -> str:
     return f"environment {ctx.env!r}, item {ctx.item_id!r}"

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from environments.policy.base import CompletionRequest, Policy
     from environments.policy.scripted import Choice, call, say
     from environments.record.recorder import read_groups
-    from environments.reward_context import Reward
-    from environments.reward_context import RewardContext as RolloutContext
+    from environments.reward_context import Reward, RolloutContext
     from environments.testing import group_of
     from environments.trajectory import (
         Completion,
@@ -122,7 +121,6 @@ _MODULES = {
     "terminal": "tools.terminal",
     "tool": "tools.registry",
 }
-_NAMED_THERE = {"RolloutContext": "RewardContext"}
 
 
 def __getattr__(name: str) -> object:
@@ -136,7 +134,7 @@ def __getattr__(name: str) -> object:
     from turnwise.own_packages import refuse_foreign_packages  # noqa: PLC0415
 
     refuse_foreign_packages()
-    value = getattr(import_module(_MODULES[name]), _NAMED_THERE.get(name, name))
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

@@ -5,8 +5,10 @@ import tempfile
 from pathlib import Path
 
 import click
+from rich.console import Console
 
 from environments.cli.env_command import EnvCall, EnvCommand
+from environments.run.evaluation_run import evaluate
 from tools.errors import ConfigError
 
 
@@ -25,7 +27,7 @@ def command(call: EnvCall, out: str | None) -> int:
     )
     folder = Path(str(env.config.data_dir_to_save_evals))
     _check_writable(folder)
-    code = asyncio.run(env.evaluate())
+    code = asyncio.run(evaluate(env, Console()))
     if code == 0:
         click.echo(folder / "metrics.json")
     return code

@@ -3,8 +3,10 @@
 import asyncio
 
 import click
+from rich.console import Console
 
 from environments.cli.env_command import EnvCall, EnvCommand
+from environments.run.process_run import process
 
 
 @click.command("process", cls=EnvCommand)
@@ -20,4 +22,4 @@ def command(call: EnvCall, out: str | None, fresh: bool) -> int:
         defaults={"data_path_to_save_groups": f"data/{call.env_cls.name}.jsonl"},
         flags={"data_path_to_save_groups": out, "fresh": fresh or None},
     )
-    return asyncio.run(env.process_manager())
+    return asyncio.run(process(env, Console()))

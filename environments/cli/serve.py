@@ -3,8 +3,10 @@
 import asyncio
 
 import click
+from rich.console import Console
 
 from environments.cli.env_command import EnvCall, EnvCommand
+from environments.serve.serving import serve
 
 
 @click.command("serve", cls=EnvCommand)
@@ -14,8 +16,8 @@ def command(call: EnvCall, outbox: str | None, out: str | None) -> int:
     """Roll out an environment's items for as long as a trainer takes groups.
 
     ENV is a shipped name (see `turnwise list`), path/to/file.py:Class or package.module:Class. The
-    trajectory API is --env.rollout_server_url; what the trainer reads decides --env.credit_encoding. Stop
+    trajectory API is --env.rollout_server_url; what the trainer reads decides --env.credit_view. Stop
     it with SIGTERM: the next serve goes on where this one stopped.
     """
     env = call.open(flags={"outbox_path": outbox, "data_path_to_save_groups": out})
-    return asyncio.run(env.env_manager())
+    return asyncio.run(serve(env, Console()))

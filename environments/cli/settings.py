@@ -13,14 +13,14 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from environments.config import AgentEnvConfig, ServerConfig
+from environments.config import AgentEnvConfig, Section, ServerConfig
 from tools.errors import ConfigError
 
-NAMESPACES = ("env", "openai")
+NAMESPACES = (AgentEnvConfig.section, ServerConfig.section)
 BARE = True
 """The value of a flag that stands alone."""
 
-Config = TypeVar("Config", bound=BaseModel)
+Config = TypeVar("Config", bound=Section)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +39,16 @@ class Settings:
     """What an environment is constructed with."""
 
     env: AgentEnvConfig
-    servers: list[Any]
-    """Atropos server configs; one without a `base_url` stands for the scripted agent."""
+    servers: list[ServerConfig]
+    """One without a `base_url` stands for the scripted agent."""
 
 
 def split_overrides(args: Sequence[str]) -> tuple[Overrides, list[str]]:
     """Take the dotted flags out of a command line; what is left keeps its order.
 
-    `--env.name value`, `--env.name=value` and a bare `--env.name` (true) are understood; a value that
-    itself starts with `--` needs the `=`. The last of two equal flags wins. Values stay text.
+    `--env.name value`, `--env.name=value` and a bare `--env.name` (true) are understood, and
+    `--env.name.key value` for an entry of a mapping; a value that itself starts with `--` needs the `=`.
+    The last of two equal flags wins. Values stay text.
 
     Raises:
         ConfigError: a dotted flag of another namespace.
@@ -130,7 +131,7 @@ def merge_settings(
     """
     config, servers = defaults
     file = file or Overrides()
-    env = _apply(cast(AgentEnvConfig, config), "env", (file.env, file.origin), (command_line.env, ""))
+    env = _apply(cast(AgentEnvConfig, config), (file.env, file.origin), (command_line.env, ""))
     return Settings(env=env, servers=_servers(servers, file, cast(Mapping[str, Any], command_line.openai)))
 
 
@@ -153,12 +154,14 @@ def _one_or_many(value: object, path: Path) -> dict[str, Any] | list[dict[str, A
     return _mapping(value, f"openai in {path}")
 
 
-def _servers(defaults: Any, file: Overrides, flags: Mapping[str, Any]) -> list[Any]:
-    known = list(cast(list[Any], defaults)) if isinstance(defaults, list) else [defaults]
+def _servers(defaults: Any, file: Overrides, flags: Mapping[str, Any]) -> list[ServerConfig]:
+    configured = list(cast(list[Any], defaults)) if isinstance(defaults, list) else [defaults]
     # Atropos' ServerBaseline stands for "no server given": it has no base_url to override.
-    known = [server for server in known if isinstance(server, BaseModel) and hasattr(server, "base_url")]
+    known = [
+        _server(each) for each in configured if isinstance(each, BaseModel) and hasattr(each, "base_url")
+    ]
     template = known[0] if known else ServerConfig()
-    layers: list[tuple[Any, Mapping[str, Any]]]
+    layers: list[tuple[ServerConfig, Mapping[str, Any]]]
     if not isinstance(file.openai, Mapping):
         layers = [(template, given) for given in file.openai]
     elif file.openai or len(known) <= 1:
@@ -169,30 +172,47 @@ def _servers(defaults: Any, file: Overrides, flags: Mapping[str, Any]) -> list[A
         raise ConfigError(
             f"--openai.base_url names one server, but {len(layers)} are configured; give them in --config"
         )
-    return [_with_key(_apply(base, "openai", (given, file.origin), (flags, ""))) for base, given in layers]
+    return [_apply(base, (given, file.origin), (flags, "")) for base, given in layers]
 
 
-def _with_key(server: Config) -> Config:
-    # Atropos' default "" makes the openai client refuse to start.
-    return server if getattr(server, "api_key", None) else server.model_copy(update={"api_key": "none"})
+def _server(configured: BaseModel) -> ServerConfig:
+    """A server that `config_init` names, in our words: an `APIServerConfig` of Atropos will do."""
+    if isinstance(configured, ServerConfig):
+        return configured
+    values = {name: getattr(configured, name) for name in type(configured).model_fields}
+    return _apply(ServerConfig(), (values, "config_init"))
 
 
-def _apply(base: Config, namespace: str, *layers: tuple[Mapping[str, Any], str]) -> Config:
-    fields = type(base).model_fields
+def _apply(base: Config, *layers: tuple[Mapping[str, Any], str]) -> Config:
+    """The settings with what each layer says; the last one wins, for a mapping entry by entry."""
+    section = type(base)
+    fields = section.model_fields
     values = {name: getattr(base, name) for name in fields}
     labels: dict[str, str] = {}
     for given, origin in layers:
-        for name, value in given.items():
-            label = f"{namespace}.{name} in {origin}" if origin else f"--{namespace}.{name}"
-            if name not in fields:
-                prefix = f"{namespace}." if origin else f"--{namespace}."
-                raise ConfigError(f"no setting {label}{_nearest(name, fields, prefix)}")
+        for written, value in given.items():
+            label = f"{section.section}.{written} in {origin}" if origin else f"--{section.section}.{written}"
+            name, _, key = section.renamed.get(written, written).partition(".")
+            if not (name in fields or name in section.without_effect) or (
+                key and not _is_mapping(fields[name])
+            ):
+                prefix = f"{section.section}." if origin else f"--{section.section}."
+                raise ConfigError(f"no setting {label}{_nearest(written, fields, prefix)}")
             labels[name] = label
-            values[name] = value if origin else _from_text(fields[name], value, label)
+            if key:
+                values[name] = {**values[name], key: value}
+            elif origin or name in section.without_effect:
+                values[name] = value
+            else:
+                values[name] = _from_text(fields[name], value, label)
     try:
-        return type(base)(**values)
+        return section(**values)
     except ValidationError as error:
-        raise ConfigError(_explain(error, labels, namespace)) from None
+        raise ConfigError(_explain(error, labels, section.section)) from None
+
+
+def _is_mapping(field: FieldInfo) -> bool:
+    return get_origin(field.annotation) is dict
 
 
 def _from_text(field: FieldInfo, value: Any, label: str) -> Any:

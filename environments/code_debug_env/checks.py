@@ -16,7 +16,7 @@ RECORDS = "__assertions__"
 
 
 class Verify(Protocol):
-    """`RewardContext.verify`: runs a command in a fresh sandbox that holds only the given files."""
+    """`RolloutContext.verify`: runs a command in a fresh sandbox that holds only the given files."""
 
     async def __call__(
         self,

@@ -29,7 +29,7 @@ from environments.code_debug_env.workspace import (
 )
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice
-from environments.reward_context import Reward, RewardContext
+from environments.reward_context import Reward, RolloutContext
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.calls import ToolSpec
@@ -98,7 +98,7 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         for name, text in workspace_files(item).items():
             await sandbox.write_file(name, text.encode())
 
-    async def score_turn(self, item: Task, turn: Turn, ctx: RewardContext) -> None:
+    async def score_turn(self, item: Task, turn: Turn, ctx: RolloutContext) -> None:
         """Note what this turn did to the solution; the rewards follow when the last turn is known."""
         session = await self._session(item, ctx)
         solution = await _read_solution(ctx.sandbox)
@@ -114,7 +114,7 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         )
 
     async def compute_turn_rewards(
-        self, item: Task, trajectory: Trajectory, ctx: RewardContext
+        self, item: Task, trajectory: Trajectory, ctx: RolloutContext
     ) -> Sequence[Reward]:
         """Per turn: what its tests, its diagnosis and its economy are worth."""
         session = await self._session(item, ctx)
@@ -136,7 +136,7 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         """An agent that knows the fix, and makes mistakes as its skill allows."""
         return debug_script(item, messages, tools, skill)
 
-    async def _session(self, item: Task, ctx: RewardContext) -> Session:
+    async def _session(self, item: Task, ctx: RolloutContext) -> Session:
         """The notes of this rollout, started when there are none."""
         session = ctx.notes.get("session")
         if not isinstance(session, Session):

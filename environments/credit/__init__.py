@@ -12,6 +12,7 @@ from environments.credit.registry import (
     EstimatorSpec,
     describe,
     estimate,
+    read_params,
     register_estimator,
     resolve,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "mt_grpo",
     "process_supervision",
     "progress",
+    "read_params",
     "recorded_params",
     "register_estimator",
     "resolve",

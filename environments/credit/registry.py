@@ -152,6 +152,21 @@ def resolve(name: str, *, preset: str | None = None, **params: object) -> dict[s
     return {**defaults, **preset_for(name, preset), **params}
 
 
+def read_params(name: str, preset: str | None, settings: Mapping[str, Value]) -> dict[str, Value]:
+    """Parameters as settings give them, checked; text, as a command line writes values, is read.
+
+    Raises:
+        CreditError: as for `estimate`.
+    """
+    spec = describe(name)
+    params = {
+        key: spec.parameter(key).parse(value, name) if isinstance(value, str) else value
+        for key, value in settings.items()
+    }
+    resolve(name, preset=preset, **params)
+    return params
+
+
 def _origin(function: Estimator) -> tuple[str, str]:
     return function.__module__, function.__qualname__
 

@@ -62,6 +62,21 @@ def load_items(
     return items
 
 
+def checked_items(items: Any, limit: int | None, *, env: str) -> Sequence[Any]:
+    """What an environment's `load_items` gave, as far as `limit` goes.
+
+    Raises:
+        DatasetError: no list, or an empty one.
+    """
+    if not isinstance(items, Sequence) or isinstance(items, str):
+        raise DatasetError(
+            f"environment {env!r}: load_items gave an object of type {type(items).__name__}; give a list"
+        )
+    if not items:
+        raise DatasetError(f"environment {env!r} has no items")
+    return cast("Sequence[Any]", items)[:limit]
+
+
 def _read_local(path: Path, limit: int | None) -> tuple[list[Item], list[int] | None]:
     """The items of a file and, of JSON lines, the line of each."""
     try:

@@ -1,5 +1,6 @@
 """The groups of a run, planned from its items."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -12,7 +13,13 @@ class GroupTask:
 
     item: Any
     item_id: str
-    epoch: int
+    epoch: int = 0
+    """How often the item had been rolled out before."""
+
+    def seed(self, run_seed: int, sibling: int) -> int:
+        """A rollout's seed: equal for equal runs, unrelated between rollouts; 31 bits, as servers accept."""
+        name = f"{run_seed}/{self.item_id}/{self.epoch}/{sibling}".encode()
+        return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest()) >> 1
 
 
 def plan(items: Sequence[Any], item_ids: Sequence[str], total: int) -> list[GroupTask]:

@@ -1,7 +1,7 @@
 """What a policy is: whoever writes the assistant turns."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from environments.trajectory import Completion, Message
 from tools.calls import ToolSpec
@@ -33,4 +33,13 @@ class Policy(Protocol):
             PolicyError: the call is lost after its retries.
             ContextOverflow: the prompt is longer than the model's context.
         """
+        ...
+
+
+@runtime_checkable
+class CheckedPolicy(Protocol):
+    """A policy that can say before a run whether it can be used."""
+
+    async def check(self) -> None:
+        """Raise ConfigError while it cannot; buys no completion."""
         ...

@@ -76,19 +76,24 @@ class Renderer:
             raise ConfigError(f"{path} is not a tokenizer of the `tokenizers` library: {error}") from error
 
     @classmethod
-    def over(cls, tokenizer: object) -> "Renderer":
-        """The renderer of a loaded Hugging Face tokenizer, such as the one of an Atropos `BaseEnv`.
+    def load(cls, name: str) -> "Renderer":
+        """The renderer of `embedded`, of a local folder, or of a Hugging Face name.
 
         Raises:
-            ConfigError: it is not backed by the `tokenizers` library.
+            ConfigError: there is no such tokenizer, or it has no `tokenizer.json`.
         """
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        if not isinstance(backend, Tokenizer):
+        if name == "embedded":
+            return cls.embedded()
+        if Path(name).is_dir():
+            return cls.from_folder(Path(name))
+        try:
+            return cls(Tokenizer.from_pretrained(name))
+        except Exception as error:  # the hub client raises a dozen unrelated classes
+            reason = " ".join(str(error).split())[:300]
             raise ConfigError(
-                f"tokenizer {type(tokenizer).__name__} is not backed by the `tokenizers` library; "
-                "choose a fast tokenizer, or `embedded`"
-            )
-        return cls(backend)
+                f"no tokenizer {name!r}: {reason}; give `embedded`, a folder with a tokenizer.json, or a "
+                f"Hugging Face name"
+            ) from error
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The whole conversation up to where the next assistant message begins.

@@ -57,6 +57,12 @@ async def run_groups(
     return 128 + received[0] if received else 0
 
 
+def groups_at_once(max_rollouts: int, group_size: int) -> int:
+    """Groups in flight that keep `max_rollouts` rollouts busy."""
+    # One more than fits, so that the slots of a straggling group are used by the next.
+    return max_rollouts // group_size + 1
+
+
 async def to_the_end(work: Awaitable[None]) -> None:
     """Wait for work that a cancellation must not cut in half."""
     task = asyncio.ensure_future(work)

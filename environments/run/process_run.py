@@ -1,16 +1,21 @@
-"""`process`: a plan of groups into one rollout JSONL, resuming what the file already holds."""
+"""`process`: an environment's groups into one rollout JSONL, resuming what the file already holds."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 from rich.console import Console
 
+from environments.base_env import AgentEnv
+from environments.credit import recorded_params
 from environments.data.tasks import GroupTask
-from environments.record.recorder import Recorder
+from environments.record.recorder import Recorder, origin
 from environments.record.summary import print_summary
-from environments.run.pool import run_groups
+from environments.run.pool import groups_at_once, run_groups
 from environments.run.progress import Progress
 from environments.run.streak import FailedInARowError, Streak
+from environments.run.tracking import Track, tracked
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
@@ -18,40 +23,67 @@ FAILED = 1
 """Exit code of a run in which every group failed, or too many one after another."""
 
 
-async def process(
-    tasks: Sequence[GroupTask],
-    run_group: Callable[[GroupTask], Awaitable[CreditedGroup]],
-    recorder: Recorder,
-    progress: Progress,
-    *,
-    max_in_flight: int,
-    max_failed: int,
-) -> int:
-    """Roll out the tasks that the record does not hold yet; a group is on disk before it counts as done.
+async def process(env: AgentEnv, console: Console) -> int:
+    """Open an environment and roll out its tasks; a group is on disk before it counts as done.
 
     Returns:
-        0; 130 or 143 when a signal ended the run; `FAILED` when every group failed, or `max_failed` of them
-        in a row.
+        The exit code: 0; 130 or 143 when a signal ended the run; `FAILED` when every group failed, or
+        `max_failed_groups` of them in a row.
+
+    Raises:
+        UsageError: the environment cannot be opened, or the record is not this run's.
     """
+    path = Path(env.config.data_path_to_save_groups or f"data/{env.name}.jsonl")
+    progress = Progress(console)
+    async with env.opened(notify=progress.say):
+        tasks = env.tasks()
+        with ExitStack() as files:
+            recorder = files.enter_context(Recorder(path, fresh=env.config.fresh))
+            refuse_other_run(recorder, origin_of(env))
+            done = sum(recorder.holds(task.item_id, task.epoch) for task in tasks)
+            print_start(console, recorder, done=done, total=len(tasks))
+            progress.start(total=len(tasks), done_before=done)
+            track = files.enter_context(tracked(env.config, env.name))
+            code = await process_tasks(env, tasks, recorder, progress, track)
+            print_end(console, recorder, progress, left=len(tasks) - done - progress.summary.done)
+    return code
+
+
+async def process_tasks(
+    env: AgentEnv, tasks: Sequence[GroupTask], recorder: Recorder, progress: Progress, track: Track
+) -> int:
+    """Roll out the tasks that the record does not hold yet; the exit code, see `process`."""
 
     async def record(task: GroupTask, credited: CreditedGroup) -> None:
         await asyncio.to_thread(recorder.append, credited)
         progress.group_done(credited)
+        track(credited)
         if not recorder.failed_before(task.item_id, task.epoch):
             streak.add(credited.group)
 
-    streak = Streak(max_failed)
+    streak = Streak(env.config.max_failed_groups)
     left = [task for task in tasks if not recorder.holds(task.item_id, task.epoch)]
     # Last, and no sign that everything fails, is what an earlier run could not do.
     left.sort(key=lambda task: recorder.failed_before(task.item_id, task.epoch))
     try:
         with progress:
-            code = await run_groups(left, run_group, record, max_in_flight=max_in_flight)
+            code = await run_groups(
+                left,
+                lambda task: env.run_group(task, watch=progress.rollout),
+                record,
+                max_in_flight=groups_at_once(env.config.max_concurrent_rollouts, env.config.group_size),
+            )
     except FailedInARowError as error:
         progress.say(f"stopped: {error}")
         return FAILED
     groups = progress.summary.groups
     return code or (FAILED if groups.total() > 0 and groups.total() == groups["failed"] else 0)
+
+
+def origin_of(env: AgentEnv) -> dict[str, str]:
+    """What the groups of a run have in common, for its record."""
+    params = recorded_params(env.estimator, preset=env.config.estimator_preset, params=env.estimator_params)
+    return origin(env.name, env.policy_name, env.estimator, params, env.config.group_size)
 
 
 def refuse_other_run(recorder: Recorder, run: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ class Progress:
         self,
         console: Console,
         *,
-        total: int | None,
+        total: int | None = None,
         done_before: int = 0,
         plain_every_s: float = PLAIN_EVERY_S,
     ) -> None:
@@ -31,19 +31,23 @@ class Progress:
 
         Args:
             console: where to show; a console that is no terminal gets plain lines.
-            total: groups of the whole job; `None` when it has no end.
+            total: groups of the whole job; `None` while unknown.
             done_before: groups that an earlier run of the same job finished.
             plain_every_s: least time between two plain lines.
         """
         self.summary = Summary()
         self.in_flight = 0
         self._console = console
+        self._plain_every_s = plain_every_s
+        self.start(total=total, done_before=done_before)
+        self._live = Live(get_renderable=self._line, console=console, transient=True, refresh_per_second=4)
+
+    def start(self, *, total: int | None, done_before: int) -> None:
+        """Start the clock anew, now that the work is known."""
         self._total = total
         self._done_before = done_before
-        self._plain_every_s = plain_every_s
         self._started = monotonic()
         self._last_plain = self._started
-        self._live = Live(get_renderable=self._line, console=console, transient=True, refresh_per_second=4)
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:

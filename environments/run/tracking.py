@@ -1,9 +1,11 @@
 """Weights & Biases, when it is asked for: a few numbers per group."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
+from environments.config import AgentEnvConfig
 from environments.extras import needs_extra
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
@@ -16,19 +18,21 @@ def untracked(_: CreditedGroup) -> None:
 
 
 @contextmanager
-def tracked(enabled: bool, *, name: str, settings: Mapping[str, Any]) -> Generator[Track]:
+def tracked(config: AgentEnvConfig, env: str) -> Generator[Track]:
     """A run that `Track` adds groups to; where it goes is wandb's own configuration (WANDB_MODE, login).
 
     Raises:
         ConfigError: wandb is not installed, or cannot start, for want of a key or of a connection.
     """
-    if not enabled:
+    if not config.use_wandb:
         yield untracked
         return
     with needs_extra("wandb", "--env.use_wandb"):
-        import wandb  # noqa: PLC0415
+        wandb: Any = import_module("wandb")
     try:
-        run = wandb.init(project="turnwise", name=name, config=dict(settings))
+        run = wandb.init(
+            project="turnwise", name=config.wandb_name or env, config=config.model_dump(mode="json")
+        )
     except wandb.Error as error:
         raise ConfigError(f"--env.use_wandb: {error}") from error
     try:

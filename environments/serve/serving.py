@@ -8,45 +8,68 @@ from pathlib import Path
 
 from rich.console import Console
 
+from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
+from environments.data.tasks import GroupTask, plan_for_ever
 from environments.record.recorder import Recorder
-from environments.run.process_run import refuse_other_run
+from environments.run.pool import groups_at_once
+from environments.run.process_run import origin_of, refuse_other_run
+from environments.run.tracking import tracked
 from environments.serve.delivery import Delivery
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread
 from environments.serve.registration import Identity, Link
 from environments.serve.serve_loop import Bounds, Rollouts, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi
+from environments.trajectory import CreditedGroup
 from environments.wire.payloads import Shape
 from tools.errors import ConfigError
 
 WHO_READS = {
     "token_advantages": "for trainers that read `advantages`, such as verl's Atropos recipe; one that reads "
-    "only scores, such as Atropos' example trainer, gets turn credit from --env.credit_encoding turn_rows",
+    "only scores, such as Atropos' example trainer, gets turn credit from --env.credit_view turn_rows",
     "turn_rows": "for trainers that read only scores, such as Atropos' example trainer",
     "prefix_rows": "for trainers that read only scores; a turn counts once in every row that reaches it",
 }
 """Which trainers each encoding is for: the API cannot tell what a trainer ignores."""
 
 
-async def serve(
-    name: str, config: AgentEnvConfig, rollouts: Rollouts, console: Console, *, max_in_flight: int
-) -> int:
-    """Serve groups to the trainer behind `config.rollout_server_url`.
-
-    Args:
-        name: what the API calls the environment.
-        config: its settings.
-        rollouts: where groups come from.
-        console: shows what happens.
-        max_in_flight: groups at once.
+async def serve(env: AgentEnv, console: Console) -> int:
+    """Open an environment and serve its groups to the trainer behind `config.rollout_server_url`.
 
     Returns:
         The exit code, see `ServeLoop.run`.
 
     Raises:
-        ConfigError: no trajectory API there, a batch size that cannot be filled, an outbox of another run.
+        UsageError: the environment cannot be opened, no trajectory API there, a batch size that cannot be
+            filled, an outbox of another run.
     """
+    config = env.config
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    async with env.opened(notify=say):
+        with tracked(config, env.name) as track:
+
+            async def run_group(task: GroupTask) -> CreditedGroup:
+                credited = await env.run_group(task)
+                track(credited)
+                return credited
+
+            rollouts = Rollouts(
+                tasks=partial(plan_for_ever, env.items, env.item_ids),
+                run_group=run_group,
+                probe=env.check_policy,
+                origin=origin_of(env),
+            )
+            workers = config.max_num_workers
+            if workers == -1:
+                workers = config.max_num_workers_per_node * max(1, len(env.servers))
+            groups = min(workers, groups_at_once(config.max_concurrent_rollouts, config.group_size))
+            return await _serve(env.name, config, rollouts, console, max_in_flight=groups)
+
+
+async def _serve(
+    name: str, config: AgentEnvConfig, rollouts: Rollouts, console: Console, *, max_in_flight: int
+) -> int:
     with ExitStack() as files:
         recorder = None
         if config.data_path_to_save_groups is not None:
@@ -57,7 +80,7 @@ async def serve(
         outbox = files.enter_context(Outbox(Path(config.outbox_path or f"data/{name}.outbox.sqlite")))
         refuse_other_groups(outbox, rollouts.origin)
         say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
-        say(f"encoding {config.credit_encoding}: {WHO_READS[config.credit_encoding]}")
+        say(f"encoding {config.credit_view}: {WHO_READS[config.credit_view]}")
         if len(outbox):
             say(
                 f"{len(outbox)} posts of an earlier run, which no trainer is known to have, go first; to "
@@ -101,7 +124,7 @@ def refuse_other_groups(outbox: Outbox, origin: Mapping[str, str]) -> None:
 def _delivery(name: str, config: AgentEnvConfig, outbox: Outbox, say: Callable[[str], None]) -> Delivery:
     api = TrajectoryApi(config.rollout_server_url)
     shape = Shape(
-        encoding=config.credit_encoding,
+        encoding=config.credit_view,
         group_size=config.group_size,
         include_messages=config.include_messages,
         sampling=config.sampling(),

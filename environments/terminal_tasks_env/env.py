@@ -5,7 +5,7 @@ from typing import Any
 
 from environments.base_env import AgentEnv
 from environments.policy.scripted import Choice
-from environments.reward_context import RewardContext
+from environments.reward_context import RolloutContext
 from environments.terminal_tasks_env.script import terminal_script
 from environments.terminal_tasks_env.tasks import TASKS, TerminalTask
 from environments.trajectory import Message, Trajectory
@@ -45,7 +45,7 @@ class TerminalTasksEnv(AgentEnv):
         for name, text in _task(item).files.items():
             await sandbox.write_file(name, text.encode())
 
-    async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RewardContext) -> float:
+    async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> float:
         """Whether the file is there with the right content."""
         try:
             data = await ctx.sandbox.read_file(_task(item).path)

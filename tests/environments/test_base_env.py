@@ -1,31 +1,29 @@
-"""The whole flow with real parts: Atropos' BaseEnv, real sandboxes, the scripted policy, a model server."""
+"""The whole flow with real parts: real sandboxes, the scripted policy, a model server."""
 
+import asyncio
 import os
 import re
 import signal
+from collections import Counter
+from contextlib import contextmanager
 
 import pytest
-from atroposlib.envs.base import APIServerConfig, BaseEnv
 
 from environments.base_env import AgentEnv
+from environments.config import ServerConfig
 from environments.policy.mock_server import mock_app, running_mock_server
+from environments.policy.renderer import Renderer
 from environments.record.recorder import Recorder, read_groups
-from environments.trajectory import Rewards, StopReason, Trajectory
+from environments.trajectory import Completion, Message, Rewards, StopReason, Trajectory
 from tests.environments.write_file import (
     ITEMS,
     Breaking,
-    ScalarWriteFile,
     WriteFile,
-    by_sibling,
     group_from,
     made,
 )
-from tools.errors import ConfigError
+from tools.errors import ConfigError, DatasetError
 from tools.sandbox import processes
-
-
-async def test_it_is_an_atropos_environment():
-    assert isinstance(made(), BaseEnv)
 
 
 async def test_every_turn_is_scored_in_the_rollouts_own_sandbox():
@@ -47,19 +45,6 @@ async def test_the_advantage_follows_the_reward():
         for trajectory, credit in zip(credited.group.trajectories, credited.advantages, strict=True)
     }
     assert first_turn[1.0] > 0 > first_turn[0.0]
-
-
-async def test_collect_trajectories_gives_atropos_rows_with_per_token_advantages():
-    env = made()
-    await env.setup()
-    group, backlog = await env.collect_trajectories(ITEMS[0])
-    assert backlog == []
-    assert len(group["tokens"]) == len(group["scores"]) == len(group["advantages"]) == 4
-    for tokens, mask, logprobs, advantages in zip(
-        group["tokens"], group["masks"], group["inference_logprobs"], group["advantages"], strict=True
-    ):
-        assert len(tokens) == len(mask) == len(logprobs) == len(advantages)
-        assert any(advantages)
 
 
 async def test_the_sampled_text_stands_in_its_span():
@@ -100,7 +85,7 @@ async def test_a_model_server_gives_token_for_token_what_the_scripted_policy_giv
 
     app = mock_app(script_for, skill=0.6, renderer=scripted.renderer)
     async with running_mock_server(app) as base_url:
-        server = APIServerConfig(base_url=base_url, model_name="scripted", api_key="x", health_check=False)
+        server = ServerConfig(base_url=base_url, model_name="scripted")
         credited = await group_from(made(servers=[server]))
     assert [t.rows for t in credited.group.trajectories] == [t.rows for t in expected.group.trajectories]
     assert all(trajectory.exact for trajectory in credited.group.trajectories)
@@ -110,7 +95,6 @@ async def test_a_group_that_teaches_nothing_is_recorded_but_not_sent():
     env = made(scripted_skill=1.0)
     credited = await group_from(env)
     assert (credited.status, credited.reason) == ("no_credit", "every advantage is zero")
-    assert await env.collect_trajectories(ITEMS[0]) == (None, [])
 
 
 async def test_tied_scores_with_different_turns_are_kept():
@@ -124,14 +108,6 @@ async def test_tied_scores_with_different_turns_are_kept():
     credited = await group_from(made(Tied))
     assert len({trajectory.score for trajectory in credited.group.trajectories}) == 1
     assert credited.status == "ok"
-
-
-async def test_without_the_mixin_the_payload_is_plain_scalar_data():
-    env = made(ScalarWriteFile, estimator="grpo")
-    env.compute_outcome = by_sibling
-    await env.setup()
-    group, _ = await env.collect_trajectories(ITEMS[0])
-    assert (group["scores"], group["advantages"], group["overrides"]) == ([0.0, 1.0, 2.0, 3.0], None, None)
 
 
 async def test_a_reward_that_raises_drops_its_sibling_and_no_other():
@@ -253,7 +229,18 @@ async def test_an_environment_without_a_reward_says_what_to_write():
             return "do"
 
     with pytest.raises(ConfigError, match="write compute_reward"):
-        await group_from(made(Unfinished))
+        made(Unfinished)
+
+
+async def test_an_environment_without_a_prompt_says_what_to_write():
+    class Unfinished(AgentEnv):
+        name = "unfinished"
+
+        async def compute_reward(self, item, trajectory, ctx):
+            return 0.0
+
+    with pytest.raises(ConfigError, match=r"'unfinished' has no prompt; write format_prompt\(self, item\)"):
+        made(Unfinished)
 
 
 async def test_an_environment_without_a_name_is_refused():
@@ -287,3 +274,99 @@ async def test_a_prompt_that_is_neither_text_nor_messages_is_refused(prompt):
 def test_what_passes_is_the_outcome_and_without_one_the_score(rewards, passed):
     trajectory = Trajectory(item_id="hello", turns=(), rows=(), rewards=rewards)
     assert made().passed(ITEMS[0], trajectory) == passed
+
+
+class Opened(WriteFile):
+    """Notes what its life is made of."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.events = []
+
+    async def setup(self):
+        self.events.append("setup")
+
+    async def load_items(self):
+        self.events.append("items")
+        return ITEMS
+
+    async def load_eval_items(self):
+        self.events.append("eval items")
+        return ITEMS[:1]
+
+    async def teardown(self):
+        self.events.append("teardown")
+
+
+async def test_an_environment_is_set_up_before_its_items_and_torn_down_after_its_rollouts():
+    async with made(Opened) as env:
+        assert env.events == ["setup", "items"]
+        await env.run_group(env.tasks()[0])
+    assert env.events == ["setup", "items", "teardown"]
+
+
+async def test_an_environment_whose_items_cannot_be_loaded_is_torn_down():
+    class Empty(Opened):
+        async def load_items(self):
+            return []
+
+    env = made(Empty)
+    with pytest.raises(DatasetError, match="has no items"):
+        async with env:
+            pass
+    assert env.events == ["setup", "teardown"]
+
+
+async def test_an_environment_can_be_opened_again():
+    env = made(Opened)
+    for _ in range(2):
+        async with env:
+            await env.run_group(env.tasks()[0])
+    assert env.events.count("teardown") == 2
+
+
+async def test_groups_of_ones_own_loop_run_side_by_side():
+    async with made(group_size=2) as env:
+        groups = await asyncio.gather(*(env.run_group(task) for task in env.tasks()))
+    assert [credited.group.item_id for credited in groups] == ["hello", "world"]
+
+
+class Fixed:
+    """A policy of the user's own."""
+
+    name = "my checkpoint"
+
+    def __init__(self, renderer):
+        self.renderer = renderer
+
+    async def complete(self, request):
+        message = Message(role="assistant", content="no")
+        return Completion(
+            message=message,
+            finish_reason="stop",
+            prompt_ids=self.renderer.prompt_ids(request.messages, request.tools),
+            token_ids=self.renderer.completion_ids(message),
+            logprobs=None,
+            exact=True,
+        )
+
+
+async def test_a_policy_that_the_user_brings_plays_and_is_recorded_under_its_own_name():
+    async with made(policy=Fixed(Renderer.embedded())) as env:
+        credited = await env.run_group(env.tasks()[0])
+    assert credited.policy == "my checkpoint"
+    assert {t.turns[0].message.content for t in credited.group.trajectories} == {"no"}
+
+
+async def test_rollouts_in_flight_can_be_watched():
+    seen = []
+
+    @contextmanager
+    def watch():
+        seen.append("began")
+        yield
+        seen.append("ended")
+
+    async with made(group_size=2) as env:
+        await env.run_group(env.tasks()[0], watch=watch)
+    assert Counter(seen) == {"began": 2, "ended": 2}

@@ -1,10 +1,10 @@
 from typing import get_args
 
 import pytest
-from atroposlib.envs.base import BaseEnvConfig
+from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
 from pydantic import ValidationError
 
-from environments.config import WITHOUT_EFFECT, AgentEnvConfig, ServerConfig
+from environments.config import AgentEnvConfig, ServerConfig
 
 NUMBERS = [
     name
@@ -23,8 +23,25 @@ def test_every_setting_is_described(name):
     assert AgentEnvConfig.model_fields[name].description
 
 
-def test_every_setting_of_atropos_keeps_its_name():
-    assert set(BaseEnvConfig.model_fields) <= set(AgentEnvConfig.model_fields)
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [(BaseEnvConfig, AgentEnvConfig), (APIServerConfig, ServerConfig)],
+    ids=["env", "openai"],
+)
+def test_every_setting_of_atropos_has_its_name_here_or_is_told_to_have_no_effect(theirs, ours):
+    assert set(theirs.model_fields) == set(theirs.model_fields) & (
+        set(ours.model_fields) | set(ours.without_effect)
+    )
+    assert not set(ours.model_fields) & set(ours.without_effect)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [(BaseEnvConfig, AgentEnvConfig), (APIServerConfig, ServerConfig)],
+    ids=["env", "openai"],
+)
+def test_atropos_own_value_of_a_setting_without_effect_is_accepted(theirs, ours):
+    ours(**{name: theirs.model_fields[name].default for name in ours.without_effect})
 
 
 def test_an_unknown_setting_is_refused():
@@ -42,21 +59,25 @@ def test_wandb_is_off_unless_asked_for():
     assert AgentEnvConfig().use_wandb is False
 
 
-def test_a_server_config_never_samples_for_its_health_check():
-    assert ServerConfig().health_check is False
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [(section, name) for section in (AgentEnvConfig, ServerConfig) for name in section.without_effect],
+)
+def test_a_setting_of_atropos_that_does_nothing_here_is_refused_rather_than_ignored(section, name):
+    other = False if section.without_effect[name][0] == (True,) else "other"
+    if name == "health_check":
+        other = "maybe"
+    with pytest.raises(ValidationError, match=f"--{section.section}.{name} has no effect in Turnwise"):
+        section(**{name: other})
 
 
-@pytest.mark.parametrize("name", sorted(WITHOUT_EFFECT))
-def test_a_setting_of_atropos_that_does_nothing_here_is_refused_rather_than_ignored(name):
-    other = {"eval_handling": "NONE", "reasoning_effort": "low", "max_reasoning_tokens": 2048}.get(name)
-    default = AgentEnvConfig.model_fields[name].default
-    if other is None:
-        other = not default if isinstance(default, bool) else "text" if default is None else default / 2 + 3
-        other = int(other) if isinstance(default, int) and not isinstance(default, bool) else other
-    if name == "eval_limit_ratio":
-        other = 0.25
-    with pytest.raises(ValidationError, match=f"--env.{name} has no effect in Turnwise"):
-        AgentEnvConfig(**{name: other})
+def test_a_former_name_still_sets_its_setting():
+    assert AgentEnvConfig(credit_encoding="turn_rows").credit_view == "turn_rows"
+
+
+def test_parameters_under_former_names_join_those_of_the_mapping():
+    config = AgentEnvConfig(estimator_gamma=0.5, estimator_params={"scale": "none"}, estimator_eps=None)
+    assert config.estimator_params == {"gamma": 0.5, "scale": "none"}
 
 
 def test_no_worker_at_all_is_refused_rather_than_served():

@@ -3,24 +3,27 @@
 import json
 import subprocess
 import sys
+from typing import Annotated
 
 import pytest
+from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.credit import ESTIMATORS, describe
+from environments.credit import ESTIMATORS, Param, describe, register_estimator
 from environments.policy.scripted import Choice, say
 from environments.record.recorder import read_groups
+from environments.run.process_run import process
 from environments.testing import group_of
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.errors import ConfigError, CreditError
 
-PARAMETERS = {
-    (parameter.name, parameter.low, parameter.high, parameter.choices)
+PARAMETERS = [
+    (estimator, parameter)
     for estimator in ESTIMATORS
     for parameter in describe(estimator).parameters
     if parameter.kind != "per_turn"
-}
+]
 
 
 class Numbers(TurnLevelRewardMixin, AgentEnv):
@@ -41,20 +44,49 @@ class Numbers(TurnLevelRewardMixin, AgentEnv):
         return [Choice(probability=0.1, message=say(str(digit))) for digit in range(10)]
 
 
+class Stateful(Numbers):
+    """It says in which state each turn was taken."""
+
+    def state_key(self, item, turn):
+        return "start" if turn is None else f"after {turn.message.content}"
+
+
 def made(cls=Numbers, **fields):
-    return cls(AgentEnvConfig(**fields), cls.config_init()[1])
+    return cls(AgentEnvConfig(**fields))
 
 
-@pytest.mark.parametrize(("name", "low", "high", "choices"), sorted(PARAMETERS, key=str))
-def test_every_parameter_is_a_setting_with_the_same_bounds(name, low, high, choices):
-    schema = AgentEnvConfig.model_json_schema()["properties"][f"estimator_{name}"]
-    kind = next(option for option in schema["anyOf"] if option.get("type") != "null")
-    assert (kind.get("minimum"), kind.get("maximum"), tuple(kind.get("enum", ()))) == (low, high, choices)
+@pytest.mark.parametrize(("estimator", "parameter"), PARAMETERS, ids=lambda each: getattr(each, "name", each))
+def test_every_parameter_is_a_setting_as_text_and_as_a_value(estimator, parameter):
+    extra = {} if estimator != "gigpo" else {"cls": Stateful}
+    for value in (parameter.default, str(parameter.default)):
+        env = made(estimator=estimator, estimator_params={parameter.name: value}, **extra)
+        assert env.estimator_params == {parameter.name: parameter.default}
+
+
+@pytest.mark.parametrize("name", sorted({parameter.name for _, parameter in PARAMETERS}))
+def test_the_former_setting_of_a_parameter_still_sets_it(name):
+    assert AgentEnvConfig(**{f"estimator_{name}": "x"}).estimator_params == {name: "x"}
+
+
+@pytest.mark.parametrize("value", ["1.5", 1.5, "much"])
+def test_a_value_that_a_parameter_cannot_have_is_refused_before_any_rollout(value):
+    with pytest.raises(CreditError, match=r"turn_return: gamma is .*; possible: number 0 … 1"):
+        made(estimator_params={"gamma": value})
+
+
+def test_an_estimator_of_the_users_gets_its_parameters():
+    @register_estimator("scaled_test")
+    def scaled(group, *, by: Annotated[float, Param("factor", low=0)] = 1.0):
+        """Every turn gets the same."""
+        return [[by] * len(trajectory.turns) for trajectory in group.trajectories]
+
+    env = made(estimator="scaled_test", estimator_params={"by": "2.5"})
+    assert env.credit(group_of([[1.0], [0.0]])).advantages == ((2.5,), (2.5,))
 
 
 def test_what_is_set_reaches_the_estimator():
     group = group_of([[1.0, 0.0], [0.0, 2.0]])
-    credited = made(estimator_gamma=0.5, estimator_baseline="none").credit(group)
+    credited = made(estimator_params={"gamma": 0.5, "baseline": "none"}).credit(group)
     assert credited.advantages == ((1.0, 0.0), (1.0, 2.0))
     assert credited.estimator_params["gamma"] == 0.5
 
@@ -69,28 +101,23 @@ def test_a_preset_sets_the_constants_of_its_trainer():
 
 def test_a_parameter_of_another_estimator_is_refused_before_any_rollout():
     with pytest.raises(CreditError, match="no parameter of turn_return named 'ddof'"):
-        made(estimator_ddof=0)
+        made(estimator_params={"ddof": 0})
 
 
 async def test_comparing_states_without_states_is_refused_before_any_rollout():
     with pytest.raises(ConfigError, match="write state_key"):
-        await made(estimator="gigpo").setup()
+        made(estimator="gigpo")
 
 
 async def test_a_turn_carries_the_state_it_was_taken_in():
-    class Stateful(Numbers):
-        def state_key(self, item, turn):
-            return "start" if turn is None else f"after {turn.message.content}"
-
-    env = made(Stateful, estimator="gigpo", group_size=2)
-    await env.setup()
-    group = await env.rollout_group(env.items[0], "a", 0, 2)
+    async with made(Stateful, estimator="gigpo", group_size=2) as env:
+        group = await env.rollout_group(env.tasks()[0], 2)
     assert {turn.state for trajectory in group.trajectories for turn in trajectory.turns} == {"start"}
 
 
 async def test_a_record_is_credited_anew_from_the_command_line(tmp_path):
     record, out = tmp_path / "r.jsonl", tmp_path / "new.jsonl"
-    await made(data_path_to_save_groups=str(record), group_size=6).process_manager()
+    await process(made(data_path_to_save_groups=str(record), group_size=6), Console(quiet=True))
     command = [
         "-m",
         "turnwise",

@@ -6,11 +6,15 @@ from pathlib import Path
 import pytest
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig, ServerConfig
+from environments.config import AgentEnvConfig
+from environments.data.tasks import GroupTask
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine
 from tools.terminal import terminal
 
 __all__ = ["docker_engine"]
+
+
+TASK = GroupTask(item={}, item_id="item")
 
 
 class Networked(AgentEnv):
@@ -29,11 +33,11 @@ class Networked(AgentEnv):
 
 
 def networked(**settings):
-    return Networked(AgentEnvConfig(group_size=1, min_group_size=1, **settings), [ServerConfig()])
+    return Networked(AgentEnvConfig(group_size=1, min_group_size=1, **settings))
 
 
 async def test_the_network_is_recorded_with_the_trajectory():
-    group = await networked(sandbox_network="full").rollout_group({}, "item", 0, 1)
+    group = await networked(sandbox_network="full").rollout_group(TASK, 1)
     record = dataclasses.asdict(group.trajectories[0].sandbox)
     assert (record["limits"]["network"], record["lacks"]) == ("full", ("network",))
 
@@ -42,21 +46,21 @@ async def test_the_verifiers_sandbox_has_the_same_network():
     env = networked(sandbox_network="full")
     async with env.open_sandbox() as first, env.open_sandbox() as second:
         assert [one.record.limits.network for one in (first, second)] == ["full", "full"]
-    group = await env.rollout_group({}, "item", 0, 1)
+    group = await env.rollout_group(TASK, 1)
     devices = Path("/proc/net/dev").read_text().count(":")
     assert group.trajectories[0].metrics["devices_of_the_verifier"] == devices
 
 
 async def test_without_the_setting_there_is_a_loopback_and_nothing_else():
-    group = await networked().rollout_group({}, "item", 0, 1)
+    group = await networked().rollout_group(TASK, 1)
     assert group.trajectories[0].metrics["devices_of_the_verifier"] == 1
 
 
 @pytest.mark.docker
 @pytest.mark.usefixtures("docker_engine")
-async def test_the_image_is_made_ready_first_and_that_is_shown(tmp_path, capsys):
+async def test_the_image_is_made_ready_first_and_that_is_told(tmp_path):
     (tmp_path / "Dockerfile").write_text(f"FROM {TEST_IMAGE}\nENV A=1\n")
-    await networked(sandbox="docker", sandbox_image=str(tmp_path)).preflight()
-    lines = capsys.readouterr().out.splitlines()
+    lines = []
+    await networked(sandbox="docker", sandbox_image=str(tmp_path)).preflight(lines.append)
     assert lines[0] == f"building {tmp_path}"
     assert lines[-1] == f"building {tmp_path}: done"

@@ -7,14 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.reward_context import RewardContext
+from environments.reward_context import RolloutContext
 from environments.trajectory import Message, Span, Trajectory, Turn
-from environments.turn_level_reward import ScalarScoring, TurnLevelRewardMixin, aggregate, checked_metrics
+from environments.turn_level_reward import (
+    ScalarScoring,
+    TurnLevelRewardMixin,
+    aggregate,
+    checked_metrics,
+    scalar_scoring,
+)
 from tools.errors import ConfigError, RewardError
 
 
 def context():
-    return RewardContext(env="toy", item_id="item-7", sandbox=None, fresh_sandbox=None)
+    return RolloutContext(env="toy", item_id="item-7", sandbox=None, fresh_sandbox=None)
 
 
 def trajectory_of(turns):
@@ -40,7 +46,7 @@ def env_giving(rewards, outcome=None):
 
 
 async def rewards_from(env, turns):
-    return await env.scoring(None, context()).finish(trajectory_of(turns))
+    return await env.scoring()(None, context()).finish(trajectory_of(turns))
 
 
 async def test_there_is_one_entry_per_turn():
@@ -75,7 +81,7 @@ async def test_an_environment_that_asks_for_turn_rewards_and_gives_none_is_refus
             return 1.0
 
     with pytest.raises(ConfigError, match="write score_turn, compute_turn_rewards or compute_outcome"):
-        Misspelt().scoring(None, context())
+        Misspelt().scoring()
 
 
 @pytest.mark.parametrize("given_rewards", [None, 1.0])
@@ -149,7 +155,7 @@ async def test_rewards_recorded_while_the_rollout_runs_are_the_default():
         async def score_turn(self, item, turn, ctx):
             return None if turn.index == 1 else float(turn.index)
 
-    scoring = Env().scoring(None, context())
+    scoring = Env().scoring()(None, context())
     trajectory = trajectory_of(3)
     for turn in trajectory.turns:
         await scoring.on_turn(turn)
@@ -183,7 +189,7 @@ async def test_a_scalar_reward_beside_turn_rewards_would_not_be_asked_for_and_is
             return 5.0
 
     with pytest.raises(ConfigError, match=r"compute_reward, which is not asked for .* is compute_outcome"):
-        Converted().scoring(None, context())
+        Converted().scoring()
 
 
 async def test_a_scalar_reward_that_is_only_inherited_gives_way_to_turn_rewards():
@@ -197,7 +203,7 @@ async def test_a_scalar_reward_that_is_only_inherited_gives_way_to_turn_rewards(
 
     env, ctx = Turned(), context()
     ctx.turn_scores.append(1.0)
-    assert (await env.scoring(None, ctx).finish(trajectory_of(1))).score == 1.0
+    assert (await env.scoring()(None, ctx).finish(trajectory_of(1))).score == 1.0
 
 
 async def test_an_outcome_may_use_a_scalar_reward_of_the_same_environment():
@@ -219,11 +225,11 @@ async def test_a_turn_hook_without_the_mixin_would_not_be_asked_for_and_is_refus
     async def compute_reward(self, item, trajectory, ctx):
         return 1.0
 
-    env = type("Env", (), {"compute_reward": compute_reward, hook: compute_reward})()
+    env = type("Env", (), {"name": "toy", "compute_reward": compute_reward, hook: compute_reward})()
     with pytest.raises(
         ConfigError, match=rf"writes {hook}, which is asked for only when TurnLevelRewardMixin"
     ):
-        ScalarScoring(env, None, context())
+        scalar_scoring(env)
 
 
 async def test_the_scalar_path_refuses_nan_too():
@@ -251,7 +257,7 @@ def test_aggregates_by_hand():
 
 def test_a_mixin_listed_after_the_base_is_refused_at_once():
     class Base:
-        def scoring(self, item, ctx):
+        def scoring(self):
             raise AssertionError("the scalar path must not be taken")
 
     with pytest.raises(TypeError, match="before"):

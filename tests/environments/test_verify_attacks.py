@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import pytest
 
 from environments.code_debug_env import CodeDebugEnv
+from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
-from environments.reward_context import RewardContext
+from environments.reward_context import RolloutContext
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine  # noqa: F401  # a fixture
 from tools.sandbox import open_sandbox
 
@@ -116,7 +117,7 @@ async def ctx(request):
 
     async with fresh() as sandbox:
         await sandbox.write_file("solution.py", WRONG)
-        yield RewardContext(env="attacked", item_id="1", sandbox=sandbox, fresh_sandbox=fresh)
+        yield RolloutContext(env="attacked", item_id="1", sandbox=sandbox, fresh_sandbox=fresh)
 
 
 async def verified(ctx, command):
@@ -201,10 +202,10 @@ class Attacked(CodeDebugEnv):
 
 
 async def score_after(command):
-    env = Attacked(*Attacked.config_init())
+    env = Attacked()
     Attacked.command = command
     item = next(item for item in await env.load_items() if item["entry_point"] == "moving_average")
-    group = await env.rollout_group(item, "item", 0, 1)
+    group = await env.rollout_group(GroupTask(item=item, item_id="item"), 1)
     assert group.failures == ()
     return group.trajectories[0].score
 

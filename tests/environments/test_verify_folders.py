@@ -2,7 +2,7 @@
 
 import pytest
 
-from environments.reward_context import RewardContext
+from environments.reward_context import RolloutContext
 from tools.sandbox import open_sandbox
 from tools.sandbox.checks.hostile import hostile_archives
 
@@ -17,7 +17,7 @@ async def ctx(request):
         return open_sandbox("local", memory_mb=192, disk_mb=disk_mb)
 
     async with fresh() as sandbox:
-        yield RewardContext(env="attacked", item_id="1", sandbox=sandbox, fresh_sandbox=fresh)
+        yield RolloutContext(env="attacked", item_id="1", sandbox=sandbox, fresh_sandbox=fresh)
 
 
 IN_THE_FOLDER = {

@@ -1,7 +1,12 @@
 """An environment for tests of the whole flow: a text has to get into a file."""
 
+import io
+
+from rich.console import Console
+
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
+from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.terminal import terminal
@@ -53,15 +58,22 @@ class ScalarWriteFile(WriteFile):
         return await self.compute_outcome(item, trajectory, ctx)
 
 
-def made(cls=WriteFile, servers=None, **fields):
+def made(cls=WriteFile, servers=(), policy=None, **fields):
     fields.setdefault("group_size", 4)
-    config = AgentEnvConfig(**fields)
-    return cls(config, servers or cls.config_init()[1])
+    return cls(AgentEnvConfig(**fields), servers, policy=policy)
 
 
-async def group_from(env, item=ITEMS[0]):
-    await env.setup()
-    return await env.run_group(item, "hello", 0)
+HELLO = GroupTask(item=ITEMS[0], item_id="hello")
+
+
+async def group_from(env, task=HELLO):
+    async with env:
+        return await env.run_group(task)
+
+
+def quiet():
+    """A console that shows nothing; its text is `console.file.getvalue()`."""
+    return Console(file=io.StringIO(), width=120)
 
 
 async def by_sibling(item, trajectory, ctx):

@@ -45,6 +45,11 @@ def yaml_file(tmp_path, text):
         (["--env.enabled_toolsets", "None"], "enabled_toolsets", None),
         (["--env.disabled_toolsets="], "disabled_toolsets", []),
         (["--env.weights", '{"b": 2}'], "weights", {"b": 2.0}),
+        (["--env.weights.b", "2"], "weights", {"a": 1.0, "b": 2.0}),
+        (["--env.estimator_params.gamma", "0.5"], "estimator_params", {"gamma": "0.5"}),
+        (["--env.estimator_gamma", "0.5"], "estimator_params", {"gamma": "0.5"}),
+        (["--env.credit_encoding", "turn_rows"], "credit_view", "turn_rows"),
+        (["--env.batch_size", "-1"], "group_size", 4),
         (["--env.colour", "blue"], "colour", "blue"),
     ],
 )
@@ -152,9 +157,34 @@ def test_a_base_url_on_the_command_line_makes_a_server():
     assert (server.base_url, server.model_name, server.api_key) == ("http://h/v1", "m", "none")
 
 
-def test_an_empty_api_key_becomes_one_that_the_openai_client_takes():
-    (server,) = merged(servers=APIServerConfig(base_url="http://h/v1")).servers
-    assert server.api_key == "none"
+def test_a_server_in_atropos_words_becomes_one_in_ours():
+    theirs = APIServerConfig(base_url="http://h/v1", model_name="m", num_max_requests_at_once=3)
+    (server,) = merged(servers=theirs).servers
+    assert server == ServerConfig(
+        base_url="http://h/v1", model_name="m", api_key="", num_max_requests_at_once=3
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "instead"),
+    [("server_type=sglang", "vLLM and SGLang have it at /v1"), ("timeout=5", "--env.request_timeout_s")],
+)
+def test_a_server_setting_that_does_nothing_is_refused_in_one_line(flag, instead):
+    name = flag.partition("=")[0]
+    with pytest.raises(ConfigError, match=f"--openai.{name} has no effect in Turnwise: .*{instead}"):
+        merged(f"--openai.{flag}")
+
+
+@pytest.mark.parametrize("flag", ["--env.group_size.x", "--env.nothing.x", "--env.seed.0"])
+def test_an_entry_of_what_is_no_mapping_is_refused(flag):
+    with pytest.raises(ConfigError, match=f"no setting {flag}"):
+        merged(flag, "1")
+
+
+def test_parameters_in_yaml_and_on_the_command_line_are_joined_and_the_command_line_wins(tmp_path):
+    path = yaml_file(tmp_path, "env: {estimator_params: {gamma: 0.5, scale: none}}\n")
+    env = merged("--env.estimator_params.gamma", "0.9", file=read_yaml(path)).env
+    assert env.estimator_params == {"gamma": "0.9", "scale": "none"}
 
 
 def test_yaml_may_list_several_servers_and_flags_reach_all_of_them(tmp_path):
@@ -175,10 +205,10 @@ def test_servers_of_the_class_stay_when_nothing_is_given():
 
 
 def test_yaml_overrides_the_server_of_the_class_field_by_field(tmp_path):
-    default = ServerConfig(base_url="http://a", model_name="m", timeout=5)
+    default = ServerConfig(base_url="http://a", model_name="m", num_max_requests_at_once=5)
     file = Overrides(openai={"model_name": "n"}, origin="f.yaml")
     (server,) = merged(servers=[default], file=file).servers
-    assert (server.base_url, server.model_name, server.timeout) == ("http://a", "n", 5)
+    assert (server.base_url, server.model_name, server.num_max_requests_at_once) == ("http://a", "n", 5)
 
 
 def test_help_lists_every_setting_with_its_default_and_bounds():

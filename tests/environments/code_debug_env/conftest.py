@@ -6,7 +6,7 @@ from tools.sandbox import open_sandbox
 
 @pytest.fixture
 def verify() -> Verify:
-    """What `RewardContext.verify` does, without a rollout."""
+    """What `RolloutContext.verify` does, without a rollout."""
 
     async def run(*, command, files, stdin, timeout_s):
         async with open_sandbox("local") as sandbox:

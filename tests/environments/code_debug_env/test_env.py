@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from environments.code_debug_env import CodeDebugEnv
 from environments.code_debug_env.env import CodeDebugConfig
 from environments.code_debug_env.workspace import fixed_text
+from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
 from environments.trajectory import Message, Trajectory, TrajectoryGroup
 from tools.errors import DatasetError
@@ -23,15 +24,14 @@ class Played(CodeDebugEnv):
 
 
 def open_env(env: type[CodeDebugEnv] = CodeDebugEnv, **settings: object) -> CodeDebugEnv:
-    _, servers = env.config_init()
-    return env(CodeDebugConfig(**settings), servers)
+    return env(CodeDebugConfig(**settings))
 
 
 async def play(*moves: Message, entry_point: str = "moving_average", **settings: object) -> Trajectory:
     env = open_env(Played, **settings)
     Played.moves = moves
     item = next(item for item in await env.load_items() if item["entry_point"] == entry_point)
-    group = await env.rollout_group(item, "item", 0, 1)
+    group = await env.rollout_group(GroupTask(item=item, item_id="item"), 1)
     assert group.failures == ()
     return group.trajectories[0]
 
@@ -114,9 +114,8 @@ async def test_hidden_checks_are_not_in_the_sandbox():
 
 
 async def groups(skill: float, count: int) -> list[TrajectoryGroup]:
-    env = open_env(scripted_skill=skill)
-    await env.setup()
-    return [await env.rollout_group(env.items[n], env.item_ids[n], 0, 4) for n in range(count)]
+    async with open_env(scripted_skill=skill) as env:
+        return [await env.rollout_group(task, 4) for task in env.tasks()[:count]]
 
 
 async def test_siblings_of_middling_skill_differ():

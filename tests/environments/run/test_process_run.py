@@ -5,9 +5,12 @@ import json
 import sys
 
 import pytest
+from rich.console import Console
 
 from environments.record.recorder import read_groups
-from tests.environments.write_file import ITEMS, Breaking, WriteFile, made
+from environments.run.evaluation_run import evaluate
+from environments.run.process_run import process
+from tests.environments.write_file import ITEMS, Breaking, WriteFile, group_from, made
 from tools.errors import DatasetError, RecordError
 
 
@@ -16,7 +19,7 @@ def processing(tmp_path, cls=WriteFile, **fields):
 
 
 async def test_process_writes_one_group_per_item_and_exits_zero(tmp_path):
-    assert await processing(tmp_path).process_manager() == 0
+    assert await process(processing(tmp_path), Console()) == 0
     groups = list(read_groups(tmp_path / "out.jsonl"))
     assert {credited.group.item_id for credited in groups} == {"hello", "world"}
 
@@ -28,10 +31,11 @@ async def test_items_that_are_no_list_are_refused_in_one_line(given):
             return given
 
     with pytest.raises(DatasetError, match=r"load_items gave an object of type .*; give a list"):
-        await made(Odd).setup()
+        async with made(Odd):
+            pass
 
 
-@pytest.mark.parametrize("command", ["process_manager", "evaluate"])
+@pytest.mark.parametrize("command", [process, evaluate])
 async def test_an_environment_that_loads_no_items_is_refused(tmp_path, command):
     class Empty(WriteFile):
         async def load_items(self):
@@ -39,7 +43,7 @@ async def test_an_environment_that_loads_no_items_is_refused(tmp_path, command):
 
     env = made(Empty, data_path_to_save_groups=str(tmp_path / "r.jsonl"))
     with pytest.raises(DatasetError, match="'write_file' has no items"):
-        await getattr(env, command)()
+        await command(env, Console())
 
 
 class Nothing(WriteFile):
@@ -55,7 +59,7 @@ class Nothing(WriteFile):
 @pytest.mark.parametrize(("most", "tried"), [(3, 3), (0, 9)])
 async def test_process_stops_when_too_many_groups_fail_in_a_row(tmp_path, capsys, most, tried):
     env = processing(tmp_path, Nothing, group_size=2, max_failed_groups=most, max_concurrent_rollouts=1)
-    assert await env.process_manager() == 1
+    assert await process(env, Console()) == 1
     assert len(list(read_groups(tmp_path / "out.jsonl"))) == tried
     told = capsys.readouterr().out
     assert ("stopped: of 3 groups in a row no rollout was left" in told) == (most == 3)
@@ -64,7 +68,7 @@ async def test_process_stops_when_too_many_groups_fail_in_a_row(tmp_path, capsys
 
 async def test_evaluate_stops_when_too_many_items_fail_in_a_row(tmp_path, capsys):
     env = made(Nothing, data_dir_to_save_evals=str(tmp_path), max_failed_groups=3, eval_rollouts=1)
-    assert await env.evaluate() == 1
+    assert await evaluate(env, Console()) == 1
     told = capsys.readouterr().out
     assert "stopped: of 3 groups in a row no rollout was left" in told
     assert "of 9 items were tried, which is no evaluation" in told
@@ -81,62 +85,61 @@ class OddFails(Nothing):
 
 async def test_what_failed_before_comes_last_and_is_no_sign_that_everything_fails(tmp_path):
     settings = {"group_size": 2, "max_failed_groups": 2, "max_concurrent_rollouts": 1}
-    assert await processing(tmp_path, OddFails, total_steps=4, **settings).process_manager() == 0
-    assert await processing(tmp_path, OddFails, **settings).process_manager() == 0
+    assert await process(processing(tmp_path, OddFails, total_steps=4, **settings), Console()) == 0
+    assert await process(processing(tmp_path, OddFails, **settings), Console()) == 0
     tried = [int(credited.group.item_id) for credited in read_groups(tmp_path / "out.jsonl")][4:]
     assert sorted(tried[:5]) == [4, 5, 6, 7, 8]
     assert sorted(tried[5:]) == [1, 3]
 
 
 async def test_max_items_holds_for_items_that_the_environment_loads():
-    env = made(max_items=1)
-    await env.setup()
-    assert list(env.item_ids) == ["hello"]
+    async with made(max_items=1) as env:
+        assert list(env.item_ids) == ["hello"]
 
 
 async def test_what_is_read_back_equals_what_a_rollout_gave(tmp_path):
     env = processing(tmp_path, seed=3, total_steps=1)
-    await env.process_manager()
+    await process(env, Console())
     (read,) = read_groups(tmp_path / "out.jsonl")
-    again = await made(seed=3).run_group(ITEMS[0], "hello", 0)
+    again = await group_from(made(seed=3))
     assert [t.rows for t in read.group.trajectories] == [t.rows for t in again.group.trajectories]
     assert [t.rewards for t in read.group.trajectories] == [t.rewards for t in again.group.trajectories]
     assert read.advantages == again.advantages
 
 
 async def test_a_rerun_takes_up_what_is_left(tmp_path):
-    await processing(tmp_path, total_steps=1).process_manager()
+    await process(processing(tmp_path, total_steps=1), Console())
     before = (tmp_path / "out.jsonl").read_bytes()
-    await processing(tmp_path).process_manager()
+    await process(processing(tmp_path), Console())
     after = (tmp_path / "out.jsonl").read_bytes()
     assert after.startswith(before)
     assert [credited.group.item_id for credited in read_groups(tmp_path / "out.jsonl")] == ["hello", "world"]
 
 
 async def test_more_groups_than_items_go_round_again(tmp_path):
-    await processing(tmp_path, total_steps=3).process_manager()
+    await process(processing(tmp_path, total_steps=3), Console())
     keys = sorted((c.group.item_id, c.group.epoch) for c in read_groups(tmp_path / "out.jsonl"))
     assert keys == [("hello", 0), ("hello", 1), ("world", 0)]
 
 
 async def test_fresh_starts_over(tmp_path):
-    await processing(tmp_path).process_manager()
-    await processing(tmp_path, total_steps=1, fresh=True).process_manager()
+    await process(processing(tmp_path), Console())
+    await process(processing(tmp_path, total_steps=1, fresh=True), Console())
     assert len(list(read_groups(tmp_path / "out.jsonl"))) == 1
 
 
 async def test_another_run_into_the_same_file_is_refused(tmp_path):
-    await processing(tmp_path).process_manager()
+    await process(processing(tmp_path), Console())
     with pytest.raises(RecordError, match=r"policy was 'scripted:0.6', is 'scripted:0.1'"):
-        await processing(tmp_path, scripted_skill=0.1).process_manager()
+        await process(processing(tmp_path, scripted_skill=0.1), Console())
 
 
-@pytest.mark.parametrize("change", [{"estimator_gamma": 0.5}, {"group_size": 3}])
+@pytest.mark.parametrize("change", [{"estimator_params": {"gamma": 0.5}}, {"group_size": 3}])
 async def test_other_credit_or_group_size_into_the_same_file_is_refused(tmp_path, change):
-    await processing(tmp_path, total_steps=1).process_manager()
+    await process(processing(tmp_path, total_steps=1), Console())
     before = (tmp_path / "out.jsonl").read_bytes()
     with pytest.raises(RecordError, match="holds groups of another run"):
-        await processing(tmp_path, **change).process_manager()
+        await process(processing(tmp_path, **change), Console())
     assert (tmp_path / "out.jsonl").read_bytes() == before
 
 
@@ -144,7 +147,7 @@ async def test_a_run_in_which_every_group_fails_exits_non_zero_and_keeps_the_tra
     class AllBroken(Breaking):
         broken = frozenset(range(4))
 
-    assert await processing(tmp_path, AllBroken).process_manager() == 1
+    assert await process(processing(tmp_path, AllBroken), Console()) == 1
     failed = list(read_groups(tmp_path / "out.jsonl"))
     assert [(credited.status, len(credited.group.failures)) for credited in failed] == [("failed", 4)] * 2
 
@@ -153,14 +156,14 @@ async def test_failed_groups_run_again(tmp_path):
     class AllBroken(Breaking):
         broken = frozenset(range(4))
 
-    await processing(tmp_path, AllBroken).process_manager()
-    await processing(tmp_path).process_manager()
+    await process(processing(tmp_path, AllBroken), Console())
+    await process(processing(tmp_path), Console())
     statuses = [credited.status for credited in read_groups(tmp_path / "out.jsonl")]
     assert sorted(statuses) == ["failed", "failed", "ok", "ok"]
 
 
 async def test_atropos_own_page_reads_the_record(tmp_path):
-    await processing(tmp_path).process_manager()
+    await process(processing(tmp_path), Console())
     code = "import sys; from atroposlib.frontend.jsonl2html import generate_html; generate_html(sys.argv[1])"
     page = await asyncio.create_subprocess_exec(sys.executable, "-c", code, "out.jsonl", cwd=tmp_path)
     assert await page.wait() == 0
@@ -174,8 +177,7 @@ async def test_evaluate_writes_what_atropos_writes(tmp_path):
             return trajectory.score >= 1.5
 
     env = made(Strict, data_dir_to_save_evals=str(tmp_path / "eval"), eval_rollouts=3)
-    await env.setup()
-    assert await env.evaluate() == 0
+    assert await evaluate(env, Console()) == 0
     metrics = json.loads((tmp_path / "eval" / "metrics.json").read_text())
     samples = (tmp_path / "eval" / "samples.jsonl").read_text().splitlines()
     assert 0 < metrics["results"]["all"]["eval/pass@1"] < 1

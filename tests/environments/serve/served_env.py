@@ -66,7 +66,13 @@ class Instant(TurnLevelRewardMixin, AgentEnv):
     async def load_items(self):
         return [{"id": str(number)} for number in range(100)]
 
-    async def rollout_group(self, item, identity, epoch, size):
+    def format_prompt(self, item):
+        return "Be there."
+
+    async def score_turn(self, item, turn, ctx):
+        return 1.0
+
+    async def rollout_group(self, task, size, *, watch=None):
         rewards = [[float(sibling), 0.5] for sibling in range(size)]
         made = group_of(rewards, lengths=[[200, 200]] * size)
-        return replace(made, group_id=uuid.uuid4().hex, env=self.name, item_id=identity, epoch=epoch)
+        return replace(made, group_id=uuid.uuid4().hex, env=self.name, item_id=task.item_id, epoch=task.epoch)

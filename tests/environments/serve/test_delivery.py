@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from atroposlib.envs.base import ScoredDataGroup
 
-from environments.config import AgentEnvConfig
 from environments.serve.delivery import ApiLostError
 from environments.testing import group_of
+from environments.trainers.atropos import atropos_env
 from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup
 from environments.wire.payloads import Part, Shape, compress
 from environments.wire.views import token_advantages
@@ -259,8 +259,9 @@ async def test_a_scalar_environments_data_is_byte_for_byte_what_base_env_sends(t
         await until(delivery, lambda: delivery.tally.posts == 1)
         ours = await blocking(raw_batch)
 
-    servers = Instant.config_init()[1]
-    plain = Instant(AgentEnvConfig(group_size=4, rollout_server_url=trained.url), servers)
+    theirs = atropos_env(Instant)
+    config, servers = theirs.config_init()
+    plain = theirs(config.model_copy(update={"group_size": 4, "rollout_server_url": trained.url}), servers)
     plain.env_id, plain.max_token_len = 0, 1000
     columns = ScoredDataGroup(
         tokens=[list(trajectory.rows[0].token_ids) for trajectory in group.trajectories],

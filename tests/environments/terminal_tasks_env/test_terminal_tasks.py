@@ -3,6 +3,7 @@ import math
 import pytest
 
 from environments.config import AgentEnvConfig
+from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
 from environments.terminal_tasks_env import TerminalTasksEnv
 from environments.terminal_tasks_env.script import terminal_script
@@ -26,14 +27,14 @@ class Played(TerminalTasksEnv):
 
 
 def open_env(env: type[TerminalTasksEnv] = TerminalTasksEnv, **settings: object) -> TerminalTasksEnv:
-    _, servers = env.config_init()
-    return env(AgentEnvConfig(**settings), servers)
+    return env(AgentEnvConfig(**settings))
 
 
 async def score(task: TerminalTask, command: str) -> float:
     env = open_env(Played)
     Played.command = command
-    group = await env.rollout_group({"task_id": task.task_id, "task": task}, task.task_id, 0, 1)
+    item = {"task_id": task.task_id, "task": task}
+    group = await env.rollout_group(GroupTask(item=item, item_id=task.task_id), 1)
     assert group.failures == ()
     return group.trajectories[0].score
 
@@ -101,9 +102,8 @@ def test_the_choices_are_a_distribution(skill: float):
 
 async def test_a_skilled_agent_solves_what_a_clumsy_one_often_does_not():
     async def solved(skill: float) -> float:
-        env = open_env(scripted_skill=skill)
-        await env.setup()
-        played = [await env.rollout_group(env.items[n], env.item_ids[n], 0, 4) for n in range(5)]
+        async with open_env(scripted_skill=skill) as env:
+            played = [await env.rollout_group(task, 4) for task in env.tasks()[:5]]
         return sum(trajectory.score for group in played for trajectory in group.trajectories) / 20
 
     assert await solved(1.0) > 0.9 > 0.7 > await solved(0.0)

@@ -1,0 +1,77 @@
+"""What an environment writes: its hooks, each with what it gives by default."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from environments.config import AgentEnvConfig
+from environments.data.items import load_items
+from environments.policy.scripted import Choice, generic_script
+from environments.reward_context import Reward, RolloutContext
+from environments.trajectory import Message, Trajectory, Turn
+from tools.calls import ToolSpec
+from tools.registry import Toolset
+from tools.sandbox.base import Sandbox
+
+Item = Any
+
+
+class Hooks:
+    """Only the prompt and a reward have no default; `TurnLevelRewardMixin` adds the hooks of turn rewards."""
+
+    name: str = ""
+    tools: tuple[Toolset, ...] = ()
+    system_prompt: str | None = None
+    required_fields: tuple[str, ...] = ()
+    """Fields that every item must have."""
+    default_estimator: str = "grpo"
+    env_config_cls: type[AgentEnvConfig] = AgentEnvConfig
+
+    config: AgentEnvConfig
+    """The settings of this instance."""
+
+    async def setup(self) -> None:
+        """Once, before the items are loaded: open what all rollouts share."""
+
+    async def teardown(self) -> None:
+        """Once, after the last rollout, however it ended: close what `setup` opened."""
+
+    async def load_items(self) -> Sequence[Item]:
+        """The items to roll out; by default the dataset that the config names."""
+        return load_items(
+            name=self.config.dataset_name,
+            config=self.config.dataset_config,
+            split=self.config.dataset_split,
+            path=self.config.dataset_path,
+            limit=self.config.max_items,
+            required_fields=self.required_fields,
+        )
+
+    async def load_eval_items(self) -> Sequence[Item]:
+        """The items that `evaluate` uses; by default those of `load_items`."""
+        return await self.load_items()
+
+    def format_prompt(self, item: Item) -> str | list[Message]:
+        """The task: the text of one user message, or a whole opening conversation."""
+        raise NotImplementedError
+
+    async def prepare(self, item: Item, sandbox: Sandbox) -> None:
+        """Put into the workspace what the agent is to find there."""
+
+    async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:
+        """One number for the whole trajectory, while the sandbox is still open."""
+        raise NotImplementedError
+
+    def state_key(self, item: Item, turn: Turn | None) -> str | None:
+        """The state that `turn` led to (`None`: the start), for estimators that compare equal states."""
+        return None
+
+    def passed(self, item: Item, trajectory: Trajectory) -> bool:
+        """Whether `evaluate` counts this rollout as passed."""
+        outcome = trajectory.rewards.outcome if trajectory.rewards else None
+        return (trajectory.score if outcome is None else outcome) >= self.config.pass_score
+
+    def scripted_choices(
+        self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
+    ) -> Sequence[Choice]:
+        """What the scripted agent may say next, with probabilities."""
+        return generic_script(messages, tools, skill)

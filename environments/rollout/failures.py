@@ -1,0 +1,37 @@
+"""What is recorded of a rollout that broke."""
+
+import traceback
+from pathlib import Path
+
+from environments.trajectory import Failure, StopReason
+from tools.errors import PolicyError, SandboxError, TurnwiseError
+
+
+def failure_of(error: Exception, *, sibling: int, turns: int) -> Failure:
+    """The failure of a sibling that broke with `error` after so many finished turns."""
+    return Failure(
+        sibling=sibling,
+        stop_reason=_stop_reason(error),
+        error=_writable(f"{type(error).__name__}: {error}{_where(error)}"),
+        traceback=_writable("".join(traceback.format_exception(error))),
+        turns=turns,
+    )
+
+
+def _stop_reason(error: Exception) -> StopReason | None:
+    if isinstance(error, PolicyError):
+        return StopReason.POLICY_ERROR
+    return StopReason.SANDBOX_LOST if isinstance(error, SandboxError) else None
+
+
+def _where(error: Exception) -> str:
+    """Where code broke; an error of ours says what to do, and not where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, TurnwiseError) or not frames:
+        return ""
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})"
+
+
+def _writable(text: str) -> str:
+    """The text as UTF-8 can hold it: an error may quote a file name that is none."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,95 @@
+"""`evaluate`: every evaluation item several times, then statistics, `metrics.json` and `samples.jsonl`."""
+
+import json
+from pathlib import Path
+from time import time
+from typing import Any
+
+import jsonlines
+from rich.console import Console
+
+from environments.base_env import AgentEnv
+from environments.data.tasks import GroupTask, plan
+from environments.run.evaluation import (
+    Evaluation,
+    ItemResult,
+    evaluate_results,
+    evaluation_metrics,
+    item_result,
+    print_evaluation,
+    sample_row,
+)
+from environments.run.pool import groups_at_once, run_groups
+from environments.run.process_run import FAILED
+from environments.run.progress import Progress
+from environments.run.streak import FailedInARowError, Streak
+from environments.trajectory import TrajectoryGroup
+
+
+async def evaluate(env: AgentEnv, console: Console) -> int:
+    """Open an environment for evaluation and roll out every item `eval_rollouts` times.
+
+    Returns:
+        The exit code: 0, 130 or 143 after a signal, `FAILED` when no rollout was left to count or too many
+        items failed in a row.
+
+    Raises:
+        UsageError: the environment cannot be opened.
+    """
+    started = time()
+    progress = Progress(console)
+    results: dict[str, ItemResult] = {}
+    samples: list[dict[str, Any]] = []
+
+    async def take(task: GroupTask, group: TrajectoryGroup) -> None:
+        passed = [env.passed(task.item, trajectory) for trajectory in group.trajectories]
+        results[task.item_id] = item_result(group, passed)
+        samples.extend(map(sample_row, group.trajectories, passed))
+        progress.rolled_out(group)
+        streak.add(group)
+
+    streak = Streak(env.config.max_failed_groups)
+    rollouts = env.config.eval_rollouts
+    async with env.opened(evaluation=True, notify=progress.say):
+        tasks = plan(env.items, env.item_ids, -1)
+        progress.start(total=len(tasks), done_before=0)
+        try:
+            with progress:
+                code = await run_groups(
+                    tasks,
+                    lambda task: env.rollout_group(task, rollouts, watch=progress.rollout),
+                    take,
+                    max_in_flight=groups_at_once(env.config.max_concurrent_rollouts, rollouts),
+                )
+        except FailedInARowError as error:
+            progress.say(f"stopped: {error}")
+            progress.say(f"{len(results)} of {len(tasks)} items were tried, which is no evaluation")
+            return FAILED
+    evaluation = evaluate_results(list(results.values()), max_k=rollouts, seed=env.config.seed)
+    if evaluation is None:
+        console.print("no rollout was left to evaluate")
+        return code or FAILED
+    print_evaluation(console, evaluation)
+    if env.config.data_dir_to_save_evals is not None:
+        folder = Path(env.config.data_dir_to_save_evals)
+        write_evaluation(folder, env, evaluation, samples, seconds=time() - started)
+    return code
+
+
+def write_evaluation(
+    folder: Path, env: AgentEnv, evaluation: Evaluation, samples: list[dict[str, Any]], *, seconds: float
+) -> None:
+    """Write `metrics.json`, as Atropos' `evaluate_log` shapes it, and `samples.jsonl`, one rollout a line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    metrics = evaluation_metrics(evaluation)
+    results = {
+        "config_general": {
+            "model_name": env.policy_name,
+            "total_evaluation_time_seconds": str(seconds),
+            "generation_parameters": {"max_new_tokens": env.config.max_token_length},
+        },
+        "results": {f"atropos|{env.name}_eval|0": metrics, "all": metrics},
+    }
+    (folder / "metrics.json").write_text(json.dumps(results, indent=2), encoding="utf-8")
+    with (folder / "samples.jsonl").open("w", encoding="utf-8") as file, jsonlines.Writer(file) as lines:
+        lines.write_all(samples)

@@ -1,0 +1,161 @@
+"""Atropos' own machinery on one of our environments."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from atroposlib.envs.base import BaseEnv
+
+from environments.data.tasks import GroupTask
+from environments.trainers.atropos import atropos_env
+from tests.environments.write_file import ITEMS, Breaking, ScalarWriteFile, WriteFile, by_sibling
+from tools.errors import WireError
+
+
+def adapted(cls=WriteFile, **fields):
+    theirs = atropos_env(cls)
+    config, servers = theirs.config_init()
+    return theirs(config.model_copy(update={"group_size": 4, "max_num_workers": 1, **fields}), servers)
+
+
+async def test_it_is_an_environment_of_atropos_under_the_name_of_ours():
+    assert isinstance(adapted(), BaseEnv)
+    assert adapted().name == "write_file"
+
+
+def test_its_settings_are_those_of_both():
+    names = atropos_env(WriteFile).env_config_cls.model_fields
+    assert {"ensure_scores_are_not_same", "steps_per_eval", "estimator_params", "sandbox"} <= set(names)
+
+
+def test_our_defaults_win_and_work_offline():
+    config = adapted().config
+    assert (config.use_wandb, config.max_token_length) == (False, 32768)
+
+
+async def test_atropos_own_process_writes_our_groups(tmp_path):
+    env = adapted(data_path_to_save_groups=str(tmp_path / "out.jsonl"))
+    env.process_mode, env.n_groups_to_process, env.group_size_to_process = True, 3, 2
+    await env.process_manager()
+    groups = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [len(group["tokens"]) for group in groups] == [2, 2, 2]
+    assert all(any(map(any, group["advantages"])) for group in groups)
+
+
+async def test_a_group_whose_scores_are_equal_is_kept_for_its_turns(tmp_path):
+    class Tied(WriteFile):
+        async def compute_turn_rewards(self, item, trajectory, ctx):
+            return [1.0, 0.0] if trajectory.sibling % 2 else [0.0, 1.0]
+
+        async def compute_outcome(self, item, trajectory, ctx):
+            return None
+
+    env = adapted(Tied, data_path_to_save_groups=str(tmp_path / "out.jsonl"))
+    env.process_mode, env.n_groups_to_process, env.group_size_to_process = True, 1, 4
+    await env.process_manager()
+    (group,) = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert len(set(group["scores"])) == 1
+
+
+async def test_the_environment_is_closed_when_atropos_process_is_done(tmp_path):
+    class Closing(WriteFile):
+        closed = 0
+
+        async def teardown(self):
+            type(self).closed += 1
+
+    env = adapted(Closing, data_path_to_save_groups=str(tmp_path / "out.jsonl"))
+    env.process_mode, env.n_groups_to_process, env.group_size_to_process = True, 1, 2
+    await env.process_manager()
+    assert Closing.closed == 1
+
+
+@pytest.fixture
+async def opened():
+    envs = []
+
+    async def opening(cls=WriteFile, **fields):
+        env = adapted(cls, **fields)
+        envs.append(env)
+        await env.setup()
+        return env
+
+    yield opening
+    for env in envs:
+        await env.aclose()
+
+
+async def test_collect_trajectories_gives_rows_with_per_token_advantages(opened):
+    group, backlog = await (await opened()).collect_trajectories(ITEMS[0])
+    assert backlog == []
+    assert len(group["tokens"]) == len(group["scores"]) == len(group["advantages"]) == 4
+    for tokens, mask, logprobs, advantages in zip(
+        group["tokens"], group["masks"], group["inference_logprobs"], group["advantages"], strict=True
+    ):
+        assert len(tokens) == len(mask) == len(logprobs) == len(advantages)
+        assert any(advantages)
+
+
+async def test_a_group_that_teaches_nothing_is_not_sent(opened):
+    env = await opened(scripted_skill=1.0)
+    assert await env.collect_trajectories(ITEMS[0]) == (None, [])
+
+
+async def test_a_group_that_lost_a_sibling_says_its_size(opened):
+    group, _ = await (await opened(Breaking)).collect_trajectories(ITEMS[0])
+    assert (len(group["tokens"]), group["group_overrides"]) == (3, {"group_size": 3})
+
+
+async def test_without_the_mixin_the_payload_is_plain_scalar_data(opened):
+    env = await opened(ScalarWriteFile, estimator="grpo")
+    env.agent_env.compute_outcome = by_sibling
+    group, _ = await env.collect_trajectories(ITEMS[0])
+    assert (group["scores"], group["advantages"], group["overrides"]) == ([0.0, 1.0, 2.0, 3.0], None, None)
+
+
+async def test_collect_trajectory_gives_one_scored_item_with_its_turns_in_the_overrides(opened):
+    item, backlog = await (await opened()).collect_trajectory(ITEMS[0])
+    assert backlog == []
+    assert isinstance(item["scores"], float)
+    assert len(item["tokens"]) == len(item["masks"])
+    assert item["advantages"] is None
+    assert len(item["overrides"]["turn_rewards"]) == len(item["overrides"]["turn_spans"])
+
+
+async def test_each_trajectory_that_is_collected_is_drawn_anew(opened):
+    env = await opened()
+    items = [(await env.collect_trajectory(ITEMS[0]))[0]["tokens"] for _ in range(6)]
+    assert len(set(map(tuple, items))) > 1
+
+
+async def test_a_trajectory_that_broke_is_none(opened):
+    class Broken(Breaking):
+        broken = frozenset({0})
+
+    assert await (await opened(Broken)).collect_trajectory(ITEMS[0]) == (None, [])
+
+
+async def test_a_trajectory_of_several_rows_is_no_item(opened):
+    class Forking(WriteFile):
+        async def rollout_group(self, task, size, **_):
+            group = await super().rollout_group(task, size)
+            (trajectory,) = group.trajectories
+            return replace(group, trajectories=(replace(trajectory, rows=trajectory.rows * 2),))
+
+    with pytest.raises(WireError, match="2 token rows, and a ScoredDataItem holds one"):
+        await (await opened(Forking)).collect_trajectory(ITEMS[0])
+
+
+async def test_an_equal_copy_of_an_item_is_the_same_item(opened):
+    env = await opened()
+    first, second = [env._task(dict(ITEMS[0])) for _ in range(2)]
+    assert (first, second) == tuple(
+        GroupTask(item=ITEMS[0], item_id="hello", epoch=epoch) for epoch in range(2)
+    )
+
+
+async def test_an_evaluation_is_logged_where_atropos_logs_it(opened, tmp_path):
+    env = await opened(data_dir_to_save_evals=str(tmp_path), eval_rollouts=2)
+    await env.evaluate()
+    metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
+    assert metrics["eval/rollouts"] == 4

@@ -120,7 +120,7 @@ class AgentEnv(Hooks):
                 seed=seed,
             )
             async for turn in loop.turns():
-                turns.append(replace(turn, state=self._anchor(task, turns)))
+                turns.append(replace(turn, anchor=self._anchor(task, turns)))
                 await scoring.on_turn(turns[-1])
             if not turns:
                 raise RolloutError(f"no turn was finished: {loop.stop_reason}")

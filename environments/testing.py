@@ -23,7 +23,7 @@ def group_of(
     turn_rewards: Sequence[Sequence[float | None]] | None,
     *,
     outcomes: Sequence[float | None] | None = None,
-    states: Sequence[Sequence[str | None]] | None = None,
+    anchors: Sequence[Sequence[str | None]] | None = None,
     lengths: Sequence[Sequence[int]] | None = None,
 ) -> TrajectoryGroup:
     """A scored group from numbers: every turn but the last ran one tool; a score is the sum of its rewards.
@@ -32,14 +32,14 @@ def group_of(
         turn_rewards: per trajectory, one reward per turn, `None` for an unscored turn. `None` as a whole
             makes a scalar environment, whose score is its outcome and whose turns are those of `lengths`.
         outcomes: one per trajectory.
-        states: anchor states, one per turn.
+        anchors: the states that estimators compare, one per turn.
         lengths: sampled tokens, one count per turn; 1 when not given.
 
     Raises:
         UsageError: the shapes do not match.
     """
     shape = _shape(turn_rewards, lengths)
-    for name, given in (("states", states), ("lengths", lengths)):
+    for name, given in (("anchors", anchors), ("lengths", lengths)):
         if given is not None and [len(row) for row in given] != shape:
             raise UsageError(f"{name} has {[len(row) for row in given]} turns, the rewards have {shape}")
     if outcomes is not None and len(outcomes) != len(shape):
@@ -49,7 +49,7 @@ def group_of(
             place,
             None if turn_rewards is None else tuple(turn_rewards[place]),
             None if outcomes is None else outcomes[place],
-            [None] * turns if states is None else states[place],
+            [None] * turns if anchors is None else anchors[place],
             [1] * turns if lengths is None else lengths[place],
         )
         for place, turns in enumerate(shape)
@@ -72,16 +72,16 @@ def _trajectory(
     place: int,
     rewards: tuple[float | None, ...] | None,
     outcome: float | None,
-    states: Sequence[str | None],
+    anchors: Sequence[str | None],
     lengths: Sequence[int],
 ) -> Trajectory:
     token_ids, logprobs = [_PROMPT], [NOT_SAMPLED]
     turns: list[Turn] = []
-    for index, (state, length) in enumerate(zip(states, lengths, strict=True)):
+    for index, (anchor, length) in enumerate(zip(anchors, lengths, strict=True)):
         if index:
             token_ids.append(_OBSERVED)
             logprobs.append(NOT_SAMPLED)
-        turns.append(_turn(index, state, Span(row=0, start=len(token_ids), end=len(token_ids) + length)))
+        turns.append(_turn(index, anchor, Span(row=0, start=len(token_ids), end=len(token_ids) + length)))
         token_ids += [_SAMPLED] * length
         logprobs += [-1.0] * length
     parts = [value for value in (*(rewards or ()), outcome) if value is not None]
@@ -96,7 +96,7 @@ def _trajectory(
     )
 
 
-def _turn(index: int, state: str | None, span: Span) -> Turn:
+def _turn(index: int, anchor: str | None, span: Span) -> Turn:
     call = ToolCall(id=f"call_{index}", name="tool", arguments="{}")
     return Turn(
         index=index,
@@ -104,7 +104,7 @@ def _turn(index: int, state: str | None, span: Span) -> Turn:
         tool_results=(ToolResult(call_id=call.id, name=call.name, content="ok"),),
         finish_reason="tool_calls",
         span=span,
-        state=state,
+        anchor=anchor,
     )
 
 
@@ -113,7 +113,7 @@ def _answered(turns: Sequence[Turn]) -> Sequence[Turn]:
         return turns
     last = turns[-1]
     answer = Message(role="assistant", content=last.message.content)
-    final = Turn(index=last.index, message=answer, finish_reason="stop", span=last.span, state=last.state)
+    final = Turn(index=last.index, message=answer, finish_reason="stop", span=last.span, anchor=last.anchor)
     return [*turns[:-1], final]
 
 

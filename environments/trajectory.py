@@ -95,8 +95,8 @@ class Turn:
     tool_results: tuple[ToolResult, ...] = ()
     finish_reason: str = "stop"
     span: Span
-    state: str | None = None
-    """Anchor state before this turn, for estimators that compare equal states (`state_key`)."""
+    anchor: str | None = None
+    """The state before this turn, for estimators that compare equal states (`state_key`)."""
     model_s: float = 0.0
     tools_s: float = 0.0
 

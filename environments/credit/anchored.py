@@ -89,7 +89,7 @@ def _step(
 
 
 def _states(group: TrajectoryGroup) -> list[list[str | None]]:
-    states = [[turn.state for turn in trajectory.turns] for trajectory in group.trajectories]
+    states = [[turn.anchor for turn in trajectory.turns] for trajectory in group.trajectories]
     if any(state is not None for row in states for state in row):
         for place, row in enumerate(states):
             if None in row:

@@ -1,7 +1,7 @@
 """`process`: an environment's groups into one rollout JSONL, resuming what the file already holds."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,14 +10,14 @@ from rich.console import Console
 from environments.base_env import AgentEnv
 from environments.credit import recorded_params
 from environments.data.tasks import GroupTask
-from environments.record.recorder import Recorder, origin
+from environments.record.origin import RunOrigin
+from environments.record.recorder import Recorder
 from environments.record.summary import print_summary
 from environments.run.pool import groups_at_once, run_groups
 from environments.run.progress import Progress
 from environments.run.streak import FailedInARowError, Streak
 from environments.run.tracking import Track, tracked
 from environments.trajectory import CreditedGroup
-from tools.errors import RecordError
 
 FAILED = 1
 """Exit code of a run in which every group failed, or too many one after another."""
@@ -39,7 +39,7 @@ async def process(env: AgentEnv, console: Console) -> int:
         tasks = env.tasks()
         with ExitStack() as files:
             recorder = files.enter_context(Recorder(path, fresh=env.config.fresh))
-            refuse_other_run(recorder, origin_of(env))
+            recorder.refuse_other_run(origin_of(env))
             done = sum(recorder.holds(task.item_id, task.epoch) for task in tasks)
             print_start(console, recorder, done=done, total=len(tasks))
             progress.start(total=len(tasks), done_before=done)
@@ -80,27 +80,17 @@ async def process_tasks(
     return code or (FAILED if groups.total() > 0 and groups.total() == groups["failed"] else 0)
 
 
-def origin_of(env: AgentEnv) -> dict[str, str]:
-    """What the groups of a run have in common, for its record."""
-    params = recorded_params(env.estimator, preset=env.config.estimator_preset, params=env.estimator_params)
-    return origin(env.name, env.policy_name, env.estimator, params, env.config.group_size)
-
-
-def refuse_other_run(recorder: Recorder, run: Mapping[str, str]) -> None:
-    """Refuse to mix two kinds of groups in one file.
-
-    Raises:
-        RecordError: the file's environment, policy, credit or group size is another.
-    """
-    before = recorder.origin or run
-    differ = [
-        f"{name} was {before[name]!r}, is {value!r}" for name, value in run.items() if before[name] != value
-    ]
-    if differ:
-        raise RecordError(
-            f"{recorder.path} holds groups of another run ({'; '.join(differ)}); "
-            f"choose another --out, or start over with --fresh"
-        )
+def origin_of(env: AgentEnv) -> RunOrigin:
+    """What the groups of a run have in common, for its record and its outbox."""
+    return RunOrigin(
+        env=env.name,
+        policy=env.policy_name,
+        estimator=env.estimator,
+        estimator_params=recorded_params(
+            env.estimator, preset=env.config.estimator_preset, params=env.estimator_params
+        ),
+        group_size=env.config.group_size,
+    )
 
 
 def print_start(console: Console, recorder: Recorder, *, done: int, total: int) -> None:

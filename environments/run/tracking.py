@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from importlib import import_module
-from typing import Any
 
 from environments.config import AgentEnvConfig
 from environments.extras import needs_extra
@@ -28,7 +26,7 @@ def tracked(config: AgentEnvConfig, env: str) -> Generator[Track]:
         yield untracked
         return
     with needs_extra("wandb", "--env.use_wandb"):
-        wandb: Any = import_module("wandb")
+        import wandb  # noqa: PLC0415
     try:
         run = wandb.init(
             project="turnwise", name=config.wandb_name or env, config=config.model_dump(mode="json")

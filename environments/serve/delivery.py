@@ -15,8 +15,8 @@ from environments.serve.registration import Link
 from environments.serve.sender import Sender, Tally
 from environments.serve.trajectory_api import ApiState, ApiUnavailableError, TrajectoryApi
 from environments.trajectory import CreditedGroup, TrajectoryGroup
-from environments.wire.payloads import Shape, pack
-from tools.errors import ConfigError, TurnwiseError, WireError
+from environments.wire.payloads import pack
+from tools.errors import TurnwiseError, WireError
 
 POLL_S = 0.5
 """Also the longest time between a look at the API and a post: it cannot restart in less."""
@@ -52,9 +52,6 @@ class Delivery:
             max_batches_waiting: batches that may wait at the API; more wait in the outbox.
             patience_s: how long the API or its trainer may be away; `None`: for ever.
             say: shows a line to the user.
-
-        Raises:
-            ConfigError: the outbox holds posts of another encoding or group size.
         """
         outbox = in_outbox.outbox
         self.tally = Tally()
@@ -78,7 +75,6 @@ class Delivery:
         self._changed = asyncio.Event()
         self._flushing = False
         self._trouble: str | None = None
-        _refuse_other_shape(outbox, link.shape)
 
     @property
     def state(self) -> ApiState | None:
@@ -220,7 +216,7 @@ class Delivery:
         self._say(
             f"registered at {self._api.url} as environment {self._link.registration.env_id}: batches of "
             f"{self._link.state.batch_size} rows, {self._link.shape.rows_per_post} per post, "
-            f"encoding {self._link.shape.encoding}"
+            f"view {self._link.shape.view}"
         )
         return True
 
@@ -279,17 +275,6 @@ class Delivery:
     async def _recount(self) -> None:
         self.waiting = await self._in_outbox(Outbox.waiting_groups)
         self._changed.set()
-
-
-def _refuse_other_shape(outbox: Outbox, shape: Shape) -> None:
-    named = f"{shape.encoding} in groups of {shape.rows_per_post}"
-    before = outbox.fact("shape")
-    if before not in (None, named) and len(outbox):
-        raise ConfigError(
-            f"the outbox {outbox.path} holds posts as {before}, and this run makes {named}; deliver them "
-            f"with the former settings, or choose another --env.outbox_path"
-        )
-    outbox.remember("shape", named)
 
 
 async def _wait_for(event: asyncio.Event, timeout_s: float) -> None:

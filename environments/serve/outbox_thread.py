@@ -1,4 +1,4 @@
-"""The outbox in a thread of its own: neither the file nor encoding stops the event loop."""
+"""The outbox in a thread of its own: neither the file nor packing stops the event loop."""
 
 import asyncio
 import sqlite3

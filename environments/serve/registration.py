@@ -204,6 +204,6 @@ def fit(shape: Shape, state: ApiState) -> Shape:
         raise ConfigError(
             f"the trainer asks for batches of {state.batch_size} rows, which groups of {shape.rows_per_post} "
             f"never add up to, so it would wait for ever; choose --env.group_size from {divisors}, another "
-            f"batch size of the trainer, or --env.credit_encoding turn_rows, which fits every batch"
+            f"batch size of the trainer, or --env.credit_view turn_rows, which fits every batch"
         )
     return replace(shape, max_row_tokens=state.max_row_tokens if state.max_row_tokens > 0 else None)

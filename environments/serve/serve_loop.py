@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import uuid
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -12,6 +12,7 @@ from time import monotonic
 from rich.console import Console
 
 from environments.data.tasks import GroupTask
+from environments.record.origin import RunOrigin
 from environments.record.recorder import Recorder
 from environments.record.summary import Summary, duration
 from environments.run.pool import STOP_SIGNALS, to_the_end
@@ -54,8 +55,7 @@ class Rollouts:
     run_group: Callable[[GroupTask], Awaitable[CreditedGroup]]
     probe: Callable[[], Awaitable[None]]
     """Raises ConfigError while the model server cannot be used; buys no completion."""
-    origin: Mapping[str, str]
-    """`env`, `policy` and `estimator`, as the record names them."""
+    origin: RunOrigin
 
 
 class ServeLoop:
@@ -228,14 +228,14 @@ class ServeLoop:
         return CreditedGroup(
             group=TrajectoryGroup(
                 group_id=uuid.uuid4().hex,
-                env=self._rollouts.origin["env"],
+                env=self._rollouts.origin.env,
                 item_id=task.item_id,
                 epoch=task.epoch,
                 trajectories=(),
             ),
             advantages=(),
-            policy=self._rollouts.origin["policy"],
-            estimator=self._rollouts.origin["estimator"],
+            policy=self._rollouts.origin.policy,
+            estimator=self._rollouts.origin.estimator,
             status="failed",
             reason=reason,
         )

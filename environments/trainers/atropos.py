@@ -25,6 +25,7 @@ from environments.data.item_ids import item_id
 from environments.data.tasks import GroupTask
 from environments.policy.renderer import EMBEDDED_TOKENIZER_DIR
 from environments.run.evaluation import ItemResult, evaluate_results, evaluation_metrics, item_result
+from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages
 from tools.errors import WireError
 
@@ -122,7 +123,7 @@ class AtroposEnv(BaseEnv):
                 f"{len(group.trajectories[0].rows)} token rows, and a ScoredDataItem holds one; use "
                 f"collect_trajectories"
             )
-        columns = token_advantages(self.agent_env.credit(group))
+        columns = columns_of(token_advantages(self.agent_env.credit(group)))
         row = {name: _first(columns[name]) for name in ScoredDataItem.__annotations__ if name in columns}
         override = dict(row.get("overrides") or {})
         override.pop("turn_advantages", None)
@@ -135,7 +136,7 @@ class AtroposEnv(BaseEnv):
         credited = await self.agent_env.run_group(self._task(item))
         if credited.status != "ok":
             return None, []
-        columns = token_advantages(credited)
+        columns = columns_of(token_advantages(credited))
         rows = len(columns["tokens"])
         if rows != self.config.group_size:
             columns["group_overrides"] = {**columns["group_overrides"], "group_size": rows}

@@ -8,62 +8,46 @@ deviation of the whole group: every real row is then normalised as it would be a
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from environments.trajectory import IGNORED, NOT_SAMPLED
-from environments.wire.views import Columns
-
-PER_ROW = ("tokens", "masks", "scores", "advantages", "messages", "inference_logprobs", "overrides")
-"""Columns with one entry per row; all but the first three may be `None` as a whole."""
+from environments.wire.training_rows import RowGroup, TrainingRow
 
 _ROUNDING = 1e-9
 
 
-def posts(columns: Columns, scores: Sequence[float], size: int) -> Iterator[Columns]:
+def posts(group: RowGroup, scores: Sequence[float], size: int) -> Iterator[RowGroup]:
     """The rows of a group in posts of exactly `size` rows, in order.
 
     Args:
-        columns: the rows; each has the score of its trajectory.
+        group: the rows; each has the score of its trajectory.
         scores: one per trajectory of the group.
         size: rows of a post; no less than there are trajectories.
     """
-    rows = len(columns["tokens"])
-    if rows == len(scores) == size:
-        yield columns
+    rows = group.rows
+    if len(rows) == len(scores) == size:
+        yield group
         return
-    start = 0
-    while start < rows:
-        taken, padding = _fitting(columns["scores"][start : start + size], scores, size)
-        yield _completed(_some(columns, start, start + taken), padding)
-        start += taken
+    while rows:
+        taken, padding = _fitting([row.score for row in rows[:size]], scores, size)
+        yield replace(group, rows=(*rows[:taken], *_padding_of(rows[0], padding)))
+        rows = rows[taken:]
 
 
-def shorten(columns: Columns, max_tokens: int) -> tuple[Columns | None, int]:
+def shorten(group: RowGroup, max_tokens: int) -> tuple[RowGroup | None, int]:
     """Take out what a trainer's limit forbids: a longer row becomes padding that keeps its score.
 
     Returns:
-        The columns, `None` when no row is left that teaches anything; and the number of rows taken out.
+        The rows, `None` when none is left that teaches anything; and the number of rows taken out.
     """
-    long = [row for row, tokens in enumerate(columns["tokens"]) if len(tokens) > max_tokens]
-    if not long:
-        return columns, 0
-    left = any(
-        any(label != IGNORED for label in mask)
-        for row, mask in enumerate(columns["masks"])
-        if row not in long
-    )
-    if not left:
-        return None, len(long)
-    changed = columns | _marked(columns)
-    for row in long:
-        inert = _padding_row(columns["tokens"][row], columns["scores"][row], _named(columns, row))
-        changed = changed | {
-            name: [*changed[name][:row], inert[name], *changed[name][row + 1 :]]
-            for name in PER_ROW
-            if changed[name] is not None
-        }
-    return changed, len(long)
+    too_long = sum(len(row.tokens) > max_tokens for row in group.rows)
+    if not too_long:
+        return group, 0
+    rows = tuple(row if len(row.tokens) <= max_tokens else _inert(row) for row in group.rows)
+    if all(label == IGNORED for row in rows for label in row.mask):
+        return None, too_long
+    return replace(group, rows=rows), too_long
 
 
 def padding_scores(taken: Sequence[float], scores: Sequence[float], count: int) -> list[float] | None:
@@ -106,42 +90,31 @@ def _fitting(candidates: Sequence[float], scores: Sequence[float], size: int) ->
     return 1, [mean + (mean - candidates[0]) / (size - 1)] * (size - 1)
 
 
-def _some(columns: Columns, start: int, end: int) -> Columns:
-    return columns | {name: None if columns[name] is None else columns[name][start:end] for name in PER_ROW}
+def _padding_of(row: TrainingRow, scores: Sequence[float]) -> Iterator[TrainingRow]:
+    """Padding for the post that begins with `row`, a row for each score."""
+    for score in scores:
+        yield _padding_row(row, score, ("group_id",))
 
 
-def _completed(columns: Columns, padding: Sequence[float]) -> Columns:
-    size = len(columns["tokens"]) + len(padding)
-    named = {"group_overrides": {"group_size": size}} if columns["group_overrides"] else {}
-    group = {name: value for name, value in _named(columns, 0).items() if name == "group_id"}
-    rows = [_padding_row(columns["tokens"][0], score, group) for score in padding]
-    columns = columns | _marked(columns) if rows else columns
-    return columns | {
-        name: None if columns[name] is None else columns[name] + [row[name] for row in rows]
-        for name in PER_ROW
-    } | named  # fmt: skip
+def _inert(row: TrainingRow) -> TrainingRow:
+    """Padding in the place of a row: with its score, and its names, for a consumer that drops repeats."""
+    return _padding_row(row, row.score, ("group_id", "row"))
 
 
-def _marked(columns: Columns) -> Columns:
-    """Room for marking padding: scalar data has no overrides of its own, its rows get empty ones."""
-    return {"overrides": columns["overrides"] or [{} for _ in columns["tokens"]]}
-
-
-def _named(columns: Columns, row: int) -> dict[str, Any]:
-    """What names a row to a consumer that drops repeats."""
-    override: dict[str, Any] = columns["overrides"][row] if columns["overrides"] else {}
-    return {name: override[name] for name in ("group_id", "row") if name in override}
-
-
-def _padding_row(tokens: Sequence[int], score: float, names: Mapping[str, Any]) -> dict[str, Any]:
-    """A short row without a trainable token."""
-    tokens = list(tokens[:2])
-    return {
-        "tokens": tokens,
-        "masks": [IGNORED] * len(tokens),
-        "scores": score,
-        "advantages": [0.0] * len(tokens),
-        "messages": [{"role": "user", "content": ""}],
-        "inference_logprobs": [NOT_SAMPLED] * len(tokens),
-        "overrides": {**names, "set_advantage_to_zero": True, "padding": True},
-    }
+def _padding_row(like: TrainingRow, score: float, names: Sequence[str]) -> TrainingRow:
+    """A short row without a trainable token; it has what `like` has, and those of its names."""
+    tokens = like.tokens[:2]
+    override = like.override or {}
+    return TrainingRow(
+        tokens=tokens,
+        mask=[IGNORED] * len(tokens),
+        score=score,
+        advantages=None if like.advantages is None else [0.0] * len(tokens),
+        logprobs=None if like.logprobs is None else [NOT_SAMPLED] * len(tokens),
+        messages=None if like.messages is None else [{"role": "user", "content": ""}],
+        override={
+            **{name: override[name] for name in names if name in override},
+            "set_advantage_to_zero": True,
+            "padding": True,
+        },
+    )

@@ -1,89 +1,47 @@
-"""Rows for the trainer, in Atropos' columns: one view of a group's credit for each kind of trainer.
-
-Speaks the format of Atropos' `ScoredDataGroup` without importing it.
-"""
+"""Views of a group's credit: the rows that a trainer gets, one view for each kind of trainer."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup, Span, Trajectory, Turn
-
-Columns = dict[str, Any]
-"""A `ScoredDataGroup`: each column holds one entry per row."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRow:
-    """One token sequence with everything a trainer needs to learn from it."""
-
-    trajectory: int
-    """Position of its trajectory in the group."""
-    turns: tuple[Turn, ...]
-    """The turns that were sampled in this row."""
-    tokens: list[int]
-    masks: list[int]
-    """The token id where the token was sampled, `IGNORED` elsewhere."""
-    logprobs: list[float] | None
-    turn_advantages: list[float]
-    """One per turn of this row."""
-    advantages: list[float]
-    """One per token: its turn's advantage over the turn's span, 0 elsewhere."""
+from environments.trajectory import NOT_SAMPLED, CreditedGroup, Trajectory
+from environments.wire.credited_rows import CreditedRow, credited_rows, mask_of
+from environments.wire.training_rows import RowGroup, TrainingRow
 
 
-def training_rows(credited: CreditedGroup) -> Iterator[TrainingRow]:
-    """Every row of the group, in the order of trajectories and rows."""
-    for position, (trajectory, advantages) in enumerate(
-        zip(credited.group.trajectories, credited.advantages, strict=True)
-    ):
-        for index, row in enumerate(trajectory.rows):
-            here = [
-                (turn, advantage)
-                for turn, advantage in zip(trajectory.turns, advantages, strict=True)
-                if turn.span.row == index
-            ]
-            spans = [turn.span for turn, _ in here]
-            credit = [advantage for _, advantage in here]
-            yield TrainingRow(
-                trajectory=position,
-                turns=tuple(turn for turn, _ in here),
-                tokens=list(row.token_ids),
-                masks=mask_of(row.token_ids, spans),
-                logprobs=None if row.logprobs is None else list(row.logprobs),
-                turn_advantages=credit,
-                advantages=spread(len(row.token_ids), spans, credit),
+def every_row(credited: CreditedGroup) -> RowGroup:
+    """All that is known: every row with its trajectory's score, its credit, its names and rewards."""
+    rows = list(credited_rows(credited))
+    known = all(row.logprobs is not None for row in rows)
+    return RowGroup(
+        rows=tuple(
+            TrainingRow(
+                tokens=row.tokens,
+                mask=row.mask,
+                score=row.trajectory.score,
+                advantages=row.advantages,
+                logprobs=row.logprobs if known else None,
+                messages=chat(row.trajectory),
+                override=_override(credited, row, index),
             )
+            for index, row in enumerate(rows)
+        )
+    )
 
 
-def mask_of(token_ids: Sequence[int], spans: Sequence[Span]) -> list[int]:
-    """Labels for the trainer: the id inside the spans, `IGNORED` outside."""
-    mask = [IGNORED] * len(token_ids)
-    for span in spans:
-        mask[span.start : span.end] = token_ids[span.start : span.end]
-    return mask
-
-
-def spread(length: int, spans: Sequence[Span], advantages: Sequence[float]) -> list[float]:
-    """Per-token advantages: each turn's value over its span, 0.0 elsewhere."""
-    tokens = [0.0] * length
-    for span, advantage in zip(spans, advantages, strict=True):
-        tokens[span.start : span.end] = [advantage] * (span.end - span.start)
-    return tokens
-
-
-def token_advantages(credited: CreditedGroup) -> Columns:
+def token_advantages(credited: CreditedGroup) -> RowGroup:
     """The view for the trajectory API: a scalar score per row, and per-token advantages.
 
     A group without turn rewards carries neither advantages nor overrides: it is plain scalar GRPO data.
     """
-    rows = list(training_rows(credited))
-    columns = _columns(credited, rows, [credited.group.trajectories[row.trajectory].score for row in rows])
-    if not _has_turn_rewards(credited):
-        columns |= {"advantages": None, "overrides": None, "group_overrides": {}}
-    return columns
+    group = every_row(credited)
+    if any(t.rewards is not None and t.rewards.turns is not None for t in credited.group.trajectories):
+        return group
+    bare = tuple(replace(row, advantages=None, override=None) for row in group.rows)
+    return RowGroup(rows=bare, plain=True)
 
 
-def turn_rows(credited: CreditedGroup) -> list[Columns]:
+def turn_rows(credited: CreditedGroup) -> list[RowGroup]:
     """The view for trainers that read only `scores`: one row per turn, each in a group of its own.
 
     A row is everything the model saw up to the turn, and the turn, which alone is unmasked; its score is
@@ -93,7 +51,7 @@ def turn_rows(credited: CreditedGroup) -> list[Columns]:
     return _row_per_turn(credited, alone=True)
 
 
-def prefix_rows(credited: CreditedGroup) -> list[Columns]:
+def prefix_rows(credited: CreditedGroup) -> list[RowGroup]:
     """N turns become N rows "up to turn K" with all their turns unmasked; the score is turn K's advantage.
 
     The idea of verifiers' issue 34. It counts double: a turn is trained once in every row that reaches it,
@@ -102,18 +60,10 @@ def prefix_rows(credited: CreditedGroup) -> list[Columns]:
     return _row_per_turn(credited, alone=False)
 
 
-def list_scores(credited: CreditedGroup) -> Columns:
-    """The view for people and offline tools: with turn rewards, `scores` holds a list per row."""
-    trajectories = credited.group.trajectories
-    rows = list(training_rows(credited))
-    return _columns(credited, rows, [_scores(trajectories[row.trajectory], row) for row in rows])
-
-
-VIEWS: Mapping[str, Callable[[CreditedGroup], list[Columns]]] = {
+VIEWS: Mapping[str, Callable[[CreditedGroup], Sequence[RowGroup]]] = {
     "token_advantages": lambda credited: [token_advantages(credited)],
     "turn_rows": turn_rows,
     "prefix_rows": prefix_rows,
-    "list_scores": lambda credited: [list_scores(credited)],
 }
 """Every view by name; each gives the groups that a trainer would see."""
 
@@ -127,100 +77,66 @@ def chat(trajectory: Trajectory, *, until: int | None = None) -> list[dict[str, 
     """
     rewards = None if trajectory.rewards is None else trajectory.rewards.turns
     messages = [message.to_openai() for message in trajectory.messages]
-    spoken = [
-        place
-        for place, message in enumerate(messages)
-        if place >= len(trajectory.prompt) and message["role"] == "assistant"
+    of_turns = [
+        index
+        for index, message in enumerate(messages)
+        if index >= len(trajectory.prompt) and message["role"] == "assistant"
     ]
     if rewards is not None:
-        for place, reward in zip(spoken, rewards, strict=True):
-            messages[place]["reward"] = reward
-    return messages if until is None else messages[: spoken[until] + 1]
+        for index, reward in zip(of_turns, rewards, strict=True):
+            messages[index]["reward"] = reward
+    return messages if until is None else messages[: of_turns[until] + 1]
 
 
-def _columns(credited: CreditedGroup, rows: Sequence[TrainingRow], scores: list[Any]) -> Columns:
-    trajectories = credited.group.trajectories
-    known = all(row.logprobs is not None for row in rows)
-    return {
-        "tokens": [row.tokens for row in rows],
-        "masks": [row.masks for row in rows],
-        "scores": scores,
-        "advantages": [row.advantages for row in rows],
-        "ref_logprobs": None,
-        "messages": [chat(trajectories[row.trajectory]) for row in rows],
-        "generation_params": None,
-        "inference_logprobs": [row.logprobs for row in rows] if known else None,
-        "group_overrides": {"group_size": len(rows)},
-        "overrides": [_override(credited, row, number) for number, row in enumerate(rows)],
-        "images": None,
-    }
+def _row_per_turn(credited: CreditedGroup, *, alone: bool) -> list[RowGroup]:
+    rows = (_ending_with(row, turn, alone=alone) for row in credited_rows(credited) for turn in _sampled(row))
+    return [RowGroup(rows=(_of_last_turn(credited, row, index),)) for index, row in enumerate(rows)]
 
 
-def _row_per_turn(credited: CreditedGroup, *, alone: bool) -> list[Columns]:
-    rows = (
-        _ending_with(row, place, alone=alone) for row in training_rows(credited) for place in _sampled(row)
+def _of_last_turn(credited: CreditedGroup, row: CreditedRow, index: int) -> TrainingRow:
+    """A row that is scored with the advantage of its last turn."""
+    return TrainingRow(
+        tokens=row.tokens,
+        mask=row.mask,
+        score=row.turn_advantages[-1],
+        advantages=None,
+        logprobs=row.logprobs,
+        messages=chat(row.trajectory, until=row.turns[-1].index),
+        override=_override(credited, row, index),
     )
-    return [_one_row(credited, row, number) for number, row in enumerate(rows)]
 
 
-def _one_row(credited: CreditedGroup, row: TrainingRow, number: int) -> Columns:
-    """A row as a group of its own, scored with the advantage of its last turn."""
-    last = row.turns[-1]
-    columns = _columns(credited, [row], [row.turn_advantages[-1]])
-    return columns | {
-        "advantages": None,
-        "messages": [chat(credited.group.trajectories[row.trajectory], until=last.index)],
-        "overrides": [_override(credited, row, number)],
-    }
+def _sampled(row: CreditedRow) -> Iterator[int]:
+    """The turns of a row that have tokens to train."""
+    return (index for index, turn in enumerate(row.turns) if turn.span.end > turn.span.start)
 
 
-def _sampled(row: TrainingRow) -> Iterator[int]:
-    """Places of the turns that have tokens to train."""
-    return (place for place, turn in enumerate(row.turns) if turn.span.end > turn.span.start)
-
-
-def _ending_with(row: TrainingRow, place: int, *, alone: bool) -> TrainingRow:
-    """The row up to its turn at `place`, with only that turn unmasked or with every turn so far."""
-    last = row.turns[place].span
-    first = place if alone else 0
+def _ending_with(row: CreditedRow, index: int, *, alone: bool) -> CreditedRow:
+    """The row up to one of its turns, with only that turn unmasked or with every turn so far."""
+    last = row.turns[index].span
+    first = index if alone else 0
     start = last.start if alone else 0
     tokens = row.tokens[: last.end]
     logprobs = row.logprobs
     return replace(
         row,
-        turns=row.turns[first : place + 1],
+        turns=row.turns[first : index + 1],
         tokens=tokens,
-        masks=mask_of(tokens, [turn.span for turn in row.turns[first : place + 1]]),
+        mask=mask_of(tokens, [turn.span for turn in row.turns[first : index + 1]]),
         logprobs=None if logprobs is None else [NOT_SAMPLED] * start + logprobs[start : last.end],
-        turn_advantages=row.turn_advantages[first : place + 1],
+        turn_advantages=row.turn_advantages[first : index + 1],
         advantages=row.advantages[: last.end],
     )
 
 
-def _override(credited: CreditedGroup, row: TrainingRow, number: int) -> dict[str, Any]:
-    trajectory = credited.group.trajectories[row.trajectory]
-    rewards = trajectory.rewards
-    given = (
-        None
-        if rewards is None or rewards.turns is None
-        else [rewards.turns[turn.index] for turn in row.turns]
-    )
+def _override(credited: CreditedGroup, row: CreditedRow, index: int) -> dict[str, Any]:
+    rewards = row.trajectory.rewards
+    by_turn = None if rewards is None else rewards.turns
     return {
         "group_id": credited.group.group_id,
-        "row": number,
-        "turn_rewards": given,
+        "row": index,
+        "turn_rewards": None if by_turn is None else [by_turn[turn.index] for turn in row.turns],
         "outcome": None if rewards is None else rewards.outcome,
         "turn_spans": [[turn.span.start, turn.span.end] for turn in row.turns],
         "turn_advantages": row.turn_advantages,
     }
-
-
-def _scores(trajectory: Trajectory, row: TrainingRow) -> float | list[float | None]:
-    rewards = trajectory.rewards
-    if rewards is None or rewards.turns is None:
-        return trajectory.score
-    return [rewards.turns[turn.index] for turn in row.turns]
-
-
-def _has_turn_rewards(credited: CreditedGroup) -> bool:
-    return any(t.rewards is not None and t.rewards.turns is not None for t in credited.group.trajectories)

@@ -26,7 +26,7 @@ def a_group(siblings: int, turns: int, seed: int) -> TrajectoryGroup:
     return group_of(
         [[draw.gauss(0, 1) for _ in range(turns)] for _ in range(siblings)],
         outcomes=[draw.gauss(0, 1) for _ in range(siblings)],
-        states=[[str(draw.randrange(turns)) for _ in range(turns)] for _ in range(siblings)],
+        anchors=[[str(draw.randrange(turns)) for _ in range(turns)] for _ in range(siblings)],
     )
 
 

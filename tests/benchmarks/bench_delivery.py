@@ -29,6 +29,7 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
+from environments.wire.columns import columns_of
 from environments.wire.payloads import Shape, pack
 from environments.wire.views import token_advantages
 
@@ -106,7 +107,7 @@ class Recording:
 
 async def main(rows: int, tokens: int, repeats: int) -> None:
     credited = group(rows, tokens)
-    columns = token_advantages(credited)
+    columns = columns_of(token_advantages(credited))
     thread = ThreadPoolExecutor(max_workers=1)
 
     async def ours() -> int:

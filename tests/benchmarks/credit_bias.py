@@ -88,7 +88,7 @@ class Market:
             rewards = [tuple(itertools.accumulate(reward or 0.0 for reward in row)) for row in rewards]
         states = [[STATES[state] for state, _ in session.steps] for session in self.sessions]
         outcomes = [session.outcome for session in self.sessions]
-        return group_of(rewards, outcomes=outcomes, states=states).trajectories
+        return group_of(rewards, outcomes=outcomes, anchors=states).trajectories
 
     def policy(self, logits: np.ndarray) -> np.ndarray:
         table = logits.reshape(len(STATES), len(ACTIONS))

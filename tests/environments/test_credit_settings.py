@@ -112,7 +112,7 @@ async def test_comparing_states_without_states_is_refused_before_any_rollout():
 async def test_a_turn_carries_the_state_it_was_taken_in():
     async with made(Stateful, estimator="gigpo", group_size=2) as env:
         group = await env.rollout_group(env.tasks()[0], 2)
-    assert {turn.state for trajectory in group.trajectories for turn in trajectory.turns} == {"start"}
+    assert {turn.anchor for trajectory in group.trajectories for turn in trajectory.turns} == {"start"}
 
 
 async def test_a_record_is_credited_anew_from_the_command_line(tmp_path):

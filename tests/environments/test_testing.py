@@ -7,12 +7,12 @@ from tools.errors import UsageError
 
 
 def test_rewards_outcomes_and_states_land_where_they_belong():
-    group = group_of([[1.0, None]], outcomes=[0.5], states=[["a", "b"]])
+    group = group_of([[1.0, None]], outcomes=[0.5], anchors=[["a", "b"]])
 
     (trajectory,) = group.trajectories
     assert trajectory.rewards.turns == (1.0, None)
     assert (trajectory.rewards.outcome, trajectory.score) == (0.5, 1.5)
-    assert [turn.state for turn in trajectory.turns] == ["a", "b"]
+    assert [turn.anchor for turn in trajectory.turns] == ["a", "b"]
 
 
 def test_a_scalar_environment_has_a_score_and_no_turn_rewards():
@@ -42,8 +42,8 @@ def test_every_turn_but_the_last_is_answered_by_a_tool():
     [
         ({"turn_rewards": [[0.0]], "outcomes": [1.0, 2.0]}, "2 outcomes for 1 trajectories"),
         (
-            {"turn_rewards": [[0.0]], "states": [["a", "b"]]},
-            r"states has \[2\] turns, the rewards have \[1\]",
+            {"turn_rewards": [[0.0]], "anchors": [["a", "b"]]},
+            r"anchors has \[2\] turns, the rewards have \[1\]",
         ),
         ({"turn_rewards": [[0.0]], "lengths": [[1], [1]]}, r"lengths has \[1, 1\] turns"),
         ({"turn_rewards": None, "outcomes": [1.0]}, "needs lengths"),

@@ -10,6 +10,7 @@ from environments.cli.export import command
 from environments.record.recorder import Recorder
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup
+from environments.wire.columns import columns_of, list_scores
 from environments.wire.views import VIEWS
 from tools.errors import RecordError
 
@@ -40,11 +41,11 @@ def export(*args):
     return CliRunner().invoke(command, [str(each) for each in args], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("encoding", VIEWS)
-def test_each_line_is_a_group_of_the_view(record, tmp_path, encoding):
-    export(record, "--encoding", encoding, "--out", tmp_path / "out.jsonl")
+@pytest.mark.parametrize("view", [*VIEWS, "list_scores"])
+def test_each_line_is_a_group_of_the_view(record, tmp_path, view):
+    export(record, "--view", view, "--out", tmp_path / "out.jsonl")
     written = [orjson.loads(line) for line in (tmp_path / "out.jsonl").read_bytes().splitlines()]
-    assert written == VIEWS[encoding](OK)
+    assert written == ([list_scores(OK)] if view == "list_scores" else list(map(columns_of, VIEWS[view](OK))))
 
 
 def test_the_record_itself_is_never_written_over(record):
@@ -56,8 +57,13 @@ def test_the_record_itself_is_never_written_over(record):
     assert record.read_bytes() == before
 
 
-def test_it_says_what_it_left_out(record, tmp_path):
+def test_the_former_name_of_the_option_is_still_understood(record, tmp_path):
     done = export(record, "--encoding", "turn_rows", "--out", tmp_path / "out.jsonl")
+    assert "3 lines of turn_rows" in done.stderr
+
+
+def test_it_says_what_it_left_out(record, tmp_path):
+    done = export(record, "--view", "turn_rows", "--out", tmp_path / "out.jsonl")
     assert done.stderr == "1 groups as 3 lines of turn_rows; left out: 1 no_credit\n"
 
 

@@ -27,7 +27,7 @@ def flat(group, *, height: float = 1.0):
 
 def group(item, rewards, outcomes):
     states = [["start", "later"][: len(row)] for row in rewards]
-    return replace(group_of(rewards, outcomes=outcomes, states=states), item_id=item, group_id=f"{item}/0")
+    return replace(group_of(rewards, outcomes=outcomes, anchors=states), item_id=item, group_id=f"{item}/0")
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def turns_and_outcomes(trajectories):
 def anchored(trajectories):
     """Step rewards and anchor states; the score is the episode reward that the reference got beside them."""
     states = [[turn["anchor_state"] for turn in t["turns"]] for t in trajectories]
-    group = group_of(step_rewards(trajectories), states=states)
+    group = group_of(step_rewards(trajectories), anchors=states)
     scored = [
         replace(got, rewards=Rewards(turns=got.rewards.turns, score=given["outcome_reward"]))
         for got, given in zip(group.trajectories, trajectories, strict=True)
@@ -105,7 +105,7 @@ def our_own(case):
 def _own_group(trajectories):
     states = [[turn.get("anchor_state") for turn in t["turns"]] for t in trajectories]
     outcomes = [t["outcome_reward"] for t in trajectories]
-    return group_of(step_rewards(trajectories), outcomes=outcomes, states=states)
+    return group_of(step_rewards(trajectories), outcomes=outcomes, anchors=states)
 
 
 def return_to_go(case):

@@ -8,7 +8,7 @@ from tools.errors import CreditError
 
 
 def test_states_on_some_turns_only_are_refused_by_trajectory_and_turn():
-    group = group_of([[1.0], [0.0, 0.0]], states=[["a"], ["a", None]])
+    group = group_of([[1.0], [0.0, 0.0]], anchors=[["a"], ["a", None]])
 
     with pytest.raises(CreditError, match="trajectory 1, turn 1 has no anchor state"):
         gigpo(group)
@@ -21,7 +21,7 @@ def test_without_any_state_the_episode_term_is_left():
 
 
 def test_equal_states_are_compared_across_time_and_siblings():
-    group = group_of([[0.0, 4.0], [0.0, 0.0]], states=[["a", "b"], ["b", "c"]])
+    group = group_of([[0.0, 4.0], [0.0, 0.0]], anchors=[["a", "b"], ["b", "c"]])
 
     step = [
         [whole - part for whole, part in zip(*rows, strict=True)]
@@ -32,7 +32,7 @@ def test_equal_states_are_compared_across_time_and_siblings():
 
 
 def test_a_lone_row_stays_raw_only_under_the_reference_s_statistics():
-    group = group_of([[3.0]], states=[["a"]])
+    group = group_of([[3.0]], anchors=[["a"]])
 
     assert gigpo(group) == [[0.0]]
     assert gigpo(group, episode_stats="rows") == [[3.0]]

@@ -49,7 +49,7 @@ def test_every_estimator_says_its_formula_its_bias_and_its_source(name):
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_described_defaults_are_those_of_the_function(name):
-    group = group_of([[0.5, None], [1.0]], outcomes=[1.0, 0.0], states=[["a", "b"], ["a"]])
+    group = group_of([[0.5, None], [1.0]], outcomes=[1.0, 0.0], anchors=[["a", "b"], ["a"]])
     defaults = {parameter.name: parameter.default for parameter in describe(name).parameters}
 
     assert ESTIMATORS[name](group, **defaults) == estimate(name, group)

@@ -50,7 +50,7 @@ def groups(draw, values=sizes, min_size=0, min_turns=0, outcome=True, unscored=T
 
 
 def build(rewards, outcomes, states):
-    return group_of(rewards, outcomes=outcomes, states=states)
+    return group_of(rewards, outcomes=outcomes, anchors=states)
 
 
 def close(got, wanted):
@@ -187,7 +187,7 @@ def test_scalar_estimators_see_the_score_and_not_how_it_was_split(scores, turns)
 @quick
 @given(value=sizes, count=st.integers(min_value=2, max_value=6), turns=st.integers(min_value=1, max_value=4))
 def test_a_group_that_does_not_vary_gets_exactly_nothing(name, params, value, count, turns):
-    group = group_of([[value] * turns] * count, outcomes=[value] * count, states=[["a"] * turns] * count)
+    group = group_of([[value] * turns] * count, outcomes=[value] * count, anchors=[["a"] * turns] * count)
     if name == "gigpo" and turns > 1:
         return  # returns differ along a trajectory that stays in one state
 

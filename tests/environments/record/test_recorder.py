@@ -1,80 +1,18 @@
 """The record: what is written is on disk, comes back equal, and resumes."""
 
-import json
 import os
 import resource
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from environments.record.recorder import Recorder, decode_group, encode_group, read_groups
-from environments.testing import group_of
-from environments.trajectory import CreditedGroup, Failure, StopReason
+from environments.record.group_line import encode_group
+from environments.record.recorder import Recorder, read_groups
+from tests.environments.record.recorded import TWO, credited
 from tools.errors import RecordError
-from tools.sandbox.base import SandboxLimits, SandboxRecord
-
-
-def credited(group, item_id="a", epoch=0, status="ok"):
-    return CreditedGroup(
-        group=replace(group, item_id=item_id, epoch=epoch, env="toy", group_id=f"{item_id}-{epoch}"),
-        advantages=tuple(tuple(0.5 for _ in t.turns) for t in group.trajectories),
-        policy="scripted:0.6",
-        estimator="turn_return",
-        estimator_params={"gamma": 1.0},
-        status=status,
-    )
-
-
-TWO = group_of([[1.0, None], [0.0]], outcomes=[2.0, None])
-
-REWARD = st.none() | st.floats(-1e300, 1e300)
-GROUPS = st.lists(st.lists(REWARD, min_size=1, max_size=5), min_size=1, max_size=4)
-
-
-@given(GROUPS, st.data())
-def test_a_group_comes_back_equal(tmp_path_factory, turn_rewards, data):
-    outcomes = [data.draw(REWARD) for _ in turn_rewards]
-    written = credited(group_of(turn_rewards, outcomes=outcomes))
-    assert decode_group(encode_group(written), tmp_path_factory.getbasetemp() / "x", 1) == written
-
-
-def test_rows_without_logprobs_come_back_without(tmp_path):
-    trajectories = tuple(
-        replace(t, rows=tuple(replace(row, logprobs=None) for row in t.rows)) if t.sibling else t
-        for t in TWO.trajectories
-    )
-    written = credited(replace(TWO, trajectories=trajectories))
-    assert decode_group(encode_group(written), tmp_path / "x", 1) == written
-
-
-def test_failures_and_the_sandbox_come_back_equal(tmp_path):
-    failure = Failure(
-        sibling=2, stop_reason=StopReason.SANDBOX_LOST, error="E: x", traceback="Traceback…", turns=3
-    )
-    sandbox = SandboxRecord(backend="local", tier="A", limits=SandboxLimits(), enforced=("memory", "pids"))
-    trajectories = tuple(replace(t, sandbox=sandbox) for t in TWO.trajectories)
-    written = credited(replace(TWO, trajectories=trajectories, failures=(failure,)))
-    assert decode_group(encode_group(written), tmp_path / "x", 1) == written
-
-
-def test_scores_are_a_list_per_trajectory_with_turn_rewards():
-    assert json.loads(encode_group(credited(TWO)))["scores"] == [[1.0, None], [0.0]]
-
-
-def test_scores_are_scalars_without_turn_rewards():
-    group = group_of(None, outcomes=[1.0, 0.25], lengths=[[1], [1, 1]])
-    assert json.loads(encode_group(credited(group)))["scores"] == [1.0, 0.25]
-
-
-def test_an_unscored_turn_is_null_on_disk_and_zero_is_zero():
-    line = encode_group(credited(group_of([[None, 0.0]])))
-    assert json.loads(line)["scores"] == [[None, 0.0]]
 
 
 def test_a_line_is_on_disk_when_append_returns(tmp_path):
@@ -131,15 +69,6 @@ def test_a_file_that_something_else_wrote_is_never_touched(tmp_path):
     assert path.read_text() == '{"tokens": []}\n'
 
 
-def test_a_line_with_a_missing_field_names_it(tmp_path):
-    path = tmp_path / "r.jsonl"
-    fields = json.loads(encode_group(credited(TWO)))
-    del fields["policy"]
-    path.write_text(json.dumps(fields) + "\n")
-    with pytest.raises(RecordError, match=r"line 1: .*policy"):
-        list(read_groups(path))
-
-
 def test_fresh_starts_over(tmp_path):
     path = tmp_path / "r.jsonl"
     with Recorder(path) as recorder:
@@ -190,17 +119,16 @@ def test_kill_dash_nine_loses_at_most_the_group_in_flight(tmp_path):
 import sys
 from pathlib import Path
 from environments.record.recorder import Recorder
-from tests_support import credited, TWO
+from tests.environments.record.recorded import TWO, credited
 with Recorder(Path(sys.argv[1])) as recorder:
     for number in range(10_000):
         recorder.append(credited(TWO, str(number)))
         print(number, flush=True)
 """
-    (tmp_path / "tests_support.py").write_text(Path(__file__).read_text())
     process = subprocess.Popen(
         [sys.executable, "-c", writer, str(path)],
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )
     for _ in range(5):
         acknowledged = int(process.stdout.readline())

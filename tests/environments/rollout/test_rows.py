@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from environments.rollout.rows import RowBuilder
 from environments.trajectory import IGNORED, NOT_SAMPLED, Completion, Message, Span
-from environments.wire.views import mask_of, spread
+from environments.wire.credited_rows import mask_of, spread
 
 IDS = st.lists(st.integers(min_value=0, max_value=50), max_size=8).map(tuple)
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from environments.data.tasks import plan_for_ever
+from environments.record.origin import RunOrigin
 from environments.serve.delivery import Delivery
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread
@@ -87,7 +88,7 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, **bou
         tasks=lambda place: plan_for_ever(ITEMS, ITEMS, place),
         run_group=world.run_group,
         probe=world.probe,
-        origin={"env": "e", "policy": "p", "estimator": "turn_return"},
+        origin=RunOrigin(env="e", policy="p", estimator="turn_return", group_size=4),
     )
 
     def say(line):

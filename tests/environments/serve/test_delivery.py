@@ -13,6 +13,7 @@ from environments.serve.delivery import ApiLostError
 from environments.testing import group_of
 from environments.trainers.atropos import atropos_env
 from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup
+from environments.wire.columns import columns_of
 from environments.wire.payloads import Part, Shape, compress
 from environments.wire.views import token_advantages
 from tests.environments.serve.delivered import (
@@ -32,12 +33,12 @@ async def test_what_is_put_arrives_as_it_was_computed(trained, outbox):
         await delivery.put(credited("a"))
         await until(delivery, lambda: delivery.tally.posts == 1)
         batch = await blocking(trained.take_batch)
-    expected = token_advantages(credited("a"))
+    expected = columns_of(token_advantages(credited("a")))
     assert {name: batch[0][name] for name in expected} == expected
 
 
 async def test_turn_rows_arrive_as_groups_of_one(trained, outbox):
-    shape = Shape(group_size=4, encoding="turn_rows")
+    shape = Shape(group_size=4, view="turn_rows")
     async with delivering(trained.url, outbox, shape) as delivery:
         await delivery.put(credited("a"))
         await until(delivery, lambda: delivery.tally.posts == 4)
@@ -145,7 +146,7 @@ async def test_a_reset_of_the_api_is_survived(api, outbox):
 
 
 async def test_a_refused_post_goes_to_the_file_of_rejected_ones_and_the_next_one_is_sent(trained, outbox):
-    bad = compress(token_advantages(credited("bad")) | {"scores": [[1.0]]})
+    bad = compress(columns_of(token_advantages(credited("bad"))) | {"scores": [[1.0]]})
     outbox.put("bad", [Part(body=bad, longest_row=2)])
     async with delivering(trained.url, outbox) as delivery:
         await delivery.put(credited("good"))
@@ -192,7 +193,7 @@ async def test_a_batch_size_that_groups_never_add_up_to_is_an_error_at_the_start
 
 async def test_turn_rows_fit_every_batch_size(api, outbox):
     api.start_trainer(batch_size=7)
-    async with delivering(api.url, outbox, Shape(group_size=4, encoding="turn_rows")) as delivery:
+    async with delivering(api.url, outbox, Shape(group_size=4, view="turn_rows")) as delivery:
         await until(delivery, lambda: delivery.online)
 
 
@@ -219,14 +220,6 @@ async def test_something_else_at_the_url_is_one_clear_error(outbox):
         async with delivery_at(url, outbox) as delivery:
             with pytest.raises(ConfigError, match="/info answered 404: 'no'; start one with `run-api`"):
                 await delivery.run()
-
-
-async def test_an_outbox_of_another_encoding_is_refused_while_it_holds_posts(api, outbox):
-    async with delivery_at(api.url, outbox) as delivery:
-        await delivery.put(credited("a"))
-    with pytest.raises(ConfigError, match=r"token_advantages in groups of 4.*turn_rows in groups of 1"):
-        async with delivery_at(api.url, outbox, Shape(group_size=4, encoding="turn_rows")):
-            pass
 
 
 async def test_flush_sends_what_waits_however_full_the_api_is_and_signs_off(trained, outbox):

@@ -7,12 +7,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 
 import orjson
 import pytest
 
+from environments.record.origin import RunOrigin
 from environments.serve.outbox import Outbox
-from environments.serve.serving import refuse_other_groups
+from environments.serve.serving import claim
 from environments.wire.payloads import Part, compress
 from tools.errors import ConfigError, RecordError
 
@@ -191,14 +193,37 @@ def test_the_file_is_consistent_by_sqlites_own_check(outbox):
         assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_groups_of_another_run_are_never_sent_to_this_runs_trainer(outbox):
-    refuse_other_groups(outbox, {"env": "a", "estimator": "grpo"})
+ORIGIN = RunOrigin(env="a", policy="p", estimator="grpo", group_size=4, view="token_advantages")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"estimator": "rloo"}, "estimator was 'grpo', is 'rloo'"),
+        ({"view": "turn_rows"}, "view was 'token_advantages', is 'turn_rows'"),
+        ({"group_size": 8}, "group_size was '4', is '8'"),
+    ],
+)
+def test_groups_of_another_run_are_never_sent_to_this_runs_trainer(outbox, change, says):
+    claim(outbox, ORIGIN)
     outbox.put("group", parts(b"0"))
-    with pytest.raises(ConfigError, match="still holds groups of another run"):
-        refuse_other_groups(outbox, {"env": "a", "estimator": "rloo"})
+    with pytest.raises(RecordError, match=rf"holds groups of another run \({says}\); deliver them with"):
+        claim(outbox, replace(ORIGIN, **change))
 
 
 def test_an_empty_outbox_takes_any_run(outbox):
-    refuse_other_groups(outbox, {"env": "a", "estimator": "grpo"})
-    refuse_other_groups(outbox, {"env": "a", "estimator": "rloo"})
-    assert outbox.fact("origin") == '{"env": "a", "estimator": "rloo"}'
+    claim(outbox, ORIGIN)
+    claim(outbox, replace(ORIGIN, estimator="rloo"))
+    assert json.loads(outbox.fact("origin"))["estimator"] == "rloo"
+
+
+def test_an_outbox_from_before_the_view_was_part_of_the_origin_is_read(outbox):
+    outbox.remember(
+        "origin",
+        '{"env": "a", "estimator": "grpo", "estimator_params": "{}", "group_size": "4", "policy": "p"}',
+    )
+    outbox.remember("shape", "token_advantages in groups of 4")
+    outbox.put("group", parts(b"0"))
+    with pytest.raises(RecordError, match="view was 'token_advantages', is 'turn_rows'"):
+        claim(outbox, replace(ORIGIN, view="turn_rows"))
+    claim(outbox, ORIGIN)

@@ -182,7 +182,7 @@ async def test_other_environments_rows_count_as_rows_and_not_as_groups_of_ours(a
 
 async def test_with_single_rows_those_of_an_earlier_registration_count_too(api, outbox):
     api.start_trainer(batch_size=2)
-    shape = Shape(group_size=4, encoding="turn_rows")
+    shape = Shape(group_size=4, view="turn_rows")
     gone = api.register_env("gone", 1)["env_id"]
     for _ in range(6):
         api.post("/scored_data", rows_of(gone, 1))
@@ -273,7 +273,7 @@ async def test_rows_packed_for_another_trainer_are_cut_to_this_ones_limit(api, o
 
 
 async def test_a_turn_that_no_trainer_row_can_hold_is_left_out_and_counted(api, outbox):
-    shape = Shape(group_size=4, encoding="turn_rows")
+    shape = Shape(group_size=4, view="turn_rows")
     outbox.put("a", pack(credited("a", lengths=[[9], [1], [1], [1]]), shape).parts)
     api.start_trainer(max_token_len=3)
     async with delivering(api.url, outbox, shape) as delivery:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from environments.record.recorder import read_groups
+from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages
 from tests.environments.serve.loopback import (
     ended,
@@ -58,34 +59,34 @@ def test_token_advantages_arrive_token_for_token_as_they_were_computed(api, tmp_
     api.start_trainer(batch_size=8, max_token_len=40_000)
     with scripted_model() as port, served(api, tmp_path, port=port) as record:
         arrived = take(api, 4)
-    computed = {group.group.group_id: token_advantages(group) for group in read_groups(record)}
+    computed = {group.group.group_id: columns_of(token_advantages(group)) for group in read_groups(record)}
     for group in arrived:
         expected = computed[group["overrides"][0]["group_id"]]
         assert {name: group[name] for name in expected} == expected
     assert any(value for group in arrived for row in group["advantages"] for value in row)
 
 
-def turns_shown(credited, encoding):
+def turns_shown(credited, view):
     """What each row of a view shows, by row number: the trajectory's number and the numbers of its turns."""
     for number, trajectory in enumerate(credited.group.trajectories):
         turns = range(len(trajectory.turns))
-        if encoding == "token_advantages":
+        if view == "token_advantages":
             yield number, list(turns)
-        for turn in turns if encoding != "token_advantages" else ():
-            yield number, [turn] if encoding == "turn_rows" else list(range(turn + 1))
+        for turn in turns if view != "token_advantages" else ():
+            yield number, [turn] if view == "turn_rows" else list(range(turn + 1))
 
 
-@pytest.mark.parametrize("encoding", ["token_advantages", "turn_rows", "prefix_rows"])
-def test_every_view_brings_each_turns_credit_by_name(api, tmp_path, encoding):
+@pytest.mark.parametrize("view", ["token_advantages", "turn_rows", "prefix_rows"])
+def test_every_view_brings_each_turns_credit_by_name(api, tmp_path, view):
     api.start_trainer(batch_size=12, max_token_len=40_000)
-    with served(api, tmp_path, "--env.credit_encoding", encoding) as record:
+    with served(api, tmp_path, "--env.credit_view", view) as record:
         arrived = take(api, 3)
     groups = {group.group.group_id: group for group in read_groups(record)}
     rewards_seen = []
     for post in arrived:
         for override, messages, mask in zip(post["overrides"], post["messages"], post["masks"], strict=True):
             credited = groups[override["group_id"]]
-            number, turns = list(turns_shown(credited, encoding))[override["row"]]
+            number, turns = list(turns_shown(credited, view))[override["row"]]
             trajectory, advantages = credited.group.trajectories[number], credited.advantages[number]
             rewards = trajectory.rewards.turns
             spans = [trajectory.turns[turn].span for turn in turns]
@@ -147,7 +148,7 @@ def test_with_turn_rows_the_example_trainers_step_is_the_turn_level_policy_gradi
     )  # fmt: skip
     register_trainer(config)
     get_batch(api.url)
-    turn_rows = ("--env.credit_encoding", "turn_rows")
+    turn_rows = ("--env.credit_view", "turn_rows")
     with tiny_model_server() as port, served(api, tmp_path, *turn_rows, port=port) as record:
         while (data := get_batch(api.url))["batch"] is None:
             time.sleep(0.05)

@@ -55,12 +55,12 @@ def test_the_start_says_what_an_earlier_run_left_and_how_to_begin_anew(api, tmp_
     assert f"delete {tmp_path / 'outbox.sqlite'}" in " ".join(process.log.read_text().split())
 
 
-def test_the_start_says_which_trainers_the_encoding_is_for(api, tmp_path):
+def test_the_start_says_which_trainers_the_view_is_for(api, tmp_path):
     with serving(api, tmp_path) as process:
         wait_until(lambda: "waiting for" in process.log.read_text())
         said = " ".join(process.log.read_text().split())
     assert "verl's Atropos recipe" in said
-    assert "--env.credit_encoding turn_rows" in said
+    assert "--env.credit_view turn_rows" in said
 
 
 def test_the_start_says_what_a_temperature_asks_of_the_trainer_and_the_model_server(api, tmp_path):

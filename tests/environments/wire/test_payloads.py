@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from environments.testing import group_of
 from environments.trajectory import IGNORED, CreditedGroup
-from environments.wire.payloads import Shape, check_columns, compress, pack, post_body, post_text, shortened
+from environments.wire.columns import columns_of, rows_of
+from environments.wire.payloads import Shape, compress, pack, post_body, post_text, shortened
+from environments.wire.training_rows import check_rows
 from environments.wire.views import token_advantages
 from tools.errors import WireError
 
@@ -23,6 +25,7 @@ def credited(group, advantages):
 
 
 TWO = credited(group_of([[1.0, 2.0], [0.5]]), [[0.5, -0.5], [1.0]])
+COLUMNS = columns_of(token_advantages(TWO))
 
 
 def sent(group, **shape):
@@ -31,11 +34,11 @@ def sent(group, **shape):
 
 
 def test_a_whole_group_leaves_as_its_view():
-    assert sent(TWO) == ([token_advantages(TWO)], 0)
+    assert sent(TWO) == ([COLUMNS], 0)
 
 
 def test_turn_rows_leave_one_by_one():
-    posts, _ = sent(TWO, encoding="turn_rows")
+    posts, _ = sent(TWO, view="turn_rows")
     assert [post["scores"] for post in posts] == [[0.5], [-0.5], [1.0]]
 
 
@@ -49,7 +52,7 @@ def test_every_post_has_exactly_the_registered_rows_and_no_row_is_lost(rewards, 
     rows = [override["row"] for post in posts for override in post["overrides"] if "row" in override]
     assert rows == list(range(len(rewards)))
     for post in posts:
-        check_columns(post)
+        check_rows(rows_of(post))
 
 
 def test_a_row_that_is_too_long_becomes_padding_with_its_score_and_its_siblings_leave():
@@ -71,7 +74,7 @@ def test_a_part_is_shortened_for_a_trainer_that_takes_less():
 
 def test_a_value_that_json_does_not_know_is_named():
     with pytest.raises(WireError, match="a row is no JSON"):
-        compress(token_advantages(TWO) | {"messages": [[object()]] * 2})
+        compress(COLUMNS | {"messages": [[object()]] * 2})
 
 
 def test_scores_too_large_to_normalise_are_refused():
@@ -101,36 +104,8 @@ def test_a_temperature_other_than_1_is_told_to_the_trainer():
 
 
 def test_the_body_is_the_json_with_the_environments_id_in_front():
-    part = compress(token_advantages(TWO))
-    assert orjson.loads(gzip.decompress(post_body(part, 7))) == {"env_id": 7, **token_advantages(TWO)}
-
-
-def broken(**changes):
-    return token_advantages(TWO) | changes
-
-
-@pytest.mark.parametrize(
-    ("columns", "says"),
-    [
-        (broken(masks=[[IGNORED]]), "masks must have one entry per row"),
-        (broken(masks=[[IGNORED, 2, 3], [IGNORED, 2]]), "the mask must be 4 plain integers"),
-        (broken(masks=[[IGNORED, 1, IGNORED, 1], [IGNORED, 2]]), "a mask is the token's id"),
-        (broken(masks=[[IGNORED, 2, 3, 2], [IGNORED, 2]]), "must cover every trainable token"),
-        (broken(scores=[1.0, math.nan]), "row 1 of 2: the score must be a plain, finite float, got nan"),
-        (broken(scores=[1.0, 1]), "the score must be a plain, finite float, got 1"),
-        (broken(scores=[[1.0], [0.5]]), "the score must be a plain, finite float"),
-        (broken(advantages=[[0.0] * 4, [0.0]]), "advantages must be 2 plain floats"),
-        (broken(advantages=[[0.0] * 4, [0.0, math.inf]]), "advantages must be finite"),
-        (broken(inference_logprobs=[[1.0, None, 1.0, -1.0], [1.0, -1.0]]), "plain floats"),
-        (broken(group_overrides=None), "group_overrides must name the 2 rows"),
-        (broken(group_overrides={"group_size": 3}), "group_overrides must name the 2 rows"),
-        (broken(messages=[[{"role": "user"}], []]), "role and content"),
-        (broken(tokens=[[], [1]], masks=[[], [IGNORED]]), "one or more plain, non-negative integers"),
-    ],
-)
-def test_what_a_trainer_would_misread_is_refused(columns, says):
-    with pytest.raises(WireError, match=says):
-        check_columns(columns)
+    part = compress(COLUMNS)
+    assert orjson.loads(gzip.decompress(post_body(part, 7))) == {"env_id": 7, **COLUMNS}
 
 
 def test_a_group_with_an_infinite_advantage_never_leaves():

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from environments.testing import group_of
 from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup
-from environments.wire.views import VIEWS, list_scores, prefix_rows, token_advantages, turn_rows
+from environments.wire import views
+from environments.wire.columns import columns_of, list_scores
+from environments.wire.views import VIEWS
 
 REWARD = st.none() | st.floats(-10, 10)
 GROUPS = st.lists(st.lists(REWARD, min_size=1, max_size=5), min_size=1, max_size=4)
@@ -26,6 +28,18 @@ def credited_groups(draw):
     lengths = [[draw(st.integers(0, 4)) for _ in row] for row in rewards]
     advantages = [[draw(st.floats(-5, 5)) for _ in row] for row in rewards]
     return credited(group_of(rewards, lengths=lengths), advantages)
+
+
+def token_advantages(group):
+    return columns_of(views.token_advantages(group))
+
+
+def turn_rows(group):
+    return [columns_of(each) for each in views.turn_rows(group)]
+
+
+def prefix_rows(group):
+    return [columns_of(each) for each in views.prefix_rows(group)]
 
 
 @given(credited_groups())
@@ -68,7 +82,8 @@ def test_an_advantage_is_its_turns_over_the_span_and_zero_elsewhere(group):
 
 @given(credited_groups())
 def test_every_view_is_plain_json(group):
-    for columns in [each for view in VIEWS.values() for each in view(group)]:
+    shown = [columns_of(each) for view in VIEWS.values() for each in view(group)]
+    for columns in [*shown, list_scores(group)]:
         assert orjson.loads(orjson.dumps(columns)) == columns
 
 
@@ -112,42 +127,42 @@ def test_turn_rows_has_one_row_per_sampled_turn_scored_with_its_advantage(group)
         for turn, advantage in zip(trajectory.turns, advantages, strict=True)
         if turn.span.end > turn.span.start
     ]
-    views = turn_rows(group)
-    assert [view["scores"] for view in views] == [[advantage] for advantage in sampled]
-    assert all(view["group_overrides"] == {"group_size": 1} for view in views)
+    groups = turn_rows(group)
+    assert [view["scores"] for view in groups] == [[advantage] for advantage in sampled]
+    assert all(view["group_overrides"] == {"group_size": 1} for view in groups)
 
 
 def test_a_turn_row_ends_with_its_turn_and_trains_nothing_else():
-    views = turn_rows(credited(group_of([[1.0, 2.0]], lengths=[[2, 1]]), [[0.5, -0.5]]))
-    assert [view["tokens"][0] for view in views] == [[1, 2, 2], [1, 2, 2, 3, 2]]
-    assert [view["masks"][0] for view in views] == [
+    groups = turn_rows(credited(group_of([[1.0, 2.0]], lengths=[[2, 1]]), [[0.5, -0.5]]))
+    assert [view["tokens"][0] for view in groups] == [[1, 2, 2], [1, 2, 2, 3, 2]]
+    assert [view["masks"][0] for view in groups] == [
         [IGNORED, 2, 2],
         [IGNORED, IGNORED, IGNORED, IGNORED, 2],
     ]
 
 
 def test_a_turn_row_has_no_logprobs_of_other_turns():
-    views = turn_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
-    assert views[1]["inference_logprobs"] == [[NOT_SAMPLED, NOT_SAMPLED, NOT_SAMPLED, -1.0]]
+    groups = turn_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
+    assert groups[1]["inference_logprobs"] == [[NOT_SAMPLED, NOT_SAMPLED, NOT_SAMPLED, -1.0]]
 
 
 def test_a_turn_row_carries_the_conversation_up_to_its_turn_with_the_rewards():
-    views = turn_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
-    assert [message["role"] for message in views[0]["messages"][0]] == ["user", "assistant"]
-    spoken = [m["reward"] for m in views[1]["messages"][0] if m["role"] == "assistant"]
+    groups = turn_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
+    assert [message["role"] for message in groups[0]["messages"][0]] == ["user", "assistant"]
+    spoken = [m["reward"] for m in groups[1]["messages"][0] if m["role"] == "assistant"]
     assert spoken == [1.0, 2.0]
 
 
 def test_a_prefix_row_trains_every_turn_up_to_its_last_with_the_last_ones_advantage():
-    views = prefix_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
-    assert [view["masks"][0] for view in views] == [[IGNORED, 2], [IGNORED, 2, IGNORED, 2]]
-    assert [view["scores"] for view in views] == [[0.5], [-0.5]]
+    groups = prefix_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
+    assert [view["masks"][0] for view in groups] == [[IGNORED, 2], [IGNORED, 2, IGNORED, 2]]
+    assert [view["scores"] for view in groups] == [[0.5], [-0.5]]
 
 
 @given(credited_groups())
 def test_rows_of_a_group_are_numbered_so_that_a_repeat_can_be_told_from_a_sibling(group):
     for name, view in VIEWS.items():
-        numbers = [override["row"] for columns in view(group) for override in columns["overrides"] or []]
+        numbers = [row.override["row"] for each in view(group) for row in each.rows if row.override]
         assert numbers == list(range(len(numbers))), name
 
 

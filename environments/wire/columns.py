@@ -1,0 +1,78 @@
+"""Rows as Atropos' columns, the dict that leaves the process, and back.
+
+Speaks the format of Atropos' `ScoredDataGroup` without importing it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from environments.trajectory import CreditedGroup
+from environments.wire.training_rows import RowGroup, TrainingRow
+from environments.wire.views import every_row
+
+Value = TypeVar("Value")
+
+Columns = dict[str, Any]
+"""A `ScoredDataGroup`."""
+
+PER_ROW = ("tokens", "masks", "scores", "advantages", "messages", "inference_logprobs", "overrides")
+"""Columns with one entry per row; all but the first three may be `None` as a whole."""
+
+
+def columns_of(group: RowGroup) -> Columns:
+    """The rows as columns, each complete or `None`; where one row has an override, all have one."""
+    rows = group.rows
+    overrides = [dict(row.override or {}) for row in rows]
+    bare = group.plain and not any(overrides)
+    return {
+        "tokens": [row.tokens for row in rows],
+        "masks": [row.mask for row in rows],
+        "scores": [row.score for row in rows],
+        "advantages": _complete(row.advantages for row in rows),
+        "ref_logprobs": None,
+        "messages": _complete(row.messages for row in rows),
+        "generation_params": None if group.generation_params is None else dict(group.generation_params),
+        "inference_logprobs": _complete(row.logprobs for row in rows),
+        "group_overrides": {} if group.plain else {"group_size": len(rows)},
+        "overrides": None if bare else overrides,
+        "images": None,
+    }
+
+
+def rows_of(columns: Mapping[str, Any]) -> RowGroup:
+    """The rows that `columns_of` made columns of."""
+    table = {name: columns[name] or [None] * len(columns["tokens"]) for name in PER_ROW}
+    return RowGroup(
+        rows=tuple(
+            TrainingRow(
+                tokens=tokens,
+                mask=mask,
+                score=score,
+                advantages=advantages,
+                messages=messages,
+                logprobs=logprobs,
+                override=override,
+            )
+            for tokens, mask, score, advantages, messages, logprobs, override in zip(
+                *table.values(), strict=True
+            )
+        ),
+        plain=not columns["group_overrides"],
+        generation_params=columns["generation_params"],
+    )
+
+
+def list_scores(credited: CreditedGroup) -> Columns:
+    """The columns for people and offline tools: with turn rewards, `scores` holds a list per row."""
+    columns = columns_of(every_row(credited))
+    scores = [
+        score if override["turn_rewards"] is None else override["turn_rewards"]
+        for score, override in zip(columns["scores"], columns["overrides"] or (), strict=True)
+    ]
+    return columns | {"scores": scores}
+
+
+def _complete(values: Iterable[Value | None]) -> list[Value] | None:
+    entries = list(values)
+    column = [value for value in entries if value is not None]
+    return column if len(column) == len(entries) else None

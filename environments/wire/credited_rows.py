@@ -1,0 +1,61 @@
+"""The token rows of a credited group, each with the turns that were sampled in it and their advantages."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from environments.trajectory import IGNORED, CreditedGroup, Span, Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditedRow:
+    """One token row of a trajectory, with its credit per turn and per token."""
+
+    trajectory: Trajectory
+    turns: tuple[Turn, ...]
+    """The turns that were sampled in this row."""
+    tokens: list[int]
+    mask: list[int]
+    """The token id where the token was sampled, `IGNORED` elsewhere."""
+    logprobs: list[float] | None
+    turn_advantages: list[float]
+    """One per turn of this row."""
+    advantages: list[float]
+    """One per token: its turn's advantage over the turn's span, 0 elsewhere."""
+
+
+def credited_rows(credited: CreditedGroup) -> Iterator[CreditedRow]:
+    """Every row of the group, in the order of trajectories and rows."""
+    for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
+        for index, row in enumerate(trajectory.rows):
+            here = [
+                (turn, advantage)
+                for turn, advantage in zip(trajectory.turns, advantages, strict=True)
+                if turn.span.row == index
+            ]
+            spans = [turn.span for turn, _ in here]
+            credit = [advantage for _, advantage in here]
+            yield CreditedRow(
+                trajectory=trajectory,
+                turns=tuple(turn for turn, _ in here),
+                tokens=list(row.token_ids),
+                mask=mask_of(row.token_ids, spans),
+                logprobs=None if row.logprobs is None else list(row.logprobs),
+                turn_advantages=credit,
+                advantages=spread(len(row.token_ids), spans, credit),
+            )
+
+
+def mask_of(token_ids: Sequence[int], spans: Sequence[Span]) -> list[int]:
+    """Labels for the trainer: the id inside the spans, `IGNORED` outside."""
+    mask = [IGNORED] * len(token_ids)
+    for span in spans:
+        mask[span.start : span.end] = token_ids[span.start : span.end]
+    return mask
+
+
+def spread(length: int, spans: Sequence[Span], advantages: Sequence[float]) -> list[float]:
+    """Per-token advantages: each turn's value over its span, 0.0 elsewhere."""
+    tokens = [0.0] * length
+    for span, advantage in zip(spans, advantages, strict=True):
+        tokens[span.start : span.end] = [advantage] * (span.end - span.start)
+    return tokens

@@ -1,0 +1,84 @@
+"""What a trainer learns from: token sequences with their credit, and the check before they leave."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from environments.trajectory import IGNORED
+from tools.errors import WireError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRow:
+    """One token sequence with everything that a trainer needs to learn from it."""
+
+    tokens: Sequence[int]
+    mask: Sequence[int]
+    """The token id where the token was sampled, `IGNORED` elsewhere."""
+    score: float
+    advantages: Sequence[float] | None
+    """One per token: its turn's advantage over the turn's span, 0 elsewhere; `None`: the score is all."""
+    logprobs: Sequence[float] | None
+    """One per token, `NOT_SAMPLED` where it was not sampled; `None`: unknown."""
+    messages: Sequence[Mapping[str, Any]] | None
+    """The conversation in OpenAI's shape."""
+    override: Mapping[str, Any] | None
+    """What this row adds to the columns: its names, rewards, spans and advantages; `None`: nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowGroup:
+    """Rows that a trainer sees together."""
+
+    rows: tuple[TrainingRow, ...]
+    plain: bool = False
+    """Scalar GRPO data as Atropos knows it, which says nothing of its size."""
+    generation_params: Mapping[str, float] | None = None
+    """What the rows were sampled with, where the trainer has to use the same."""
+
+
+def check_rows(group: RowGroup) -> None:
+    """Refuse what the API would take and a trainer would misread, or what would break a whole batch.
+
+    Raises:
+        WireError: names the row and what is wrong with it.
+    """
+    for index, row in enumerate(group.rows):
+        problem = _problem(row)
+        if problem is not None:
+            raise WireError(f"row {index} of {len(group.rows)}: {problem}")
+
+
+def _problem(row: TrainingRow) -> str | None:
+    """The first thing that is wrong with a row."""
+    tokens, mask = row.tokens, row.mask
+    if not tokens or set(map(type, tokens)) != {int} or min(tokens) < 0:
+        return "tokens must be one or more plain, non-negative integers"
+    if set(map(type, mask)) != {int} or len(mask) != len(tokens):
+        return f"the mask must be {len(tokens)} plain integers, got {len(mask)}"
+    if any(label not in (token, IGNORED) for token, label in zip(tokens, mask, strict=True)):
+        return f"a mask is the token's id or {IGNORED}"
+    if type(row.score) is not float or not math.isfinite(row.score):
+        return f"the score must be a plain, finite float, got {row.score!r}"
+    for name, values in (("advantages", row.advantages), ("inference_logprobs", row.logprobs)):
+        if values is None:
+            continue
+        if len(values) != len(tokens) or set(map(type, values)) != {float}:
+            return f"{name} must be {len(tokens)} plain floats"
+        if not all(map(math.isfinite, values)):
+            return f"{name} must be finite"
+    if any(not {"role", "content"} <= message.keys() for message in row.messages or ()):
+        return "a message needs role and content"
+    return _span_problem(row)
+
+
+def _span_problem(row: TrainingRow) -> str | None:
+    spans = (row.override or {}).get("turn_spans")
+    if spans is None:
+        return None
+    covered = list(chain.from_iterable(range(start, end) for start, end in spans))
+    if covered != [index for index, label in enumerate(row.mask) if label != IGNORED]:
+        return f"the spans {spans} must cover every trainable token exactly once"
+    return None

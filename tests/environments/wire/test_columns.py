@@ -1,0 +1,33 @@
+"""Columns say what the rows say, and no more."""
+
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from environments.wire.columns import PER_ROW, columns_of, rows_of
+from environments.wire.views import VIEWS, token_advantages
+from tests.environments.wire.golden_groups import CASES
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("view", VIEWS)
+def test_rows_come_back_from_the_json_of_their_columns(case, view):
+    for group in VIEWS[view](CASES[case]):
+        columns = columns_of(group)
+        read = rows_of(orjson.loads(orjson.dumps(columns)))
+        assert read == group
+        assert columns_of(read) == columns
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_column_has_one_entry_per_row_or_is_none(case):
+    group = token_advantages(CASES[case])
+    columns = columns_of(group)
+    assert {len(columns[name]) for name in PER_ROW if columns[name] is not None} == {len(group.rows)}
+
+
+def test_a_column_that_one_row_lacks_is_left_out():
+    group = token_advantages(CASES["turn_rewards"])
+    rows = (replace(group.rows[0], logprobs=None), *group.rows[1:])
+    assert columns_of(replace(group, rows=rows))["inference_logprobs"] is None

@@ -132,7 +132,6 @@ def _delivery(name: str, config: AgentEnvConfig, outbox: Outbox, say: Callable[[
     api = TrajectoryApi(config.rollout_server_url)
     shape = Shape(
         view=config.credit_view,
-        view=config.credit_view,
         group_size=config.group_size,
         include_messages=config.include_messages,
         sampling=config.sampling(),

@@ -5,14 +5,20 @@ BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
 LINT := environments scripts tools tests turnwise
+SLOW := tests/test_docs.py tests/turnwise/test_installed.py tests/turnwise/test_own_packages.py \
+	$(addprefix tests/environments/,cli code_debug_env run serve terminal_tasks_env trainers test_extras.py \
+	test_verify_attacks.py test_verify_folders.py) tests/tools/sandbox
 
-.PHONY: demo test check format lock upgrade clean
+.PHONY: demo test test-fast check format lock upgrade clean
 
 demo: $(RUN_READY)  ## the main job on the embedded default: no network, Docker, GPU or key once installed
 	$(BIN)/turnwise process code_debug
 
 test: $(DEV_READY)  ## every test
 	$(BIN)/pytest -n 2
+
+test-fast: $(DEV_READY)  ## without the tests that start sandboxes, servers or commands by the dozen
+	$(BIN)/pytest -n 2 $(SLOW:%=--ignore=%)
 
 check: $(DEV_READY)  ## format, lint, types, layer contracts
 	$(BIN)/ruff format --check $(LINT)

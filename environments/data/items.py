@@ -118,23 +118,24 @@ def _json_list(path: Path, data: bytes) -> list[Item]:
 
 def _json_lines(path: Path, file: Iterable[bytes]) -> tuple[list[Item], list[int]]:
     items: list[Item] = []
-    numbers: list[int] = []
-    number = 0
+    line_numbers: list[int] = []
+    line_number = 0
 
     def lines() -> Iterator[bytes]:
-        nonlocal number
-        for number, line in enumerate(file, start=1):  # noqa: B007  # the reader numbers only what it refuses
+        # The reader numbers only what it refuses.
+        nonlocal line_number
+        for line_number, line in enumerate(file, start=1):  # noqa: B007  # read below
             yield line
 
     # Not the reader's own choice, orjson: it makes a float of an integer of more than 64 bits.
     reader = jsonlines.Reader(lines(), loads=json.loads)  # pyright: ignore[reportCallIssue]  # attrs: `_loads`
     try:
         for row in reader.iter(allow_none=True, skip_empty=True):
-            items.append(_object(row, f"{path}, line {number}"))
-            numbers.append(number)
+            items.append(_object(row, f"{path}, line {line_number}"))
+            line_numbers.append(line_number)
     except jsonlines.InvalidLineError as error:
         raise DatasetError(f"{path}, line {error.lineno}: {_reason(error.__cause__)}") from None
-    return items, numbers
+    return items, line_numbers
 
 
 def _object(row: object, where: str) -> Item:

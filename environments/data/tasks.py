@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 
@@ -24,14 +24,10 @@ class GroupTask:
 
 def plan(items: Sequence[Any], item_ids: Sequence[str], total: int) -> list[GroupTask]:
     """The first `total` groups, going round the items as often as needed; -1: every item once."""
-    count = len(items) if total == -1 else total
-    rounds = (divmod(number, len(items)) for number in range(count))
-    return [
-        GroupTask(item=items[position], item_id=item_ids[position], epoch=epoch) for epoch, position in rounds
-    ]
+    return list(islice(plan_for_ever(items, item_ids, 0), len(items) if total == -1 else total))
 
 
-def plan_for_ever(items: Sequence[Any], item_ids: Sequence[str], place: int) -> Iterator[GroupTask]:
-    """The same plan without an end, from a place on."""
-    for epoch, position in (divmod(number, len(items)) for number in count(place)):
-        yield GroupTask(item=items[position], item_id=item_ids[position], epoch=epoch)
+def plan_for_ever(items: Sequence[Any], item_ids: Sequence[str], first: int) -> Iterator[GroupTask]:
+    """The same plan without an end, from group number `first` (0 is the first of all) on."""
+    for epoch, index in (divmod(group, len(items)) for group in count(first)):
+        yield GroupTask(item=items[index], item_id=item_ids[index], epoch=epoch)

@@ -15,7 +15,8 @@ def without(monkeypatch):
     """Hide packages, and forget our modules that have already imported them."""
 
     def hide(package, *modules):
-        monkeypatch.setitem(sys.modules, package, None)
+        for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
+            monkeypatch.setitem(sys.modules, name, None)
         for module in modules:
             monkeypatch.delitem(sys.modules, module, raising=False)
 

@@ -33,7 +33,7 @@ def command() -> None:
 )
 @click.option(
     "--tier",
-    type=click.Choice(["A", "B", "C"]),
+    type=click.Choice(["B", "C"]),
     help="local: the tier to check; unset: the one that is chosen here.",
 )
 @click.option("--image", help="docker: the image to check; unset: the backend's own.")

@@ -67,7 +67,7 @@ class SandboxRecord:
 
     backend: str
     tier: str
-    """What isolates, for example `A` (bubblewrap) or `B` (unshare) for the local backend."""
+    """What isolates, for example `B` (namespaces) or `C` (Landlock) for the local backend."""
     limits: SandboxLimits
     enforced: tuple[str, ...]
     """Names of the limits that hold, found by doing."""

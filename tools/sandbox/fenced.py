@@ -1,4 +1,4 @@
-"""Tier C, the host's side: a folder for one sandbox, what may be used beside it, and the keeper's process."""
+"""Tiers C and D, the host's side: a folder for one sandbox, what it may use beside that, and the keeper."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from tools.sandbox.nursery import Newborn, descriptors, numbers, nursery
 from tools.sandbox.processes import descendants, identity
 from tools.sandbox.program import Process
 from tools.sandbox.session import Session, configuration, end, greet
-from tools.sandbox.tiers import Agent
+from tools.sandbox.tiers import Agent, Tier
 
 _LANDLOCK_ABI = 7
 """The newest one that the fence knows; a kernel's own may be older."""
@@ -44,21 +44,22 @@ class _Folder:
     run_dir: str
 
 
-def start(limits: SandboxLimits, undo: ExitStack) -> Session:
+def start(tier: Tier, limits: SandboxLimits, undo: ExitStack) -> Session:
     """Start a session without namespaces and wait until it answers; blocks.
 
     Args:
+        tier: C, or D without Landlock and the filter of system calls.
         limits: of the sandbox.
         undo: takes everything away again when a later step fails.
 
     Raises:
         OSError: it did not start.
     """
-    who = tiers.agent("C")
+    who = tiers.agent()
     group = cgroup.create(limits)
     undo.callback(cgroup.remove, group)
     folder = _make_folder(who, undo)
-    settings = tiers.settings("C", who, limits, group) | _settings(folder, limits)
+    settings = tiers.settings(tier, who, limits, group) | _settings(folder, limits)
     ours, process = _supervised(who, group, folder, settings, undo)
 
     def again(undo: ExitStack) -> tuple[socket.socket, Process]:
@@ -68,8 +69,8 @@ def start(limits: SandboxLimits, undo: ExitStack) -> Session:
         process=process,
         channel=ours,
         workdir=folder.workdir,
-        enforced=tiers.enforced("C", who, group, limits),
-        lacks=tiers.lacks("C", who, limits),
+        enforced=tiers.enforced(tier, who, group, limits),
+        lacks=tiers.lacks(tier, who, limits),
         group=group,
         directory=folder.base,
         # Root's supervisor is out of the agent's reach.

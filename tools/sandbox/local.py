@@ -9,7 +9,6 @@ from tools.sandbox import fenced, launch, probe, rootfs
 from tools.sandbox.base import SandboxLimits, SandboxRecord
 from tools.sandbox.channel import Channel
 from tools.sandbox.docker_channel import ContainerChannel
-from tools.sandbox.line import Line, LineChannel
 from tools.sandbox.session import Session, stop
 from tools.sandbox.supervised import SupervisedSandbox
 from tools.sandbox.tiers import Tier
@@ -36,15 +35,13 @@ async def open_local(
     starting = asyncio.to_thread(launch.start, chosen, limits)
     held = _Held(await or_undo(starting, _stop))
     session = held.session
-    channel: LineChannel | ContainerChannel | None = None
+    channel: Channel | ContainerChannel | None = None
     try:
         if not allow_unsafe:
             _check_enforced(limits, session.enforced)
+        channel = await Channel.over(session.channel)
         if session.again is not None:
-            channel = ContainerChannel(await Channel.over(session.channel), held.resumed)
-        else:
-            channel = await LineChannel.over(session.channel)
-            channel.line = None if session.line is None else Line(session.line)
+            channel = ContainerChannel(channel, held.resumed)
         record = SandboxRecord(
             backend="local",
             tier=chosen,

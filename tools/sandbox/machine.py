@@ -9,9 +9,9 @@ import sys
 from functools import cache
 from pathlib import Path
 
-ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
-"""All that a supervisor inherits: whatever process 1 has, the agent's side could come to see."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ENVIRONMENT = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8"}
+"""All that a supervisor inherits: whatever process 1 has, the agent's side could come to see."""
 UID_BASE, UID_COUNT = 0x70000000, 0x0FFF0000
 """Host users that no distribution and no container manager hands out."""
 
@@ -29,10 +29,8 @@ _MODULES = (
     "tar",
     "archives",
     "memory",
-    "status",
     "shell",
     "rights",
-    "line",
     "operations",
     "job",
     "supervisor",

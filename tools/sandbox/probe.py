@@ -15,17 +15,17 @@ from tools.sandbox.tiers import Tier
 _LOOK = "cat /proc/self/status; echo; cat /proc/net/dev; echo works > probe; cat probe"
 _LOOK_S = 20.0
 _FIX = (
-    "install bubblewrap (`apt-get install bubblewrap`); as an ordinary user also allow user namespaces "
-    "(`sysctl -w kernel.unprivileged_userns_clone=1` on old Debian, "
-    "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu, `user.max_user_namespaces` above "
-    "0); "
-    "or run the agent's code unisolated with `--env.allow_unsafe_sandbox`"
+    "run as root, or allow ordinary users to make user namespaces (`sysctl -w "
+    "kernel.unprivileged_userns_clone=1` on old Debian, `sysctl -w "
+    "kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu, `user.max_user_namespaces` above 0); or run "
+    "each sandbox in a container with `--env.sandbox docker`; or run the agent's code unisolated with "
+    "`--env.allow_unsafe_sandbox`"
 )
 _NO_CUT = "the agent cannot be kept off the network without namespaces (tier C, Landlock alone)"
 _CUT = (
-    "install bubblewrap (`apt-get install bubblewrap`) or allow user namespaces "
-    "(`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu, `docker run --privileged` for a "
-    "container around this); or let the agent have the network with `--env.sandbox_network full`; or accept "
+    "allow user namespaces (`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu, "
+    "`docker run --privileged` for a container around this); or run each sandbox in a container with "
+    "`--env.sandbox docker`; or let the agent have the network with `--env.sandbox_network full`; or accept "
     "that nothing keeps it off with `--env.allow_unsafe_sandbox`"
 )
 _lock = threading.Lock()
@@ -99,8 +99,7 @@ def check(tier: Tier, limits: SandboxLimits) -> None:
 def _best_tier() -> tuple[Tier | None, tuple[str, ...]]:
     """The tier, and why the ones before it do not work."""
     reasons: list[str] = []
-    # B and A protect from the same; B starts in a third of the time and takes half the memory.
-    tiers: tuple[Tier, ...] = ("B", "A", "C")
+    tiers: tuple[Tier, ...] = ("B", "C")
     for tier in tiers:
         try:
             check(tier, SandboxLimits())

@@ -42,25 +42,6 @@ class Step:
         return self.kind, self.path, self.source, str(self.size), f"{self.mode:o}", self.data
 
 
-def steps(limits: SandboxLimits, *, uid: int, gid: int, extra: tuple[str, ...] = ()) -> list[Step]:
-    """The root of one sandbox, in order; `extra` directories are shown read-only where they are."""
-    disk_bytes = limits.disk_mb << 20
-    files = _made_up_names() | _own_files(limits, uid, gid)
-    made = list(_system_steps())
-    made += [Step(kind="file", path=path, data=data) for path, data in files.items()]
-    made += [
-        Step(kind="proc", path="/proc"),
-        Step(kind="dev", path="/dev"),
-        Step(kind="tmpfs", path="/dev/shm", size=part(disk_bytes, 8), mode=0o1777),
-        Step(kind="seal", path="/dev"),
-        Step(kind="tmpfs", path="/tmp", size=part(disk_bytes, 4), mode=0o1777),
-        Step(kind="link", path="/var/tmp", source="/tmp"),
-        Step(kind="tmpfs", path=RUN_DIR, size=8 << 20),
-        Step(kind="tmpfs", path=WORKDIR, size=disk_bytes),
-    ]
-    return made + [Step(kind="bind", path=path, source=path) for path in extra]
-
-
 def shared_steps(network: Network, *, extra: tuple[str, ...] = ()) -> list[Step]:
     """The part of a root that does not depend on the sandbox, with a place for everything in `own_steps`."""
     made = list(_system_steps())
@@ -122,7 +103,6 @@ def _system_steps() -> tuple[Step, ...]:
             made.append(Step(kind="link", path=name, source=str(path.readlink())))
         elif path.is_dir():
             made.append(Step(kind="bind", path=name, source=name))
-    # Bubblewrap closes parents that it makes on its own to others.
     made += [Step(kind="dir", path=path) for path in ("/etc", "/var")]
     for name in _ETC:
         path = Path("/etc") / name
@@ -136,30 +116,6 @@ def _system_steps() -> tuple[Step, ...]:
 def part(disk_bytes: int, share: int) -> int:
     """The size of a file system that gets one of `share` parts of the workspace's."""
     return max(1 << 20, disk_bytes // share)
-
-
-def bwrap_arguments(root: list[Step], files: dict[str, int]) -> list[str]:
-    """The same root in bubblewrap's words; `files` maps the path of each made-up file to a descriptor."""
-    words: list[str] = []
-    for step in root:
-        match step.kind:
-            case "bind":
-                words += ["--ro-bind", step.source, step.path]
-            case "dir":
-                words += ["--perms", f"{step.mode:04o}", "--dir", step.path]
-            case "link":
-                words += ["--symlink", step.source, step.path]
-            case "file":
-                words += ["--perms", "0644", "--ro-bind-data", str(files[step.path]), step.path]
-            case "tmpfs":
-                words += ["--perms", f"{step.mode:04o}", "--size", str(step.size), "--tmpfs", step.path]
-            case "proc" | "dev":
-                words += [f"--{step.kind}", step.path]
-            case "pts":
-                continue  # comes with `--dev`
-            case "seal":
-                words += ["--remount-ro", step.path]
-    return [*words, "--remount-ro", "/"]
 
 
 def _made_up_names() -> dict[str, str]:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from tools.sandbox import cgroup, machine, trees
-from tools.sandbox.inside import frames, rights
+from tools.sandbox.inside import frames
 from tools.sandbox.program import Process
 
 _START_S = 30.0
@@ -19,8 +19,6 @@ class Session:
 
     process: Process
     channel: socket.socket
-    line: socket.socket | None = None
-    """Where the supervisor offers its shell, see `line`."""
     workdir: str
     enforced: frozenset[str]
     lacks: frozenset[str]
@@ -41,8 +39,6 @@ def stop(session: Session) -> None:
         steps.callback(cgroup.remove, session.group)
         steps.callback(end, session.process)
         session.channel.close()
-        if session.line is not None:
-            session.line.close()
 
 
 def end(process: Process) -> None:
@@ -55,11 +51,8 @@ def end(process: Process) -> None:
         process.close()
 
 
-def greet(channel: socket.socket, process: Process, config: bytes = b"") -> socket.socket | None:
+def greet(channel: socket.socket, process: Process, config: bytes = b"") -> None:
     """Tell a supervisor what it is to do, unless it knows, and wait until it is ready.
-
-    Returns:
-        Where it offers its shell, if it does.
 
     Raises:
         OSError: it is not; the message says why.
@@ -68,9 +61,9 @@ def greet(channel: socket.socket, process: Process, config: bytes = b"") -> sock
     expected = frames.pack(frames.READY)
     try:
         channel.sendall(config)
-        said, fds, _ = rights.receive(channel, len(expected), 1)
+        said = channel.recv(len(expected))
         if said == expected:
-            return socket.socket(fileno=fds[0]) if fds else None
+            return
         said += channel.recv(2000)
         if said[frames.HEADER_BYTES : frames.HEADER_BYTES + 1] == frames.DIED:
             said = frames.reason(frames.unpack(said[frames.HEADER_BYTES :])[1]).encode()

@@ -23,10 +23,10 @@ def start(limits: SandboxLimits, undo: ExitStack) -> Session:
     Raises:
         OSError: it did not start.
     """
-    who = tiers.agent("B")
+    who = tiers.agent()
     group = cgroup.create(limits)
     undo.callback(cgroup.remove, group)
-    settings = tiers.settings("B", who, limits, group) | numbers(group) | {"line": "1"}
+    settings = tiers.settings("B", who, limits, group) | numbers(group)
     steps = [step.words() for step in rootfs.own_steps(limits, uid=who.uid, gid=who.gid)]
     ours, theirs = socket.socketpair()
     undo.callback(ours.close)
@@ -44,11 +44,10 @@ def start(limits: SandboxLimits, undo: ExitStack) -> Session:
             config = b""
         process = nursery(limits.network).bear(ours, theirs, b"%d" % len(group.join_files), opened)
         undo.callback(end, process)
-    line = greet(ours, process, config)
+    greet(ours, process, config)
     return Session(
         process=process,
         channel=ours,
-        line=line,
         workdir=settings["workdir"],
         enforced=tiers.enforced("B", who, group, limits),
         lacks=tiers.lacks("B", who, limits),

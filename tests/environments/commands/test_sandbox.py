@@ -53,7 +53,7 @@ def test_json_is_one_object_per_line_and_nothing_else(capsys):
     [
         (["check", "lokal"], "did you mean 'local'?"),
         (["check", "--only", "exec_outptu"], "did you mean 'exec_output'?"),
-        (["check", "--tier", "Z"], "'Z' is not one of 'A', 'B', 'C'"),
+        (["check", "--tier", "Z"], "'Z' is not one of 'B', 'C'"),
         (["list", "vm"], "choose from ['docker', 'local']"),
     ],
 )

@@ -19,7 +19,7 @@ ONE = pack({"one": ArchivedFile(data=b"1")})
 SIX_MB = b"x" * (6 << 20)
 
 
-@pytest.fixture(params=["A", "B", "C", pytest.param("docker", marks=pytest.mark.docker)])
+@pytest.fixture(params=["B", "C", pytest.param("docker", marks=pytest.mark.docker)])
 async def sandbox(request):
     if request.param == "docker":
         request.getfixturevalue("docker_engine")

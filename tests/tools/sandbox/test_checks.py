@@ -7,7 +7,6 @@ from tools.sandbox import SandboxLimits
 from tools.sandbox.check import Target, all_checks, run_check
 
 TARGETS = [
-    pytest.param(Target(options={"tier": "A"}), id="A"),
     pytest.param(Target(options={"tier": "B"}), id="B"),
     # Without namespaces the network cannot be taken away.
     pytest.param(Target(options={"tier": "C"}, limits=SandboxLimits(network="full")), id="C"),

@@ -49,7 +49,7 @@ def only_c(monkeypatch):
 async def test_without_a_network_it_is_refused_with_every_way_out():
     with pytest.raises(
         IsolationError,
-        match=r"off the network.*bubblewrap.*user namespaces.*sandbox_network full.*allow_unsafe_sandbox",
+        match=r"off the network.*user namespaces.*sandbox docker.*sandbox_network full.*allow_unsafe_sandbox",
     ):
         async with open_local(SMALL, tier="C"):
             pass
@@ -57,7 +57,7 @@ async def test_without_a_network_it_is_refused_with_every_way_out():
 
 @pytest.mark.usefixtures("only_c")
 async def test_a_machine_without_namespaces_says_why_the_others_do_not_work():
-    with pytest.raises(IsolationError, match=r"no sandbox of tier B: unshare.*no sandbox of tier A"):
+    with pytest.raises(IsolationError, match="no sandbox of tier B: unshare"):
         async with open_sandbox(limits=SMALL):
             pass
 
@@ -78,7 +78,7 @@ async def test_on_request_it_runs_without_the_network_cut_and_says_so():
 
 async def test_namespaces_are_preferred():
     async with open_sandbox(limits=NETWORKED) as sandbox:
-        assert sandbox.record.tier in ("A", "B")
+        assert sandbox.record.tier == "B"
 
 
 @as_root

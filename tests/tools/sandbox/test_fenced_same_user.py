@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def _same_user(monkeypatch):
-    monkeypatch.setattr(tiers, "agent", lambda tier: Agent(root=False, uid=os.getuid(), gid=os.getgid()))
+    monkeypatch.setattr(tiers, "agent", lambda: Agent(root=False, uid=os.getuid(), gid=os.getgid()))
 
 
 @pytest.fixture

@@ -25,16 +25,16 @@ async def test_the_agent_has_no_privileges_and_cannot_gain_any(sandbox):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give the agent a host user of its own")
-async def test_the_agent_is_a_host_user_that_no_other_sandbox_has(sandbox, tier):
-    async with open_local(SMALL, tier=tier) as other:
+async def test_the_agent_is_a_host_user_that_no_other_sandbox_has(sandbox):
+    async with open_local(SMALL, tier="B") as other:
         users = {(await status(one))["Uid"].split()[0] for one in (sandbox, other)}
     assert len(users) == 2
     assert "0" not in users
 
 
-async def test_host_secrets_are_in_no_environment(tier, monkeypatch):
+async def test_host_secrets_are_in_no_environment(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
-    async with open_local(SMALL, tier=tier) as sandbox:
+    async with open_local(SMALL, tier="B") as sandbox:
         result = await sandbox.exec("env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'")
         readable = await sandbox.exec("cat /proc/1/environ")
     assert b"PATH=" in result.stdout
@@ -97,7 +97,6 @@ async def test_the_supervisor_cannot_be_killed_stopped_or_read(sandbox):
     assert (await sandbox.exec("echo on")).stdout == b"on\n"
 
 
-@pytest.mark.parametrize("tier", ["A", "B"])
 @pytest.mark.parametrize(
     "attack",
     [
@@ -106,9 +105,9 @@ async def test_the_supervisor_cannot_be_killed_stopped_or_read(sandbox):
         "(while :; do echo 0123456789abcdef 0; done) > /proc/$(pgrep -x bash)/fd/9 & sleep 0.2; kill $!",
     ],
 )
-async def test_an_agent_of_the_supervisors_own_user_cannot_make_it_end_or_hang(monkeypatch, tier, attack):
-    monkeypatch.setattr(tiers, "agent", lambda tier: Agent(root=False, uid=os.getuid(), gid=os.getgid()))
-    async with open_local(SMALL, tier=tier, allow_unsafe=True) as sandbox:
+async def test_an_agent_of_the_supervisors_own_user_cannot_make_it_end_or_hang(monkeypatch, attack):
+    monkeypatch.setattr(tiers, "agent", lambda: Agent(root=False, uid=os.getuid(), gid=os.getgid()))
+    async with open_local(SMALL, tier="B", allow_unsafe=True) as sandbox:
         await sandbox.exec("true")
         await sandbox.shell("true")
         await sandbox.exec(attack)
@@ -121,10 +120,9 @@ def test_a_folder_in_the_place_of_an_output_is_an_error_and_no_output(tmp_path, 
         shell._fifo(str(tmp_path / "stdout"))
 
 
-@pytest.mark.parametrize("tier", ["A", "B"])
-async def test_an_agent_of_the_supervisors_own_user_that_stuffs_the_shell_gets_another(monkeypatch, tier):
-    monkeypatch.setattr(tiers, "agent", lambda tier: Agent(root=False, uid=os.getuid(), gid=os.getgid()))
-    async with open_local(SMALL, tier=tier, allow_unsafe=True) as sandbox:
+async def test_an_agent_of_the_supervisors_own_user_that_stuffs_the_shell_gets_another(monkeypatch):
+    monkeypatch.setattr(tiers, "agent", lambda: Agent(root=False, uid=os.getuid(), gid=os.getgid()))
+    async with open_local(SMALL, tier="B", allow_unsafe=True) as sandbox:
         await sandbox.shell("true")
         await sandbox.exec("kill -STOP $(pgrep -x bash); timeout 1 yes : > /proc/$(pgrep -x bash)/fd/0")
         # Of the words that were put into its input, the shell makes what it can.

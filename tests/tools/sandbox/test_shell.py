@@ -2,19 +2,6 @@
 
 import pytest
 
-from tests.tools.sandbox.conftest import SMALL, lend
-from tools.sandbox.local import open_local
-
-
-@pytest.fixture(params=["A", "B", "B, lent"])
-async def sandbox(request):
-    """A shell for its first command, or one that the host runs commands in by itself."""
-    tier, _, lent = request.param.partition(", ")
-    async with open_local(SMALL, tier=tier) as opened:
-        if lent:
-            await lend(opened)
-        yield opened
-
 
 async def test_directory_variables_functions_and_options_stay(sandbox):
     await sandbox.shell("cd /tmp; X=1; f() { echo f$X; }; declare -A m=([k]=v); export Y=2")

@@ -42,8 +42,9 @@ def enter(control: int) -> None:
     drop = settings["drop"] == "1"
     wait_for_children()
     adopt_orphans()
-    no_new_privileges()
-    keep_capabilities(KEPT_CAPABILITIES | _SEES_ALL_FILES if drop else 0)
+    if settings["confine"] == "1":
+        no_new_privileges()
+        keep_capabilities(KEPT_CAPABILITIES | _SEES_ALL_FILES if drop else 0)
     keeper = os.pidfd_open(os.getpid())
     pid = os.fork()
     if pid == 0:
@@ -64,8 +65,16 @@ def _serve(control: int, config: Config, drop: bool) -> None:
     adopt_orphans()
     # It changes owners while it still may reach everything.
     Account(settings, config.env).own(settings["tmp_dir"])
+    if settings["confine"] == "1":
+        _confine(config, drop)
+    if not drop:
+        hide_process()
+    supervisor.serve(control, config)
+
+
+def _confine(config: Config, drop: bool) -> None:
     keep_capabilities(KEPT_CAPABILITIES if drop else 0)
-    version = min(landlock.abi(), int(settings["landlock_abi"]))
+    version = min(landlock.abi(), int(config.settings["landlock_abi"]))
     if version < (1 if drop else landlock.SIGNAL_SCOPE_ABI):
         needed = (
             "Landlock (Linux 5.13)" if drop else "Landlock that keeps signals inside (Linux 6.12), or root"
@@ -76,9 +85,6 @@ def _serve(control: int, config: Config, drop: bool) -> None:
         filter_calls(config.seccomp)
     elif not drop:
         raise OSError("the system calls of this processor are not known, and only root can do without")
-    if not drop:
-        hide_process()
-    supervisor.serve(control, config)
 
 
 def _keep(pid: int, settings: dict[str, str]) -> None:

@@ -10,10 +10,6 @@ if TYPE_CHECKING:
 
 READY, EXEC, SHELL, READ, WRITE, CANCEL = b"R", b"X", b"S", b"G", b"P", b"K"
 PACK, UNPACK = b"A", b"U"
-NEXT, TAKE = b"N", b"T"
-"""The host ran a command in the shell itself, and it is over; or it began one, and has it taken over."""
-LINE = b"L"
-"""Over a socket of its own, with descriptors; see `line`."""
 FILE_KINDS = (READ, WRITE, PACK, UNPACK)
 """Requests that are ours alone: no program of the agent's runs for them, and they can be done again."""
 FOUND = b"F"

@@ -6,7 +6,7 @@ import os
 import time
 
 from tools.sandbox.inside import frames
-from tools.sandbox.inside.capture import Capture, result
+from tools.sandbox.inside.capture import Capture
 from tools.sandbox.inside.processes import Identity, kill_new, send
 from tools.sandbox.inside.shell import Shell
 from tools.sandbox.inside.signals import SIGCONT, SIGKILL, SIGSTOP
@@ -61,20 +61,6 @@ class Job:
         self.out = Capture(out, self._limits.cap)
         self.err = Capture(err, self._limits.cap)
 
-    def backdate(self, begun: float, oom: int, before: set[Identity]) -> None:
-        """Count from an earlier moment.
-
-        Args:
-            begun: seconds of the clock that runs on while the machine is suspended.
-            oom: the memory kills that there were then.
-            before: the processes that there were then.
-        """
-        spent = time.clock_gettime(time.CLOCK_BOOTTIME) - begun
-        self._started -= spent
-        self._deadline -= spent
-        self._oom = oom
-        self._before = before
-
     def feed(self) -> bool:
         """Write some of stdin; `False` once there is nothing left or nobody to read it."""
         try:
@@ -124,8 +110,10 @@ class Job:
                 frames.RESTARTED if self.restarted else b"",
             )
         )
-        spent = time.monotonic() - self._started
-        return frames.pack(frames.DONE, *result(code, flags, spent, self.out, self.err, message))
+        spent_us = int((time.monotonic() - self._started) * 1e6)
+        numbers = [b"%d" % number for number in (code, self.out.total, self.err.total + len(message))]
+        output = (self.out.kept(), self.err.kept() + message)
+        return frames.pack(frames.DONE, *numbers, flags, b"%d" % spent_us, *output)
 
     def _press(self) -> None:
         if self.shell is None:

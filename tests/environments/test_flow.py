@@ -21,7 +21,7 @@ from tests.environments.write_file import (
     made,
 )
 from tools.errors import ConfigError
-from tools.sandbox import processes
+from tools.sandbox.host import process_ids as processes
 
 
 async def test_it_is_an_atropos_environment():

@@ -197,6 +197,19 @@ class Sandbox(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxEntry:
+    """One sandbox, or what is left of it."""
+
+    backend: str
+    name: str
+    """What the backend calls it: a control group, a folder or a container."""
+    owner: int | None
+    """Process id of the program that opened it; `None` when that cannot be known here."""
+    state: Literal["in use", "orphan", "unknown"]
+    """`orphan`: its owner is provably dead. `unknown`: of another machine, boot or PID namespace."""
+
+
 class SandboxBackend(Protocol):
     """What opens sandboxes of one kind: a function, registered as an entry point `turnwise.sandboxes`."""
 

@@ -9,8 +9,9 @@ import pytest
 
 from environments.cli import main
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine, tier_c
-from tools.sandbox import cgroup, processes
-from tools.sandbox.checks.registry import CHECKS, Check, CheckFailedError
+from tools.sandbox.conformance.checks import CHECKS, Check, CheckFailedError
+from tools.sandbox.host import process_ids as processes
+from tools.sandbox.local import cgroup
 
 __all__ = ["docker_engine", "tier_c"]
 _ORPHAN = f"{cgroup.PREFIX}.{processes.identity(1).split('-')[0]}-1-1.0"

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from tools.errors import IsolationError, SandboxCreateError
-from tools.sandbox import launch
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.docker_engine import connect
+from tools.sandbox.docker.engine import connect
 from tools.sandbox.inside import landlock
-from tools.sandbox.local import open_local
-from tools.sandbox.session import stop
+from tools.sandbox.local import launch
+from tools.sandbox.local.backend import open_local
+from tools.sandbox.local.session import stop
 
 SMALL = SandboxLimits(memory_mb=192, pids=48, disk_mb=48, file_mb=16, output_mb=4)
 

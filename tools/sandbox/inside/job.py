@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from collections.abc import Callable
 
 from tools.sandbox.inside import frames
 from tools.sandbox.inside.capture import Capture
 from tools.sandbox.inside.processes import Identity, kill_new, send
 from tools.sandbox.inside.shell import Shell
-from tools.sandbox.inside.signals import SIGCONT, SIGKILL, SIGSTOP
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _PATIENCE_S = 0.9
 """How long the shell may take to leave a command whose processes are dead."""
@@ -100,7 +97,7 @@ class Job:
         A `message` is the stderr of a command that could not start.
         """
         if self._ending is not None:
-            code = 128 + SIGKILL
+            code = 128 + signal.SIGKILL
         self.out.drain()
         self.err.drain()
         flags = b"".join(
@@ -125,10 +122,10 @@ class Job:
 
     def _press_shell(self, shell: Shell) -> None:
         # Stopped, the shell cannot start the next command of the list that is being killed.
-        send(shell.pid, SIGSTOP)
+        send(shell.pid, signal.SIGSTOP)
         kill_new(self._before, shell.pid)
         if self._ending is not None and time.monotonic() - self._ending > _PATIENCE_S:
             shell.kill()
         else:
             shell.interrupt()
-        send(shell.pid, SIGCONT)
+        send(shell.pid, signal.SIGCONT)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
-
-from tools.sandbox.inside.signals import SIGKILL, SIGSTOP
 
 Identity = tuple[int, int]
 """Process id and start time: an id alone may be used again."""
@@ -39,19 +38,19 @@ def kill_new(before: set[Identity], shell: int = 0, wait_s: float = 2.0) -> None
         stopped: set[Identity] = set()
         while fresh := _new(before, shell) - stopped:
             for pid, _ in fresh:
-                send(pid, SIGSTOP)
+                send(pid, signal.SIGSTOP)
             stopped |= fresh
         for pid, _ in stopped:
-            send(pid, SIGKILL)
+            send(pid, signal.SIGKILL)
         if not stopped or time.monotonic() > deadline:
             return
         time.sleep(0.0005)
 
 
-def send(pid: int, signal: int) -> None:
+def send(pid: int, number: int) -> None:
     """Signal a process that may be gone already."""
     try:
-        os.kill(pid, signal)
+        os.kill(pid, number)
     except ProcessLookupError:
         pass
 

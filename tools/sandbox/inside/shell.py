@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
 
 from tools.sandbox.inside.account import Account
-from tools.sandbox.inside.files import write_all
+from tools.sandbox.inside.file_operations import write_all
 from tools.sandbox.inside.processes import send
-from tools.sandbox.inside.signals import SIGKILL, SIGPWR
 from tools.sandbox.inside.spawn import Program, start
 
-RUN_DIR = "/run/turnwise"
 _STATUS_FD = 9
 
 # Sourcing keeps directory, variables and functions. Inside the command the status descriptor is closed; what
@@ -102,11 +101,11 @@ class Shell:
 
     def interrupt(self) -> None:
         """Ask the shell to leave the command it runs."""
-        send(self.pid, SIGPWR)
+        send(self.pid, signal.SIGPWR)
 
     def kill(self) -> None:
         """End the shell; it is reaped elsewhere."""
-        send(self.pid, SIGKILL)
+        send(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Forget the descriptors of a shell that ended."""

@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+from collections.abc import Callable
 
 from tools.sandbox.inside import frames
 from tools.sandbox.inside.account import Account
-from tools.sandbox.inside.boot import Config, read_exactly
+from tools.sandbox.inside.configuration import Config, read_exactly
 from tools.sandbox.inside.job import Job, Limits
-from tools.sandbox.inside.memory import kills
+from tools.sandbox.inside.oom import kills
 from tools.sandbox.inside.operations import Operations
 from tools.sandbox.inside.processes import kill_new, snapshot
 from tools.sandbox.inside.shell import Shell
-from tools.sandbox.inside.signals import ordinary_interrupts, wake_on_child
 from tools.sandbox.inside.spawn import StartError, own_descriptor_limit, pipe_for_output
 from tools.sandbox.inside.watch import Watch
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _WORDS_BYTES = 2000
 _REQUEST_BYTES = 1 << 16
 """More would be a mapping made and taken away again for each request."""
 
 
-def enter(control: int) -> None:
-    """Start where namespaces, mounts and privileges are already right."""
-    serve(control, Config(control))
-
-
 def serve(control: int, config: Config) -> None:
     """Serve until the host closes the channel or dies, then end the process."""
     try:
-        ordinary_interrupts()
+        # What it is to any program: nothing to process 1, an end by a signal to another.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         own_descriptor_limit()
         supervisor = Supervisor(control, config.settings, config.env)
         supervisor.serve()
@@ -205,7 +198,8 @@ class Supervisor:
 
     def _watch_children(self) -> None:
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        wake_on_child(writer)
+        signal.signal(signal.SIGCHLD, _ignore)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         self._watch.on(reader, lambda: self._woken(reader))
 
     def _woken(self, reader: int) -> None:
@@ -238,3 +232,7 @@ class Supervisor:
 
     def _oom_count(self) -> int:
         return 0 if self._oom_fd < 0 else kills(self._oom_fd)
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """A handler of Python's is needed for the byte to be written."""

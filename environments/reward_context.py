@@ -75,3 +75,7 @@ class RolloutContext:
             await transfer.put(verifier, own)
             await transfer.offer(verifier, brought)
             return await verifier.exec(command, stdin=stdin, timeout_s=timeout_s)
+
+
+RewardContext = RolloutContext
+"""Its former name."""

@@ -108,7 +108,7 @@ class Rewards:
     turns: tuple[float | None, ...] | None = None
     """One per turn, `None` for a turn that was not scored; `None` as a whole: a scalar environment."""
     outcome: float | None = None
-    """The reward that belongs to the whole session; `None` when the environment gives none."""
+    """The reward that belongs to the whole trajectory; `None` when the environment gives none."""
     score: float
     """The scalar: outcome and turn rewards aggregated."""
     turn_components: tuple[Mapping[str, float], ...] = ()

@@ -109,7 +109,7 @@ class TurnLevelRewardMixin:
         return ctx.turn_scores
 
     async def compute_outcome(self, item: Any, trajectory: Trajectory, ctx: RolloutContext) -> Reward | None:
-        """The reward that belongs to the whole session, or `None` when there is none."""
+        """The reward that belongs to the whole trajectory, or `None` when there is none."""
         return None
 
     def scoring(self) -> NewScoring:

@@ -1,4 +1,4 @@
-"""Writes the file map of the README: every module with the first line of its docstring.
+"""Writes the file map of docs/architecture.md: every module with the first line of its docstring.
 
 python -m scripts.file_map
 """
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "architecture.md"
 START, END = "<!-- file map -->\n", "<!-- end of file map -->\n"
 COLUMN = 34
 
 
-def readme_with_map() -> str:
-    """The README as it should be."""
-    before, rest = README.read_text().split(START)
+def page_with_map() -> str:
+    """The page as it should be."""
+    before, rest = PAGE.read_text().split(START)
     _, after = rest.split(END)
     return f"{before}{START}```text\n{file_map()}```\n{END}{after}"
 
@@ -43,4 +43,4 @@ def _summary(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(readme_with_map())
+    PAGE.write_text(page_with_map())

@@ -10,7 +10,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from environments.base_env import AgentEnv
-from environments.code_debug_env.checks import CheckReport, run_checks
+from environments.code_debug_env.hidden_checks import CheckReport, run_checks
 from environments.code_debug_env.script import debug_script
 from environments.code_debug_env.signals import (
     SOLUTION,
@@ -42,7 +42,7 @@ Task = Mapping[str, Any]
 
 
 @dataclass(slots=True, kw_only=True)
-class Session:
+class JudgedSoFar:
     """What is known about one rollout so far."""
 
     start: CheckReport
@@ -55,7 +55,7 @@ class Session:
 
 
 class CodeDebugConfig(AgentEnvConfig):
-    """Settings of `CodeDebugEnv`: the most that each signal can give in one session."""
+    """Settings of `CodeDebugEnv`: the most that each signal can give in one trajectory."""
 
     weight_test_signal: float = Field(
         default=0.5, ge=0, le=1, description="What fixing every hidden check is worth."
@@ -69,7 +69,7 @@ class CodeDebugConfig(AgentEnvConfig):
     def _at_most_one(self) -> Self:
         total = self.weight_test_signal + self.weight_diagnosis + self.weight_efficiency
         if total > 1 + 1e-9:
-            raise ValueError(f"the three --env.weight_* add up to {total:g}; a session is worth at most 1")
+            raise ValueError(f"the three --env.weight_* add up to {total:g}; a trajectory is worth at most 1")
         return self
 
 
@@ -100,16 +100,16 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
 
     async def score_turn(self, item: Task, turn: Turn, ctx: RolloutContext) -> None:
         """Note what this turn did to the solution; the rewards follow when the last turn is known."""
-        session = await self._session(item, ctx)
+        judged = await self._judged(item, ctx)
         solution = await _read_solution(ctx.sandbox)
-        changed = solution != session.solution
+        changed = solution != judged.solution
         if changed:
-            session.solution, session.report = solution, await run_checks(ctx.verify, item, solution)
-        session.facts.append(
+            judged.solution, judged.report = solution, await run_checks(ctx.verify, item, solution)
+        judged.facts.append(
             TurnFacts(
-                fraction=session.report.fraction,
+                fraction=judged.report.fraction,
                 changed=changed,
-                reproduced=reproduced_failure(turn, hangs=session.start.hung),
+                reproduced=reproduced_failure(turn, hangs=judged.start.hung),
             )
         )
 
@@ -117,14 +117,14 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         self, item: Task, trajectory: Trajectory, ctx: RolloutContext
     ) -> Sequence[Reward]:
         """Per turn: what its tests, its diagnosis and its economy are worth."""
-        session = await self._session(item, ctx)
-        ctx.metrics["checks_held"] = session.report.fraction
+        judged = await self._judged(item, ctx)
+        ctx.metrics["checks_held"] = judged.report.fraction
         weights = SignalWeights(
             test_signal=self.config.weight_test_signal,
             diagnosis=self.config.weight_diagnosis,
             efficiency=self.config.weight_efficiency,
         )
-        return turn_signals(session.start.fraction, session.facts, self.config.max_turns, weights)
+        return turn_signals(judged.start.fraction, judged.facts, self.config.max_turns, weights)
 
     def passed(self, item: Task, trajectory: Trajectory) -> bool:
         """Passed is fixed: every hidden check holds at the end."""
@@ -136,18 +136,18 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         """An agent that knows the fix, and makes mistakes as its skill allows."""
         return debug_script(item, messages, tools, skill)
 
-    async def _session(self, item: Task, ctx: RolloutContext) -> Session:
+    async def _judged(self, item: Task, ctx: RolloutContext) -> JudgedSoFar:
         """The notes of this rollout, started when there are none."""
-        session = ctx.notes.get("session")
-        if not isinstance(session, Session):
+        judged = ctx.notes.get("judged")
+        if not isinstance(judged, JudgedSoFar):
             solution = buggy_text(item).encode()
             # Siblings start together: one of them judges the start, the others wait for it.
             async with self._judging[ctx.item_id]:
                 if ctx.item_id not in self._starts:
                     self._starts[ctx.item_id] = await run_checks(ctx.verify, item, solution)
             start = self._starts[ctx.item_id]
-            session = ctx.notes["session"] = Session(start=start, solution=solution, report=start, facts=[])
-        return session
+            judged = ctx.notes["judged"] = JudgedSoFar(start=start, solution=solution, report=start, facts=[])
+        return judged
 
     @cached_property
     def _starts(self) -> dict[str, CheckReport]:

@@ -6,9 +6,9 @@ solution never sees the test, cannot reach the records, and cannot return an obj
 everything. What it prints goes nowhere. A call that hangs, overflows the stack or kills its process costs
 that one assertion: the server is started again for the next.
 
-Standard input of the judge is a JSON request (see `checks.py`). It prints `NONCE ready`, then for every
-assertion `NONCE index 1` when it first holds and `NONCE index 0` when it first fails, then `NONCE hung` if a
-call had to be stopped.
+Standard input of the judge is a JSON request (see `hidden_checks.py`). It prints `NONCE ready`, then for
+every assertion `NONCE index 1` when it first holds and `NONCE index 0` when it first fails, then
+`NONCE hung` if a call had to be stopped.
 Only the standard library is there when this runs.
 """
 

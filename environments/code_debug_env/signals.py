@@ -1,4 +1,4 @@
-"""The three signals that reward a debugging turn; together they give a session between 0 and 1."""
+"""The three signals that reward a debugging turn; together they give a trajectory between 0 and 1."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _TRACEBACK = re.compile(r"\b(?:solution|test_example)\.py(?:\", line |:)\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalWeights:
-    """The most that each signal can give in one session. Their sum should not exceed 1."""
+    """The most that each signal can give in one trajectory. Their sum should not exceed 1."""
 
     test_signal: float = 0.5
     diagnosis: float = 0.3
@@ -48,7 +48,7 @@ def turn_signals(
     Args:
         start: Fraction f₀ of hidden checks that hold before the first turn.
         facts: One entry per turn, in order.
-        max_turns: Turns a session may have.
+        max_turns: Turns a rollout may have.
         weights: The most that each signal can give.
     """
     weights = weights or SignalWeights()

@@ -3,10 +3,7 @@
 from environments.credit.anchored import gigpo
 from environments.credit.compare import CreditChange, TurnChange, credit_change
 from environments.credit.crediting import credited, recorded_params
-from environments.credit.gae import turn_gae
-from environments.credit.parameters import Param, Parameter, PerTurn
-from environments.credit.presets import PRESETS
-from environments.credit.registry import (
+from environments.credit.estimator_registry import (
     ESTIMATORS,
     Advantages,
     EstimatorSpec,
@@ -16,6 +13,9 @@ from environments.credit.registry import (
     register_estimator,
     resolve,
 )
+from environments.credit.gae import turn_gae
+from environments.credit.parameters import Param, Parameter, PerTurn
+from environments.credit.presets import PRESETS
 from environments.credit.returns import turn_return
 from environments.credit.scalar import grpo, rloo
 from environments.credit.segments import mt_grpo

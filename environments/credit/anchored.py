@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
+from environments.credit.estimator_registry import Advantages, register_estimator
 from environments.credit.parameters import Param
-from environments.credit.registry import Advantages, register_estimator
 from environments.credit.scored import Scored, read
 from environments.credit.stats import centred, z_scores
 from environments.trajectory import TrajectoryGroup
@@ -47,7 +47,7 @@ def gigpo(
 
     scored = read(group)
     states = _states(group)
-    episode = _episode(scored, norm, per_row=episode_stats == "rows")
+    episode = _trajectory_level(scored, norm, per_row=episode_stats == "rows")
     if episode_stats == "rows" and sum(len(row) for row in episode) == 1:
         raw = next(trajectory.score for trajectory in scored if trajectory.turns)
         episode = [[raw if mode == "mean_norm" else raw / (1.0 + eps)] * len(row) for row in episode]
@@ -58,7 +58,7 @@ def gigpo(
     ]
 
 
-def _episode(
+def _trajectory_level(
     scored: Sequence[Scored], norm: Callable[[Sequence[float]], list[float]], *, per_row: bool
 ) -> Advantages:
     counts = [len(trajectory.turns) for trajectory in scored]

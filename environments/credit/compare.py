@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from environments.credit.registry import Advantages
+from environments.credit.estimator_registry import Advantages
 from tools.errors import CreditError
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from environments.credit.registry import describe, estimate, resolve
+from environments.credit.estimator_registry import describe, estimate, resolve
 from environments.trajectory import CreditedGroup, TrajectoryGroup
 
 NO_CREDIT = "every advantage is zero"

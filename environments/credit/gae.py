@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Annotated
 
+from environments.credit.estimator_registry import Advantages, register_estimator
 from environments.credit.parameters import Param, PerTurn
-from environments.credit.registry import Advantages, register_estimator
 from environments.credit.scored import check_turns, read
 from environments.trajectory import TrajectoryGroup
 from tools.errors import CreditError

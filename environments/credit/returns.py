@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
+from environments.credit.estimator_registry import Advantages, register_estimator
 from environments.credit.parameters import Param
-from environments.credit.registry import Advantages, register_estimator
 from environments.credit.scored import read
 from environments.credit.stats import mean, means_of_others, size_of
 from environments.trajectory import TrajectoryGroup
@@ -27,8 +27,8 @@ def turn_return(
     baseline: Annotated[
         Baseline,
         Param(
-            "b: mean return of the other trajectories at the same turn index, of their whole sessions, "
-            "of the whole group's sessions, or 0"
+            "b: mean return of the other trajectories at the same turn index, of their whole trajectories, "
+            "of the whole group's trajectories, or 0"
         ),
     ] = "loo_index",
     scale: Annotated[

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
+from environments.credit.estimator_registry import Advantages, register_estimator
 from environments.credit.parameters import Param
-from environments.credit.registry import Advantages, register_estimator
 from environments.credit.scored import Scored, read
 from environments.credit.stats import centred, means_of_others, vary, z_scores
 from environments.trajectory import TrajectoryGroup

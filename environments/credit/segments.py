@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
+from environments.credit.estimator_registry import Advantages, register_estimator
 from environments.credit.parameters import Param
-from environments.credit.registry import Advantages, register_estimator
 from environments.credit.scored import read
 from environments.credit.stats import z_scores
 from environments.trajectory import Trajectory, TrajectoryGroup

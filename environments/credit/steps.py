@@ -2,8 +2,8 @@
 
 from typing import Annotated
 
+from environments.credit.estimator_registry import Advantages, register_estimator
 from environments.credit.parameters import Param
-from environments.credit.registry import Advantages, register_estimator
 from environments.credit.scored import Scored, read
 from environments.credit.stats import z_scores
 from environments.trajectory import TrajectoryGroup

@@ -19,10 +19,10 @@ from environments.run.evaluation import (
     print_evaluation,
     sample_row,
 )
-from environments.run.pool import groups_at_once, run_groups
 from environments.run.process_run import FAILED
 from environments.run.progress import Progress
 from environments.run.streak import FailedInARowError, Streak
+from environments.run.worker_pool import groups_at_once, run_groups
 from environments.trajectory import TrajectoryGroup
 
 

@@ -13,10 +13,10 @@ from environments.data.tasks import GroupTask
 from environments.record.origin import RunOrigin
 from environments.record.recorder import Recorder
 from environments.record.summary import print_summary
-from environments.run.pool import groups_at_once, run_groups
 from environments.run.progress import Progress
 from environments.run.streak import FailedInARowError, Streak
 from environments.run.tracking import Track, tracked
+from environments.run.worker_pool import groups_at_once, run_groups
 from environments.trajectory import CreditedGroup
 
 FAILED = 1

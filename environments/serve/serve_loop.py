@@ -15,7 +15,7 @@ from environments.data.tasks import GroupTask
 from environments.record.origin import RunOrigin
 from environments.record.recorder import Recorder
 from environments.record.summary import Summary, duration
-from environments.run.pool import STOP_SIGNALS, to_the_end
+from environments.run.worker_pool import STOP_SIGNALS, to_the_end
 from environments.serve.circuit_breaker import CircuitBreaker, Entry
 from environments.serve.delivery import ApiLostError, Delivery
 from environments.serve.model_watch import ModelWatch

@@ -13,9 +13,9 @@ from environments.config import AgentEnvConfig
 from environments.data.tasks import GroupTask, plan_for_ever
 from environments.record.origin import RunOrigin, origin_from_json, refuse_other_run
 from environments.record.recorder import Recorder
-from environments.run.pool import groups_at_once
 from environments.run.process_run import origin_of
 from environments.run.tracking import Track, tracked
+from environments.run.worker_pool import groups_at_once
 from environments.serve.delivery import Delivery
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread

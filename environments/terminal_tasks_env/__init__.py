@@ -1,4 +1,4 @@
-"""`terminal_tasks`: make a file with given content in a terminal, with one reward per session."""
+"""`terminal_tasks`: make a file with given content in a terminal, with one reward per trajectory."""
 
 from environments.terminal_tasks_env.env import TerminalTasksEnv
 

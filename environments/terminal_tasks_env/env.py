@@ -6,8 +6,8 @@ from typing import Any
 from environments.base_env import AgentEnv
 from environments.policy.scripted import Choice
 from environments.reward_context import RolloutContext
+from environments.terminal_tasks_env.embedded_tasks import TASKS, TerminalTask
 from environments.terminal_tasks_env.script import terminal_script
-from environments.terminal_tasks_env.tasks import TASKS, TerminalTask
 from environments.trajectory import Message, Trajectory
 from tools.calls import ToolSpec
 from tools.errors import ConfigError

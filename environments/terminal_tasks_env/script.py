@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from environments.policy.scripted import Choice, call, generic_script, say
-from environments.terminal_tasks_env.tasks import TerminalTask
+from environments.terminal_tasks_env.embedded_tasks import TerminalTask
 from environments.trajectory import Message
 from tools.calls import ToolSpec
 

@@ -1,6 +1,6 @@
 import pytest
 
-from environments.code_debug_env.checks import Verify
+from environments.code_debug_env.hidden_checks import Verify
 from tools.sandbox import open_sandbox
 
 

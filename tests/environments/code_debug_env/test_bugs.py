@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from environments.code_debug_env.checks import prepare_test, run_checks
+from environments.code_debug_env.hidden_checks import prepare_test, run_checks
 from environments.code_debug_env.workspace import buggy_text, embedded_tasks, fixed_text
 
 BUGS = embedded_tasks()

@@ -18,7 +18,7 @@ from environments.credit import (
     resolve,
     turn_return,
 )
-from environments.credit.registry import _functions, _specs
+from environments.credit.estimator_registry import _functions, _specs
 from environments.testing import group_of
 from tools.errors import CreditError
 

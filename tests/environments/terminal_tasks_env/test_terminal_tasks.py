@@ -6,8 +6,8 @@ from environments.config import AgentEnvConfig
 from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
 from environments.terminal_tasks_env import TerminalTasksEnv
+from environments.terminal_tasks_env.embedded_tasks import TASKS, TerminalTask
 from environments.terminal_tasks_env.script import terminal_script
-from environments.terminal_tasks_env.tasks import TASKS, TerminalTask
 from environments.trajectory import Message
 from tools.errors import ConfigError
 from tools.terminal import terminal

@@ -28,7 +28,7 @@ class EstimatorSpec:
     summary: str
     formula: str
     bias: str
-    """How its expected gradient differs from that of the session's return."""
+    """How its expected gradient differs from that of the trajectory's return."""
     source: str
     parameters: tuple[Parameter, ...]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.code_debug_env.checks import CheckLimits, CheckReport, prepare_test, run_checks
+from environments.code_debug_env.hidden_checks import CheckLimits, CheckReport, prepare_test, run_checks
 from tools.errors import DatasetError, RewardError
 from tools.sandbox.base import ExecResult
 

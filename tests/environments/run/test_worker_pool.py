@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.run.pool import run_groups
+from environments.run.worker_pool import run_groups
 
 
 class Groups:
@@ -139,7 +139,7 @@ async def test_a_cancellation_from_outside_stays_one():
 def test_a_second_signal_ends_the_process_at_once():
     program = """
 import asyncio, signal
-from environments.run.pool import run_groups
+from environments.run.worker_pool import run_groups
 
 async def stubborn(key):
     print("started", flush=True)
@@ -165,7 +165,7 @@ asyncio.run(run_groups([1], stubborn, on_done, max_in_flight=1))
 def test_a_second_signal_ends_a_process_whose_loop_an_environment_blocks():
     program = """
 import asyncio, time
-from environments.run.pool import run_groups
+from environments.run.worker_pool import run_groups
 
 async def blocking(key):
     print("started", flush=True)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
-from tools.sandbox import transfer
 from tools.sandbox.archive import ArchivedFile
 from tools.sandbox.base import ExecResult, Sandbox
+from tools.sandbox.host import transfer
 
 Reward = float | Mapping[str, float]
 """A number, or named components whose sum is the reward."""

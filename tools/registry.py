@@ -8,13 +8,7 @@ from typing import Concatenate, ParamSpec, overload
 
 from tools.calls import ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from tools.errors import ConfigError, ToolError
-from tools.sandbox.base import (
-    MAX_OUTPUT_BYTES,
-    MAX_READ_BYTES,
-    ExecResult,
-    Sandbox,
-    SandboxRecord,
-)
+from tools.sandbox.base import MAX_OUTPUT_BYTES, MAX_READ_BYTES, ExecResult, Sandbox, SandboxRecord
 from tools.signature import ArgumentsRefused, Signature
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")

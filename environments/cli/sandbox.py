@@ -13,7 +13,7 @@ import orjson
 from tools.errors import ConfigError, IsolationError, UsageError
 from tools.sandbox import SandboxLimits, find_backend, prepare_sandboxes
 from tools.sandbox.check import CheckResult, Target, all_checks, run_checks
-from tools.sandbox.checks.registry import Check
+from tools.sandbox.conformance.checks import Check
 from tools.sandbox.inventory import INVENTORIES, SandboxEntry, list_sandboxes, reap_sandboxes
 
 _OPENS_WITHIN_S = 60
@@ -33,7 +33,7 @@ def command() -> None:
 )
 @click.option(
     "--tier",
-    type=click.Choice(["A", "B", "C"]),
+    type=click.Choice(["B", "C"]),
     help="local: the tier to check; unset: the one that is chosen here.",
 )
 @click.option("--image", help="docker: the image to check; unset: the backend's own.")

@@ -1,4 +1,4 @@
-"""Which posts a trainer has for certain, told from the two numbers that the trajectory API shows.
+"""Which posts a trainer has for certain, by the two numbers that the trajectory API shows.
 
 The API acknowledges a post when it is in its memory, which is gone when the API dies; it never says what a
 trainer took. But batches are formed from the oldest groups first, and new ones only when all earlier
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 
 
-class Receipts:
+class Acknowledgements:
     """Follows posts from the API's queue into a batch and to the trainer."""
 
     def __init__(self) -> None:
@@ -21,28 +21,28 @@ class Receipts:
         self._queued: deque[int] = deque()
         self._batched: deque[tuple[int, int]] = deque()
 
-    def sent(self, posts: Iterable[int]) -> None:
-        """Posts that the API has just got, in order."""
+    def add(self, posts: Iterable[int]) -> None:
+        """Follow posts that the API has just got, in order."""
         self._queued.extend(posts)
 
-    def seen(self, *, step: int, queued: int) -> list[int]:
-        """Take in the API's step and its queue length, of one moment; the posts now certain to be taken.
+    def advance(self, *, step: int, queued: int) -> list[int]:
+        """Take in the API's step and its queue length, of one moment; the posts acknowledged by that.
 
         Args:
             step: the API's current step.
             queued: groups in its queue, of all environments.
         """
-        certain: list[int] = []
+        acknowledged: list[int] = []
         while self._batched and self._batched[0][1] < step:
-            certain.append(self._batched.popleft()[0])
+            acknowledged.append(self._batched.popleft()[0])
         # At most the newest `queued` of ours can still be in the queue.
         while len(self._queued) > queued:
             self._batched.append((self._queued.popleft(), step))
             self.former = max(0, self.former - 1)
-        return certain
+        return acknowledged
 
-    def renumbered(self) -> None:
-        """We have a new registration, and the API still has what it got under the former."""
+    def register_anew(self) -> None:
+        """Begin a new registration; the API still has what it got under the former."""
         self.former = len(self._queued)
 
     @property
@@ -50,8 +50,8 @@ class Receipts:
         """Posts that may still be in the queue."""
         return len(self._queued)
 
-    def forget(self) -> None:
-        """The API lost what it had."""
+    def clear(self) -> None:
+        """Forget every post: the API lost what it had."""
         self.former = 0
         self._queued.clear()
         self._batched.clear()

@@ -8,8 +8,8 @@ from environments.data.tasks import GroupTask
 from environments.run.streak import Streak
 from environments.trajectory import CreditedGroup
 
-BRAKE_AFTER = 4
-"""Failed groups in a row after which groups start one by one, with a pause before each."""
+OPEN_AFTER = 4
+"""Failed groups in a row after which it opens: groups start one by one, with a pause before each."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 
@@ -17,11 +17,11 @@ Entry = tuple[int, GroupTask]
 """A task with its number in the plan."""
 
 
-class Brake:
-    """Hands out tasks. One that failed is held back until a group works again.
+class CircuitBreaker:
+    """Hands out tasks. One that failed is deferred until a group works again.
 
-    Then it counts as failed, if the streak was short; after a streak long enough to brake, which was not
-    its own fault, it is tried once more. What is still held at the end is left to the next `serve`.
+    Then it counts as failed, if the streak was short; after a streak long enough to open the breaker, which
+    was not its own fault, it is tried once more. What is deferred at the end is left to the next `serve`.
     """
 
     def __init__(
@@ -42,55 +42,53 @@ class Brake:
         self._say = say
         self._clock = clock
         self._streak = Streak()
-        self._held: list[Entry] = []
-        self._again: deque[Entry] = deque()
-        self._tried_again: set[int] = set()
+        self._deferred: list[Entry] = []
+        self._retries: deque[Entry] = deque()
+        self._retried: set[int] = set()
         self._probes: set[int] = set()
         """Numbers of those that run and started while every group failed."""
         self._pause_s = FIRST_PAUSE_S
         self._next_at = 0.0
 
     @property
-    def on(self) -> bool:
+    def is_open(self) -> bool:
         """Whether every group fails."""
-        return self._streak.length >= BRAKE_AFTER
+        return self._streak.length >= OPEN_AFTER
 
-    def lets_start(self) -> bool:
-        """Whether a group may start now. While every group fails, a yes makes the next one wait."""
-        if self.on:
-            if self._clock() < self._next_at:
-                return False
-            self._pause(min(2 * self._pause_s, LONGEST_PAUSE_S))
-        return True
+    @property
+    def may_start(self) -> bool:
+        """Whether a group may start now."""
+        return not self.is_open or self._clock() >= self._next_at
 
     def take(self) -> Entry:
-        """The next task to roll out."""
-        entry = self._again.popleft() if self._again else next(self._entries)
-        if self.on:
+        """The next task to roll out; while every group fails, the one after it has to wait."""
+        entry = self._retries.popleft() if self._retries else next(self._entries)
+        if self.is_open:
             self._probes.add(entry[0])
+            self._pause(min(2 * self._pause_s, LONGEST_PAUSE_S))
         return entry
 
-    def ended(self, entry: Entry, credited: CreditedGroup) -> list[int]:
-        """Take note of how a task ended; the numbers of those held back that now count as failed."""
-        was_on, is_probe = self.on, entry[0] in self._probes
+    def finish(self, entry: Entry, credited: CreditedGroup) -> list[int]:
+        """Take note of how a task ended; the numbers of the deferred ones that now count as failed."""
+        was_open, is_probe = self.is_open, entry[0] in self._probes
         self._probes.discard(entry[0])
-        if was_on and credited.group.trajectories and not is_probe:
+        if was_open and credited.group.trajectories and not is_probe:
             return []  # it began before everything failed, and says nothing about now
         self._streak.add(credited.group, credited.reason)
         if self._streak.length:
-            self._held.append(entry)
-            if self.on and not was_on:
+            self._deferred.append(entry)
+            if self.is_open and not was_open:
                 self._pause(FIRST_PAUSE_S)
             return []
-        held, self._held = self._held, []
-        again = [each for each in held if was_on and each[0] not in self._tried_again]
-        numbers = {number for number, _ in again}
-        failed = [number for number, _ in held if number not in numbers]
-        self._again.extend(again)
-        self._tried_again.update(numbers)
-        self._tried_again.difference_update(failed, entry[:1])
-        if was_on:
-            self._say(f"a group has worked; {len(again)} items that failed meanwhile are tried once more")
+        deferred, self._deferred = self._deferred, []
+        retries = [each for each in deferred if was_open and each[0] not in self._retried]
+        numbers = {number for number, _ in retries}
+        failed = [number for number, _ in deferred if number not in numbers]
+        self._retries.extend(retries)
+        self._retried.update(numbers)
+        self._retried.difference_update(failed, entry[:1])
+        if was_open:
+            self._say(f"a group has worked; {len(retries)} items that failed meanwhile are tried once more")
         return failed
 
     def _pause(self, seconds: float) -> None:

@@ -8,10 +8,10 @@ from typing import Self
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_random
 
-from environments.serve.acknowledgements import Receipts
+from environments.serve.acknowledgements import Acknowledgements
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread
-from environments.serve.registration import Link
+from environments.serve.registration import Registration
 from environments.serve.sender import Sender, Tally
 from environments.serve.trajectory_api import ApiState, ApiUnavailableError, TrajectoryApi
 from environments.trajectory import CreditedGroup, TrajectoryGroup
@@ -37,7 +37,7 @@ class Delivery:
         self,
         in_outbox: OutboxThread,
         api: TrajectoryApi,
-        link: Link,
+        registration: Registration,
         *,
         max_batches_waiting: int = 3,
         patience_s: float | None = None,
@@ -48,7 +48,7 @@ class Delivery:
         Args:
             in_outbox: where groups wait.
             api: where they go.
-            link: the registration there.
+            registration: the environment's, there.
             max_batches_waiting: batches that may wait at the API; more wait in the outbox.
             patience_s: how long the API or its trainer may be away; `None`: for ever.
             say: shows a line to the user.
@@ -59,16 +59,16 @@ class Delivery:
         """Groups with posts that the API does not have."""
         self.online = False
         """Whether the environment is registered and the API answers."""
-        self._sender = Sender(in_outbox, api, link, tally=self.tally, say=say)
+        self._sender = Sender(in_outbox, api, registration, tally=self.tally, say=say)
         self._path = outbox.path
         self._in_outbox = in_outbox
         self._api = api
-        self._link = link
+        self._registration = registration
         self._max_batches_waiting = max_batches_waiting
         self._patience_s = patience_s
         self._say = say
-        self._receipts = Receipts()
-        self._receipts.sent(outbox.sent())
+        self._acknowledgements = Acknowledgements()
+        self._acknowledgements.add(outbox.sent())
         self._sent_since_look = 0
         self._pause_s = _FIRST_POLL_S
         self._wake = asyncio.Event()
@@ -79,17 +79,17 @@ class Delivery:
     @property
     def state(self) -> ApiState | None:
         """What the API showed last."""
-        return self._link.state
+        return self._registration.state
 
     @property
     def num_steps(self) -> int:
         """Steps that the trainer means to take; -1 while unknown."""
-        return -1 if self._link.registration is None else self._link.registration.num_steps
+        return -1 if self._registration.answer is None else self._registration.answer.num_steps
 
     @property
     def unconfirmed(self) -> int:
         """Posts that the API has and a trainer may not."""
-        return len(self._receipts)
+        return len(self._acknowledgements)
 
     async def put(self, credited: CreditedGroup, *, number: int | None = None) -> None:
         """Take a group over: from here on it will be delivered, or is among the rejected with a reason.
@@ -100,7 +100,7 @@ class Delivery:
         """
         group = credited.group
         try:
-            package = await self._in_outbox(lambda _: pack(credited, self._link.shape))
+            package = await self._in_outbox(lambda _: pack(credited, self._registration.shape))
         except WireError as error:
             await self._put_aside(group, str(error))
             if number is not None:
@@ -116,9 +116,9 @@ class Delivery:
         """Remember that a task of the plan is done without a group to deliver."""
         await self._in_outbox(lambda outbox: outbox.finish(number))
 
-    async def done(self) -> tuple[int, frozenset[int]]:
+    async def progress(self) -> tuple[int, frozenset[int]]:
         """The first task of the plan that is not finished, and the finished ones beyond."""
-        return await self._in_outbox(lambda outbox: (outbox.place(), outbox.finished()))
+        return await self._in_outbox(lambda outbox: (outbox.first_unfinished(), outbox.finished()))
 
     async def changed(self) -> None:
         """Wait until groups left the outbox, or the API was looked at or lost."""
@@ -150,7 +150,7 @@ class Delivery:
             self._say(f"{self.waiting} groups could not be sent within {grace_s:g} s")
         try:
             async with asyncio.timeout(_SIGN_OFF_S):
-                await self._link.sign_off()
+                await self._registration.sign_off()
         except (TimeoutError, ApiUnavailableError) as error:
             self._say(f"could not sign off at the API: {str(error) or 'no time left'}")
 
@@ -170,26 +170,26 @@ class Delivery:
     async def _step(self) -> None:
         """Look at the API, send what may be sent, then rest for a moment."""
         looked_at = monotonic()
-        if not await self._link.look() and not await self._register():
+        if not await self._registration.look() and not await self._register():
             self._away("waiting for the trainer to start")
             await asyncio.sleep(POLL_S)
             return
-        registration, state = self._link.registration, self._link.state
-        assert registration is not None
+        answer, state = self._registration.answer, self._registration.state
+        assert answer is not None
         assert state is not None
-        if state.shares and self._receipts.former:
+        if state.shares and self._acknowledgements.former:
             # Batches are no longer made oldest first: what left the queue cannot be told.
-            self._link.send_again()
+            self._registration.send_again()
             return
         await self._confirm(state)
         self._wake.clear()
         sent = False
         while self._may_send():
             post = await self._in_outbox(Outbox.next_post)
-            if post is None or not self._link.still_holds() or monotonic() - looked_at >= POLL_S:
+            if post is None or not self._registration.still_holds() or monotonic() - looked_at >= POLL_S:
                 break
-            if await self._sender.send(post, registration.env_id):
-                self._receipts.sent([post.id])
+            if await self._sender.send(post, answer.env_id):
+                self._acknowledgements.add([post.id])
                 self._sent_since_look += 1
                 sent = True
             await self._recount()
@@ -198,25 +198,25 @@ class Delivery:
     async def _rest(self, *, busy: bool) -> None:
         """Wait for the next look: a trainer at work takes batch after batch, one that stalls takes none."""
         self._pause_s = _FIRST_POLL_S if busy else min(2 * self._pause_s, POLL_S)
-        if self._link.still_holds() and not (self._flushing or (self.waiting and self._may_send())):
+        if self._registration.still_holds() and not (self._flushing or (self.waiting and self._may_send())):
             await _wait_for(self._wake, self._pause_s)
 
     async def _register(self) -> bool:
-        lost = await self._link.register()
+        lost = await self._registration.register()
         if lost is None:
             return False
         if lost:
-            self._receipts.forget()
+            self._acknowledgements.clear()
             self.tally.repeated += lost
             await self._recount()
-        self._receipts.renumbered()
+        self._acknowledgements.register_anew()
         self.tally.registrations += 1
-        assert self._link.state is not None
-        assert self._link.registration is not None
+        assert self._registration.state is not None
+        assert self._registration.answer is not None
         self._say(
-            f"registered at {self._api.url} as environment {self._link.registration.env_id}: batches of "
-            f"{self._link.state.batch_size} rows, {self._link.shape.rows_per_post} per post, "
-            f"view {self._link.shape.view}"
+            f"registered at {self._api.url} as environment {self._registration.answer.env_id}: batches of "
+            f"{self._registration.state.batch_size} rows, {self._registration.shape.rows_per_post} per post, "
+            f"view {self._registration.shape.view}"
         )
         return True
 
@@ -225,32 +225,32 @@ class Delivery:
         self._sent_since_look = 0
         self._trouble = None
         self.online = True
-        certain = self._receipts.seen(step=state.step, queued=state.queued)
+        certain = self._acknowledgements.advance(step=state.step, queued=state.queued)
         if certain:
             await self._in_outbox(lambda outbox: outbox.remove(certain))
         self._changed.set()
 
     def _may_send(self) -> bool:
         """Whether one more group of ours may wait at the API."""
-        state = self._link.state
+        state = self._registration.state
         if state is None or state.batch_size <= 0 or self._flushing:
             return state is not None and state.batch_size > 0
-        rows = self._link.shape.rows_per_post
+        rows = self._registration.shape.rows_per_post
         # One batch of our own may always wait: what others left there may never become a batch.
         if (self._own_groups(state) + self._sent_since_look) * rows < state.batch_size:
             return True
         waiting = state.queued * rows if state.waiting_rows is None else state.waiting_rows
-        bound = (self._max_batches_waiting - self._link.formed) * state.batch_size
+        bound = (self._max_batches_waiting - self._registration.formed) * state.batch_size
         return waiting + self._sent_since_look * rows < bound
 
     def _own_groups(self, state: ApiState) -> int:
         if state.own_groups is None:
-            return min(self._receipts.queued, state.queued)
-        return state.own_groups + max(0, min(self._receipts.former, state.queued - state.own_groups))
+            return min(self._acknowledgements.queued, state.queued)
+        return state.own_groups + max(0, min(self._acknowledgements.former, state.queued - state.own_groups))
 
     def _lost(self, attempt: RetryCallState) -> None:
         # It may have been replaced meanwhile: ask by registering anew.
-        self._link.drop()
+        self._registration.drop()
         self._away(str(None if attempt.outcome is None else attempt.outcome.exception()))
 
     def _away(self, trouble: str) -> None:
@@ -259,7 +259,7 @@ class Delivery:
         if trouble != self._trouble:
             self._trouble = trouble
             self._say(f"{trouble}; groups are kept in {self._path}")
-        if self._patience_s is not None and monotonic() - self._link.seen_at > self._patience_s:
+        if self._patience_s is not None and monotonic() - self._registration.seen_at > self._patience_s:
             raise ApiLostError(
                 f"{trouble}, for more than {self._patience_s:g} s; {self.waiting} groups wait in {self._path}"
             )

@@ -91,7 +91,7 @@ class Outbox:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(
                 "INSERT OR IGNORE INTO post (group_id, part, longest_row, body) VALUES (?, ?, ?, ?)",
-                [(group_id, place, part.longest_row, part.body) for place, part in enumerate(parts)],
+                [(group_id, index, part.longest_row, part.body) for index, part in enumerate(parts)],
             )
             if number is not None:
                 self._finish(number)
@@ -102,12 +102,12 @@ class Outbox:
             self._db.execute("BEGIN IMMEDIATE")
             self._finish(number)
 
-    def place(self) -> int:
+    def first_unfinished(self) -> int:
         """The first task of the plan that is not finished."""
         return int(self.fact("place") or 0)
 
     def finished(self) -> frozenset[int]:
-        """Finished tasks beyond `place`."""
+        """Finished tasks beyond `first_unfinished`."""
         return frozenset(row[0] for row in self._db.execute("SELECT number FROM finished"))
 
     def next_post(self) -> Post | None:
@@ -219,11 +219,11 @@ class Outbox:
 
     def _finish(self, number: int) -> None:
         self._db.execute("INSERT OR IGNORE INTO finished VALUES (?)", (number,))
-        before = place = self.place()
-        while self._db.execute("DELETE FROM finished WHERE number = ?", (place,)).rowcount:
-            place += 1
-        if place != before:
-            self.remember("place", str(place))
+        before = first = self.first_unfinished()
+        while self._db.execute("DELETE FROM finished WHERE number = ?", (first,)).rowcount:
+            first += 1
+        if first != before:
+            self.remember("place", str(first))
 
     def _count(self, query: str) -> int:
         return self._db.execute(query).fetchone()[0]

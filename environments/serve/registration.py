@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 
 from environments.serve.outbox_thread import OutboxThread
-from environments.serve.trajectory_api import ApiState, Registration, TrajectoryApi
+from environments.serve.trajectory_api import ApiState, RegistrationAnswer, TrajectoryApi
 from environments.wire.payloads import Shape
 from tools.errors import ConfigError
 
@@ -22,7 +22,7 @@ class Identity:
     min_batch_allocation: float | None = None
 
 
-class Link:
+class Registration:
     """The registration, and what the API showed of itself last.
 
     The API knows an environment only by a number that starts at 0 again when it restarts, and rows sent
@@ -44,7 +44,7 @@ class Link:
         self.shape = shape
         """With the trainer's limit, once that is known."""
         self.state: ApiState | None = None
-        self.registration: Registration | None = None
+        self.answer: RegistrationAnswer | None = None
         self.formed = 0
         """Batches that the API has made and may not have handed out: at most so many."""
         self.seen_at = monotonic()
@@ -64,9 +64,9 @@ class Link:
             ConfigError: no API, or batches of its size cannot be made of our groups.
         """
         before = self.state
-        state = await self._state_of(self.registration)
+        state = await self._state_of(self.answer)
         if self._void(state):
-            self.registration = None
+            self.answer = None
             return False
         if before is None or state.batch_size != before.batch_size:
             self.shape = fit(self.shape, state)
@@ -93,19 +93,17 @@ class Link:
         settled = await self._in_outbox(lambda outbox: outbox.fact("settled"))
         former = await self._in_outbox(lambda outbox: outbox.fact("env_id"))
         await self._in_outbox(lambda outbox: outbox.remember("settled", "no"))
-        registration = await self._ask()
+        answer = await self._ask()
         lost = None
-        if registration is not None:
-            remembered = settled != "no" and registration.earlier > 0
+        if answer is not None:
+            remembered = settled != "no" and answer.earlier > 0
             assert self.state is not None
             known = remembered and not self.state.shares and not self._send_again
-            lost = await self._in_outbox(
-                lambda outbox: outbox.registered(registration.env_id, forgot=not known)
-            )
+            lost = await self._in_outbox(lambda outbox: outbox.registered(answer.env_id, forgot=not known))
             if remembered and former is not None:
                 await self._api.disconnect(int(former))
             else:
-                await self._take_back(registration)
+                await self._take_back(answer)
             self._send_again = False
             settled = "yes"
         await self._in_outbox(lambda outbox: outbox.remember("settled", settled or "yes"))
@@ -118,11 +116,11 @@ class Link:
 
     def still_holds(self) -> bool:
         """Whether nothing since the last look hints at a restart."""
-        return self.registration is not None and self._connections == self._api.connections
+        return self.answer is not None and self._connections == self._api.connections
 
     def drop(self) -> None:
         """Take the registration for lost."""
-        self.registration = None
+        self.answer = None
 
     async def sign_off(self) -> None:
         """Tell the API that we are gone, so that our weight no longer counts.
@@ -130,12 +128,12 @@ class Link:
         Raises:
             ApiUnavailableError: it does not answer.
         """
-        if self.registration is not None and self.still_holds():
-            await self._api.disconnect(self.registration.env_id)
+        if self.answer is not None and self.still_holds():
+            await self._api.disconnect(self.answer.env_id)
 
-    async def _ask(self) -> Registration | None:
+    async def _ask(self) -> RegistrationAnswer | None:
         identity = self._identity
-        registration = await self._api.register(
+        answer = await self._api.register(
             {
                 "max_token_length": identity.max_row_tokens,
                 "desired_name": identity.name,
@@ -144,10 +142,10 @@ class Link:
                 "min_batch_allocation": identity.min_batch_allocation,
             }
         )
-        if registration is None:
+        if answer is None:
             return None
         connections = self._api.connections
-        state = await self._state_of(registration)
+        state = await self._state_of(answer)
         if state.batch_size <= 0 or not state.knows_us:
             return None
         shape = fit(self.shape, state)
@@ -156,8 +154,8 @@ class Link:
         self.formed = 0
         self._saw(state)
         self._connections = connections
-        self.registration = registration
-        return registration
+        self.answer = answer
+        return answer
 
     def _tell_limit(self, before: Shape, now: Shape) -> None:
         limit, longest = now.max_row_tokens, self._identity.max_row_tokens
@@ -167,22 +165,22 @@ class Link:
                 f"rows are not trained on; --env.max_token_length {limit} stops rollouts before that"
             )
 
-    async def _take_back(self, registration: Registration) -> None:
+    async def _take_back(self, answer: RegistrationAnswer) -> None:
         """Disconnect registrations of ours whose numbers we were never told."""
-        if registration.earlier == registration.env_id:
+        if answer.earlier == answer.env_id:
             # As many of our name as there are in all: every lower number is ours.
-            for env_id in range(registration.earlier):
+            for env_id in range(answer.earlier):
                 await self._api.disconnect(env_id)
-        elif registration.earlier and self._identity.min_batch_allocation is not None:
+        elif answer.earlier and self._identity.min_batch_allocation is not None:
             self._say(
-                f"{registration.earlier} earlier registrations of this environment could not be taken back: "
+                f"{answer.earlier} earlier registrations of this environment could not be taken back: "
                 f"the API keeps a share of every batch for them; if the trainer starves, restart run-api"
             )
 
-    async def _state_of(self, registration: Registration | None) -> ApiState:
+    async def _state_of(self, answer: RegistrationAnswer | None) -> ApiState:
         # Without a weight the API divides by 0 when it is asked about an environment.
-        asked = None if registration is None or self._identity.weight <= 0 else registration.env_id
-        return await self._api.state(asked, group_size=self.shape.rows_per_post)
+        env_id = None if answer is None or self._identity.weight <= 0 else answer.env_id
+        return await self._api.state(env_id, group_size=self.shape.rows_per_post)
 
     def _void(self, state: ApiState) -> bool:
         fell = self.state is not None and state.step < self.state.step

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from environments.serve.outbox import Post
 from environments.serve.outbox_thread import OutboxThread
-from environments.serve.registration import Link
+from environments.serve.registration import Registration
 from environments.serve.trajectory_api import ApiUnavailableError, PostRefusedError, TrajectoryApi
 from environments.wire.payloads import post_body, shortened
 
@@ -34,14 +34,14 @@ class Sender:
         self,
         in_outbox: OutboxThread,
         api: TrajectoryApi,
-        link: Link,
+        registration: Registration,
         *,
         tally: Tally,
         say: Callable[[str], None],
     ) -> None:
         self._in_outbox = in_outbox
         self._api = api
-        self._link = link
+        self._registration = registration
         self._tally = tally
         self._say = say
 
@@ -68,7 +68,7 @@ class Sender:
             raise
         if answer == "buffered":
             # Our number belongs to an environment with other groups: register anew, send again.
-            self._link.drop()
+            self._registration.drop()
             return False
         await self._in_outbox(lambda outbox: outbox.mark_sent(fitting))
         self._tally.posts += 1
@@ -86,7 +86,7 @@ class Sender:
 
     async def _fitting(self, post: Post) -> Post | None:
         """The post within the limit of the trainer that is there now; `None` when nothing is left of it."""
-        limit = self._link.shape.max_row_tokens
+        limit = self._registration.shape.max_row_tokens
         if limit is None or post.part.longest_row <= limit:
             return post
         part, too_long = await self._in_outbox(lambda _: shortened(post.part, limit))

@@ -16,7 +16,7 @@ from environments.record.origin import RunOrigin
 from environments.record.recorder import Recorder
 from environments.record.summary import Summary, duration
 from environments.run.pool import STOP_SIGNALS, to_the_end
-from environments.serve.circuit_breaker import Brake, Entry
+from environments.serve.circuit_breaker import CircuitBreaker, Entry
 from environments.serve.delivery import ApiLostError, Delivery
 from environments.serve.model_watch import ModelWatch
 from environments.trajectory import CreditedGroup, StopReason, TrajectoryGroup
@@ -51,7 +51,7 @@ class Rollouts:
     """Where groups come from."""
 
     tasks: Callable[[int], Iterable[GroupTask]]
-    """What to roll out, in order and without end, from a place on."""
+    """What to roll out, in order and without end, from an index on."""
     run_group: Callable[[GroupTask], Awaitable[CreditedGroup]]
     probe: Callable[[], Awaitable[None]]
     """Raises ConfigError while the model server cannot be used; buys no completion."""
@@ -84,11 +84,11 @@ class ServeLoop:
 
     async def run(self) -> int:
         """Serve; 0 after a signal or the trainer's last step, `API_AWAY` when the API was away too long."""
-        place, finished = await self._delivery.done()
-        numbered = zip(count(place), self._rollouts.tasks(place), strict=False)
-        left = Brake((each for each in numbered if each[0] not in finished), self.say)
+        first, finished = await self._delivery.progress()
+        numbered = zip(count(first), self._rollouts.tasks(first), strict=False)
+        breaker = CircuitBreaker((each for each in numbered if each[0] not in finished), self.say)
         delivering = asyncio.create_task(self._delivery.run())
-        working = asyncio.create_task(self._work(left))
+        working = asyncio.create_task(self._work(breaker))
         showing = asyncio.create_task(self._show_lines())
         stopping = asyncio.create_task(self._stop.wait())
         try:
@@ -151,27 +151,27 @@ class ServeLoop:
                 raise error
         return 0
 
-    async def _work(self, tasks: Brake) -> None:
+    async def _work(self, breaker: CircuitBreaker) -> None:
         try:
             async with asyncio.TaskGroup() as workers:
                 for _ in range(self._bounds.max_in_flight):
-                    workers.create_task(self._worker(tasks))
+                    workers.create_task(self._worker(breaker))
         except BaseExceptionGroup as group:
             # One error is what people can act on: the others followed from it.
             raise group.exceptions[0] from None
 
-    async def _worker(self, tasks: Brake) -> None:
-        while await self._may_start(tasks):
-            entry = tasks.take()
+    async def _worker(self, breaker: CircuitBreaker) -> None:
+        while await self._may_start(breaker):
+            entry = breaker.take()
             self.in_flight += 1
             try:
                 credited = await self._rolled_out(entry[1])
                 if credited is not None:
-                    await to_the_end(self._finish(entry, credited, tasks))
+                    await to_the_end(self._finish(entry, credited, breaker))
             finally:
                 self.in_flight -= 1
 
-    async def _may_start(self, tasks: Brake) -> bool:
+    async def _may_start(self, breaker: CircuitBreaker) -> bool:
         """Wait until one more group is wanted; false when no more are."""
         while not self._stop.is_set():
             state = self._delivery.state
@@ -182,7 +182,7 @@ class ServeLoop:
                 state is not None
                 and self._model.up
                 and self._delivery.waiting + self.in_flight < self._bounds.max_waiting
-                and tasks.lets_start()
+                and breaker.may_start
             ):
                 return True
             else:
@@ -240,14 +240,14 @@ class ServeLoop:
             reason=reason,
         )
 
-    async def _finish(self, entry: Entry, credited: CreditedGroup, tasks: Brake) -> None:
+    async def _finish(self, entry: Entry, credited: CreditedGroup, breaker: CircuitBreaker) -> None:
         """Into the outbox first: from there on it is neither lost nor rolled out again."""
         if credited.status == "ok":
             self._refuse_approximate(credited)
             await self._delivery.put(credited, number=entry[0])
         elif credited.group.trajectories:
             await self._delivery.finish(entry[0])
-        for number in tasks.ended(entry, credited):
+        for number in breaker.finish(entry, credited):
             await self._delivery.finish(number)
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.append, credited)

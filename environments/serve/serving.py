@@ -19,7 +19,7 @@ from environments.run.tracking import Track, tracked
 from environments.serve.delivery import Delivery
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread
-from environments.serve.registration import Identity, Link
+from environments.serve.registration import Identity, Registration
 from environments.serve.serve_loop import Bounds, Rollouts, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi
 from environments.trajectory import CreditedGroup
@@ -146,7 +146,7 @@ def _delivery(name: str, config: AgentEnvConfig, outbox: Outbox, say: Callable[[
     return Delivery(
         in_outbox,
         api,
-        Link(api, identity, shape, in_outbox, say=say),
+        Registration(api, identity, shape, in_outbox, say=say),
         max_batches_waiting=config.max_batches_offpolicy,
         patience_s=None if config.exit_when_api_away_s < 0 else config.exit_when_api_away_s,
         say=say,

@@ -48,7 +48,7 @@ class ApiState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class RegistrationAnswer:
     """The API's answer to an environment that it took in."""
 
     env_id: int
@@ -100,7 +100,7 @@ class TrajectoryApi:
         self._recognised = True
         return state
 
-    async def register(self, environment: Mapping[str, Any]) -> Registration | None:
+    async def register(self, environment: Mapping[str, Any]) -> RegistrationAnswer | None:
         """Register an environment; `None` while no trainer has started.
 
         Args:
@@ -111,7 +111,7 @@ class TrajectoryApi:
             return None
         # The API numbers the environments of one name: `name_0`, `name_1`, …
         number = str(answer["wandb_name"]).removeprefix(f"{environment['desired_name']}_")
-        return Registration(env_id=answer["env_id"], earlier=int(number), num_steps=answer["num_steps"])
+        return RegistrationAnswer(env_id=answer["env_id"], earlier=int(number), num_steps=answer["num_steps"])
 
     async def post_rows(self, body: bytes) -> Literal["received", "buffered"]:
         """Post one group.
@@ -131,11 +131,11 @@ class TrajectoryApi:
             self._posting = False
         if status in _ABOUT_THE_POST:
             raise PostRefusedError(f"the API answered {status}: {text[:500]}")
-        said = _decoded(text).get("status") if status == 200 else None
-        if said not in ("received", "buffered"):
+        result = _decoded(text).get("status") if status == 200 else None
+        if result not in ("received", "buffered"):
             # Something before the API, such as a proxy, answered in its place.
             raise ApiUnavailableError(f"{self.url}/scored_data answered {status}: {text[:200]!r}")
-        return said
+        return result
 
     async def disconnect(self, env_id: int) -> None:
         """Say that an environment is gone, so that its weight no longer counts."""
@@ -155,12 +155,12 @@ class TrajectoryApi:
         status, text = await self._call(method, path, data, headers, _CALL_TIMEOUT_S)
         if status == also:
             return {}
-        said = f"{path} answered {status}: {text[:200]!r}"
+        problem = f"{path} answered {status}: {text[:200]!r}"
         if status >= 500 or status in _TRY_LATER:
-            raise ApiUnavailableError(self.url + said)
+            raise ApiUnavailableError(self.url + problem)
         answer = _decoded(text) if status == 200 else None
         if not answer:
-            raise self._unusable(said)
+            raise self._unusable(problem)
         return answer
 
     async def _call(
@@ -199,11 +199,11 @@ class TrajectoryApi:
     async def _count(self, _: aiohttp.ClientSession, __: SimpleNamespace, ___: object) -> None:
         self.connections += 1
 
-    def _unusable(self, what: str) -> ConfigError | ApiUnavailableError:
+    def _unusable(self, problem: str) -> ConfigError | ApiUnavailableError:
         """The wrong address, or, where the API has answered before, something in its place for a while."""
         if self._recognised:
-            return ApiUnavailableError(f"{self.url}{what}")
-        return ConfigError(f"no trajectory API at {self.url}: {what}; start one with `run-api`")
+            return ApiUnavailableError(f"{self.url}{problem}")
+        return ConfigError(f"no trajectory API at {self.url}: {problem}; start one with `run-api`")
 
 
 def _decoded(text: str) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from pathlib import Path
 from tests.tools.sandbox import chaos
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.check import Target
-from tools.sandbox.checks import hosts
-from tools.sandbox.checks.bench import until
-from tools.sandbox.docker_container import Spec
-from tools.sandbox.docker_image import DEFAULT_IMAGE
-from tools.sandbox.docker_workshop import in_thread, workshop
+from tools.sandbox.conformance import hosts
+from tools.sandbox.conformance.bench import until
+from tools.sandbox.docker.container import Spec
+from tools.sandbox.docker.image import DEFAULT_IMAGE
+from tools.sandbox.docker.manager import in_thread, manager
 
 CROWD = 64
 IN_A_ROW = 50
@@ -128,9 +128,9 @@ async def one_start(target: Target) -> tuple[float, float]:
 
 async def warm_starts(target: Target, count: int) -> None:
     """The same while others are open and the pool of containers is full; each start takes one out of it."""
-    shop = await in_thread(workshop)
-    image = await in_thread(lambda: shop.image(target.options.get("image", DEFAULT_IMAGE), print))
-    pool = shop.pool(Spec(image=image, limits=target.limits))
+    managed = await in_thread(manager)
+    image = await in_thread(lambda: managed.image(target.options.get("image", DEFAULT_IMAGE), print))
+    pool = managed.pool(Spec(image=image, limits=target.limits))
     times: list[float] = []
     async with AsyncExitStack() as stack:
         for _ in range(HELD):

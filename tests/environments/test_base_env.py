@@ -23,7 +23,7 @@ from tests.environments.write_file import (
     made,
 )
 from tools.errors import ConfigError, DatasetError
-from tools.sandbox import processes
+from tools.sandbox.host import process_ids as processes
 
 
 async def test_every_turn_is_scored_in_the_rollouts_own_sandbox():

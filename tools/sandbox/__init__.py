@@ -32,13 +32,13 @@ __all__ = [
 ]
 
 BACKENDS: Mapping[str, str] = {
-    "local": "tools.sandbox.local:open_local",
-    "docker": "tools.sandbox.docker:open_docker",
+    "local": "tools.sandbox.local.backend:open_local",
+    "docker": "tools.sandbox.docker.backend:open_docker",
 }
 """Our own; others come from the entry point group `turnwise.sandboxes`."""
 
 
-_PREPARED_BY: Mapping[str, str] = {"docker": "tools.sandbox.docker:prepare_image"}
+_PREPARED_BY: Mapping[str, str] = {"docker": "tools.sandbox.docker.backend:prepare_image"}
 
 
 def open_sandbox(
@@ -94,6 +94,6 @@ def find_backend(name: str) -> SandboxBackend:
     """
     if name not in BACKENDS:
         # Reading installed packages' metadata costs more than all of this package.
-        return importlib.import_module("tools.sandbox.entry_points").find(name, BACKENDS)
+        return importlib.import_module("tools.sandbox.host.entry_points").find(name, BACKENDS)
     module, _, attribute = BACKENDS[name].partition(":")
     return getattr(importlib.import_module(module), attribute)

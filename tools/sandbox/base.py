@@ -67,7 +67,7 @@ class SandboxRecord:
 
     backend: str
     tier: str
-    """What isolates, for example `A` (bubblewrap) or `B` (unshare) for the local backend."""
+    """What isolates, for example `B` (namespaces) or `C` (Landlock) for the local backend."""
     limits: SandboxLimits
     enforced: tuple[str, ...]
     """Names of the limits that hold, found by doing."""
@@ -195,6 +195,19 @@ class Sandbox(Protocol):
             OSError: missing, not a folder, not allowed, or the archive would be larger than `max_bytes`.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxEntry:
+    """One sandbox, or what is left of it."""
+
+    backend: str
+    name: str
+    """What the backend calls it: a control group, a folder or a container."""
+    owner: int | None
+    """Process id of the program that opened it; `None` when that cannot be known here."""
+    state: Literal["in use", "orphan", "unknown"]
+    """`orphan`: its owner is provably dead. `unknown`: of another machine, boot or PID namespace."""
 
 
 class SandboxBackend(Protocol):

@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tools.errors import IsolationError
-from tools.sandbox.checks import (
+from tools.sandbox.conformance import (
     commands,
     concurrency,
-    files,
+    file_safety,
     floor_commands,
     floor_files,
     isolation,
     lifecycle,
     limits,
     output,
-    session,
+    persistent_shell,
     truth,
 )
-from tools.sandbox.checks.bench import Bench, MissingError, Target
-from tools.sandbox.checks.registry import CHECKS, LACKING, Check, CheckFailedError
+from tools.sandbox.conformance.bench import Bench, MissingError, Target
+from tools.sandbox.conformance.checks import CHECKS, LACKING, Check, CheckFailedError
 
 __all__ = ["TOPICS", "Bench", "Check", "CheckResult", "Target", "all_checks", "run_check", "run_checks"]
 
@@ -32,10 +32,10 @@ TOPICS = (
     floor_commands,
     commands,
     output,
-    session,
+    persistent_shell,
     limits,
     isolation,
-    files,
+    file_safety,
     lifecycle,
     concurrency,
     truth,

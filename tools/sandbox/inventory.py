@@ -2,21 +2,11 @@
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, cast
+from typing import Protocol, cast
 
+from tools.sandbox.base import SandboxEntry
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxEntry:
-    """One sandbox, or what is left of it."""
-
-    backend: str
-    name: str
-    """What the backend calls it: a control group, a folder or a container."""
-    owner: int | None
-    """Process id of the program that opened it; `None` when that cannot be known here."""
-    state: Literal["in use", "orphan", "unknown"]
-    """`orphan`: its owner is provably dead. `unknown`: of another machine, boot or PID namespace."""
+__all__ = ["INVENTORIES", "Inventory", "SandboxEntry", "list_sandboxes", "reap_sandboxes"]
 
 
 class Inventory(Protocol):
@@ -32,8 +22,8 @@ class Inventory(Protocol):
 
 
 INVENTORIES: Mapping[str, str] = {
-    "local": "tools.sandbox.inventory_local",
-    "docker": "tools.sandbox.inventory_docker",
+    "local": "tools.sandbox.local.inventory",
+    "docker": "tools.sandbox.docker.inventory",
 }
 """Modules that are an `Inventory`, by backend."""
 

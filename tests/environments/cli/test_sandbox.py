@@ -9,8 +9,9 @@ import pytest
 
 from environments.cli.main import main
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine, tier_c
-from tools.sandbox import cgroup, processes
-from tools.sandbox.checks.registry import CHECKS, Check, CheckFailedError
+from tools.sandbox.conformance.checks import CHECKS, Check, CheckFailedError
+from tools.sandbox.host import process_ids as processes
+from tools.sandbox.local import cgroup
 
 __all__ = ["docker_engine", "tier_c"]
 _ORPHAN = f"{cgroup.PREFIX}.{processes.identity(1).split('-')[0]}-1-1.0"
@@ -53,7 +54,7 @@ def test_json_is_one_object_per_line_and_nothing_else(capsys):
     [
         (["check", "lokal"], "did you mean 'local'?"),
         (["check", "--only", "exec_outptu"], "did you mean 'exec_output'?"),
-        (["check", "--tier", "Z"], "'Z' is not one of 'A', 'B', 'C'"),
+        (["check", "--tier", "Z"], "'Z' is not one of 'B', 'C'"),
         (["list", "vm"], "choose from ['docker', 'local']"),
     ],
 )

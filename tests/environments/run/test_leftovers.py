@@ -7,13 +7,13 @@ from pathlib import Path
 
 from tests.environments.run.leftovers import CONTROL_GROUPS, groups_and_folders, living_children
 from tests.environments.serve.loopback import TURNWISE, running
-from tools.sandbox import cgroup
-from tools.sandbox.processes import identity
+from tools.sandbox.host.process_ids import identity
+from tools.sandbox.local import cgroup
 
 OPEN_A_SANDBOX = """
 import asyncio
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.local import open_local
+from tools.sandbox.local.backend import open_local
 
 async def main():
     async with open_local(SandboxLimits(), allow_unsafe=True, tier="D"):

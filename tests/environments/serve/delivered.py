@@ -1,4 +1,4 @@
-"""A link and a delivery at a real trajectory API, for tests: what comes in are groups from a few numbers."""
+"""A registration and a delivery at a real trajectory API, for tests: groups are made of a few numbers."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from environments.serve.delivery import Delivery
 from environments.serve.outbox_thread import OutboxThread
-from environments.serve.registration import Identity, Link
+from environments.serve.registration import Identity, Registration
 from environments.serve.trajectory_api import TrajectoryApi
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup
@@ -25,16 +25,16 @@ def credited(name, rows=4, **group):
 
 
 @asynccontextmanager
-async def linked(url, outbox, shape=None, **identity):
-    """A link without a delivery: nothing happens but what the test asks for."""
+async def registration_at(url, outbox, shape=None, **identity):
+    """A registration without a delivery: nothing happens but what the test asks for."""
     client = TrajectoryApi(url)
     in_outbox = OutboxThread(outbox)
-    said = []
+    lines = []
     who = Identity(**({"name": f"env-{outbox.fact('run_id')}", "max_row_tokens": 1000} | identity))
-    link = Link(client, who, shape or Shape(group_size=4), in_outbox, say=said.append)
-    link.client, link.in_outbox, link.said = client, in_outbox, said
+    registration = Registration(client, who, shape or Shape(group_size=4), in_outbox, say=lines.append)
+    registration.client, registration.in_outbox, registration.lines = client, in_outbox, lines
     try:
-        yield link
+        yield registration
     finally:
         await client.close()
         in_outbox.close()
@@ -43,9 +43,15 @@ async def linked(url, outbox, shape=None, **identity):
 @asynccontextmanager
 async def delivery_at(url, outbox, shape=None, identity=None, **options):
     """A delivery that does not run yet."""
-    async with linked(url, outbox, shape, **(identity or {})) as link:
-        delivery = Delivery(link.in_outbox, link.client, link, say=link.said.append, **options)
-        delivery.said, delivery.client = link.said, link.client
+    async with registration_at(url, outbox, shape, **(identity or {})) as registration:
+        delivery = Delivery(
+            registration.in_outbox,
+            registration.client,
+            registration,
+            say=registration.lines.append,
+            **options,
+        )
+        delivery.lines, delivery.client = registration.lines, registration.client
         yield delivery
 
 

@@ -15,7 +15,7 @@ from environments.record.origin import RunOrigin
 from environments.serve.delivery import Delivery
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread
-from environments.serve.registration import Identity, Link
+from environments.serve.registration import Identity, Registration
 from environments.serve.serve_loop import Bounds, Rollouts, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi
 from environments.testing import group_of
@@ -73,7 +73,9 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, **bou
     client = TrajectoryApi(api.url)
     name = f"env-{outbox.fact('run_id')}"
     in_outbox = OutboxThread(outbox)
-    link = Link(client, Identity(name=name, max_row_tokens=1000), Shape(group_size=4), in_outbox)
+    registration = Registration(
+        client, Identity(name=name, max_row_tokens=1000), Shape(group_size=4), in_outbox
+    )
     shown = io.StringIO()
     console = Console(file=shown, width=200)
     limits = {
@@ -85,7 +87,7 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, **bou
         "allow_approximate": False,
     }
     rollouts = Rollouts(
-        tasks=lambda place: plan_for_ever(ITEMS, ITEMS, place),
+        tasks=lambda first: plan_for_ever(ITEMS, ITEMS, first),
         run_group=world.run_group,
         probe=world.probe,
         origin=RunOrigin(env="e", policy="p", estimator="turn_return", group_size=4),
@@ -94,7 +96,7 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, **bou
     def say(line):
         console.print(line, soft_wrap=True)
 
-    delivery = Delivery(in_outbox, client, link, patience_s=patience_s, say=say)
+    delivery = Delivery(in_outbox, client, registration, patience_s=patience_s, say=say)
     loop = ServeLoop(
         delivery, rollouts, bounds=Bounds(**(limits | bounds)), console=console, recorder=recorder
     )

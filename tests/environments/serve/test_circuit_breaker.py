@@ -8,7 +8,7 @@ import pytest
 
 from environments.data.tasks import GroupTask
 from environments.run.streak import FailedInARowError, Streak
-from environments.serve.circuit_breaker import BRAKE_AFTER, FIRST_PAUSE_S, LONGEST_PAUSE_S, Brake
+from environments.serve.circuit_breaker import FIRST_PAUSE_S, LONGEST_PAUSE_S, OPEN_AFTER, CircuitBreaker
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure, TrajectoryGroup
 from tests.environments.serve.serve_world import World as ServeWorld
@@ -38,18 +38,18 @@ def credited(group, reason=None):
 
 
 class World:
-    """A brake over endless tasks, its clock and what it said."""
+    """A circuit breaker over endless tasks, its clock and its lines."""
 
     def __init__(self):
-        self.now, self.said = 0.0, []
-        self.brake = Brake(map(task, itertools.count()), self.said.append, clock=lambda: self.now)
+        self.now, self.lines = 0.0, []
+        self.breaker = CircuitBreaker(map(task, itertools.count()), self.lines.append, clock=lambda: self.now)
 
     def fails(self, times=1):
         for _ in range(times):
-            assert self.brake.ended(self.brake.take(), credited(FAILED)) == []
+            assert self.breaker.finish(self.breaker.take(), credited(FAILED)) == []
 
     def works(self):
-        return self.brake.ended(self.brake.take(), credited(WORKED))
+        return self.breaker.finish(self.breaker.take(), credited(WORKED))
 
 
 @pytest.fixture
@@ -89,90 +89,92 @@ def test_most_0_never_stops():
 
 
 def test_a_group_without_failures_tells_its_own_reason(world):
-    for _ in range(BRAKE_AFTER):
-        world.brake.ended(
-            world.brake.take(),
+    for _ in range(OPEN_AFTER):
+        world.breaker.finish(
+            world.breaker.take(),
             credited(
                 TrajectoryGroup(group_id="g", env="e", item_id="i", epoch=0, trajectories=()),
                 "the group took longer than 1 s, twice",
             ),
         )
-    assert "because of the group took longer than 1 s, twice" in world.said[0]
+    assert "because of the group took longer than 1 s, twice" in world.lines[0]
 
 
 def test_an_item_that_failed_on_its_own_counts_as_failed_once_another_works(world):
-    world.fails(BRAKE_AFTER - 1)
+    world.fails(OPEN_AFTER - 1)
     assert world.works() == [0, 1, 2]
-    assert world.brake.take() == task(4)
+    assert world.breaker.take() == task(4)
 
 
 def test_items_that_failed_while_everything_did_are_tried_once_more_before_others(world):
-    world.fails(BRAKE_AFTER)
+    world.fails(OPEN_AFTER)
     assert world.works() == []
-    assert [world.brake.take()[0] for _ in range(5)] == [0, 1, 2, 3, 5]
+    assert [world.breaker.take()[0] for _ in range(5)] == [0, 1, 2, 3, 5]
 
 
 def test_an_item_that_fails_again_after_the_streak_counts_as_failed(world):
-    world.fails(BRAKE_AFTER)
+    world.fails(OPEN_AFTER)
     world.works()
     world.fails()
     assert world.works() == [0]
 
 
 def test_an_item_gets_no_third_try_in_a_second_streak(world):
-    world.fails(BRAKE_AFTER)
+    world.fails(OPEN_AFTER)
     world.works()
-    world.fails(BRAKE_AFTER)
+    world.fails(OPEN_AFTER)
     assert world.works() == [0, 1, 2, 3]
 
 
 def test_a_group_from_before_the_streak_does_not_end_it(world):
-    early = world.brake.take()
-    world.fails(BRAKE_AFTER)
-    assert world.brake.ended(early, credited(WORKED)) == []
-    assert not world.brake.lets_start()
+    early = world.breaker.take()
+    world.fails(OPEN_AFTER)
+    assert world.breaker.finish(early, credited(WORKED)) == []
+    assert not world.breaker.may_start
     assert world.works() == []
-    assert [world.brake.take()[0] for _ in range(4)] == [1, 2, 3, 4]
+    assert [world.breaker.take()[0] for _ in range(4)] == [1, 2, 3, 4]
 
 
 def test_pauses_grow_up_to_the_longest_and_let_one_group_start_each(world):
-    world.fails(BRAKE_AFTER)
+    world.fails(OPEN_AFTER)
     pauses = []
     for _ in range(7):
         before = world.now
-        while not world.brake.lets_start():
+        while not world.breaker.may_start:
             world.now += FIRST_PAUSE_S / 4
         pauses.append(world.now - before)
-        assert not world.brake.lets_start()
         world.fails()
+        assert not world.breaker.may_start
     assert pauses == [1, 2, 4, 8, 16, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
 
 
 def test_it_lets_every_group_start_until_they_all_fail_and_again_once_one_works(world):
-    world.fails(BRAKE_AFTER - 1)
-    assert world.brake.lets_start()
+    world.fails(OPEN_AFTER - 1)
+    assert world.breaker.may_start
     world.fails()
-    assert not world.brake.lets_start()
+    assert not world.breaker.may_start
     world.works()
-    assert world.brake.lets_start()
+    assert world.breaker.may_start
 
 
 def test_the_first_pause_is_short_again_in_a_second_streak(world):
-    world.fails(BRAKE_AFTER)
+    world.fails(OPEN_AFTER)
     world.now += LONGEST_PAUSE_S
-    assert world.brake.lets_start()
+    assert world.breaker.may_start
     world.works()
-    world.fails(BRAKE_AFTER)
+    world.fails(OPEN_AFTER)
     world.now += FIRST_PAUSE_S
-    assert world.brake.lets_start()
+    assert world.breaker.may_start
 
 
 def test_it_says_what_failed_and_when_it_goes_on(world):
-    world.fails(BRAKE_AFTER)
+    world.fails(OPEN_AFTER)
     world.works()
-    assert world.said == [
+    assert world.lines == [
         "of 4 groups in a row no rollout was left, the last time because of NameError: no engine; the next "
         "one starts in 1 s; no item is spent",
+        "of 4 groups in a row no rollout was left, the last time because of NameError: no engine; the next "
+        "one starts in 2 s; no item is spent",
         "a group has worked; 4 items that failed meanwhile are tried once more",
     ]
 
@@ -190,7 +192,7 @@ async def test_items_are_not_spent_while_every_group_fails_and_are_tried_again_w
 
     async def run_group(task):
         world.started.append(task.item_id)
-        return broken(task) if len(world.started) <= BRAKE_AFTER else group_for(task)
+        return broken(task) if len(world.started) <= OPEN_AFTER else group_for(task)
 
     world.run_group = run_group
     async with serving(trained, tmp_path, world, max_waiting=99) as loop:
@@ -211,7 +213,7 @@ async def test_items_that_failed_with_everything_else_are_left_to_the_next_serve
     world.run_group = run_group
     async with serving(trained, tmp_path, world) as loop:
         run = asyncio.create_task(loop.run())
-        await until(lambda: loop.summary.groups["failed"] >= BRAKE_AFTER)
+        await until(lambda: loop.summary.groups["failed"] >= OPEN_AFTER)
         terminate()
         assert await run == 0
     async with serving(trained, tmp_path, again) as loop:

@@ -56,8 +56,8 @@ async def test_a_group_that_lost_a_sibling_is_batched_all_the_same(trained, outb
 async def test_it_waits_for_a_trainer_and_says_so(api, outbox):
     async with delivering(api.url, outbox) as delivery:
         await delivery.put(credited("a"))
-        await until(delivery, lambda: bool(delivery.said))
-        assert "waiting for the trainer to start" in delivery.said[0]
+        await until(delivery, lambda: bool(delivery.lines))
+        assert "waiting for the trainer to start" in delivery.lines[0]
         await blocking(api.start_trainer)
         await until(delivery, lambda: delivery.tally.posts == 1)
 
@@ -66,8 +66,8 @@ async def test_it_waits_for_an_api_and_says_so(api, outbox):
     api.kill()
     async with delivering(api.url, outbox) as delivery:
         await delivery.put(credited("a"))
-        await until(delivery, lambda: bool(delivery.said))
-        assert "does not answer" in delivery.said[0]
+        await until(delivery, lambda: bool(delivery.lines))
+        assert "does not answer" in delivery.lines[0]
         await blocking(api.start)
         await blocking(api.start_trainer)
         await until(delivery, lambda: delivery.tally.posts == 1)
@@ -155,7 +155,7 @@ async def test_a_refused_post_goes_to_the_file_of_rejected_ones_and_the_next_one
     line = json.loads(outbox.rejected_path.read_text())
     assert (line["group_id"], line["post"]["scores"]) == ("bad", [[1.0]])
     assert "answered 422" in line["reason"]
-    assert any("rejected for good" in each for each in delivery.said)
+    assert any("rejected for good" in each for each in delivery.lines)
 
 
 async def test_a_malformed_group_is_put_aside_and_counted(trained, outbox):

@@ -81,15 +81,15 @@ def test_a_group_and_that_its_task_is_finished_get_into_the_file_together(tmp_pa
         shutil.copy(file, tmp_path / file.name.replace("o.", "killed."))
     first.close()
     with Outbox(tmp_path / "killed.sqlite") as killed:
-        assert (killed.next_post().group_id, killed.place()) == ("a", 1)
+        assert (killed.next_post().group_id, killed.first_unfinished()) == ("a", 1)
 
 
 def test_a_slow_task_holds_the_place_and_later_ones_are_known_to_be_finished(outbox):
     for number in (0, 2, 3):
         outbox.finish(number)
-    assert (outbox.place(), outbox.finished()) == (1, {2, 3})
+    assert (outbox.first_unfinished(), outbox.finished()) == (1, {2, 3})
     outbox.finish(1)
-    assert (outbox.place(), outbox.finished()) == (4, frozenset())
+    assert (outbox.first_unfinished(), outbox.finished()) == (4, frozenset())
 
 
 def test_a_post_can_be_shortened(outbox):

@@ -8,7 +8,14 @@ import pytest
 from environments.serve.delivery import BACKOFF
 from environments.serve.trajectory_api import ApiUnavailableError, TrajectoryApi
 from environments.wire.payloads import Shape, pack
-from tests.environments.serve.delivered import blocking, credited, delivering, groups_of, linked, until
+from tests.environments.serve.delivered import (
+    blocking,
+    credited,
+    delivering,
+    groups_of,
+    registration_at,
+    until,
+)
 from tests.environments.serve.proxy import Proxy
 from tools.errors import ConfigError
 
@@ -19,12 +26,12 @@ async def some_looks(delivery):
 
 
 async def test_a_reset_that_nobody_saw_is_noticed_by_a_number_that_is_nobodys(trained, outbox):
-    async with linked(trained.url, outbox) as link:
-        await link.register()
-        assert await link.look()
+    async with registration_at(trained.url, outbox) as registration:
+        await registration.register()
+        assert await registration.look()
         await blocking(trained.get, "/reset_data")
         await blocking(trained.start_trainer)
-        assert not await link.look()
+        assert not await registration.look()
 
 
 async def test_what_a_reset_lost_within_a_moment_is_sent_again(trained, outbox):
@@ -38,10 +45,10 @@ async def test_what_a_reset_lost_within_a_moment_is_sent_again(trained, outbox):
 
 
 async def test_without_a_weight_the_api_is_not_asked_about_us_since_it_would_divide_by_zero(trained, outbox):
-    async with linked(trained.url, outbox, weight=-1.0) as link:
-        await link.register()
-        assert await link.look()
-        assert link.state.own_groups is None
+    async with registration_at(trained.url, outbox, weight=-1.0) as registration:
+        await registration.register()
+        assert await registration.look()
+        assert registration.state.own_groups is None
 
 
 async def test_what_an_api_behind_a_proxy_had_when_it_was_killed_is_sent_again(api, outbox):
@@ -79,7 +86,7 @@ async def test_a_post_that_did_not_reach_the_api_is_sent_again(trained, outbox, 
         proxy.answers["/scored_data"] = (status, b"<html>d\xe9sol\xe9")
         async with delivering(proxy.url, outbox) as delivery:
             await delivery.put(credited("a"))
-            await until(delivery, lambda: any(f"answered {status}" in line for line in delivery.said))
+            await until(delivery, lambda: any(f"answered {status}" in line for line in delivery.lines))
             del proxy.answers["/scored_data"]
             await until(delivery, lambda: delivery.tally.posts == 1)
             assert delivery.tally.rejected == 0
@@ -110,25 +117,25 @@ async def test_a_registration_that_cannot_be_taken_back_is_said(trained, outbox)
     outbox.remember("settled", "no")
     trained.register_env("other")
     trained.register_env(f"env-{outbox.fact('run_id')}", min_batch_allocation=0.5)
-    async with linked(trained.url, outbox, min_batch_allocation=0.5) as link:
-        await link.register()
-        assert "1 earlier registrations of this environment could not be taken back" in link.said[0]
+    async with registration_at(trained.url, outbox, min_batch_allocation=0.5) as registration:
+        await registration.register()
+        assert "1 earlier registrations of this environment could not be taken back" in registration.lines[0]
 
 
 async def test_a_trainer_that_takes_shorter_rows_than_rollouts_make_is_told_once(api, outbox):
     api.start_trainer(max_token_len=50)
-    async with linked(api.url, outbox, max_row_tokens=60) as link:
-        await link.register()
-        await link.register()
-        (told,) = link.said
-        assert told.startswith("the trainer takes rows of up to 50 tokens, and rollouts may grow to 60")
+    async with registration_at(api.url, outbox, max_row_tokens=60) as registration:
+        await registration.register()
+        await registration.register()
+        (line,) = registration.lines
+        assert line.startswith("the trainer takes rows of up to 50 tokens, and rollouts may grow to 60")
 
 
 async def test_a_trainer_that_takes_every_row_is_not_told(api, outbox):
     api.start_trainer(max_token_len=60)
-    async with linked(api.url, outbox, max_row_tokens=60) as link:
-        await link.register()
-        assert link.said == []
+    async with registration_at(api.url, outbox, max_row_tokens=60) as registration:
+        await registration.register()
+        assert registration.lines == []
 
 
 async def test_a_trainer_that_polls_before_it_registers_is_no_trainer_yet(api, outbox):

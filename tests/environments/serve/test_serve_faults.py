@@ -13,7 +13,7 @@ from environments.record.recorder import read_groups
 from tests.environments.run.leftovers import groups_and_folders, living_children
 from tests.environments.serve import loopback
 from tests.environments.serve.outbox_copy import groups_in, posts_ever_in
-from tools.sandbox.processes import identity
+from tools.sandbox.host.process_ids import identity
 
 SEED = 4
 KILLS = {("api",): 8, ("env",): 5, ("model",): 6, ("env", "api"): 6, ("env", "api", "model"): 5}

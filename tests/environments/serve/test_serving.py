@@ -25,7 +25,7 @@ from tests.environments.serve.loopback import (
     wait_until,
 )
 from tests.environments.serve.outbox_copy import waiting_in
-from tools.sandbox.processes import identity
+from tools.sandbox.host.process_ids import identity
 
 
 @contextmanager

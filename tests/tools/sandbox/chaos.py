@@ -20,16 +20,16 @@ from typing import Any
 from tests.tools.sandbox.leftovers import leftovers, settled
 from tools.errors import SandboxError
 from tools.sandbox.check import Target
-from tools.sandbox.checks.bench import host_status, marker, sleeper
-from tools.sandbox.checks.hosts import descendants
+from tools.sandbox.conformance.bench import host_status, marker, sleeper
+from tools.sandbox.conformance.hosts import descendants
 from tools.sandbox.inside.prctl import adopt_orphans
-from tools.sandbox.nursery import nursery
+from tools.sandbox.local.fork_server import fork_server
 
 ENDS = (
     "leave", "raise", "cancel the opening", "cancel a command", "cancel the closing", "kill the supervisor",
     "kill all from inside",
 )  # fmt: skip
-OF_TIER_B = "kill the nursery"
+OF_TIER_B = "kill the fork server"
 """The process that sandboxes of this tier are forked from."""
 PHASES = {"cancel the opening": "open", "cancel a command": "exec", "cancel the closing": "close"}
 IN_KILLED_HOSTS = 0.2
@@ -163,7 +163,7 @@ async def session(target: Target, end: str, mark: str, course: Course) -> None:
             await sandbox.exec("kill -9 -1")
             await sandbox.shell("true")
         elif end == OF_TIER_B:
-            os.kill(nursery().pid, signal.SIGKILL)
+            os.kill(fork_server().pid, signal.SIGKILL)
             await sandbox.exec("true")
         elif end == "cancel a command":
             await sandbox.exec(f"trap '' TERM; sleep {mark}", timeout_s=_FOR_EVER_S)

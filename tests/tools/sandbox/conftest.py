@@ -6,13 +6,12 @@ from dataclasses import replace
 import pytest
 
 from tools.errors import IsolationError, SandboxCreateError
-from tools.sandbox import launch
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.checks.bench import until
-from tools.sandbox.docker_engine import connect
+from tools.sandbox.docker.engine import connect
 from tools.sandbox.inside import landlock
-from tools.sandbox.local import open_local
-from tools.sandbox.session import stop
+from tools.sandbox.local import launch
+from tools.sandbox.local.backend import open_local
+from tools.sandbox.local.session import stop
 
 SMALL = SandboxLimits(memory_mb=192, pids=48, disk_mb=48, file_mb=16, output_mb=4)
 
@@ -56,26 +55,7 @@ def tier_c():
         pytest.skip("without control groups nothing bounds the processes of an ordinary user")
 
 
-@pytest.fixture(params=["A", "B"])
-def tier(request):
-    return request.param
-
-
 @pytest.fixture
-async def sandbox(tier):
-    async with open_local(SMALL, tier=tier) as opened:
+async def sandbox():
+    async with open_local(SMALL, tier="B") as opened:
         yield opened
-
-
-@pytest.fixture
-async def lent(sandbox):
-    """A sandbox whose shell has been offered to the host."""
-    await lend(sandbox)
-    return sandbox
-
-
-async def lend(sandbox):
-    """Have the shell offered to the host for the next command."""
-    if not sandbox._channel.line.lent:
-        await sandbox.shell("true")
-    assert await until(lambda: sandbox._channel.line.lent, within_s=20)

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tools.sandbox import cgroup
 from tools.sandbox.check import Target
-from tools.sandbox.checks.hosts import descendants
+from tools.sandbox.conformance.hosts import descendants
+from tools.sandbox.host.process_ids import children, owner_pid
 from tools.sandbox.inventory import list_sandboxes, reap_sandboxes
-from tools.sandbox.processes import children, owner_pid
+from tools.sandbox.local import cgroup
 
 MOUNTS = Path("/proc/self/mountinfo")
 _OF_THE_ENGINE = ("/overlay2/", "/containers/", "/netns/")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.sandbox.archive import ArchivedFile, check, pack, unpack
-from tools.sandbox.checks.hostile import hostile_archives
+from tools.sandbox.conformance.hostile import hostile_archives
 
 NAMES = st.lists(
     st.binary(min_size=1, max_size=60).filter(

@@ -9,7 +9,6 @@ from tools.sandbox.check import Target
 
 DOCKER = Target(backend="docker", options={"image": TEST_IMAGE})
 LOCAL = {
-    "A": Target(options={"tier": "A"}),
     "B": Target(options={"tier": "B"}),
     "C": Target(options={"tier": "C"}, limits=SandboxLimits(network="full")),
 }

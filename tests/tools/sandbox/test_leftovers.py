@@ -12,10 +12,11 @@ import pytest
 
 from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
 from tests.tools.sandbox.leftovers import leftovers, settled
-from tools.sandbox import cgroup, docker_workshop
 from tools.sandbox.check import Target
-from tools.sandbox.docker_container import Spec
-from tools.sandbox.processes import identity
+from tools.sandbox.docker.container import Spec
+from tools.sandbox.docker.manager import manager
+from tools.sandbox.host.process_ids import identity
+from tools.sandbox.local import cgroup
 
 LOCAL = Target(limits=SMALL)
 DOCKER = Target(backend="docker", options={"image": TEST_IMAGE}, limits=SMALL)
@@ -120,13 +121,15 @@ async def test_what_dead_processes_left_is_swept_first(tmp_path, monkeypatch):
 
 @pytest.mark.docker
 async def test_a_container_that_is_not_removed_is_seen(docker_engine):
-    shop = docker_workshop.workshop()
+    managed = manager()
     before = await leftovers(DOCKER)
-    container = await asyncio.to_thread(shop.make, Spec(image=docker_engine.image(TEST_IMAGE), limits=SMALL))
+    container = await asyncio.to_thread(
+        managed.make, Spec(image=docker_engine.image(TEST_IMAGE), limits=SMALL)
+    )
     try:
         # Its connection is a descriptor.
         expected = replace(before, containers=before.containers + 1, descriptors=before.descriptors + 1)
         assert await settled(DOCKER, expected, within_s=20) == expected
     finally:
-        await asyncio.to_thread(shop.drop, container)
+        await asyncio.to_thread(managed.drop, container)
     assert await settled(DOCKER, before) == before

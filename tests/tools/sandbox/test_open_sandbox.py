@@ -15,7 +15,7 @@ from tools.sandbox.check import Target, all_checks, run_check
 THIRD = """
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from tools.sandbox.local import open_local
+from tools.sandbox.local.backend import open_local
 
 class Third:
     def __init__(self, inner):
@@ -45,11 +45,11 @@ def third_package(tmp_path, monkeypatch):
         "gone = third_sandbox:nothing\nnumber = third_sandbox:number\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("tools.sandbox.entry_points._loaded", {})
+    monkeypatch.setattr("tools.sandbox.host.entry_points._loaded", {})
 
 
 def test_importing_the_protocol_loads_no_backend():
-    heavy = ("asyncio", "ssl", "socket", "subprocess", "importlib.metadata", "tools.sandbox.local")
+    heavy = ("asyncio", "ssl", "socket", "subprocess", "importlib.metadata", "tools.sandbox.local.backend")
     code = f"import sys, tools.sandbox.base; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -80,7 +80,7 @@ async def test_a_backend_of_another_package_opens_by_its_name():
 @pytest.mark.usefixtures("third_package")
 def test_a_backend_is_looked_for_once(monkeypatch):
     first = find_backend("third")
-    monkeypatch.setattr("tools.sandbox.entry_points.entry_points", None)
+    monkeypatch.setattr("tools.sandbox.host.entry_points.entry_points", None)
     assert find_backend("third") is first
 
 

@@ -1,1 +1,1 @@
-"""The part that runs inside a sandbox: standard library only, and few imports: each session pays for them."""
+"""The part that runs inside a sandbox: the standard library only, and nothing of Turnwise but this folder."""

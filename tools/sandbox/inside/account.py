@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 
-from tools.sandbox.inside.signals import as_at_birth
+from tools.sandbox.inside.prctl import write_file
 
 
 class Account:
@@ -63,25 +64,25 @@ class Account:
     def enter(self, bounded: bool) -> None:
         """Become the agent, for good; called in a forked child. Our own file writes are not `bounded`."""
         # Without the drop the value can be lowered again, with it the kernel keeps it as the floor.
-        _write("/proc/self/oom_score_adj", b"500")
+        try:
+            write_file("/proc/self/oom_score_adj", b"500")
+        except OSError:
+            pass  # no /proc of its own, or a score that is higher
         for kind, value in self._limits if bounded else ():
             resource.setrlimit(kind, (value, value))
         if self._drop:
             os.setgroups([])
             os.setresgid(self._gid, self._gid, self._gid)
             os.setresuid(self._uid, self._uid, self._uid)
-        as_at_birth()
+        # A program would inherit what Python did to these.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
         os.umask(0o022)
 
 
-def _write(path: str, data: bytes) -> None:
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        os.write(fd, data)
-    except OSError:
-        return
-    finally:
-        os.close(fd)
+def keep_score_open(settings: dict[str, str]) -> None:
+    """Open this process's score of who is killed first, which it cannot when it hides itself."""
+    fd = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+    settings["oom_score_fd"] = str(fd)
+    settings["oom_score"] = os.pread(fd, 16, 0).decode().strip()

@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 
-from tools.sandbox.inside import files, tar
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tools.sandbox.inside import file_operations as files
+from tools.sandbox.inside import tar
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC

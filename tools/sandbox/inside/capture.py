@@ -66,11 +66,3 @@ class Capture:
         self._tail += data
         if len(self._tail) > 2 * tail_cap + CHUNK_BYTES:
             del self._tail[: len(self._tail) - tail_cap]
-
-
-def result(
-    code: int, flags: bytes, spent_s: float, out: Capture, err: Capture, message: bytes = b""
-) -> list[bytes]:
-    """The fields of `frames.DONE`; a `message` is added to stderr."""
-    numbers = [b"%d" % number for number in (code, out.total, err.total + len(message))]
-    return [*numbers, flags, b"%d" % int(spent_s * 1e6), out.kept(), err.kept() + message]

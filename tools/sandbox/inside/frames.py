@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import marshal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 READY, EXEC, SHELL, READ, WRITE, CANCEL = b"R", b"X", b"S", b"G", b"P", b"K"
 PACK, UNPACK = b"A", b"U"
-NEXT, TAKE = b"N", b"T"
-"""The host ran a command in the shell itself, and it is over; or it began one, and has it taken over."""
-LINE = b"L"
-"""Over a socket of its own, with descriptors; see `line`."""
 FILE_KINDS = (READ, WRITE, PACK, UNPACK)
 """Requests that are ours alone: no program of the agent's runs for them, and they can be done again."""
 FOUND = b"F"
-"""What is true in a container, told before it is ready; see `contain.facts`."""
+"""What is true in a container, told before it is ready; see `in_container.facts`."""
 DONE = b"D"
 """Answer: exit code, stdout total, stderr total, flags, microseconds, stdout, stderr."""
-BORN = b"B"
-"""From the nursery, with a descriptor of the supervisor's process."""
+FORKED = b"B"
+"""From a fork server, with a descriptor of the supervisor's process."""
 DIED = b"Q"
 """The last of all frames: what went wrong in the supervisor itself."""
 REFUSED = b"E"

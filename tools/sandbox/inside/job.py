@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from collections.abc import Callable
 
 from tools.sandbox.inside import frames
-from tools.sandbox.inside.capture import Capture, result
+from tools.sandbox.inside.capture import Capture
 from tools.sandbox.inside.processes import Identity, kill_new, send
 from tools.sandbox.inside.shell import Shell
-from tools.sandbox.inside.signals import SIGCONT, SIGKILL, SIGSTOP
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _PATIENCE_S = 0.9
 """How long the shell may take to leave a command whose processes are dead."""
@@ -61,20 +58,6 @@ class Job:
         self.out = Capture(out, self._limits.cap)
         self.err = Capture(err, self._limits.cap)
 
-    def backdate(self, begun: float, oom: int, before: set[Identity]) -> None:
-        """Count from an earlier moment.
-
-        Args:
-            begun: seconds of the clock that runs on while the machine is suspended.
-            oom: the memory kills that there were then.
-            before: the processes that there were then.
-        """
-        spent = time.clock_gettime(time.CLOCK_BOOTTIME) - begun
-        self._started -= spent
-        self._deadline -= spent
-        self._oom = oom
-        self._before = before
-
     def feed(self) -> bool:
         """Write some of stdin; `False` once there is nothing left or nobody to read it."""
         try:
@@ -114,7 +97,7 @@ class Job:
         A `message` is the stderr of a command that could not start.
         """
         if self._ending is not None:
-            code = 128 + SIGKILL
+            code = 128 + signal.SIGKILL
         self.out.drain()
         self.err.drain()
         flags = b"".join(
@@ -124,8 +107,10 @@ class Job:
                 frames.RESTARTED if self.restarted else b"",
             )
         )
-        spent = time.monotonic() - self._started
-        return frames.pack(frames.DONE, *result(code, flags, spent, self.out, self.err, message))
+        spent_us = int((time.monotonic() - self._started) * 1e6)
+        numbers = [b"%d" % number for number in (code, self.out.total, self.err.total + len(message))]
+        output = (self.out.kept(), self.err.kept() + message)
+        return frames.pack(frames.DONE, *numbers, flags, b"%d" % spent_us, *output)
 
     def _press(self) -> None:
         if self.shell is None:
@@ -137,10 +122,10 @@ class Job:
 
     def _press_shell(self, shell: Shell) -> None:
         # Stopped, the shell cannot start the next command of the list that is being killed.
-        send(shell.pid, SIGSTOP)
+        send(shell.pid, signal.SIGSTOP)
         kill_new(self._before, shell.pid)
         if self._ending is not None and time.monotonic() - self._ending > _PATIENCE_S:
             shell.kill()
         else:
             shell.interrupt()
-        send(shell.pid, SIGCONT)
+        send(shell.pid, signal.SIGCONT)

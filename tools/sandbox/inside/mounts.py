@@ -26,7 +26,7 @@ def build_root(steps: list[list[str]], keep_proc: bool) -> None:
     """Make these steps the root of this mount namespace; nothing of the old one is left.
 
     Args:
-        steps: see `tools.sandbox.rootfs`.
+        steps: see `tools.sandbox.local.rootfs`.
         keep_proc: show this machine's `/proc`: without it a namespace of another user may not mount its own.
     """
     # The host's later mounts stay out of here, and ours out of there.

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
-from tools.sandbox.inside import archives, files, frames
+from tools.sandbox.inside import archives, frames
+from tools.sandbox.inside import file_operations as files
+from tools.sandbox.inside.account import Account
 from tools.sandbox.inside.spawn import Program, fork, only_stdio, start
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tools.sandbox.inside.account import Account
-
-    Begin = Callable[[tuple[int, int, int]], int]
-    """Starts a process with these standard descriptors; its id."""
+Begin = Callable[[tuple[int, int, int]], int]
+"""Starts a process with these standard descriptors; its id."""
 
 
 class Operations:

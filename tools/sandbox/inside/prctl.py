@@ -1,4 +1,4 @@
-"""What a process asks the kernel about itself; its import of ctypes is paid only where it is needed."""
+"""What a process asks the kernel for itself: what the `os` module has no words for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ _SET_DUMPABLE, _SET_SECCOMP, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 4, 22, 36
 
 _CAPABILITY_VERSION = 0x20080522
 _LAST_CAPABILITY = 63
+
+CONTROL = 3
+"""The channel to the host in a supervisor that was forked."""
+KEPT_CAPABILITIES = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 24
+"""CHOWN, KILL, SETGID, SETUID and SYS_RESOURCE: to become the agent's user, to bound and to kill it."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -56,6 +61,15 @@ def keep_capabilities(wanted: int) -> None:
     low, high = mask & 0xFFFFFFFF, mask >> 32
     if libc.capset(header, struct.pack("6I", low, low, 0, high, high, 0)):
         raise failure("capset")
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Write to one of the kernel's files."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
 
 
 def failure(what: str) -> OSError:

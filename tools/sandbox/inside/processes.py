@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
-
-from tools.sandbox.inside.signals import SIGKILL, SIGSTOP
 
 Identity = tuple[int, int]
 """Process id and start time: an id alone may be used again."""
@@ -28,32 +27,6 @@ def snapshot() -> set[Identity]:
     return {(pid, start) for pid, (_, start) in running().items()}
 
 
-def older(than_s: float) -> set[Identity]:
-    """The processes that certainly started before a moment, in seconds since the machine did."""
-    tick = int(than_s * os.sysconf("SC_CLK_TCK"))
-    return {(pid, start) for pid, (_, start) in running().items() if start < tick}
-
-
-class Census:
-    """The processes that live; they are only counted again when one was started since the last time."""
-
-    __slots__ = ("_fd", "_last", "_seen")
-
-    def __init__(self) -> None:
-        self._fd = _open_load()
-        self._last = b""
-        self._seen: set[Identity] = set()
-
-    def taken(self) -> set[Identity]:
-        """What lives now, and perhaps some that ended."""
-        last = b"" if self._fd < 0 else os.pread(self._fd, 256, 0).rsplit(b" ", 1)[1]
-        if not last or last != self._last:
-            # Looked at first: what starts in between is counted now and makes the next count a new one.
-            self._last = last
-            self._seen = snapshot()
-        return self._seen
-
-
 def kill_new(before: set[Identity], shell: int = 0, wait_s: float = 2.0) -> None:
     """Kill what started since `before`, whatever group or session it moved to.
 
@@ -65,19 +38,19 @@ def kill_new(before: set[Identity], shell: int = 0, wait_s: float = 2.0) -> None
         stopped: set[Identity] = set()
         while fresh := _new(before, shell) - stopped:
             for pid, _ in fresh:
-                send(pid, SIGSTOP)
+                send(pid, signal.SIGSTOP)
             stopped |= fresh
         for pid, _ in stopped:
-            send(pid, SIGKILL)
+            send(pid, signal.SIGKILL)
         if not stopped or time.monotonic() > deadline:
             return
         time.sleep(0.0005)
 
 
-def send(pid: int, signal: int) -> None:
+def send(pid: int, number: int) -> None:
     """Signal a process that may be gone already."""
     try:
-        os.kill(pid, signal)
+        os.kill(pid, number)
     except ProcessLookupError:
         pass
 
@@ -98,19 +71,6 @@ def _ancestors(pid: int, table: dict[int, tuple[int, int]]) -> list[int]:
         pid = table[pid][0]
         chain.append(pid)
     return chain
-
-
-def _open_load() -> int:
-    """A descriptor of the file that ends with the newest process id; -1 where it may be made up or old."""
-    try:
-        fd = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
-        # LXC puts a file of its own in its place.
-        if os.fstat(fd).st_dev == os.stat("/proc/self/stat").st_dev:
-            return fd
-        os.close(fd)
-    except OSError:
-        pass
-    return -1
 
 
 def _stat(name: str) -> tuple[int, int] | None:

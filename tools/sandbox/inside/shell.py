@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
 
-from tools.sandbox.inside import status
 from tools.sandbox.inside.account import Account
+from tools.sandbox.inside.file_operations import write_all
 from tools.sandbox.inside.processes import send
-from tools.sandbox.inside.signals import SIGKILL, SIGPWR
 from tools.sandbox.inside.spawn import Program, start
 
-RUN_DIR = "/run/turnwise"
 _STATUS_FD = 9
 
 # Sourcing keeps directory, variables and functions. Inside the command the status descriptor is closed; what
@@ -26,26 +25,27 @@ __turnwise_leave() {
 }
 trap 'shopt -s extdebug; set -T; trap __turnwise_leave DEBUG; return 137' PWR
 """
-# Bash has read this line, all but its end, before the command comes.
-_COMMAND = "__turnwise_again {code}; source {d}/command </dev/null >{d}/stdout 2>{d}/stderr 9>&-"
 # The status line is no function: the trap could leave it before the status is out. It is no part of the line
-# above either, which is dropped as a whole when the command makes an error that ends a line. Bash asks the
-# kernel for each of its characters.
-_STATUS = "\nbuiltin echo {nonce} $? >&9\n"
+# above it either, which is dropped as a whole when the command makes an error that ends a line.
+_COMMAND = """__turnwise_again {code}; source {d}/command </dev/null >{d}/stdout 2>{d}/stderr 9>&-
+builtin echo {nonce} $? >&9
+"""
+_MOST_DIGITS = 3
+_STATUS_BYTES = 4096
+"""Read of the status descriptor at a time; an agent that finds it can add words of its own."""
 
 
 class Shell:
     """A running bash. One command at a time."""
 
-    __slots__ = ("_buffer", "_dir", "_outputs", "input_fd", "last", "nonce", "pid", "status_fd")
+    __slots__ = ("_buffer", "_dir", "_last", "_nonce", "input_fd", "pid", "status_fd")
 
     def __init__(self, account: Account, run_dir: str) -> None:
         self._dir = run_dir
-        self.nonce = b""
-        self.last = 0
+        self._nonce = b""
+        self._last = 0
         """Status of the last command, which the next one can ask for."""
         self._buffer = b""
-        self._outputs: tuple[int, int] | None = None
         reader, self.input_fd = os.pipe2(os.O_CLOEXEC)
         self.status_fd, told = os.pipe2(os.O_CLOEXEC)
         for fd in (self.input_fd, self.status_fd):
@@ -64,79 +64,53 @@ class Shell:
                 os.close(fd)
         os.write(self.input_fd, _PROLOGUE.encode())
 
-    def prepare(self) -> tuple[int, int]:
-        """Make everything ready for the next command; the read ends of its stdout and stderr come back.
+    def run(self, command: bytes) -> tuple[int, int]:
+        """Start a command; the read ends of its stdout and stderr come back.
 
         Raises:
             OSError: the agent has changed the shell's own files.
         """
-        if self._outputs is None:
-            # While it redirects, bash keeps the status descriptor under another number: a command that writes
-            # to every number would forge a status that it can guess.
-            self.nonce = os.urandom(8).hex().encode()
-            self._outputs = _fifos(f"{self._dir}/stdout", f"{self._dir}/stderr")
-            self._say(_COMMAND.format(code=self.last, d=self._dir).encode())
-        return self._outputs
-
-    def trigger(self) -> bytes:
-        """What the shell has to read to run the prepared command: the end of a line, and the next one."""
-        return _STATUS.format(nonce=self.nonce.decode()).encode()
-
-    def new_command(self) -> int:
-        """A descriptor of the file, made anew and empty, that the prepared command is to be written to."""
-        path = f"{self._dir}/command"
-        # A new one: where the agent is the same user it may have put a link or a FIFO there.
-        _forget(path)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-
-    def run(self, command: bytes) -> tuple[int, int]:
-        """Start a command; the read ends of its stdout and stderr come back."""
-        outputs = self.prepare()
-        fd = self.new_command()
+        # While it redirects, bash keeps the status descriptor under another number: a command that writes to
+        # every number would forge a status that it can guess.
+        self._nonce = os.urandom(8).hex().encode()
+        outputs = _fifos(f"{self._dir}/stdout", f"{self._dir}/stderr")
         try:
-            view = memoryview(command + b"\n")
-            while view:
-                view = view[os.write(fd, view) :]
-        finally:
-            os.close(fd)
-        self._outputs = None
-        self._say(self.trigger())
+            _write_new(f"{self._dir}/command", command + b"\n")
+        except OSError:
+            for fd in outputs:
+                os.close(fd)
+            raise
+        text = _COMMAND.format(code=self._last, d=self._dir, nonce=self._nonce.decode())
+        self._say(text.encode())
         return outputs
 
-    def release(self) -> tuple[int, int] | None:
-        """The read ends of the prepared outputs, which are the caller's from now on."""
-        outputs, self._outputs = self._outputs, None
-        return outputs
-
-    def status(self, seen: bytes = b"") -> int | None:
-        """The exit status of the running command, or `None` while it is not there.
-
-        Args:
-            seen: what somebody else has read of it.
-        """
-        self._buffer += seen
+    def status(self) -> int | None:
+        """The exit status of the running command, or `None` while it is not there."""
         try:
-            self._buffer += os.read(self.status_fd, status.MOST_BYTES)
+            self._buffer += os.read(self.status_fd, _STATUS_BYTES)
         except BlockingIOError:
-            pass
-        code = status.find(self._buffer, self.nonce)
-        self._buffer = self._buffer.rpartition(b"\n")[2][-status.MOST_BYTES :]
-        if code is not None:
-            self.last = code
-        return code
+            return None
+        *lines, rest = self._buffer.split(b"\n")
+        self._buffer = rest[-_STATUS_BYTES:]
+        for line in lines:
+            nonce, _, code = line.partition(b" ")
+            if nonce == self._nonce and code.isdigit() and len(code) <= _MOST_DIGITS:
+                self._last = int(code) & 0xFF
+                return self._last
+        return None
 
     def interrupt(self) -> None:
         """Ask the shell to leave the command it runs."""
-        send(self.pid, SIGPWR)
+        send(self.pid, signal.SIGPWR)
 
     def kill(self) -> None:
         """End the shell; it is reaped elsewhere."""
-        send(self.pid, SIGKILL)
+        send(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Forget the descriptors of a shell that ended."""
-        for fd in (self.input_fd, self.status_fd, *(self._outputs or ())):
-            os.close(fd)
+        os.close(self.input_fd)
+        os.close(self.status_fd)
 
     def _say(self, text: bytes) -> None:
         try:
@@ -167,6 +141,16 @@ def _fifo(path: str) -> int:
         return fd
     os.close(fd)
     raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+
+def _write_new(path: str, data: bytes) -> None:
+    # A new file: where the agent is the same user it may have put a link or a FIFO there.
+    _forget(path)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(fd, data)
+    finally:
+        os.close(fd)
 
 
 def _forget(path: str) -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
+import warnings
+from collections.abc import Callable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tools.sandbox.inside.account import Account
-
+from tools.sandbox.inside.account import Account
 
 _DESCRIPTORS = 4096
 _GIVEN = 10
 """Programs are given descriptors below this number."""
+
+
+# `os.execvpe` imports it when it searches: a child of the agent's should find it there.
+_ = warnings
 
 
 class StartError(Exception):
@@ -107,7 +107,6 @@ def pipe_for_output() -> tuple[int, int]:
 
 
 def _execute(program: Program) -> None:
-    """Become a program that is searched along `PATH`; `os.execvpe` would import a module for that."""
     try:
         os.chdir(program.cwd)
     except OSError as error:
@@ -116,18 +115,7 @@ def _execute(program: Program) -> None:
         fd, number = program.kept
         # Copied onto itself it would stay close-on-exec.
         os.dup2(_apart(fd), number, inheritable=True)
-    name = program.argv[0]
-    folders = program.env.get("PATH", os.defpath).split(":")
-    missing: OSError = FileNotFoundError(errno.ENOENT, name)
-    refused: OSError | None = None
-    for path in [name] if "/" in name else [os.path.join(folder, name) for folder in folders]:
-        try:
-            os.execve(path, program.argv, program.env)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            missing = error
-        except OSError as error:
-            refused = refused or error
-    raise refused or missing
+    os.execvpe(program.argv[0], program.argv, program.env)
 
 
 def _apart(fd: int) -> int:

@@ -4,39 +4,30 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+from collections.abc import Callable
 
 from tools.sandbox.inside import frames
 from tools.sandbox.inside.account import Account
-from tools.sandbox.inside.boot import Config, read_exactly
-from tools.sandbox.inside.capture import Capture
+from tools.sandbox.inside.configuration import Config, read_exactly
 from tools.sandbox.inside.job import Job, Limits
-from tools.sandbox.inside.line import Line
-from tools.sandbox.inside.memory import kills
+from tools.sandbox.inside.oom import kills
 from tools.sandbox.inside.operations import Operations
-from tools.sandbox.inside.processes import Census, Identity, kill_new, older
+from tools.sandbox.inside.processes import kill_new, snapshot
 from tools.sandbox.inside.shell import Shell
-from tools.sandbox.inside.signals import ordinary_interrupts, wake_on_child
 from tools.sandbox.inside.spawn import StartError, own_descriptor_limit, pipe_for_output
 from tools.sandbox.inside.watch import Watch
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _WORDS_BYTES = 2000
 _REQUEST_BYTES = 1 << 16
 """More would be a mapping made and taken away again for each request."""
 
 
-def enter(control: int) -> None:
-    """Start where namespaces, mounts and privileges are already right."""
-    serve(control, Config(control))
-
-
 def serve(control: int, config: Config) -> None:
     """Serve until the host closes the channel or dies, then end the process."""
     try:
-        ordinary_interrupts()
+        # What it is to any program: nothing to process 1, an end by a signal to another.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         own_descriptor_limit()
         supervisor = Supervisor(control, config.settings, config.env)
         supervisor.serve()
@@ -63,13 +54,10 @@ class Supervisor:
         self._run_dir = settings["run_dir"]
         self._oom_fd = int(settings["oom_fd"])
         self._inbox = b""
-        self._census = Census()
         self._watch = Watch()
         self._job: Job | None = None
         self._shell: Shell | None = None
         self._shell_lost = settings.get("shell_lost") == "1"
-        self._line = Line(self._oom_fd)
-        self._lends_shell = settings.get("line") == "1"
         self._open = True
         self._watch_children()
         self._watch.on(control, self._receive)
@@ -78,9 +66,7 @@ class Supervisor:
 
     def serve(self) -> None:
         """Handle events until the host is gone."""
-        greeting = frames.pack(frames.READY)
-        if not (self._lends_shell and self._line.open(self._control, greeting)):
-            self._send(greeting)
+        self._send(frames.pack(frames.READY))
         while self._open:
             self._watch.wait(-1 if self._job is None else int(self._job.next_tick_s() * 1000) + 1)
             if self._job is not None:
@@ -106,28 +92,21 @@ class Supervisor:
             if self._job is not None:
                 self._job.end()
             return
-        self._line.requests += 1
-        if kind == frames.NEXT:
-            self._ended_elsewhere(int(fields[0]))
-            return
         cap = int(fields[1])
         # What our own file operations send is bounded by what was asked for.
         output = max(cap, self._output_limit) if kind in frames.FILE_KINDS else self._output_limit
         limits = Limits(int(fields[0]) / 1e6, cap, output)
-        before = set[Identity]() if kind == frames.TAKE else self._census.taken()
-        job = Job(limits, before, self._oom_count)
+        job = Job(limits, snapshot(), self._oom_count)
         try:
             if kind == frames.SHELL:
                 self._run_in_shell(job, fields[2])
-            elif kind == frames.TAKE:
-                self._take_over(job, fields[2:])
             else:
                 self._start(job, *self._operations.asked(kind, fields[2:]))
         except StartError as error:
             self._refuse(kind, fields, job, error)
         except OSError as error:
             # The shell's own files are within the agent's reach: what it did to them is its result.
-            step = "shell" if kind in (frames.SHELL, frames.TAKE) else "supervisor"
+            step = "shell" if kind == frames.SHELL else "supervisor"
             self._refuse(kind, fields, job, StartError(step, error.errno or errno.EIO))
 
     def _host_died(self) -> None:
@@ -167,50 +146,11 @@ class Supervisor:
 
     def _run_in_shell(self, job: Job, command: bytes) -> None:
         self._reap()
-        self._line.drop()
         if self._shell is None:
             self._shell = Shell(self._account, self._run_dir)
             job.restarted, self._shell_lost = self._shell_lost, False
         job.attach(*self._shell.run(command))
         self._follow(job, self._shell)
-
-    def _take_over(self, job: Job, fields: list[bytes]) -> None:
-        """Go on with a command that the host has begun in the shell."""
-        self._reap()
-        outputs = None if self._shell is None else self._shell.release()
-        begun, oom, seen = int(fields[0]) / 1e6, int(fields[1]), fields[2]
-        job.backdate(begun, oom, self._line.before | older(begun))
-        left = self._line.left()
-        if left is not None:
-            out, err, code = left
-            job.restarted, self._shell_lost = True, False
-            job.attach(out, err)
-            self._follow(job)
-            self._finish(job, code)
-            return
-        if outputs is None:
-            raise StartError("shell", errno.EIO)
-        job.attach(*outputs)
-        self._follow(job, self._shell)
-        # A status that came too late is none.
-        job.tick()
-        self._shell_status(seen)
-
-    def _ended_elsewhere(self, code: int) -> None:
-        """The host ran a command by itself; what goes on writing in the background is drained."""
-        self._line.drop()
-        outputs = None
-        if self._shell is not None:
-            self._shell.last = code
-            outputs = self._shell.release()
-        for fd in outputs or ():
-            stream = Capture(fd, 0)
-            stream.drain()
-            if stream.closed:
-                os.close(fd)
-            else:
-                self._watch.collect(stream)
-        self._prepare()
 
     def _follow(self, job: Job, shell: Shell | None = None) -> None:
         self._job = job
@@ -224,10 +164,10 @@ class Supervisor:
         if not job.feed():
             self._watch.close(job.stdin_fd)
 
-    def _shell_status(self, seen: bytes = b"") -> None:
+    def _shell_status(self) -> None:
         job = self._job
         if job is not None and job.shell is not None:
-            code = job.shell.status(seen)
+            code = job.shell.status()
             if code is not None:
                 self._finish(job, code)
 
@@ -242,16 +182,6 @@ class Supervisor:
             if stream.closed:
                 self._watch.close(stream.fd)
         self._send(answer)
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """Do now, while the host thinks, what the next command would have to wait for."""
-        self._line.before = self._census.taken()
-        if self._shell is not None:
-            try:
-                self._line.offer(self._shell, self._shell.prepare())
-            except OSError:
-                return  # the next command meets it again, and says so
 
     def _refuse(self, kind: bytes, fields: list[bytes], job: Job, error: StartError) -> None:
         """Answer that nothing started: an error if the host asked wrongly, a result if the agent did it."""
@@ -268,7 +198,8 @@ class Supervisor:
 
     def _watch_children(self) -> None:
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        wake_on_child(writer)
+        signal.signal(signal.SIGCHLD, _ignore)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         self._watch.on(reader, lambda: self._woken(reader))
 
     def _woken(self, reader: int) -> None:
@@ -290,7 +221,6 @@ class Supervisor:
         job = self._job
         if self._shell is not None and pid == self._shell.pid:
             self._watch.off(self._shell.status_fd)
-            self._line.keep(self._shell.release(), code)
             self._shell.close()
             self._shell, self._shell_lost = None, True
             if job is not None and job.pid == pid:
@@ -302,3 +232,7 @@ class Supervisor:
 
     def _oom_count(self) -> int:
         return 0 if self._oom_fd < 0 else kills(self._oom_fd)
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """A handler of Python's is needed for the byte to be written."""

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable
 
 from tools.sandbox.inside.capture import Capture
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 _LONGEST_MS = 2**31 - 1
 """What the kernel takes; whoever waits for longer waits again."""

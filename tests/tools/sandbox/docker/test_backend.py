@@ -1,0 +1,322 @@
+"""Containers: hardened, one program as channel, and nothing left of them whatever happens."""
+
+import asyncio
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
+from tools.errors import ConfigError, IsolationError, SandboxCreateError, SandboxUnavailable
+from tools.sandbox.base import SandboxLimits
+from tools.sandbox.docker import backend, container, engine, labels
+from tools.sandbox.docker.backend import open_docker, prepare_image
+from tools.sandbox.docker.inventory import entries, reap
+from tools.sandbox.host import process_ids
+from tools.sandbox.inside import frames
+
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
+
+
+def opened(limits=SMALL, **settings):
+    return open_docker(limits, **{"image": TEST_IMAGE, **settings})
+
+
+@pytest.fixture
+async def sandbox():
+    async with opened() as one:
+        yield one
+
+
+async def own():
+    """The containers of this process."""
+    mine = labels.labels()["turnwise.run"]
+    return engine.connect().containers(f"turnwise.run={mine}")
+
+
+async def inspected():
+    (one,) = await own()
+    return engine.connect()._api.inspect_container(one.id)
+
+
+async def test_the_engine_confirms_every_hardened_setting(sandbox):
+    seen = await inspected()
+    host = seen["HostConfig"]
+    assert host["CapDrop"] == ["ALL"]
+    assert not host["CapAdd"]
+    assert not host["Privileged"]
+    assert host["SecurityOpt"] == ["no-new-privileges"]
+    assert host["NetworkMode"] == "none"
+    assert host["Memory"] == host["MemorySwap"] == SMALL.memory_mb << 20
+    assert host["PidsLimit"] == SMALL.pids + 16
+    assert host["ReadonlyRootfs"]
+    assert host["Init"]
+    assert host["AutoRemove"]
+    assert host["LogConfig"]["Type"] == "none"
+    assert set(host["Tmpfs"]) == {"/workspace", "/tmp", "/run/turnwise"}
+    assert not host["Binds"]
+    assert {"run", "host", "boot_id", "pid", "start_time"} <= {
+        name.removeprefix("turnwise.") for name in seen["Config"]["Labels"]
+    }
+
+
+async def test_many_commands_go_through_one_program(sandbox):
+    for _ in range(20):
+        await sandbox.exec("true")
+        await sandbox.shell("true")
+    assert len((await inspected())["ExecIDs"]) == 1
+
+
+async def test_the_record_names_runtime_image_and_what_holds(sandbox):
+    record = sandbox.record
+    assert (record.backend, record.tier, record.limits) == ("docker", "runc", SMALL)
+    assert record.image.startswith("sha256:")
+    assert record.enforced == ("disk_mb", "file_mb", "memory_mb", "network", "output_mb", "pids")
+
+
+async def test_a_quota_of_processor_time_holds_and_is_recorded():
+    async with opened(SandboxLimits(cpus=0.5)) as sandbox:
+        assert "cpus" in sandbox.record.enforced
+
+
+async def test_the_agent_has_no_privileges_and_a_user_of_its_own(sandbox):
+    look = "id -u; grep -E '^(CapEff|CapPrm|CapAmb|CapInh|NoNewPrivs|Seccomp):' /proc/self/status"
+    async with opened() as other:
+        seen = [(await one.exec(look)).text().split() for one in (sandbox, other)]
+    assert seen[0][0] != seen[1][0]
+    assert "0" not in (seen[0][0], seen[1][0])
+    status = dict(zip(seen[0][1::2], seen[0][2::2], strict=True))
+    assert {int(status.pop(f"Cap{name}:"), 16) for name in ("Eff", "Prm", "Amb", "Inh")} == {0}
+    assert status == {"NoNewPrivs:": "1", "Seccomp:": "2"}
+
+
+async def test_what_the_agent_runs_under_cannot_be_read(sandbox):
+    for name in ("environ", "mem", "maps", "fd/3"):
+        result = await sandbox.exec(f"cat /proc/$PPID/{name}")
+        assert (result.exit_code, result.stdout) == (1, b"")
+
+
+async def test_killing_everything_is_a_result_and_the_sandbox_goes_on(sandbox):
+    await sandbox.write_file("kept", b"here")
+    await sandbox.exec("setsid sleep 1000 >/dev/null 2>&1 &")
+    result = await sandbox.exec("kill -9 -1; sleep 1000")
+    assert (result.exit_code, result.timed_out, result.shell_restarted) == (137, False, True)
+    assert (await sandbox.exec("pgrep -x sleep")).stdout == b""
+    assert await sandbox.read_file("kept") == b"here"
+    assert (await sandbox.shell("echo on")).shell_restarted
+
+
+async def test_killing_everything_later_costs_no_file_operation(sandbox):
+    await sandbox.write_file("kept", b"here")
+    started = "mkfifo gone; setsid sh -c 'read x <gone; kill -9 -1' >/dev/null 2>&1 & "
+    await sandbox.exec(started)
+    await sandbox.exec("until [ -p gone ]; do :; done; echo >gone; sleep 1000", timeout_s=5)
+    assert await sandbox.read_file("kept") == b"here"
+
+
+async def test_a_container_that_dies_is_unavailable_at_once(sandbox):
+    running = asyncio.create_task(sandbox.exec("sleep 1000"))
+    (one,) = await own()
+    await asyncio.to_thread(engine.connect().remove, one.id)
+    with pytest.raises(SandboxUnavailable):
+        await running
+    with pytest.raises(SandboxUnavailable):
+        await sandbox.read_file("/etc/passwd")
+
+
+async def test_nothing_is_left_after_closing_many(docker_engine):
+    async with opened() as first, opened() as second, opened() as third:
+        results = await asyncio.gather(*(one.exec("echo on") for one in (first, second, third)))
+        assert [one.stdout for one in results] == [b"on\n"] * 3
+    assert await own() == []
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.1, 0.2, 0.3])
+async def test_nothing_is_left_after_a_cancellation(delay_s):
+    async def use():
+        async with opened() as sandbox:
+            await sandbox.exec("sleep 1000")
+
+    opening = asyncio.create_task(use())
+    await asyncio.wait({opening}, timeout=delay_s)
+    opening.cancel()
+    await asyncio.wait({opening})
+    assert await own() == []
+
+
+_HOST = (
+    "import asyncio, sys\n"
+    "from tools.sandbox.docker import labels\n"
+    "from tools.sandbox.docker.backend import open_docker\n"
+    "from tools.sandbox.base import SandboxLimits\n"
+    "labels.LABEL = sys.argv[1]\n"
+    "async def main():\n"
+    f"    async with open_docker(SandboxLimits(), image={TEST_IMAGE!r}) as sandbox:\n"
+    "        print((await sandbox.exec('setsid sleep 1000 >/dev/null 2>&1 & echo up')).text(), flush=True)\n"
+    "        await asyncio.sleep(1000)\n"
+    "asyncio.run(main())\n"
+)
+
+
+@pytest.fixture
+async def host(monkeypatch):
+    """Another process with a sandbox; only this test looks for what it leaves, and no other one's sweep."""
+    label = f"turnwise.sandbox.{time.monotonic_ns()}"
+    monkeypatch.setattr(labels, "LABEL", label)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", _HOST, label, stdout=subprocess.PIPE)
+    assert await process.stdout.readline() == b"up\n"
+    yield process
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+    await reap()
+
+
+async def test_a_killed_host_leaves_an_orphan_that_the_next_sweep_takes(sandbox, host):
+    (alive,) = [one for one in await entries() if one.owner == host.pid]
+    assert alive.state == "in use"
+    assert alive.name not in {one.name for one in await reap()}
+    host.kill()
+    await host.wait()
+    assert {one.name for one in await entries() if one.state == "orphan"} >= {alive.name}
+    assert alive.name in {one.name for one in await reap()}
+    assert alive.name not in {one.name for one in await entries()}
+    assert (await sandbox.exec("echo on")).stdout == b"on\n"
+
+
+_FORKING = f"""
+import asyncio, os
+from tools.sandbox.docker.backend import open_docker
+from tools.sandbox.base import SandboxLimits
+async def main():
+    async with open_docker(SandboxLimits(), image={TEST_IMAGE!r}) as sandbox:
+        return (await sandbox.exec("echo on")).exit_code
+assert asyncio.run(main()) == 0
+pid = os.fork()
+if pid == 0:
+    os._exit(asyncio.run(main()))
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_forked_child_opens_sandboxes_of_its_own():
+    assert subprocess.run([sys.executable, "-c", _FORKING], check=False, timeout=60).returncode == 0
+
+
+def processes_after(container, wait_s=10.0):
+    """How many processes are left once only the two that keep the container alive are, or time is up."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        count = len(engine.connect()._api.top(container)["Processes"])
+        if count <= 2 or time.monotonic() > deadline:
+            return count
+        time.sleep(0.02)
+
+
+async def test_processes_of_a_killed_host_end_by_themselves(host):
+    (left,) = [one for one in await entries() if one.owner == host.pid]
+    host.kill()
+    await host.wait()
+    assert await asyncio.to_thread(processes_after, left.name) == 2
+
+
+def test_an_owner_is_gone_only_when_that_is_certain():
+    mine = labels.labels()
+    assert labels.state(mine) == "in use"
+    assert labels.state({**mine, "turnwise.start_time": "1"}) == "orphan"
+    assert labels.state({**mine, "turnwise.boot_id": "another"}) == "unknown"
+    assert labels.state({**mine, "turnwise.pid_namespace": "1"}) == "unknown"
+    assert labels.state({}) == "unknown"
+    assert not process_ids.has_ended("")
+
+
+async def test_an_image_that_cannot_be_had_is_named():
+    with pytest.raises(ConfigError, match="localhost:1/none"):
+        await prepare_image("localhost:1/none")
+
+
+async def test_a_folder_without_a_dockerfile_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="Dockerfile"):
+        async with opened(image=str(tmp_path)):
+            pass
+
+
+async def test_an_image_is_built_from_a_folder_and_its_environment_counts(tmp_path):
+    (tmp_path / "Dockerfile").write_text(f"FROM {TEST_IMAGE}\nENV FROM_IMAGE=seen\nCMD false\n")
+    told = []
+    await prepare_image(str(tmp_path), progress=told.append)
+    async with opened(image=str(tmp_path)) as sandbox:
+        assert (await sandbox.exec("echo $FROM_IMAGE")).stdout == b"seen\n"
+    assert told[0].startswith("building")
+    assert told[-1].endswith("done")
+
+
+@pytest.mark.parametrize("missing", ["python3", "bash"])
+async def test_what_an_image_lacks_is_told(tmp_path, missing):
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM {TEST_IMAGE}\nRUN mv /bin/{missing} /bin/{missing}.not && echo {missing}\n"
+    )
+    with pytest.raises(ConfigError, match="needs python3"):
+        async with opened(image=str(tmp_path)):
+            pass
+    assert await own() == []
+
+
+@pytest.mark.parametrize("status", [404, 409, 500], ids=str)
+async def test_a_container_that_ends_at_once_is_told_in_whatever_state_the_engine_names_it(
+    tmp_path, monkeypatch, status
+):
+    def open_exec(*arguments):
+        raise engine.EngineError("Removal In Progress", status)
+
+    (tmp_path / "Dockerfile").write_text(f"FROM {TEST_IMAGE}\nRUN mv /bin/bash /bin/bash.not && echo bash\n")
+    monkeypatch.setattr(engine.Engine, "open_exec", open_exec)
+    with pytest.raises(ConfigError, match=r"does not stay up: Removal In Progress; .*needs python3"):
+        async with opened(image=str(tmp_path)):
+            pass
+
+
+@pytest.mark.parametrize("call", ["start", "open_exec"])
+async def test_a_failure_of_the_engine_is_no_fault_of_the_image(monkeypatch, call):
+    def fail(*arguments):
+        raise engine.EngineError("no space left on device", 500)
+
+    monkeypatch.setattr(engine.Engine, call, fail)
+    with pytest.raises(SandboxCreateError, match="does not start: no space left on device"):
+        async with opened(image=TEST_IMAGE):
+            pass
+    assert await own() == []
+
+
+async def test_a_container_that_somebody_kills_as_it_starts_is_no_fault_of_the_image(monkeypatch):
+    expect, remove = container._expect, engine.Engine.remove
+
+    def killed(connection, kind):
+        if kind == frames.READY:
+            (mine,) = engine.connect().containers(f"turnwise.run={labels.labels()['turnwise.run']}")
+            remove(engine.connect(), mine.id)
+            raise EOFError
+        return expect(connection, kind)
+
+    monkeypatch.setattr(container, "_expect", killed)
+    with pytest.raises(SandboxCreateError, match="its supervisor is gone"):
+        async with opened(image=TEST_IMAGE):
+            pass
+
+
+async def test_a_workspace_larger_than_the_memory_is_refused():
+    with pytest.raises(ConfigError, match="lower disk_mb"):
+        async with opened(SandboxLimits(memory_mb=256, disk_mb=256)):
+            pass
+
+
+def test_no_engine_is_told_with_the_fix(monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+    with pytest.raises(IsolationError, match="DOCKER_HOST"):
+        engine.connect.__wrapped__()
+
+
+async def test_a_limit_that_is_not_enforced_is_refused():
+    with pytest.raises(IsolationError, match="memory_mb"):
+        backend._check_enforced(SMALL, ("pids",))

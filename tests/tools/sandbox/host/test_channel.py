@@ -1,0 +1,131 @@
+"""A supervisor that lives and does not answer: bounded time, the right one to blame, and nothing left."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
+from tests.tools.sandbox.leftovers import leftovers, settled
+from tools.errors import SandboxUnavailable
+from tools.sandbox.check import Target
+from tools.sandbox.conformance.bench import first_process_of, host_pids, host_status, marker, sleeper, until
+from tools.sandbox.docker import container, labels
+from tools.sandbox.docker.container import Spec
+from tools.sandbox.docker.engine import connect
+from tools.sandbox.docker.manager import manager
+from tools.sandbox.host import channel
+
+DOCKER = Target(backend="docker", options={"image": TEST_IMAGE}, limits=SMALL)
+_WITHIN_S = 15
+
+
+@pytest.fixture
+def target():
+    return Target(options={"tier": "B"}, limits=SMALL)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(channel, "_GRACE_S", 0.5)
+    monkeypatch.setattr(container, "_ANSWER_S", 0.5)
+
+
+async def running(sandbox, timeout_s):
+    """A command that has started, and the process id of it."""
+    mark = marker()
+    command = asyncio.create_task(sandbox.exec(["sleep", mark], timeout_s=timeout_s))
+    return command, (await until(lambda: host_pids(mark), within_s=20))[0]
+
+
+async def stop(pid):
+    """Stop the supervisor above a process of its sandbox."""
+    os.kill(first_process_of(pid), signal.SIGSTOP)
+
+
+def docker_supervisor():
+    api = connect()._api
+    (program,) = api.inspect_container(docker_container_id())["ExecIDs"]
+    return api.exec_inspect(program)["Pid"]
+
+
+def docker_container_id():
+    mine = labels.labels()["turnwise.run"]
+    (one,) = (one for one in connect().containers(labels.LABEL) if one.labels["turnwise.run"] == mine)
+    return one.id
+
+
+async def test_a_stopped_supervisor_is_an_infrastructure_error(target):
+    async with target.open():
+        pass
+    before = await leftovers(target)
+    async with target.open() as sandbox, asyncio.timeout(_WITHIN_S):
+        await stop(await sleeper(sandbox, marker()))
+        with pytest.raises(SandboxUnavailable, match="does not answer"):
+            await sandbox.exec("true", timeout_s=0.1)
+        for call in (sandbox.exec("true"), sandbox.shell("true"), sandbox.read_file("a")):
+            with pytest.raises(SandboxUnavailable, match="does not answer"):
+                await call
+    assert await settled(target, before) == before
+
+
+async def test_a_supervisor_that_stops_during_a_command_is_an_infrastructure_error(target):
+    async with target.open() as sandbox, asyncio.timeout(_WITHIN_S):
+        command, pid = await running(sandbox, timeout_s=1)
+        await stop(pid)
+        with pytest.raises(SandboxUnavailable, match="does not answer"):
+            await command
+
+
+async def test_a_cancelled_command_of_a_stopped_supervisor_ends(target):
+    async with target.open():
+        pass
+    before = await leftovers(target)
+    async with target.open() as sandbox, asyncio.timeout(_WITHIN_S):
+        command, pid = await running(sandbox, timeout_s=600)
+        await stop(pid)
+        command.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await command
+        with pytest.raises(SandboxUnavailable, match="does not answer"):
+            await sandbox.exec("true")
+    assert await settled(target, before) == before
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("docker_engine")
+async def test_an_agent_that_stops_its_supervisor_in_a_container_gets_a_result_and_goes_on():
+    # Were it an error, an agent could take its bad rollouts out of their group.
+    async with DOCKER.open() as sandbox, asyncio.timeout(_WITHIN_S):
+        await sandbox.exec("setsid sh -c 'sleep 0.2; kill -STOP '$PPID >/dev/null 2>&1 &")
+        pid = docker_supervisor()
+        assert await until(lambda: host_status(pid, "State").startswith("T"), within_s=20)
+        assert (await sandbox.exec("true", timeout_s=0.1)).exit_code == 137
+        assert (await sandbox.exec("echo on")).text() == "on\n"
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("docker_engine")
+async def test_a_frozen_container_is_an_infrastructure_error():
+    async with DOCKER.open():
+        pass
+    before = await leftovers(DOCKER)
+    async with DOCKER.open() as sandbox, asyncio.timeout(_WITHIN_S):
+        connect()._api.pause(docker_container_id())
+        with pytest.raises(SandboxUnavailable, match="is paused"):
+            await sandbox.exec("true", timeout_s=0.1)
+    assert await settled(DOCKER, before) == before
+
+
+@pytest.mark.docker
+async def test_a_container_that_waited_and_does_not_answer_is_not_handed_out(docker_engine):
+    managed = manager()
+    waiting = await asyncio.to_thread(managed.make, Spec(image=docker_engine.image(TEST_IMAGE), limits=SMALL))
+    try:
+        assert await asyncio.to_thread(container.answers, waiting)
+        os.kill(docker_supervisor(), signal.SIGSTOP)
+        async with asyncio.timeout(_WITHIN_S):
+            assert not await asyncio.to_thread(container.answers, waiting)
+    finally:
+        await asyncio.to_thread(managed.drop, waiting)

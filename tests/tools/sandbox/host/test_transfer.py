@@ -1,0 +1,108 @@
+"""Files from one sandbox into another."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from tests.tools.sandbox.conftest import SMALL
+from tools.sandbox.archive import ArchivedFile
+from tools.sandbox.host.transfer import offer, place, put, size_on_disk, take
+from tools.sandbox.inside import tar
+from tools.sandbox.local.backend import open_local
+
+PLENTY = 32 << 20
+
+
+@pytest.fixture
+async def sandbox():
+    async with open_local(SMALL) as opened:
+        yield opened
+
+
+def contents(files):
+    return {path: file.data for path, file in files.items()}
+
+
+@pytest.mark.parametrize(
+    ("path", "at"),
+    [
+        ("a", "a"),
+        ("./a//b/../c", "a/c"),
+        ("/workspace/a", "a"),
+        ("../workspace/a", "a"),
+        ("/tmp/a", "/tmp/a"),
+        ("../a", "/a"),
+        ("/workspaces/a", "/workspaces/a"),
+    ],
+)
+def test_a_place_is_the_same_however_it_is_written(path, at):
+    assert place(path, "/workspace") == at
+
+
+def test_the_size_on_disk_counts_whole_pages_and_folders():
+    files = {"a/b/c": ArchivedFile(data=b"x" * 4097), "a/d": ArchivedFile(data=b"")}
+    assert size_on_disk(files) == (2 + 1 + 2) * 4096
+
+
+async def test_a_later_path_wins_over_an_earlier_one(sandbox):
+    # Through the link the last path reads another file than the one that has its place.
+    await sandbox.exec("mkdir -p a else/a else/b; echo 1 >a/x; echo 2 >else/a/x; ln -s else/b b")
+    files = await take(sandbox, ["a", "missing", "b/../a/x"], max_bytes=PLENTY)
+    assert contents(files) == {"a/x": b"2\n"}
+
+
+async def test_nothing_is_taken_where_another_file_or_its_folder_is(sandbox):
+    await sandbox.exec("mkdir -p a/b; echo 1 >a/b/c; echo 2 >a/d; echo 3 >a/e")
+    files = await take(sandbox, ["a"], max_bytes=PLENTY, beside=["a/b", "a/d/x", "a/f"])
+    assert contents(files) == {"a/e": b"3\n"}
+
+
+async def test_what_does_not_fit_any_more_is_not_there(sandbox):
+    await sandbox.exec("mkdir a; head -c 9000 /dev/zero >a/x; echo 1 >b; echo 2 >c")
+    assert set(await take(sandbox, ["b", "a", "c"], max_bytes=4 * 4096)) == {"b", "c"}
+
+
+async def test_files_are_put_at_their_places_in_batches(sandbox):
+    files = {f"large{number}": ArchivedFile(data=bytes([number]) * (6 << 20)) for number in range(4)}
+    files["/tmp/tool"] = ArchivedFile(data=b"#!/bin/sh\necho ran\n", mode=0o755)
+    await put(sandbox, files)
+    seen = await sandbox.exec(
+        "/tmp/tool; for i in 0 1 2 3; do tail -c 1 large$i | od -An -tu1; stat -c %s large$i; done"
+    )
+    assert seen.text().split() == ["ran"] + [text for number in "0123" for text in (number, str(6 << 20))]
+
+
+async def test_what_was_put_in_the_way_is_an_error_and_what_was_offered_is_not(sandbox):
+    await sandbox.exec("mkdir a /tmp/a")
+    files = {path: ArchivedFile(data=b"x") for path in ("/tmp/a", "/tmp/b", "a", "b")}
+    with pytest.raises(IsADirectoryError):
+        await put(sandbox, files)
+    await offer(sandbox, files)
+    assert (await sandbox.exec("cat /tmp/b; find . /tmp -type d")).text() == "x.\n./a\n/tmp\n/tmp/a\n"
+
+
+async def test_files_that_fill_a_small_workspace_are_put_in_it():
+    files = {str(number): ArchivedFile(data=b"x" * 4096) for number in range(500)}
+    async with open_local(replace(SMALL, disk_mb=2)) as opened:
+        await put(opened, files)
+        assert (await opened.exec("cat * | wc -c")).text() == f"{500 * 4096}\n"
+
+
+async def test_an_archive_is_read_at_most_once_and_beside_the_event_loop(sandbox, monkeypatch):
+    used = []
+
+    def watched(name):
+        function = getattr(tar, name)
+
+        def watching(*args):
+            used.append((name, threading.current_thread() is threading.main_thread()))
+            return function(*args)
+
+        return watching
+
+    for name in ("Reader", "header"):
+        monkeypatch.setattr(tar, name, watched(name))
+    await put(sandbox, {"a/x": ArchivedFile(data=b"x")})
+    await take(sandbox, ["a"], max_bytes=PLENTY)
+    assert used == [("header", False), ("Reader", False)]

@@ -1,0 +1,338 @@
+"""From opening to nothing left: refusals, deaths, leftovers, sweeps."""
+
+import asyncio
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.tools.sandbox.conftest import SMALL
+from tools.errors import ConfigError, IsolationError, SandboxCreateError, SandboxUnavailable
+from tools.sandbox import SandboxLimits, open_sandbox
+from tools.sandbox.conformance import bench, hosts
+from tools.sandbox.host import process_ids, supervisor_code
+from tools.sandbox.host.channel import Channel
+from tools.sandbox.inside import frames
+from tools.sandbox.local import cgroup, probe
+from tools.sandbox.local.backend import open_local
+from tools.sandbox.local.fork_server import _current
+
+LIMITS = {"disk_mb", "file_mb", "memory_mb", "network", "output_mb", "pids"}
+
+
+def groups():
+    roots = {directory for directory, _ in cgroup.controllers().values()}
+    return {path for root in roots for path in root.glob(f"turnwise.{process_ids.identity(os.getpid())}.*")}
+
+
+def descendants():
+    return set(hosts.descendants(os.getpid())) - {each.pid for each in _current.values()}
+
+
+@pytest.fixture
+def no_tier(monkeypatch):
+    def refuse(tier, limits):
+        raise SandboxCreateError(f"no sandbox of tier {tier}")
+
+    monkeypatch.setattr(probe, "check", refuse)
+    probe._best_tier.cache_clear()
+    yield
+    probe._best_tier.cache_clear()
+
+
+async def test_the_record_says_what_holds(sandbox):
+    assert (sandbox.record.backend, sandbox.record.tier, sandbox.record.limits) == ("local", "B", SMALL)
+    assert set(sandbox.record.enforced) - {"memory_mb_per_process"} <= LIMITS
+    if os.geteuid() == 0 and cgroup.controllers():
+        assert set(sandbox.record.enforced) == LIMITS
+
+
+async def test_opening_chooses_a_tier_that_isolates():
+    async with open_sandbox() as sandbox:
+        assert sandbox.record.tier == "B"
+        assert sandbox.workdir == "/workspace"
+
+
+async def test_an_unknown_backend_is_named():
+    with pytest.raises(ConfigError, match="choose one of"):
+        open_sandbox("vm")
+
+
+async def test_a_workspace_larger_than_the_memory_is_refused():
+    with pytest.raises(ConfigError, match="lower disk_mb"):
+        async with open_sandbox(limits=SandboxLimits(memory_mb=256, disk_mb=256)):
+            pass
+
+
+@pytest.mark.usefixtures("no_tier")
+async def test_a_machine_that_cannot_isolate_is_refused_with_the_fix():
+    with pytest.raises(
+        IsolationError, match=r"root.*user namespaces.*sandbox docker.*--env.allow_unsafe_sandbox"
+    ):
+        async with open_sandbox():
+            pass
+
+
+@pytest.mark.usefixtures("no_tier")
+async def test_without_isolation_it_runs_only_on_request_and_says_so():
+    async with open_sandbox(allow_unsafe=True) as sandbox:
+        assert sandbox.record.tier == "D"
+        assert not {"network", "disk_mb"} & set(sandbox.record.enforced)
+        await sandbox.write_file("a", b"1")
+        assert (await sandbox.shell("cat a; pwd")).text() == f"1{sandbox.workdir}\n"
+        started = "setsid sleep 5001 & sleep 5002"
+        assert (await sandbox.exec(started, timeout_s=0.3)).timed_out
+        workdir = Path(sandbox.workdir)
+    assert not workdir.exists()
+    assert subprocess.run(["pgrep", "-f", "sleep 500[12]"], check=False).returncode == 1
+
+
+async def test_a_quota_of_cpu_is_held_or_refused():
+    limits = SandboxLimits(memory_mb=192, disk_mb=48, cpus=0.2)
+    if "cpu" not in cgroup.controllers():
+        with pytest.raises(IsolationError, match="cpus"):
+            async with open_local(limits, tier="B"):
+                pass
+        return
+    async with open_local(limits, tier="B") as sandbox:
+        assert "cpus" in sandbox.record.enforced
+        result = await sandbox.exec("timeout 1 sh -c 'while :; do :; done'; times")
+    used = sum(float(part.rstrip("s").partition("m")[2]) for part in result.text().split()[2:])
+    assert used < 0.6
+
+
+async def test_nothing_is_left_after_closing():
+    async with open_local(SMALL, tier="B") as sandbox:
+        await sandbox.shell("sleep 1000 & setsid sleep 1000 &")
+        assert descendants()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        async with open_local(SMALL, tier="B") as sandbox:
+            await sandbox.shell("(trap '' TERM HUP; sleep 1000) &")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert (groups(), descendants()) == (set(), set())
+
+
+async def test_a_closed_sandbox_is_unavailable():
+    async with open_local(SMALL, tier="B") as sandbox:
+        pass
+    for call in (
+        sandbox.exec("true"),
+        sandbox.shell("true"),
+        sandbox.read_file("a"),
+        sandbox.write_file("a", b""),
+    ):
+        with pytest.raises(SandboxUnavailable):
+            await call
+
+
+async def test_closing_ends_a_running_command():
+    async with open_local(SMALL, tier="B") as sandbox:
+        running = asyncio.create_task(sandbox.exec("sleep 1000", timeout_s=100))
+        await asyncio.sleep(0)
+    with pytest.raises(SandboxUnavailable):
+        await running
+
+
+async def test_a_dead_supervisor_makes_the_sandbox_unavailable():
+    async with open_local(SMALL, tier="B") as sandbox:
+        first = bench.first_process_of(await bench.sleeper(sandbox, bench.marker()))
+        running = asyncio.create_task(sandbox.exec("echo started; sleep 1000", timeout_s=100))
+        await asyncio.sleep(0)
+        os.kill(first, signal.SIGKILL)
+        with pytest.raises(SandboxUnavailable):
+            await running
+        with pytest.raises(SandboxUnavailable):
+            await sandbox.shell("true")
+    assert (groups(), descendants()) == (set(), set())
+
+
+async def test_cancelled_openings_leave_nothing():
+    async def use():
+        async with open_local(SMALL, tier="B") as sandbox:
+            await sandbox.exec("sleep 1000")
+
+    for steps in range(1, 12, 2):
+        task = asyncio.create_task(use())
+        for _ in range(steps):
+            await asyncio.sleep(0.004)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert (groups(), descendants()) == (set(), set())
+
+
+async def test_a_sandbox_that_cannot_start_leaves_nothing(monkeypatch):
+    before = hosts.descendants(os.getpid())
+    monkeypatch.setattr(supervisor_code, "FORK_SERVER", "raise SystemExit('broken on purpose')")
+    monkeypatch.setattr("tools.sandbox.local.fork_server._current", {})
+    with pytest.raises(SandboxCreateError, match="broken on purpose"):
+        async with open_local(SMALL, tier="B"):
+            pass
+    assert (groups(), hosts.descendants(os.getpid())) == (set(), before)
+
+
+async def test_many_sandboxes_at_once_are_apart():
+    async def one(number):
+        async with open_local(SMALL, tier="B") as sandbox:
+            await sandbox.write_file("number", str(number).encode())
+            await sandbox.shell(f"X={number}")
+            return (await sandbox.shell("echo $X $(cat number)")).text()
+
+    texts = await asyncio.gather(*(one(number) for number in range(12)))
+    assert texts == [f"{number} {number}\n" for number in range(12)]
+
+
+@contextmanager
+def lowest_free_descriptor(number):
+    """Of this process, so that what is opened next has this number."""
+    held = [os.open("/dev/null", os.O_RDONLY)]
+    while held[-1] < number:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+    os.close(held.pop())
+    try:
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("number", [100, 101, 102, 103])
+async def test_whatever_numbers_a_sandboxs_descriptors_have_its_shell_works(number):
+    with lowest_free_descriptor(number):
+        async with open_local(SMALL, tier="B") as sandbox:
+            assert (await sandbox.shell("echo one")).text() == "one\n"
+
+
+async def test_a_supervisor_has_low_descriptors_whatever_numbers_they_have_here(monkeypatch):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 6000:
+        pytest.skip(f"a process may have {hard} descriptors here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 6000), hard))
+    # A warm process of its own, started with such numbers, too.
+    monkeypatch.setattr("tools.sandbox.local.fork_server._current", {})
+    before = descendants()
+    try:
+        with lowest_free_descriptor(5000):
+            async with open_local(SMALL, tier="B") as sandbox:
+                await sandbox.write_file("a", b"1")
+                await sandbox.shell("true")
+                pids = descendants() - before
+                highest = [max(int(fd.name) for fd in Path(f"/proc/{pid}/fd").iterdir()) for pid in pids]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(highest) > 1
+    assert max(highest) < 256
+
+
+async def test_a_new_shell_takes_no_descriptor_from_jobs_in_the_background():
+    async with open_local(replace(SMALL, pids=256), tier="B") as sandbox:
+        for _ in range(60):
+            await sandbox.exec("sleep 1000 &")
+        await sandbox.shell("kill -9 $$")
+        assert [(await sandbox.shell("echo on")).text() for _ in range(3)] == ["on\n"] * 3
+
+
+SUPERVISOR = """
+import sys
+from types import SimpleNamespace
+from tools.sandbox.inside.supervisor import serve
+serve(int(sys.argv[1]), SimpleNamespace(settings={}, env={}))
+"""
+
+
+async def test_what_a_supervisor_says_with_an_answer_is_heard():
+    ours, theirs = socket.socketpair()
+    channel = await Channel.over(ours)
+    with theirs:
+        asked = asyncio.create_task(channel.request(frames.pack(frames.CANCEL), 60))
+        theirs.setblocking(False)
+        await asyncio.get_running_loop().sock_recv(theirs, 100)
+        theirs.sendall(frames.pack(frames.REFUSED, b"1") + frames.pack(frames.DIED, b"OSError(9)"))
+    assert (await asked)[0] == frames.REFUSED
+    with pytest.raises(SandboxUnavailable, match=r"^the sandbox died: OSError\(9\)$"):
+        await channel.request(frames.pack(frames.CANCEL), 60)
+    channel.close("")
+
+
+async def test_a_supervisor_that_breaks_says_why():
+    ours, theirs = socket.socketpair()
+    with theirs:
+        argv = [sys.executable, "-c", SUPERVISOR, str(theirs.fileno())]
+        broken = await asyncio.create_subprocess_exec(*argv, pass_fds=[theirs.fileno()])
+    channel = await Channel.over(ours)
+    with pytest.raises(SandboxUnavailable, match=r"^the sandbox died: KeyError\('drop'\)$"):
+        await channel.request(frames.pack(frames.CANCEL), 60)
+    channel.close("")
+    await broken.wait()
+
+
+HOST = """
+import asyncio, os, signal, sys
+from tools.sandbox.conformance import bench, hosts
+from tools.sandbox.local.backend import open_local
+from tools.sandbox.local.fork_server import fork_server
+from tools.sandbox.base import SandboxLimits
+async def main():
+    async with open_local(SandboxLimits(memory_mb=192, disk_mb=48), tier="B") as sandbox:
+        await sandbox.shell("setsid sleep 7654321 & sleep 7654321 &")
+        await sandbox.shell("until [ $(pgrep -cx sleep) = 2 ]; do :; done")
+        if os.fork() == 0:  # a child that keeps every descriptor must not keep the sandbox
+            signal.pause()
+        print("up", flush=True)
+        await sandbox.shell("sleep 7654321", timeout_s=100)
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_host_leaves_nothing_alive_and_its_groups_are_swept():
+    host = subprocess.Popen(  # noqa: ASYNC220  # it is started, not waited for
+        [sys.executable, "-c", HOST], stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert host.stdout.readline() == b"up\n"
+        inside = pids_of("7654321")
+        assert inside
+        name = process_ids.identity(host.pid)
+        host.kill()
+        assert host.wait() == -signal.SIGKILL
+        for _ in range(100):
+            if not pids_of("7654321"):
+                break
+            await asyncio.sleep(0.05)
+        assert not pids_of("7654321")
+        roots = [directory for directory, _ in cgroup.controllers().values()]
+        for root in roots:
+            cgroup._sweep(root)
+        assert not [path for root in roots for path in root.glob(f"turnwise.{name}.*")]
+    finally:
+        host.stdout.close()
+        os.killpg(host.pid, signal.SIGKILL)
+
+
+def test_a_sweep_leaves_the_living_and_the_unknown_alone(tmp_path):
+    mine = tmp_path / f"turnwise.{process_ids.identity(os.getpid())}.0"
+    elsewhere = tmp_path / "turnwise.1-1-1.0"
+    gone = tmp_path / f"turnwise.{process_ids.identity(os.getpid()).rpartition('-')[0]}-1.0"
+    for path in (mine, elsewhere, gone):
+        path.mkdir()
+    cgroup._sweep(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted((mine, elsewhere))
+
+
+def pids_of(word):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes().startswith(b"sleep\0" + word.encode()):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found

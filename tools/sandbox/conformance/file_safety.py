@@ -1,0 +1,195 @@
+"""Checks 93 to 102: file operations stay inside, come back at once and never tear."""
+
+import asyncio
+import posixpath
+import secrets
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tools.sandbox.archive import ArchivedFile, pack, unpack
+from tools.sandbox.conformance.bench import Bench
+from tools.sandbox.conformance.checks import check, equal, holds, raises
+from tools.sandbox.conformance.hostile import hostile_archives
+
+_AT_ONCE_S = 5.0
+_ODD_NAMES = ("-n", "--help", "a b\nc", "x" * 255, "\udcff\udcfe", "日本", "'\"$(id)`;", "trailing ")
+
+
+@check(93)
+async def links_are_resolved_inside(bench: Bench) -> None:
+    """Links, linked parents, `..` and magic links lead to the sandbox's files, never to the host's."""
+    with _host_file() as (path, secret):
+        await bench.sandbox.exec(["ln", "-s", str(path), "link"])
+        await bench.sandbox.exec(["ln", "-s", str(path.parent), "folder"])
+        await bench.sandbox.exec(["ln", "-s", "/proc/1/root", "root"])
+        for attempt in ("link", f"folder/{path.name}", f"../..{path}", f"/proc/self/root{path}",
+                        f"/proc/1/root{path}", f"root{path}", f"/proc/1/cwd{path}"):  # fmt: skip
+            try:
+                found = await bench.sandbox.read_file(attempt)
+            except OSError:
+                continue
+            holds(f"{attempt} is not the host's file", found != secret)
+    await bench.sandbox.exec("echo in >target; ln -s target inner; mkdir d; ln -s ../target d/up")
+    for inner in ("inner", "d/up", "d/../inner"):
+        equal(f"content of {inner}", await bench.sandbox.read_file(inner), b"in\n")
+
+
+@check(94)
+async def special_files_are_an_error_at_once(bench: Bench) -> None:
+    """FIFOs, sockets and devices are errors at once, for reading and for writing."""
+    await bench.sandbox.exec("mkfifo fifo")
+    made = ["fifo"]
+    if bench.gives("unix_sockets"):
+        await bench.python("import socket; socket.socket(socket.AF_UNIX).bind('socket')")
+        made.append("socket")
+    equal("files", (await bench.sandbox.exec("ls")).text().split(), made)
+    for path in (*made, "/dev/zero", "/dev/null"):
+        with raises(OSError, what=f"reading {path}"):
+            await asyncio.wait_for(bench.sandbox.read_file(path), _AT_ONCE_S)
+        with raises(OSError, what=f"writing {path}"):
+            await asyncio.wait_for(bench.sandbox.write_file(path, b"x"), _AT_ONCE_S)
+
+
+@check(95)
+async def endless_files_are_bounded(bench: Bench) -> None:
+    """Files of /proc and files that grow while they are read come back bounded or not at all."""
+    for path in ("/proc/self/mem", "/proc/self/pagemap", "/proc/kmsg"):
+        with raises(OSError, what=f"reading {path}"):
+            await asyncio.wait_for(bench.sandbox.read_file(path, max_bytes=1000), _AT_ONCE_S)
+    holds("a small file of /proc is read", b"Name:" in await bench.sandbox.read_file("/proc/self/status"))
+    await bench.sandbox.exec(
+        "setsid sh -c 'while :; do echo more; sleep 0.001; done' >grow 2>&1 </dev/null &"
+    )
+    for _ in range(20):
+        try:
+            data = await asyncio.wait_for(bench.sandbox.read_file("grow", max_bytes=2000), _AT_ONCE_S)
+        except OSError:
+            return
+        holds("no more than asked for", len(data) <= 2000)
+        await asyncio.sleep(0.05)
+    await bench.sandbox.exec("head -c 3000 /dev/zero >>grow")
+    with raises(OSError, what="reading the grown file"):
+        await bench.sandbox.read_file("grow", max_bytes=2000)
+
+
+@check(96)
+async def a_write_over_a_link_does_not_escape(bench: Bench) -> None:
+    """Writing over a link changes what it leads to inside, or fails; the host's file stays."""
+    with _host_file() as (path, secret):
+        await bench.sandbox.exec(["ln", "-s", str(path), "link"])
+        await bench.sandbox.exec(["ln", "-s", str(path.parent), "folder"])
+        for attempt in ("link", f"folder/{path.name}", f"/proc/1/root{path}"):
+            try:
+                await bench.sandbox.write_file(attempt, b"changed")
+            except OSError:
+                continue
+        equal("the host's file", path.read_bytes(), secret)
+    await bench.sandbox.exec("echo old >target; ln -s target inner")
+    await bench.sandbox.write_file("inner", b"new")
+    equal("what the link leads to", await bench.sandbox.read_file("target"), b"new")
+
+
+@check(97)
+async def hostile_archives_are_rejected(bench: Bench) -> None:
+    """Archives with `..`, links, devices or huge headers are rejected whole; none of that ever comes out."""
+    outside = f"{posixpath.dirname(bench.sandbox.workdir.rstrip('/')) or '/'}/escaped"
+    for problem, archive in hostile_archives().items():
+        with raises(OSError, what=f"putting an archive with {problem}"):
+            await bench.sandbox.put_archive(archive, "in")
+        left = await bench.sandbox.exec(f"find in ! -type d; ls -d escaped {outside} /tmp/escaped 2>&-")
+        equal(f"files after {problem}", left.stdout, b"")
+    await bench.sandbox.exec("mkdir -p in out/deep; ln -s /tmp in/link; ln -s /etc/passwd out/link")
+    with raises(OSError, what="putting a file through a link"):
+        await bench.sandbox.put_archive(pack({"link/escaped": ArchivedFile(data=b"x")}), "in")
+    equal("the link leads to", (await bench.sandbox.exec("ls /tmp")).stdout, b"")
+    await bench.sandbox.exec(
+        "cd out; ln -s . loop; mkfifo fifo; echo x >deep/file; ln deep/file hard; ln -s .. deep/up"
+    )
+    files = unpack(await bench.sandbox.get_archive("out"))
+    equal(
+        "what comes out",
+        {path: file.data for path, file in files.items()},
+        {"deep/file": b"x\n", "hard": b"x\n"},
+    )
+    await bench.sandbox.exec("truncate -s 100M out/sparse")
+    with raises(OSError, what="getting 100 MB"):
+        await asyncio.wait_for(bench.sandbox.get_archive("out"), _AT_ONCE_S)
+
+
+@check(98)
+async def line_ends_are_preserved(bench: Bench) -> None:
+    """CRLF, a lone CR and a missing last newline stay."""
+    data = b"a\r\nb\rc\n\r\nd"
+    await bench.sandbox.write_file("file", data)
+    equal("content", await bench.sandbox.read_file("file"), data)
+    equal("output", (await bench.sandbox.exec("cat file")).stdout, data)
+
+
+@check(99)
+async def files_and_commands_see_the_same(bench: Bench) -> None:
+    """A written file is there for the next command and a command's file for the next read."""
+    shared = ("/tmp", "/dev/shm") if bench.gives("own_tmp") else (await bench.temporary(),)
+    for folder in (bench.sandbox.workdir, *shared):
+        await bench.sandbox.write_file(f"{folder}/in", b"1")
+        equal(
+            f"in {folder}", (await bench.sandbox.shell(f"cat {folder}/in; echo 2 >{folder}/out")).stdout, b"1"
+        )
+        equal(f"from {folder}", await bench.sandbox.read_file(f"{folder}/out"), b"2\n")
+
+
+@check(100)
+async def files_belong_to_the_user_with_their_mode(bench: Bench) -> None:
+    """A written file belongs to whoever commands run as, with the mode asked for, and can be changed."""
+    await bench.sandbox.write_file("deep/tool", b"#!/bin/sh\necho ran\n", mode=0o750)
+    await bench.sandbox.write_file("plain", b"")
+    result = await bench.sandbox.exec("stat -c '%u %a' deep/tool plain; id -u; deep/tool; rm -r deep plain")
+    first, second, uid, ran = result.text().splitlines()
+    equal("owners and modes", (first, second), (f"{uid} 750", f"{uid} 644"))
+    equal("running and removing", (ran, result.exit_code), ("ran", 0))
+
+
+@check(101)
+async def odd_names_work(bench: Bench) -> None:
+    """Newlines, dashes, quotes, 255 bytes and names that are not UTF-8 are only names."""
+    for name in _ODD_NAMES:
+        await bench.sandbox.write_file(name, name.encode("utf-8", "surrogateescape"))
+    for name in _ODD_NAMES:
+        content = name.encode("utf-8", "surrogateescape")
+        equal("content", await bench.sandbox.read_file(name), content)
+    seen = await bench.sandbox.exec("ls -A | wc -l; cat ./-n")
+    equal("as a command sees it", seen.text().split(), [str(len(_ODD_NAMES) + 1), "-n"])
+
+
+@check(102, memory_mb=192, disk_mb=32, file_mb=48)
+async def a_failed_write_leaves_the_old_content(bench: Bench) -> None:
+    """A write that runs out of space, or is cancelled, leaves the old file and nothing beside it."""
+    old = b"o" * 1000
+    await bench.sandbox.write_file("kept", old)
+    await bench.sandbox.exec("head -c 20000000 /dev/zero >filler")
+    if bench.gives("disk_mb"):
+        with raises(OSError, what="writing 16 MB into 12 MB"):
+            await bench.sandbox.write_file("kept", b"n" * (16 << 20))
+    equal("content after the failure", await bench.sandbox.read_file("kept"), old)
+    new = b"n" * (8 << 20)
+    for steps in (0, 1, 3, 9):
+        writing = asyncio.create_task(bench.sandbox.write_file("kept", new))
+        for _ in range(steps):
+            await asyncio.sleep(0.001)
+        writing.cancel()
+        await asyncio.wait({writing})
+        left = await bench.sandbox.read_file("kept")
+        holds("the file is the old one or the new one", left in (old, new))
+    equal("files", (await bench.sandbox.exec("ls -A")).text().split(), ["filler", "kept"])
+
+
+@contextmanager
+def _host_file() -> Generator[tuple[Path, bytes]]:
+    """A file on the host that everybody may read and change."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        path, secret = Path(folder, "secret"), secrets.token_bytes(16)
+        path.write_bytes(secret)
+        path.chmod(0o666)
+        yield path, secret

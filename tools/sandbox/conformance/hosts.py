@@ -1,0 +1,194 @@
+"""Programs that own sandboxes, started, killed and measured by checks: `python -m … SCENARIO TARGET …`."""
+
+import asyncio
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from tools.errors import TurnwiseError
+from tools.sandbox.conformance.bench import Target
+from tools.sandbox.host.process_ids import children
+from tools.sandbox.inventory import list_sandboxes, reap_sandboxes
+
+_ENOUGH = 5
+"""Openings that work, after which all with more descriptors would."""
+_BEAT_S = 0.002
+
+
+async def hold(target: Target, mark: str) -> None:
+    """Open a sandbox with two processes in it and wait to be killed."""
+    async with target.open() as sandbox:
+        await sandbox.shell(f"setsid sleep {mark} >/dev/null 2>&1 &")
+        print("up", flush=True)  # noqa: T201  # the protocol with the check
+        await sandbox.shell(f"sleep {mark}", timeout_s=600)
+
+
+async def sweep(target: Target) -> object:
+    """Take away what dead owners left, and open a sandbox, which may do it too."""
+    async with target.open() as sandbox:
+        await sandbox.exec("true")
+    return len(await reap_sandboxes(target.backend))
+
+
+async def starved(target: Target) -> object:
+    """Open sandboxes with ever more descriptors to have, so that each step of the opening fails once."""
+    async with target.open():
+        pass
+    before, failed, foreign = await _owned(target), 0, list[str]()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(_descriptors())
+    gaps = _fill(highest)
+    worked = 0
+    for room in range(40):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + room, hard))
+        try:
+            async with target.open() as sandbox:
+                await sandbox.exec("true")
+            worked += 1
+        except TurnwiseError:
+            failed += 1
+        except OSError:
+            failed += 1
+            foreign.append(traceback.format_exc())
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if worked == _ENOUGH:
+            break
+    for gap in gaps:
+        os.close(gap)
+    return {"before": before, "after": await _owned(target), "failed": failed, "foreign": foreign}
+
+
+async def stall(target: Target, count: str) -> object:
+    """The longest time the loop stood still while sandboxes opened, without waits for a processor."""
+    async with target.open():
+        pass
+    worst = 0.0
+    opened = asyncio.Event()
+
+    async def beat() -> None:
+        nonlocal worst
+        while not opened.is_set():
+            started, waited = time.monotonic(), _waited_s()
+            await asyncio.sleep(_BEAT_S)
+            worst = max(worst, time.monotonic() - started - _BEAT_S - (_waited_s() - waited))
+
+    heart = asyncio.create_task(beat())
+    async with AsyncExitStack() as stack:
+        await asyncio.gather(*(stack.enter_async_context(target.open()) for _ in range(int(count))))
+        opened.set()
+        await heart
+    return {"stall_ms": worst * 1000}
+
+
+async def idle(target: Target, count: str) -> object:
+    """The memory that idle sandboxes take, shared pages counted in parts."""
+    async with AsyncExitStack() as stack:
+        for _ in range(int(count)):
+            sandbox = await stack.enter_async_context(target.open())
+            await sandbox.exec("true")
+        pids = descendants(os.getpid())
+        try:
+            used = sum(pss_bytes(pid) for pid in pids)
+        except PermissionError:
+            # A supervisor that shares its user with the agent hides its memory.
+            pids, used = [], 0
+    return {"processes": len(pids), "each_mb": used / int(count) / (1 << 20)}
+
+
+async def spawn_cost(target: Target, megabytes: str) -> object:
+    """Processor time of this process for one opening, before and after it takes much memory."""
+
+    async def cheapest() -> float:
+        costs: list[float] = []
+        for _ in range(4):
+            started = time.process_time()
+            async with target.open():
+                pass
+            costs.append(time.process_time() - started)
+        return min(costs)
+
+    small = await cheapest()
+    ballast = bytearray(int(megabytes) << 20)
+    ballast[:: resource.getpagesize()] = b"x" * len(range(0, len(ballast), resource.getpagesize()))
+    large = await cheapest()
+    return {"small_s": small, "large_s": large, "held_mb": len(ballast) >> 20}
+
+
+async def outage(target: Target) -> object:
+    """What opening says where engine and programs are out of reach."""
+    started = time.monotonic()
+    try:
+        async with target.open() as sandbox:
+            understood, outcome = (await sandbox.exec("true")).exit_code == 0, "it works"
+    except TurnwiseError as error:
+        understood, outcome = True, f"{type(error).__name__}: {error}"
+    return {"understood": understood, "outcome": outcome, "seconds": time.monotonic() - started}
+
+
+SCENARIOS: Mapping[str, Callable[..., Awaitable[object]]] = {
+    "hold": hold,
+    "sweep": sweep,
+    "starved": starved,
+    "stall": stall,
+    "idle": idle,
+    "spawn_cost": spawn_cost,
+    "outage": outage,
+}
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below one."""
+    own = children(pid)
+    return own + [deeper for child in own for deeper in descendants(child)]
+
+
+def pss_bytes(pid: int) -> int:
+    """The memory of a process, shared pages counted in parts."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+async def _run(scenario: str, target: str, *arguments: str) -> object:
+    return await SCENARIOS[scenario](Target.from_json(target), *arguments)
+
+
+async def _owned(target: Target) -> dict[str, int]:
+    return {
+        "descriptors": len(_descriptors()),
+        "processes": len(descendants(os.getpid())),
+        "sandboxes": sum(entry.owner == os.getpid() for entry in await list_sandboxes(target.backend)),
+    }
+
+
+def _fill(below: int) -> list[int]:
+    """Take every free descriptor below a number."""
+    taken = [os.dup(0)]
+    while taken[-1] < below:
+        taken.append(os.dup(0))
+    os.close(taken.pop())
+    return taken
+
+
+def _descriptors() -> list[int]:
+    return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+
+
+def _waited_s() -> float:
+    """How long this thread has waited for a processor in all."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
+
+if __name__ == "__main__":
+    json.dump(asyncio.run(_run(*sys.argv[1:])), sys.stdout)

@@ -1,0 +1,120 @@
+"""Sandboxes in containers of a real Docker engine: one container per rollout, one program as its channel."""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from tools.errors import IsolationError, SandboxCreateError, SandboxUnavailable, UsageError
+from tools.sandbox.base import SandboxLimits, SandboxRecord
+from tools.sandbox.docker import container as containers
+from tools.sandbox.docker.container import Container, Spec
+from tools.sandbox.docker.engine import EngineError
+from tools.sandbox.docker.image import DEFAULT_IMAGE, Progress
+from tools.sandbox.docker.manager import ContainerManager, in_thread, made_in, manager, threads
+from tools.sandbox.docker.stream import Connection
+from tools.sandbox.host.channel import Channel
+from tools.sandbox.host.layout import WORKDIR, check_files_fit
+from tools.sandbox.host.recovering_channel import RecoveringChannel
+from tools.sandbox.host.supervised import SupervisedSandbox
+from tools.waiting import to_the_end
+
+_LOG = logging.getLogger(__name__)
+_ATTEMPTS = 3
+
+
+@asynccontextmanager
+async def open_docker(
+    limits: SandboxLimits, *, allow_unsafe: bool = False, image: str | None = None
+) -> AsyncGenerator[SupervisedSandbox]:
+    """A sandbox in a new container, or in one that was made ahead; it is removed afterwards.
+
+    Args:
+        limits: of the container.
+        allow_unsafe: accept an engine that cannot enforce all of them.
+        image: a name, an id, or a folder with a Dockerfile; it needs python3, /bin/sh and /bin/bash.
+
+    Raises:
+        ConfigError: the image cannot be had or lacks something, or the limits contradict each other.
+        IsolationError: no engine answers, or it cannot enforce a limit and `allow_unsafe` is not set.
+        SandboxCreateError: the container could not be started.
+    """
+    check_files_fit(limits)
+    managed = await in_thread(manager)
+    spec = Spec(
+        image=await in_thread(partial(managed.image, image or DEFAULT_IMAGE, _LOG.info)), limits=limits
+    )
+    pool = managed.pool(spec)
+    pool.enter()
+    try:
+        container = await made_in(threads(), pool.pop, managed.drop)
+        if container is None:
+            container = await made_in(managed.creators, partial(managed.make, spec), managed.drop)
+        channel: RecoveringChannel | None = None
+        try:
+            enforced = container.facts.enforced(limits)
+            if not allow_unsafe:
+                _check_enforced(limits, enforced)
+            channel = RecoveringChannel(
+                await container.connection.attach(), partial(_supervise, managed, container)
+            )
+            record = SandboxRecord(
+                backend="docker", tier=managed.engine.runtime, limits=limits, enforced=enforced,
+                image=spec.image.digest, lacks=() if limits.network == "none" else ("network",),
+            )  # fmt: skip
+            yield SupervisedSandbox(channel, WORKDIR, record)
+        finally:
+            if channel is not None:
+                channel.close("the sandbox is closed")
+            await to_the_end(in_thread(partial(managed.drop, container)))
+    finally:
+        await to_the_end(in_thread(pool.leave))
+
+
+async def prepare_image(name: str | None = None, *, progress: Progress | None = None) -> str:
+    """Pull or build an image before the first sandbox needs it; its digest.
+
+    Args:
+        name: of the image; `None` for the backend's own.
+        progress: takes a line for a person now and then; `None` writes them to the log.
+
+    Raises:
+        ConfigError: the image cannot be had.
+        IsolationError: no engine answers.
+    """
+    managed = await in_thread(manager)
+    return (await in_thread(partial(managed.image, name or DEFAULT_IMAGE, progress or _LOG.info))).digest
+
+
+async def _supervise(managed: ContainerManager, container: Container) -> Channel:
+    """The channel to a new supervisor in the same container; everything that ran there is dead."""
+
+    def start() -> Connection:
+        return _restarted(managed, container)
+
+    connection = await made_in(threads(), start, Connection.close)
+    return await connection.attach()
+
+
+def _restarted(managed: ContainerManager, container: Container) -> Connection:
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return containers.supervise(
+                managed.engine, container.id, container.spec, container.uid, replaces=True
+            )[0]
+        except EngineError as error:
+            raise SandboxUnavailable(f"the container is gone: {error}") from error
+        except (SandboxCreateError, UsageError) as error:
+            # Something of the agent's may have killed this one too, before it died itself.
+            if attempt == _ATTEMPTS:
+                raise SandboxUnavailable(f"the container has no supervisor any more: {error}") from error
+    raise AssertionError
+
+
+def _check_enforced(limits: SandboxLimits, enforced: tuple[str, ...]) -> None:
+    wanted = ["memory_mb", "pids"] if limits.cpus is None else ["cpus", "memory_mb", "pids"]
+    if missing := [name for name in wanted if name not in enforced]:
+        raise IsolationError(
+            f"this Docker engine cannot enforce the sandbox limits {missing}; give it the control groups "
+            "(`docker info` warns about what is missing), or accept it with `--env.allow_unsafe_sandbox`"
+        )

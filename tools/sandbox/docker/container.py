@@ -1,0 +1,266 @@
+"""One container: its hardened settings, its start, the supervisor in it and its end. Everything blocks."""
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tools.errors import ConfigError, IsolationError, SandboxCreateError
+from tools.sandbox.base import SandboxLimits
+from tools.sandbox.docker.engine import Engine, EngineError, Image
+from tools.sandbox.docker.facts import Facts
+from tools.sandbox.docker.stream import Connection
+from tools.sandbox.host import layout, seccomp, supervisor_code
+from tools.sandbox.host.layout import HOST_NAME, RESERVED_PIDS, RUN_DIR, SYSTEM_PATH, WORKDIR
+from tools.sandbox.inside import frames
+
+NEEDS = "an image needs python3 (3.9 or newer) on its PATH, /bin/sh and /bin/bash"
+
+_START_S = 60.0
+_REMOVE_S = 20.0
+_END_IS_SEEN_S = 2.0
+_ANSWER_S = 10.0
+"""For a container that waited; a new one would be there sooner."""
+_FEW_UIDS, _FEW_UIDS_COUNT = 10_000, 50_000
+_TTL_S, _LOOK_S = 24 * 3600, 60
+# Ends the container, which then removes itself, when nothing runs in it but its own two processes: the
+# supervisor ends as soon as its host does. The time to live is for whatever keeps it from being seen. It
+# starts no process, so a full container cannot end it.
+_KEEP_ALIVE = (
+    f"exec {{quiet}}<> <(:); wait $!; for ((i = 0; i < {_TTL_S // _LOOK_S}; i++)); do "
+    f"read -rt {_LOOK_S} -u $quiet; set -- /proc/[0-9]*; (($# > 2)) || exit 0; done"
+)
+_NOT_FOUND_CODES = (126, 127)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What a container is made from. Containers of equal specs can stand in for each other."""
+
+    image: Image
+    limits: SandboxLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A running container and the connection to its supervisor."""
+
+    id: str
+    spec: Spec
+    uid: int
+    connection: Connection
+    facts: Facts
+
+
+def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[[str], None]) -> Container:
+    """Create and start a container and wait until its supervisor answers.
+
+    Args:
+        engine: where.
+        spec: what.
+        labels: say whose it is.
+        discard: takes a container that was created and does not work.
+
+    Raises:
+        SandboxCreateError: it did not start.
+        ConfigError: the image lacks what a sandbox needs.
+        IsolationError: the agent would have something it must not have.
+    """
+    uid = _uid(engine)
+    try:
+        made = engine.create(
+            spec.image.id, ["/bin/bash", "-c", _KEEP_ALIVE], _host(spec.limits, uid), user="0:0",
+            hostname=HOST_NAME, working_dir="/", labels=labels,
+        )  # fmt: skip
+    except EngineError as error:
+        raise SandboxCreateError(f"no container of image {spec.image.digest}: {error}") from error
+    try:
+        engine.start(made)
+    except EngineError as error:
+        discard(made)
+        raise _not_started(spec, error, ended=False) from error
+    try:
+        connection, facts = supervise(engine, made, spec, uid)
+    except EngineError as error:
+        # Nothing can be executed in it: it may have ended by itself.
+        ended = _has_ended(engine, made)
+        discard(made)
+        raise _not_started(spec, error, ended=ended) from error
+    except BaseException:
+        discard(made)
+        raise
+    return Container(id=made, spec=spec, uid=uid, connection=connection, facts=facts)
+
+
+def supervise(
+    engine: Engine, container: str, spec: Spec, uid: int, *, replaces: bool = False
+) -> tuple[Connection, Facts]:
+    """Start the supervisor: the one program that is executed in a running container.
+
+    It first kills every process of its user, so an earlier one that it `replaces` leaves nothing.
+
+    Raises:
+        EngineError: the engine cannot.
+        SandboxCreateError: it does not answer.
+        ConfigError: the image lacks what a sandbox needs.
+        IsolationError: the agent would have something it must not have.
+    """
+    argv = ["python3", "-I", "-S", "-c", supervisor_code.CONTAINER]
+    exec_id, sock = engine.open_exec(container, argv, f"{uid}:{uid}")
+    connection = Connection(sock)
+    try:
+        connection.send(_code() + _config(engine, spec, uid, replaces), _START_S)
+        found = Facts.of(_expect(connection, frames.FOUND))
+        if not replaces:
+            _check(found, spec)
+        _expect(connection, frames.READY)
+    except (EOFError, OSError) as error:
+        connection.close()
+        raise _explained(engine, exec_id, spec, connection.last_words) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection, found
+
+
+def answers(container: Container) -> bool:
+    """Whether a container that waited can still run a command."""
+    fields = (b"%d" % int(_ANSWER_S * 1e6), b"64", b"", b"", b"0", b"/bin/sh", b"-c", b"echo on")
+    try:
+        container.connection.send(frames.pack(frames.EXEC, *fields), _ANSWER_S)
+        kind, answer = container.connection.receive(_ANSWER_S)
+    except (EOFError, OSError):
+        return False
+    return kind == frames.DONE and answer[5] == b"on\n"
+
+
+def remove(engine: Engine, container: str) -> None:
+    """Kill and remove a container, whatever its state, and wait until it is gone.
+
+    Raises:
+        EngineError: the engine does not remove it.
+    """
+    deadline = time.monotonic() + _REMOVE_S
+    while True:
+        try:
+            engine.remove(container)
+        except EngineError as error:
+            if error.missing:
+                return
+            # A container that ended removes itself, which may be happening now.
+            if not error.conflict or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _host(limits: SandboxLimits, uid: int) -> dict[str, Any]:
+    memory, disk = limits.memory_mb << 20, limits.disk_mb << 20
+    host: dict[str, Any] = {
+        "auto_remove": True,
+        "init": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        # The default network of the engine: that of the host would show its loopback and sockets too.
+        "network_mode": "none" if limits.network == "none" else "bridge",
+        "ipc_mode": "private",
+        "mem_limit": memory,
+        "memswap_limit": memory,
+        "pids_limit": limits.pids + RESERVED_PIDS,
+        "read_only": True,
+        "shm_size": layout.part(disk, 8),
+        "log_config": {"Type": "none"},
+        "tmpfs": {
+            WORKDIR: _tmpfs(disk, f"uid={uid},gid={uid},mode=755"),
+            # The agent could lock a directory of its own.
+            RUN_DIR: _tmpfs(8 << 20, "mode=1777"),
+            "/tmp": _tmpfs(layout.part(disk, 4), "mode=1777"),
+        },
+    }
+    if limits.cpus is not None:
+        host["nano_cpus"] = int(limits.cpus * 1e9)
+    return host
+
+
+def _tmpfs(size: int, owner: str) -> str:
+    return f"rw,exec,nosuid,nodev,size={size},nr_inodes={layout.most_files(size)},{owner}"
+
+
+def _uid(engine: Engine) -> int:
+    # A user of its own: processes and kernel quotas are counted per user over all containers of a host.
+    if engine.maps_users:
+        return _FEW_UIDS + secrets.randbelow(_FEW_UIDS_COUNT)
+    return layout.UID_BASE + secrets.randbelow(layout.UID_COUNT)
+
+
+def _config(engine: Engine, spec: Spec, uid: int, replaces: bool) -> bytes:
+    limits = spec.limits
+    settings = {
+        "drop": "0", "uid": str(uid), "gid": str(uid), "workdir": WORKDIR, "run_dir": RUN_DIR,
+        "fsize": str(limits.file_mb << 20), "as": "", "output": str(limits.output_mb << 20),
+        # The supervisor is a process of the same user.
+        "nproc": str(limits.pids + 1),
+        "guard_fd": "-1", "shell_lost": "1" if replaces else "0",
+    }  # fmt: skip
+    of_image = dict(pair.split("=", 1) for pair in spec.image.env if "=" in pair)
+    env = {
+        "PATH": SYSTEM_PATH, "LANG": "C.UTF-8", **of_image,
+        "HOME": WORKDIR, "PWD": WORKDIR, "USER": "agent", "LOGNAME": "agent", "TERM": "dumb",
+    }  # fmt: skip
+    # A filter is made of call numbers; for another machine than this one the engine's own has to do.
+    program = seccomp.program() if engine.arch == os.uname().machine else b""
+    return frames.pack_config(settings, env, program)
+
+
+def _code() -> bytes:
+    code = supervisor_code.archive()
+    return len(code).to_bytes(4, "big") + code
+
+
+def _expect(connection: Connection, kind: bytes) -> list[bytes]:
+    found, fields = connection.receive(_START_S)
+    if found == frames.DIED:
+        raise SandboxCreateError(f"its supervisor broke: {frames.reason(fields)}")
+    if found != kind:
+        raise EOFError
+    return fields
+
+
+def _check(found: Facts, spec: Spec) -> None:
+    if "bash" not in found.usable:
+        raise ConfigError(f"image {spec.image.digest} has no /bin/bash; {NEEDS}")
+    if problems := found.problems(spec.limits):
+        raise IsolationError(f"a container of this engine leaves the agent {', '.join(problems)}")
+
+
+def _has_ended(engine: Engine, container: str) -> bool:
+    # What ran in a container can be seen to end before the engine says that the container did.
+    deadline = time.monotonic() + _END_IS_SEEN_S
+    while True:
+        try:
+            if not engine.running(container):
+                return True
+        except EngineError:
+            return False
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+
+
+def _not_started(spec: Spec, error: EngineError, *, ended: bool) -> SandboxCreateError | ConfigError:
+    if ended or error.refused:
+        # The engine does not find a program, or its init does not and ends at once. What the engine says of
+        # it depends on how far the end has come.
+        return ConfigError(f"a container of image {spec.image.digest} does not stay up: {error}; {NEEDS}")
+    return SandboxCreateError(f"a container of image {spec.image.digest} does not start: {error}")
+
+
+def _explained(engine: Engine, exec_id: str, spec: Spec, words: str) -> SandboxCreateError | ConfigError:
+    try:
+        code = engine.exec_code(exec_id)
+    except EngineError as error:
+        return SandboxCreateError(f"its supervisor is gone: {error}")
+    if code in _NOT_FOUND_CODES:
+        return ConfigError(f"image {spec.image.digest} cannot start python3; {NEEDS}")
+    return SandboxCreateError(f"its supervisor does not answer: {words or f'exit code {code}'}")

@@ -1,0 +1,78 @@
+"""Getting an image: found on the engine, pulled from a registry or built from a folder; all of it blocks."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tools.errors import ConfigError
+from tools.sandbox.docker.engine import Engine, EngineError, Image
+
+DEFAULT_IMAGE = "python:3.11-slim-bookworm"
+_EVERY_S = 2.0
+_DOCKERFILE = "Dockerfile"
+
+Progress = Callable[[str], None]
+"""Takes a line for a person now and then."""
+
+
+def prepare(engine: Engine, name: str, progress: Progress) -> Image:
+    """The image of a name such as `python:3.11-slim`, an id, or a folder (`./image`) with a Dockerfile.
+
+    Raises:
+        ConfigError: the image is not there and cannot be pulled, or cannot be built.
+    """
+    if name.startswith(("./", "../", "/", "~")):
+        return _built(engine, Path(name).expanduser(), progress)
+    try:
+        found = engine.image(name)
+        if found is None:
+            _follow(f"pulling {name}", engine.pull(name), progress)
+            found = engine.image(name)
+    except EngineError as error:
+        raise ConfigError(
+            f"image {name!r} is not on the Docker engine and cannot be pulled: {error}; pull it by hand "
+            "(`docker pull`), or name another one or a folder with a Dockerfile"
+        ) from error
+    if found is None:
+        raise ConfigError(f"image {name!r} was pulled, but the Docker engine does not know it by that name")
+    return found
+
+
+def _built(engine: Engine, folder: Path, progress: Progress) -> Image:
+    if not (folder / _DOCKERFILE).is_file():
+        raise ConfigError(f"no image can be built from {str(folder)!r}: it has no {_DOCKERFILE}")
+    tag = f"turnwise-built:{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
+    try:
+        # The engine's cache makes this quick when nothing changed.
+        _follow(f"building {folder}", engine.build(str(folder), tag), progress)
+        found = engine.image(tag)
+    except EngineError as error:
+        raise ConfigError(f"no image can be built from {str(folder)!r}: {error}") from error
+    if found is None:
+        raise ConfigError(f"no image can be built from {str(folder)!r}: the engine made none")
+    return found
+
+
+def _follow(what: str, events: Iterator[dict[str, Any]], progress: Progress) -> None:
+    progress(what)
+    told = time.monotonic()
+    layers: dict[str, tuple[int, int]] = {}
+    for event in events:
+        if "error" in event:
+            raise EngineError(str(event["error"]).strip(), None)
+        detail: dict[str, int] = event.get("progressDetail") or {}
+        if event.get("status") == "Downloading" and detail.get("total"):
+            layers[event["id"]] = (detail.get("current", 0), detail["total"])
+        if time.monotonic() - told > _EVERY_S:
+            told = time.monotonic()
+            progress(f"{what}: {_state(layers, event)}")
+    progress(f"{what}: done")
+
+
+def _state(layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> str:
+    if not layers:
+        return str(event.get("stream") or event.get("status") or "").strip()
+    done, total = (sum(column) >> 20 for column in zip(*layers.values(), strict=True))
+    return f"{done} of {total} MB"

@@ -1,0 +1,1 @@
+"""What the backends share: the way to a supervisor, and what goes over it."""

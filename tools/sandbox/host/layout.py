@@ -1,0 +1,44 @@
+"""What every sandbox looks like from inside, whatever makes it: paths, names, shares of its disk."""
+
+from tools.errors import ConfigError
+from tools.sandbox.base import SandboxLimits
+
+WORKDIR = "/workspace"
+RUN_DIR = "/run/turnwise"
+HOST_NAME = "sandbox"
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+UID_BASE, UID_COUNT = 0x70000000, 0x0FFF0000
+"""Host users that no distribution and no container manager hands out."""
+RESERVED_PIDS = 16
+"""Processes of ours next to the agent's, so that a full sandbox can still be cleaned and read."""
+BYTES_PER_FILE = 4096
+"""A sandbox may have one file per this many bytes, so that empty files cannot fill it either."""
+
+
+def part(disk_bytes: int, share: int) -> int:
+    """The size of a file system that gets one of `share` parts of the workspace's."""
+    return max(1 << 20, disk_bytes // share)
+
+
+def most_files(disk_bytes: int) -> int:
+    """How many files a file system of this size may hold."""
+    return max(1024, disk_bytes // BYTES_PER_FILE)
+
+
+def memory_bytes(disk_bytes: int) -> int:
+    """The most memory that full file systems of a sandbox take."""
+    return disk_bytes + part(disk_bytes, 8) + part(disk_bytes, 4)
+
+
+def check_files_fit(limits: SandboxLimits) -> None:
+    """Full file systems must leave memory for the commands.
+
+    Raises:
+        ConfigError: they would not.
+    """
+    files_mb = memory_bytes(limits.disk_mb << 20) >> 20
+    if files_mb >= limits.memory_mb:
+        raise ConfigError(
+            f"a sandbox of {limits.memory_mb} MB memory cannot hold a workspace of {limits.disk_mb} MB, "
+            f"which with /tmp and /dev/shm takes up to {files_mb} MB of it; raise memory_mb or lower disk_mb"
+        )

@@ -1,0 +1,63 @@
+"""The code that runs inside a sandbox, as one archive that any Python imports from."""
+
+import io
+import zipfile
+from functools import cache
+from pathlib import Path
+
+_INSIDE = Path(__file__).parent.parent / "inside"
+
+FORK_SERVER = """
+import os, sys
+code, control = map(int, sys.argv[1:])
+sys.path.insert(0, f'/proc/self/fd/{code}')
+from tools.sandbox.inside.fork_loop import enter
+del sys.path[0]
+os.close(code)
+# What a child must not have is closed up to some number, and the host's may be beyond it.
+low = os.dup(control)
+os.close(control)
+enter(low)
+"""
+"""Arguments: descriptors of the archive and of a socket for requests."""
+
+CONTAINER = """
+import ctypes, os, sys
+try: os.kill(-1, 9)
+except OSError: pass
+control, reply = os.dup(0), os.dup(1)
+nowhere = os.open('/dev/null', os.O_RDWR)
+os.dup2(nowhere, 0)
+os.dup2(nowhere, 1)
+os.close(nowhere)
+def read(count):
+    data = b''
+    while len(data) < count:
+        more = os.read(control, count - len(data))
+        if not more: os._exit(0)
+        data += more
+    return data
+# By way of the C library: a Python that was built for an old one does not have it.
+code = ctypes.CDLL(None).memfd_create(b'turnwise', 1)
+if code < 0: sys.exit('no file in memory can be made')
+with open(code, 'wb', closefd=False) as file:
+    file.write(read(int.from_bytes(read(4), 'big')))
+sys.path.insert(0, f'/proc/self/fd/{code}')
+from tools.sandbox.inside.in_container import enter
+del sys.path[0]
+os.close(code)
+enter(control, reply)
+"""
+"""Takes the archive and then requests from stdin, answers on stdout; kills what an earlier one left."""
+
+
+@cache
+def archive() -> bytes:
+    """The modules of `inside`, below packages that are empty: what ours import is not needed there."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as made:
+        for package in ("tools", "tools/sandbox"):
+            made.writestr(f"{package}/__init__.py", "")
+        for path in sorted(_INSIDE.glob("*.py")):
+            made.writestr(f"tools/sandbox/inside/{path.name}", path.read_bytes())
+    return data.getvalue()

@@ -1,0 +1,63 @@
+"""Start in a container: agent and supervisor are one user there, and the engine took the privileges."""
+
+from __future__ import annotations
+
+import os
+
+from tools.sandbox.inside import frames, supervisor
+from tools.sandbox.inside.account import keep_score_open
+from tools.sandbox.inside.configuration import Config
+from tools.sandbox.inside.prctl import adopt_orphans, filter_calls, hide_process, no_new_privileges
+
+_OOM_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+"""With a line `oom_kill N`: control groups version 2, and version 1."""
+
+
+def enter(control: int, reply: int) -> None:
+    """Tell what holds here, hide from the agent, then serve."""
+    config = Config(control)
+    settings = config.settings
+    os.write(reply, frames.pack(frames.FOUND, *facts(settings["workdir"])))
+    settings["reply_fd"] = str(reply)
+    settings["oom_fd"] = str(_open_first(_OOM_FILES))
+    keep_score_open(settings)
+    adopt_orphans()
+    no_new_privileges()
+    if config.seccomp:
+        filter_calls(config.seccomp)
+    hide_process()
+    supervisor.serve(control, config)
+
+
+def facts(workdir: str) -> list[bytes]:
+    """Limits of memory and processes, CPU quota and period, own status, network devices, what is usable."""
+    usable = [name for name, path in (("workdir", workdir), ("tmp", "/tmp")) if os.access(path, os.W_OK)]
+    usable += ["bash"] if os.access("/bin/bash", os.X_OK) else []
+    return [
+        _first("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        _first("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"),
+        _first("/sys/fs/cgroup/cpu.max")
+        or _first("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") + _first("/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+        _first("/proc/self/status"),
+        _first("/proc/net/dev"),
+        " ".join(usable).encode(),
+    ]
+
+
+def _first(*paths: str) -> bytes:
+    fd = _open_first(paths)
+    if fd < 0:
+        return b""
+    try:
+        return os.read(fd, 1 << 16)
+    finally:
+        os.close(fd)
+
+
+def _open_first(paths: tuple[str, ...]) -> int:
+    for path in paths:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+    return -1

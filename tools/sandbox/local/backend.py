@@ -1,0 +1,100 @@
+"""The embedded sandbox: namespaces, or Landlock, around one supervisor that runs commands with a shell."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from tools.errors import ConfigError, IsolationError
+from tools.sandbox.base import SandboxLimits, SandboxRecord
+from tools.sandbox.host.channel import Channel
+from tools.sandbox.host.layout import check_files_fit
+from tools.sandbox.host.recovering_channel import RecoveringChannel
+from tools.sandbox.host.supervised import SupervisedSandbox
+from tools.sandbox.local import landlocked, launch, probe
+from tools.sandbox.local.session import Session, stop
+from tools.sandbox.local.tiers import Tier
+from tools.waiting import or_undo, to_the_end
+
+
+@asynccontextmanager
+async def open_local(
+    limits: SandboxLimits, *, allow_unsafe: bool = False, image: str | None = None, tier: Tier | None = None
+) -> AsyncGenerator[SupervisedSandbox]:
+    """A local sandbox in the strongest tier that works here, or in the one asked for; it has no images.
+
+    Raises:
+        IsolationError: this machine cannot isolate or cannot enforce a limit, and `allow_unsafe` is not set.
+        ConfigError: the limits contradict each other, or an image is given.
+        SandboxCreateError: it could not be started.
+    """
+    if image is not None:
+        raise ConfigError(f"the local sandbox shows this machine's programs, not image {image!r}; use docker")
+    check_files_fit(limits)
+    if tier is not None and not allow_unsafe:
+        probe.check_network(tier, limits.network)
+    chosen = tier or await asyncio.to_thread(probe.best_tier, limits.network, allow_unsafe=allow_unsafe)
+    starting = asyncio.to_thread(launch.start, chosen, limits)
+    held = _Held(await or_undo(starting, _stop))
+    session = held.session
+    channel: Channel | RecoveringChannel | None = None
+    try:
+        if not allow_unsafe:
+            _check_enforced(limits, session.enforced)
+        channel = await Channel.over(session.channel)
+        if session.again is not None:
+            channel = RecoveringChannel(channel, held.resumed)
+        record = SandboxRecord(
+            backend="local",
+            tier=chosen,
+            limits=limits,
+            enforced=tuple(sorted(session.enforced)),
+            lacks=tuple(sorted(session.lacks)),
+        )
+        yield SupervisedSandbox(channel, session.workdir, record)
+    finally:
+        if channel is not None:
+            channel.close("the sandbox is closed")
+        await to_the_end(_stop(held.session))
+
+
+class _Held:
+    """A session, which goes on with another supervisor when the agent killed its own."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    async def resumed(self) -> Channel:
+        """A channel to the next supervisor.
+
+        Raises:
+            SandboxUnavailable: there is none.
+        """
+        # To the end even when a time budget cancels it: the sandbox is still to be judged.
+        await to_the_end(self._resume())
+        return await Channel.over(self.session.channel)
+
+    async def _resume(self) -> None:
+        before = self.session
+        self.session = await asyncio.to_thread(landlocked.resume, before)
+        before.process.close()
+
+
+async def _stop(session: Session) -> None:
+    await asyncio.to_thread(stop, session)
+
+
+def _check_enforced(limits: SandboxLimits, enforced: frozenset[str]) -> None:
+    wanted = {"pids", "file_mb", "output_mb", "disk_mb"}
+    if "disk_mb_watched" in enforced:
+        wanted.remove("disk_mb")
+    if limits.network == "none":
+        wanted.add("network")
+    if limits.cpus is not None:
+        wanted.add("cpus")
+    missing = sorted(wanted - enforced)
+    if missing:
+        raise IsolationError(
+            f"this machine cannot enforce the sandbox limits {missing}; run as root or in a delegated "
+            "control group (`systemd-run --user --scope -p Delegate=yes`), or accept it with "
+            "`--env.allow_unsafe_sandbox`"
+        )

@@ -1,0 +1,230 @@
+"""Control groups that bound a whole sandbox: version 1 or 2, whichever takes a limit when it is written."""
+
+import itertools
+import os
+import signal
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tools.sandbox.base import SandboxLimits
+from tools.sandbox.host.layout import RESERVED_PIDS
+from tools.sandbox.host.process_ids import has_ended, identity
+
+PREFIX = "turnwise"
+_REMOVE_S = 5.0
+_CPU_PERIOD_US = 100_000
+_counter = itertools.count()
+_finding = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The control groups of one sandbox."""
+
+    directories: tuple[Path, ...]
+    join_files: tuple[str, ...]
+    """A process of one thread that writes 0 into each of them is bounded."""
+    oom_file: Path | None
+    """Holds a line `oom_kill N`."""
+    enforced: frozenset[str]
+
+
+def controllers() -> dict[str, tuple[Path, int]]:
+    """Where groups can be made: `memory`, `pids` and `cpu` to a directory and the version, found by doing."""
+    # Two threads at once would find each other's trial in their way.
+    with _finding:
+        return _controllers()
+
+
+@cache
+def _controllers() -> dict[str, tuple[Path, int]]:
+    usable: dict[str, tuple[Path, int]] = {}
+    for name in ("memory", "pids", "cpu"):
+        for directory, version in _candidates(name):
+            if _accepts(directory, version, name):
+                usable[name] = (directory, version)
+                break
+    return usable
+
+
+@cache
+def sweep() -> None:
+    """Remove the groups whose owner is provably gone; once in a process is enough."""
+    for directory in {directory for directory, _ in controllers().values()}:
+        _sweep(directory)
+
+
+def create(limits: SandboxLimits) -> Group:
+    """Make the groups of one sandbox with as many of its limits as this machine can enforce.
+
+    The first call of a process sweeps.
+
+    Raises:
+        OSError: one could not be made; none is left.
+    """
+    sweep()
+    with ExitStack() as undo:
+        group = _create(limits, undo)
+        undo.pop_all()
+        return group
+
+
+def remove(group: Group) -> None:
+    """Kill what is left in the groups and remove them; blocks for at most some seconds."""
+    with ExitStack() as steps:
+        for directory in group.directories:
+            steps.callback(remove_directory, directory)
+
+
+def remove_directory(directory: Path) -> None:
+    """Kill what is left in one group and remove it; blocks for at most some seconds."""
+    deadline = time.monotonic() + _REMOVE_S
+    while True:
+        try:
+            directory.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            for pid in (directory / "cgroup.procs").read_text().split():
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.002)
+        else:
+            return
+
+
+def _create(limits: SandboxLimits, undo: ExitStack) -> Group:
+    name = f"{PREFIX}.{_own_identity(os.getpid())}.{next(_counter)}"
+    joins: dict[Path, str] = {}
+    enforced: set[str] = set()
+    oom_file = None
+    for controller, (parent, version) in controllers().items():
+        if controller == "cpu" and limits.cpus is None:
+            continue
+        directory = parent / name
+        if directory not in joins:
+            directory.mkdir()
+            undo.callback(directory.rmdir)
+        # Version 1 moves a thread at once, but a process only after all processors have been through their
+        # work: that would be most of the time that a sandbox takes to start.
+        joins[directory] = str(directory / ("tasks" if version == 1 else "cgroup.procs"))
+        _limit(directory, version, controller, limits)
+        enforced.add({"memory": "memory_mb", "pids": "pids", "cpu": "cpus"}[controller])
+        if controller == "memory":
+            oom_file = directory / ("memory.oom_control" if version == 1 else "memory.events")
+    return Group(
+        directories=tuple(joins),
+        join_files=tuple(joins.values()),
+        oom_file=oom_file,
+        enforced=frozenset(enforced),
+    )
+
+
+@cache
+def _own_identity(pid: int) -> str:
+    """The same for as long as this process lives; asked again in a fork of it."""
+    return identity(pid)
+
+
+def _limit(directory: Path, version: int, controller: str, limits: SandboxLimits) -> None:
+    memory = limits.memory_mb << 20
+    if controller == "pids":
+        _write(directory / "pids.max", str(limits.pids + RESERVED_PIDS))
+    elif controller == "memory" and version == 1:
+        _write(directory / "memory.limit_in_bytes", str(memory))
+        _write_optional(directory / "memory.memsw.limit_in_bytes", str(memory))
+    elif controller == "memory":
+        _write(directory / "memory.max", str(memory))
+        _write_optional(directory / "memory.swap.max", "0")
+    elif limits.cpus is not None:
+        quota = max(1000, int(limits.cpus * _CPU_PERIOD_US))
+        if version == 1:
+            _write(directory / "cpu.cfs_period_us", str(_CPU_PERIOD_US))
+            _write(directory / "cpu.cfs_quota_us", str(quota))
+        else:
+            _write(directory / "cpu.max", f"{quota} {_CPU_PERIOD_US}")
+
+
+def _candidates(controller: str) -> list[tuple[Path, int]]:
+    """Own group first, so that limits around this process keep holding; its parent; a group at the top."""
+    own = _own_groups()
+    found: list[tuple[Path, int]] = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        mount_root, mount_point = before.split()[3:5]
+        kind, _, options = after.split()[:3]
+        top = Path(mount_point)
+        if kind == "cgroup" and controller in options.split(","):
+            found += [
+                (path, 1) for path in (_inside(top, mount_root, own.get(controller, "/")), top / PREFIX)
+            ]
+        elif kind == "cgroup2":
+            group = _inside(top, mount_root, own.get("", "/"))
+            found += [(path, 2) for path in (group, group.parent, top / PREFIX) if path.is_relative_to(top)]
+    return found
+
+
+def _own_groups() -> dict[str, str]:
+    groups: dict[str, str] = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        groups |= dict.fromkeys(names.split(","), path)
+    return groups
+
+
+def _inside(top: Path, mount_root: str, path: str) -> Path:
+    return top / path.removeprefix(mount_root).lstrip("/")
+
+
+def _accepts(directory: Path, version: int, controller: str) -> bool:
+    trial = directory / f"{PREFIX}.{identity(os.getpid())}.trial"
+    try:
+        if directory.name == PREFIX:
+            directory.mkdir(exist_ok=True)
+        trial.mkdir()
+    except OSError:
+        return False
+    try:
+        if version == 2 and controller not in (trial / "cgroup.controllers").read_text().split():
+            return False
+        _limit(trial, version, controller, SandboxLimits(memory_mb=64, pids=16, cpus=1.0))
+        return os.access(trial / "cgroup.procs", os.W_OK)
+    except OSError:
+        return False
+    finally:
+        trial.rmdir()
+
+
+def _sweep(directory: Path) -> None:
+    for group in directory.glob(f"{PREFIX}.*.*"):
+        owner = group.name.removeprefix(f"{PREFIX}.").rpartition(".")[0]
+        if has_ended(owner):
+            try:
+                remove_directory(group)
+            except OSError:
+                continue  # somebody else sweeps it too, or may
+
+
+def _write_optional(path: Path, text: str) -> None:
+    # Swap accounting is a kernel option; without it there is nothing to bound.
+    try:
+        _write(path, text)
+    except OSError:
+        return
+
+
+def _write(path: Path, text: str) -> None:
+    # A file object would take longer than the kernel does.
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

@@ -1,0 +1,191 @@
+"""The fork servers: processes with the supervisor's code loaded, which sandboxes are forked from."""
+
+import marshal
+import os
+import select
+import signal
+import socket
+import subprocess
+import threading
+import weakref
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Literal
+
+from tools.sandbox.base import Network
+from tools.sandbox.host import supervisor_code
+from tools.sandbox.inside import frames
+from tools.sandbox.local import machine, rootfs
+from tools.sandbox.local.cgroup import Group
+
+Kind = Literal["none", "full", "plain"]
+"""Supervisors in namespaces, without or with the host's network; supervisors without namespaces."""
+
+GUARD_FD, OOM_FD = 4, 5
+"""Numbers that the descriptors of a request have in the supervisor; its channel is 3."""
+_ANSWER_S = 30.0
+_END_S = 2.0
+_WORDS_BYTES = 2000
+
+
+class ForkedProcess:
+    """A process that was forked for us; it is no child of ours."""
+
+    def __init__(self, pidfd: int) -> None:
+        self._pidfd = pidfd
+
+    @property
+    def pid(self) -> int:
+        """Its process id, -1 when it ended."""
+        for line in Path(f"/proc/self/fdinfo/{self._pidfd}").read_text().splitlines():
+            if line.startswith("Pid:"):
+                return int(line.split()[1])
+        return -1
+
+    def ends(self, *, within_s: float) -> bool:
+        """Wait for its end; whether it came."""
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(within_s * 1000))
+
+    def kill(self) -> None:
+        """End it; everything in its PID namespace ends with it."""
+        try:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def close(self) -> None:
+        """Give back the descriptor."""
+        os.close(self._pidfd)
+
+
+class ForkServer:
+    """A process that forks supervisors; it ends when we do."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._owner = os.getpid()
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._log = machine.memory_file(b"")
+        with theirs:
+            self._process = _started(theirs.fileno(), self._log)
+        self._requests.settimeout(_ANSWER_S)
+        self._turn = threading.Lock()
+        self._lost = False
+        # With its last user, not when it is replaced: somebody may still wait for an answer.
+        self._give_back = weakref.finalize(self, _give_back, self._requests, self._log)
+        self._give_back.atexit = False
+        try:
+            self._requests.send(_setup(kind))
+        except OSError:
+            raise self._given_up() from None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def usable(self) -> bool:
+        """Whether it lives and is ours; after a fork of this process it is the parent's."""
+        return not self._lost and self._owner == os.getpid() and self._process.poll() is None
+
+    def fork(self, channel: socket.socket, group: Group) -> ForkedProcess:
+        """Have a supervisor forked that talks over this channel and is in these control groups.
+
+        Raises:
+            OSError: it was not; the message says why.
+        """
+        with ExitStack() as passed:
+            fds = [os.pidfd_open(os.getpid())]
+            passed.callback(os.close, fds[0])
+            paths = [(path, os.O_WRONLY) for path in group.join_files]
+            if group.oom_file:
+                paths.insert(0, (str(group.oom_file), os.O_RDONLY))
+            for path, mode in paths:
+                fds.append(os.open(path, mode))
+                passed.callback(os.close, fds[-1])
+            # Those of the groups are last: it joins them first.
+            answer, received = self._ask(b"%d" % len(group.join_files), [channel.fileno(), *fds])
+        if answer[:1] == frames.FORKED and received:
+            return ForkedProcess(received[0])
+        raise OSError(answer.decode("utf-8", "replace"))
+
+    def _ask(self, request: bytes, fds: Sequence[int]) -> tuple[bytes, list[int]]:
+        """The answer to a request. After none it is given up: the next would be a stranger's."""
+        with self._turn:
+            if self._lost:
+                raise OSError("the process to fork from died meanwhile")
+            try:
+                socket.send_fds(self._requests, [request], fds)
+                answer, received, _, _ = socket.recv_fds(self._requests, _WORDS_BYTES, 1)
+                if answer:
+                    return answer, received
+            except OSError:
+                pass
+            raise self._given_up()
+
+    def _given_up(self) -> OSError:
+        self._lost = True
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        words = self._last_words()
+        # Whoever keeps the error keeps this object, too.
+        self._give_back()
+        return OSError(f"no process to fork from: {words}")
+
+    def _last_words(self) -> str:
+        """The last line of what it wrote to stderr: of a traceback the one that says what was wrong."""
+        size = os.fstat(self._log).st_size
+        text = os.pread(self._log, _WORDS_BYTES, max(0, size - _WORDS_BYTES)).decode("utf-8", "replace")
+        return (text.strip().splitlines() or [""])[-1]
+
+
+def numbers(group: Group) -> dict[str, str]:
+    """The settings that tell a supervisor which descriptors it has."""
+    return {"guard_fd": str(GUARD_FD), "oom_fd": str(OOM_FD if group.oom_file else -1)}
+
+
+def fork_server(kind: Kind = "none") -> ForkServer:
+    """The fork server of this process for one kind, started when there is none that lives.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    with _lock:
+        if kind not in _current or not _current[kind].usable:
+            _current[kind] = ForkServer(kind)
+        return _current[kind]
+
+
+_lock = threading.Lock()
+_current: dict[Kind, ForkServer] = {}
+
+
+def _started(requests: int, log: int) -> "subprocess.Popen[bytes]":
+    code = machine.memory_file(supervisor_code.archive())
+    try:
+        return subprocess.Popen(
+            [machine.interpreter(), "-I", "-S", "-c", supervisor_code.FORK_SERVER, str(code), str(requests)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env=machine.ENVIRONMENT,
+            cwd="/", pass_fds=[code, requests], start_new_session=True,
+        )  # fmt: skip
+    finally:
+        os.close(code)
+
+
+def _give_back(requests: socket.socket, log: int) -> None:
+    requests.close()
+    os.close(log)
+
+
+def _setup(kind: Kind) -> bytes:
+    """What a fork server has to know first: of namespaces its user, and the root that all of them share."""
+    if kind == "plain":
+        return marshal.dumps(None, 2)
+    uid, gid = os.getuid(), os.getgid()
+    maps = (b"", b"") if os.geteuid() == 0 else (b"%d %d 1" % (uid, uid), b"%d %d 1" % (gid, gid))
+    network: Network = kind
+    steps = rootfs.shared_steps(network, extra=machine.extra_directories())
+    return marshal.dumps((*maps, network, [step.words() for step in steps]), 2)

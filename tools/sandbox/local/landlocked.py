@@ -1,0 +1,180 @@
+"""Tiers C and D, the host's side: a folder for one sandbox, what it may use beside that, and the monitor."""
+
+import os
+import signal
+import socket
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tools.errors import SandboxUnavailable
+from tools.sandbox.base import SandboxLimits
+from tools.sandbox.host import seccomp
+from tools.sandbox.host.layout import most_files
+from tools.sandbox.host.process_ids import descendants, identity
+from tools.sandbox.local import cgroup, machine, rootfs, tiers
+from tools.sandbox.local.cgroup import Group
+from tools.sandbox.local.fork_server import ForkedProcess, fork_server, numbers
+from tools.sandbox.local.session import Process, Session, configuration, end, greet
+from tools.sandbox.local.tiers import Agent, Tier
+
+_LANDLOCK_ABI = 7
+"""The newest one that `inside.landlock` knows; a kernel's own may be older."""
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_TERMINALS = ("/dev/ptmx", "/dev/pts", "/dev/tty")
+"""Of other users they stay closed; one's own would be open to an agent with the same user."""
+_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf")
+_LOST = "lost"
+"""A file by which the monitor says that the supervisor was killed, and did not end by itself."""
+_END_S = 15.0
+"""More than a monitor takes for the processes of a fork storm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Folder:
+    """What one sandbox has on the host's disk; its name tells whose it is."""
+
+    base: str
+    workdir: str
+    temporary: str
+    run_dir: str
+
+
+def start(tier: Tier, limits: SandboxLimits, undo: ExitStack) -> Session:
+    """Start a session without namespaces and wait until it answers; blocks.
+
+    Args:
+        tier: C, or D without Landlock and the filter of system calls.
+        limits: of the sandbox.
+        undo: takes everything away again when a later step fails.
+
+    Raises:
+        OSError: it did not start.
+    """
+    who = tiers.agent()
+    group = cgroup.create(limits)
+    undo.callback(cgroup.remove, group)
+    folder = _make_folder(who, undo)
+    settings = tiers.settings(tier, who, limits, group) | _settings(folder, limits)
+    ours, process = _supervised(who, group, folder, settings, undo)
+
+    def again(undo: ExitStack) -> tuple[socket.socket, Process]:
+        return _supervised(who, group, folder, {**settings, "shell_lost": "1"}, undo)
+
+    return Session(
+        process=process,
+        channel=ours,
+        workdir=folder.workdir,
+        enforced=tiers.enforced(tier, who, group, limits),
+        lacks=tiers.lacks(tier, who, limits),
+        group=group,
+        directory=folder.base,
+        # Root's supervisor is out of the agent's reach.
+        again=None if who.root else again,
+    )
+
+
+def resume(session: Session) -> Session:
+    """The same session with another supervisor, after the agent killed its own; blocks.
+
+    What was held for the process of the old one is still to be given back.
+
+    Raises:
+        SandboxUnavailable: it ended in another way, or no other one starts.
+    """
+    lost = Path(session.directory or "", _LOST)
+    if session.again is None or not session.process.ends(within_s=_END_S) or not lost.exists():
+        raise SandboxUnavailable("the sandbox died")
+    try:
+        lost.unlink()
+        with ExitStack() as undo:
+            channel, process = session.again(undo)
+            undo.pop_all()
+    except OSError as error:
+        raise SandboxUnavailable(f"the sandbox has no supervisor any more: {error}") from error
+    return replace(session, channel=channel, process=process)
+
+
+def _supervised(
+    who: Agent, group: Group, folder: _Folder, settings: dict[str, str], undo: ExitStack
+) -> tuple[socket.socket, Process]:
+    ours, theirs = socket.socketpair()
+    undo.callback(ours.close)
+    with theirs:
+        process = Monitor(fork_server("plain").fork(theirs, group))
+        undo.callback(end, process)
+    settings |= numbers(group)
+    program = seccomp.program(shared_kernel=True, shared_user=not who.root)
+    greet(ours, process, configuration(settings, program, _rules(folder, who)))
+    return ours, process
+
+
+def _make_folder(who: Agent, undo: ExitStack) -> _Folder:
+    """A folder that only the agent can enter."""
+    base = tempfile.mkdtemp(prefix=f"{cgroup.PREFIX}.{identity(os.getpid())}.")
+    folder = _Folder(base=base, workdir=f"{base}/work", temporary=f"{base}/tmp", run_dir=f"{base}/run")
+    undo.callback(_remove_unused, folder)
+    for path in (folder.workdir, folder.temporary, folder.run_dir):
+        Path(path).mkdir(mode=0o700)
+    if who.root:
+        # The supervisor is root without the right to pass closed doors: these two stay its own.
+        for path, mode in ((base, 0o710), (folder.run_dir, 0o750)):
+            os.chown(path, -1, who.gid)
+            Path(path).chmod(mode)
+    return folder
+
+
+def _remove_unused(folder: _Folder) -> None:
+    """Remove a folder that no agent had, without a descriptor: there may be none left."""
+    for path in (folder.workdir, folder.temporary, folder.run_dir, folder.base):
+        with suppress(OSError):
+            Path(path).rmdir()
+
+
+def _settings(folder: _Folder, limits: SandboxLimits) -> dict[str, str]:
+    """What the supervisor has to know beyond the settings of every tier."""
+    disk_bytes = limits.disk_mb << 20
+    return {
+        "base": folder.base, "lost": f"{folder.base}/{_LOST}", "workdir": folder.workdir,
+        "tmp_dir": folder.temporary, "run_dir": folder.run_dir, "landlock_abi": str(_LANDLOCK_ABI),
+        "disk": str(disk_bytes), "files": str(most_files(disk_bytes)),
+    }  # fmt: skip
+
+
+def _rules(folder: _Folder, who: Agent) -> list[tuple[str, str]]:
+    """What the agent may use: pairs of a kind and a path, see `inside.landlock`."""
+    readable = ("/proc", *rootfs.lent_paths(), *_NETWORK, *machine.extra_directories())
+    devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
+    allowed = [("read", path) for path in readable] + [("device", path) for path in devices]
+    # Not the folder around them: what the monitor leaves there is no work of the agent's.
+    allowed += [("write", path) for path in (folder.workdir, folder.temporary, folder.run_dir)]
+    return allowed
+
+
+class Monitor:
+    """The outermost process of a sandbox without namespaces."""
+
+    def __init__(self, process: ForkedProcess) -> None:
+        self._process = process
+        self.ends = process.ends
+        self.close = process.close
+
+    def kill(self) -> None:
+        """End everything below it, then itself: as long as it lives nothing leaves its tree."""
+        deadline = time.monotonic() + _END_S
+        monitor = self._process.pid
+        while monitor > 0 and (below := descendants(monitor)) and time.monotonic() < deadline:
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in below:
+                    _send(pid, number)
+            time.sleep(0.002)
+        self._process.kill()
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,69 @@
+"""What this machine lends to every sandbox: an interpreter, and users that nobody else has."""
+
+import os
+import secrets
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+from tools.sandbox.host.layout import SYSTEM_PATH, UID_BASE, UID_COUNT
+
+ENVIRONMENT = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8"}
+"""All that a supervisor inherits: whatever process 1 has, the agent's side could come to see."""
+
+_OLDEST_PYTHON = (3, 9)
+_SYSTEM_PYTHON = "/usr/bin/python3"
+_VERSION = "import sys;print(*sys.version_info[:2])"
+
+
+@cache
+def interpreter() -> str:
+    """The Python that runs the supervisor: the system's, or ours where that one is missing or too old."""
+    if Path(_SYSTEM_PYTHON).exists():
+        found = subprocess.run(
+            [_SYSTEM_PYTHON, "-I", "-S", "-c", _VERSION], capture_output=True, text=True, check=False
+        )
+        if found.returncode == 0 and tuple(map(int, found.stdout.split())) >= _OLDEST_PYTHON:
+            return _SYSTEM_PYTHON
+    return str(Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}"))
+
+
+def extra_directories() -> tuple[str, ...]:
+    """Directories outside `/usr` that the interpreter needs."""
+    prefix = Path(sys.base_prefix)
+    needed = interpreter() != _SYSTEM_PYTHON and not prefix.is_relative_to("/usr")
+    return (str(prefix),) if needed else ()
+
+
+def search_path() -> str:
+    """`PATH` inside; `python3` is always on it."""
+    if Path(_SYSTEM_PYTHON).exists():
+        return SYSTEM_PATH
+    return f"{SYSTEM_PATH}:{Path(sys.base_prefix, 'bin')}"
+
+
+def memory_file(data: bytes) -> int:
+    """A descriptor of an unnamed file with this content, read from its start."""
+    fd = os.memfd_create("turnwise", os.MFD_CLOEXEC)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def unused_uid() -> int:
+    """A host user for one sandbox, so that process counts and signals of two sandboxes never meet.
+
+    It is drawn at random from ids that nobody hands out; in a container with few ids, from their upper half.
+    """
+    first, count = max(_mapped_ids(), key=lambda extent: extent[1])
+    if first <= UID_BASE and first + count >= UID_BASE + UID_COUNT:
+        return UID_BASE + secrets.randbelow(UID_COUNT)
+    return first + count // 2 + secrets.randbelow(max(1, count // 2))
+
+
+@cache
+def _mapped_ids() -> list[tuple[int, int]]:
+    lines = Path("/proc/self/uid_map").read_text().splitlines()
+    return [(int(inside), int(count)) for inside, _, count in (line.split() for line in lines)]

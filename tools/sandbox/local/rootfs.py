@@ -1,0 +1,126 @@
+"""What a sandbox can see: a curated read-only system, an empty workspace and a few made-up files in /etc."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from tools.sandbox.base import Network, SandboxLimits
+from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, WORKDIR, part
+
+_SYSTEM_DIRS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+# Nothing here names users, hosts, keys or accounts of this machine.
+_ETC = (
+    "alternatives", "ca-certificates", "ca-certificates.conf", "debian_version", "environment.d",
+    "fonts", "inputrc", "java-17-openjdk", "java-21-openjdk", "ld.so.cache", "ld.so.conf",
+    "ld.so.conf.d", "locale.alias", "localtime", "magic", "manpath.config", "mime.types", "os-release",
+    "perl", "pki/tls/certs", "protocols", "python3", "python3.10", "python3.11", "python3.12",
+    "python3.13", "rpc", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
+    "xattr.conf",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing to place in the new root."""
+
+    kind: Literal["bind", "dir", "link", "tmpfs", "file", "proc", "dev", "pts", "seal"]
+    path: str
+    source: str = ""
+    """Of a bind (always read-only) or a link."""
+    size: int = 0
+    """Bytes that a tmpfs may hold."""
+    mode: int = 0o755
+    data: str = ""
+
+    def words(self) -> tuple[str, ...]:
+        """The step as the supervisor is told it."""
+        return self.kind, self.path, self.source, str(self.size), f"{self.mode:o}", self.data
+
+
+def shared_steps(network: Network, *, extra: tuple[str, ...] = ()) -> list[Step]:
+    """The part of a root that does not depend on the sandbox, with a place for everything in `own_steps`."""
+    made = list(_system_steps())
+    made += [Step(kind="file", path=path, data=data) for path, data in _made_up_names().items()]
+    own = SandboxLimits(network=network)
+    made += [Step(kind="file", path=path) for path in _own_files(own, 0, 0) if path not in _made_up_names()]
+    made += [Step(kind="dir", path=path) for path in ("/proc", "/tmp", RUN_DIR, WORKDIR)]
+    made += [Step(kind="link", path="/var/tmp", source="/tmp"), Step(kind="dev", path="/dev")]
+    made += [Step(kind="dir", path=path) for path in ("/dev/pts", "/dev/shm")]
+    made += [Step(kind="seal", path="/dev")]
+    return made + [Step(kind="bind", path=path, source=path) for path in extra]
+
+
+def own_steps(limits: SandboxLimits, *, uid: int, gid: int) -> list[Step]:
+    """What one sandbox has on top of the shared part, `RUN_DIR` first."""
+    disk_bytes = limits.disk_mb << 20
+    return [
+        Step(kind="tmpfs", path=RUN_DIR, size=8 << 20),
+        *(Step(kind="file", path=path, data=data) for path, data in _own_files(limits, uid, gid).items()),
+        Step(kind="proc", path="/proc"),
+        Step(kind="pts", path="/dev/pts"),
+        Step(kind="tmpfs", path="/dev/shm", size=part(disk_bytes, 8), mode=0o1777),
+        Step(kind="tmpfs", path="/tmp", size=part(disk_bytes, 4), mode=0o1777),
+        Step(kind="tmpfs", path=WORKDIR, size=disk_bytes),
+    ]
+
+
+def lent_paths() -> tuple[str, ...]:
+    """Folders and files of this machine that every sandbox may read."""
+    return tuple(step.source for step in _system_steps() if step.kind == "bind")
+
+
+@cache
+def _system_steps() -> tuple[Step, ...]:
+    """What this machine lends, looked up once."""
+    made = [Step(kind="bind", path="/usr", source="/usr")]
+    for name in _SYSTEM_DIRS:
+        path = Path(name)
+        if path.is_symlink():
+            made.append(Step(kind="link", path=name, source=str(path.readlink())))
+        elif path.is_dir():
+            made.append(Step(kind="bind", path=name, source=name))
+    made += [Step(kind="dir", path=path) for path in ("/etc", "/var")]
+    for name in _ETC:
+        path = Path("/etc") / name
+        if path.is_symlink() and not path.readlink().is_relative_to("/etc"):
+            made.append(Step(kind="link", path=str(path), source=str(path.readlink())))
+        elif path.exists():
+            made.append(Step(kind="bind", path=str(path), source=str(path.resolve())))
+    return tuple(made)
+
+
+def _made_up_names() -> dict[str, str]:
+    return {
+        "/etc/hosts": f"127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n",
+        "/etc/hostname": f"{HOST_NAME}\n",
+        "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    }
+
+
+def _own_files(limits: SandboxLimits, uid: int, gid: int) -> dict[str, str]:
+    accounts = {
+        "/etc/passwd": (
+            "root:x:0:0:root:/root:/usr/sbin/nologin\n"
+            f"agent:x:{uid}:{gid}:agent:{WORKDIR}:/bin/bash\n"
+            "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+        ),
+        "/etc/group": f"root:x:0:\nagent:x:{gid}:\nnogroup:x:65534:\n",
+    }
+    return accounts | (_names_of_hosts() if limits.network == "full" else {})
+
+
+def _names_of_hosts() -> dict[str, str]:
+    """How this machine finds others; copied, because its own files may be links out of `/etc`."""
+    return {
+        "/etc/hosts": f"{_text('/etc/hosts')}\n127.0.0.1 {HOST_NAME}\n",
+        "/etc/resolv.conf": _text("/etc/resolv.conf"),
+        "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    }
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""

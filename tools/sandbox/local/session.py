@@ -1,0 +1,103 @@
+"""A running supervisor as its host sees it: what it is told first, what it answers, how it ends."""
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from tools.sandbox.inside import frames
+from tools.sandbox.local import cgroup, machine, trees
+
+_START_S = 30.0
+_STOP_S = 2.0
+
+
+class Process(Protocol):
+    """The outermost process of one sandbox."""
+
+    def ends(self, *, within_s: float) -> bool:
+        """Wait for its end; whether it came."""
+        ...
+
+    def kill(self) -> None:
+        """End it and everything in it."""
+        ...
+
+    def close(self) -> None:
+        """Give back what was held for it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A running supervisor."""
+
+    process: Process
+    channel: socket.socket
+    workdir: str
+    enforced: frozenset[str]
+    lacks: frozenset[str]
+    group: cgroup.Group
+    directory: str | None
+    """On the host, of a session without a file system of its own."""
+    again: Callable[[ExitStack], tuple[socket.socket, Process]] | None = None
+    """Starts another supervisor, where the agent can kill its own."""
+
+
+def stop(session: Session) -> None:
+    """End a session and everything in it; blocks, so call it in a thread."""
+    # The supervisor ends when its channel does, and as process 1 takes everything along.
+    with ExitStack() as steps:
+        # Each of them, whatever becomes of those before it.
+        if session.directory is not None:
+            steps.callback(trees.remove, session.directory)
+        steps.callback(cgroup.remove, session.group)
+        steps.callback(end, session.process)
+        session.channel.close()
+
+
+def end(process: Process) -> None:
+    """Wait for the end of a supervisor without a channel, or make one, and give back what was held for it."""
+    try:
+        if not process.ends(within_s=_STOP_S):
+            process.kill()
+            process.ends(within_s=_STOP_S)
+    finally:
+        process.close()
+
+
+def greet(channel: socket.socket, process: Process, config: bytes = b"") -> None:
+    """Tell a supervisor what it is to do, unless it knows, and wait until it is ready.
+
+    Raises:
+        OSError: it is not; the message says why.
+    """
+    channel.settimeout(_START_S)
+    expected = frames.pack(frames.READY)
+    try:
+        channel.sendall(config)
+        said = channel.recv(len(expected))
+        if said == expected:
+            return
+        said += channel.recv(2000)
+        if said[frames.HEADER_BYTES : frames.HEADER_BYTES + 1] == frames.DIED:
+            said = frames.reason(frames.unpack(said[frames.HEADER_BYTES :])[1]).encode()
+    except ConnectionError:
+        said = b""
+    process.ends(within_s=_STOP_S)
+    raise OSError(said.decode("utf-8", "replace") or "it ended without a word")
+
+
+def configuration(
+    settings: Mapping[str, str], seccomp: bytes = b"", steps: Sequence[Sequence[str]] = ()
+) -> bytes:
+    """The first frame for a supervisor, see `inside.boot`; `tmp_dir` is one of the settings or none."""
+    workdir = settings["workdir"]
+    env = {
+        "PATH": machine.search_path(), "HOME": workdir, "PWD": workdir, "USER": "agent", "LOGNAME": "agent",
+        "LANG": "C.UTF-8", "TERM": "dumb",
+    }  # fmt: skip
+    if "tmp_dir" in settings:
+        env["TMPDIR"] = settings["tmp_dir"]
+    return frames.pack_config(settings, env, seccomp, steps)

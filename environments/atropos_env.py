@@ -20,6 +20,7 @@ from environments.credit import recorded_params
 from environments.data.item_ids import item_ids
 from environments.data.items import load_items
 from environments.data.tasks import GroupTask, plan, plan_for_ever
+from environments.inference.model_server import ModelServer
 from environments.policy.chat import ChatPolicy
 from environments.policy.renderer import EMBEDDED_TOKENIZER_DIR, Renderer
 from environments.record.origin import RunOrigin
@@ -293,14 +294,16 @@ class AtroposEnv(BaseEnv):
 
     def _chat_policy(self, server: APIServerConfig) -> ChatPolicy:
         return ChatPolicy(
-            base_url=str(server.base_url),
+            server=ModelServer(
+                base_url=str(server.base_url),
+                api_key=str(server.api_key),
+                request_timeout_s=self.config.request_timeout_s,
+                tries=self.config.request_tries,
+                max_concurrency=server.num_max_requests_at_once,
+            ),
             model=server.model_name,
-            api_key=str(server.api_key),
             temperature=self.config.temperature,
             top_p=self.config.top_p,
-            request_timeout_s=self.config.request_timeout_s,
-            tries=self.config.request_tries,
-            max_concurrency=server.num_max_requests_at_once,
             renderer=self.renderer,
         )
 

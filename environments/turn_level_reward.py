@@ -4,9 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Literal, Protocol, cast
 
-from environments.credit.scored import LARGEST
 from environments.reward_context import Reward, RewardContext
-from environments.trajectory import Rewards, Trajectory, Turn
+from environments.trajectory import LARGEST_REWARD, Rewards, Trajectory, Turn
 from tools.errors import ConfigError, RewardError
 
 Aggregation = Literal["sum", "mean", "outcome"]
@@ -216,8 +215,8 @@ def _number(reward: Any, where: str) -> tuple[float, dict[str, float]]:
 def _bounded(value: Any, where: str) -> float:
     """A number that credit can be computed from, so that a reward gone wild costs its sibling alone."""
     number = _finite(value, where)
-    if abs(number) > LARGEST:
-        raise RewardError(f"{where}: a reward is at most {LARGEST:g} either way, got {value!r}")
+    if abs(number) > LARGEST_REWARD:
+        raise RewardError(f"{where}: a reward is at most {LARGEST_REWARD:g} either way, got {value!r}")
     return number
 
 

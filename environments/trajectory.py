@@ -13,6 +13,8 @@ IGNORED = -100
 """Mask value of a token that is not trained (PyTorch's `ignore_index`)."""
 NOT_SAMPLED = 1.0
 """Log-probability at positions that were not sampled, by Atropos' convention."""
+LARGEST_REWARD = 1e100
+"""Rewards beyond this size would overflow when they are squared."""
 
 
 class StopReason(StrEnum):

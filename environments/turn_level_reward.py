@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Literal, Protocol, cast
 
-from environments.credit.scored import LARGEST
 from environments.reward_context import Reward, RolloutContext
-from environments.trajectory import Rewards, Trajectory, Turn
+from environments.trajectory import LARGEST_REWARD, Rewards, Trajectory, Turn
 from tools.errors import ConfigError, RewardError
 
 Aggregation = Literal["sum", "mean", "outcome"]
@@ -237,8 +236,8 @@ def _number(reward: Any, where: str) -> tuple[float, dict[str, float]]:
 def _bounded(value: Any, where: str) -> float:
     """A number that credit can be computed from, so that a reward gone wild costs its sibling alone."""
     number = _finite(value, where)
-    if abs(number) > LARGEST:
-        raise RewardError(f"{where}: a reward is at most {LARGEST:g} either way, got {value!r}")
+    if abs(number) > LARGEST_REWARD:
+        raise RewardError(f"{where}: a reward is at most {LARGEST_REWARD:g} either way, got {value!r}")
     return number
 
 

@@ -100,8 +100,10 @@ def test_no_module_class_or_function_has_a_name_with_a_word_that_another_stands_
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 names.add(node.name)
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                functions.add(node.name)
+            elif (
+                isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and path.parent.name != "conformance"
+            ):
+                functions.add(node.name)  # a conformance check is named by its claim, for ever
     banned = word_table(3)
     # Functions may be about links between files.
     assert sorted(name for name in names if words_of(name) & banned) == []

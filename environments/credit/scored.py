@@ -4,11 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from environments.trajectory import Rewards, Trajectory, TrajectoryGroup
+from environments.trajectory import LARGEST_REWARD, Rewards, Trajectory, TrajectoryGroup
 from tools.errors import CreditError
-
-LARGEST = 1e100
-"""Rewards beyond this size would overflow when they are squared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +46,7 @@ def read(group: TrajectoryGroup) -> list[Scored]:
 
     Raises:
         CreditError: a trajectory without rewards, with rewards that do not match its turns, or with one
-            that is NaN, infinite or beyond `LARGEST`.
+            that is NaN, infinite or beyond `LARGEST_REWARD`.
     """
     return [_read(trajectory, place) for place, trajectory in enumerate(group.trajectories)]
 
@@ -79,7 +76,7 @@ def _check(rewards: Rewards, place: int) -> None:
 def check_turns(values: Sequence[float | None], place: int, what: str) -> None:
     """Refuse a value per turn that no return can be made of, naming trajectory and turn."""
     for turn, value in enumerate(values):
-        if value is not None and not -LARGEST <= value <= LARGEST:
+        if value is not None and not -LARGEST_REWARD <= value <= LARGEST_REWARD:
             usable(value, f"{what} of trajectory {place}, turn {turn}")
 
 
@@ -87,5 +84,5 @@ def usable(value: float, name: str) -> None:
     """Refuse NaN, infinity and sizes that overflow."""
     if not math.isfinite(value):
         raise CreditError(f"{name} is {value}; it must be a finite number (None means not scored)")
-    if abs(value) > LARGEST:
-        raise CreditError(f"{name} is {value:g}; sizes up to {LARGEST:g} are possible")
+    if abs(value) > LARGEST_REWARD:
+        raise CreditError(f"{name} is {value:g}; sizes up to {LARGEST_REWARD:g} are possible")

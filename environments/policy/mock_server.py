@@ -21,8 +21,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from environments.inference.openai_wire import ChatRequest, first_problem
 from environments.policy.base import CompletionRequest
-from environments.policy.openai_wire import ChatRequest, first_problem
 from environments.policy.renderer import Renderer
 from environments.policy.scripted import Script, ScriptedPolicy, generic_script
 from environments.trajectory import Completion, Message

@@ -8,6 +8,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from environments.inference.model_server import ModelServer
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
 from environments.policy.mock_server import running_mock_server
@@ -57,11 +58,11 @@ async def served(*answers, models=None, **settings):
         await policy.aclose()
 
 
-def chat_policy(base_url, **settings):
+def chat_policy(base_url, *, model="m", **settings):
+    sampling = {name: settings.pop(name) for name in ("temperature", "top_p") if name in settings}
     waits = {"first_wait_s": 0.001, "longest_wait_s": 0.002, "request_timeout_s": 10.0}
-    return ChatPolicy(
-        **{"base_url": base_url, "model": "m", "api_key": "k", "renderer": RENDERER, **waits, **settings}
-    )
+    server = ModelServer(**{"base_url": base_url, "api_key": "k", **waits, **settings})
+    return ChatPolicy(server=server, model=model, renderer=RENDERER, **sampling)
 
 
 def answer(

@@ -3,6 +3,7 @@ import json
 import httpx
 import pytest
 
+from environments.inference.model_server import ModelServer
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
 from environments.policy.mock_server import mock_app, running_mock_server
@@ -40,17 +41,9 @@ def app(script=counting_script, **settings):
     return mock_app(lambda messages: script, **{"skill": 0.6, "renderer": RENDERER, **settings})
 
 
-def chat_policy(base_url, **settings):
-    return ChatPolicy(
-        **{
-            "base_url": base_url,
-            "model": "scripted",
-            "api_key": "k",
-            "renderer": RENDERER,
-            "tries": 1,
-            **settings,
-        }
-    )
+def chat_policy(base_url, *, model="scripted", **settings):
+    server = ModelServer(**{"base_url": base_url, "api_key": "k", "tries": 1, **settings})
+    return ChatPolicy(server=server, model=model, renderer=RENDERER)
 
 
 async def rollout(policy, seed, max_tokens=1024):

@@ -206,16 +206,22 @@ def test_a_renderer_leaves_the_tokenizer_it_was_made_from_alone():
     assert tokenizer.encode("<|im_end|>").ids == [256]
 
 
-def test_a_renderer_over_the_embedded_hugging_face_tokenizer_gives_the_embedded_ids():
+def test_transformers_reads_the_same_tokenizer_from_the_embedded_folder():
     messages = [Message(role="user", content="<|im_end|> hi")]
-    assert Renderer.over(hugging_face_tokenizer()).prompt_ids(messages, (TERMINAL,)) == RENDERER.prompt_ids(
-        messages, (TERMINAL,)
-    )
+    theirs = Renderer(hugging_face_tokenizer().backend_tokenizer)
+    assert theirs.prompt_ids(messages, (TERMINAL,)) == RENDERER.prompt_ids(messages, (TERMINAL,))
 
 
-def test_an_object_without_a_fast_tokenizer_is_refused():
-    with pytest.raises(ConfigError, match="not backed by"):
-        Renderer.over(object())
+@pytest.mark.parametrize("name", ["embedded", str(EMBEDDED_TOKENIZER_DIR)])
+def test_a_tokenizer_is_loaded_by_its_name_or_its_folder(name):
+    messages = [Message(role="user", content="hi")]
+    assert Renderer.load(name).prompt_ids(messages, ()) == RENDERER.prompt_ids(messages, ())
+
+
+@pytest.mark.parametrize("name", ["./nosuch", "/nosuch", "two words"])
+def test_a_name_that_is_neither_a_folder_nor_on_the_hub_is_refused_in_one_line(name):
+    with pytest.raises(ConfigError, match=f"^no tokenizer '{name}': .*; give `embedded`, a folder"):
+        Renderer.load(name)
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):

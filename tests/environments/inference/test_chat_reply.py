@@ -1,0 +1,29 @@
+"""A server's reply is read into a typed value, or refused with what is wrong in it."""
+
+import json
+
+import pytest
+
+from environments.inference.chat_reply import ReplyError, SampledTokens, read_reply
+from tests.environments.policy.chat_server import answer, without
+
+
+def test_the_tokens_of_a_server_that_gives_them_are_read():
+    reply = read_reply(json.dumps(answer()).encode(), "call")
+    assert reply.tokens == SampledTokens(prompt_ids=(7, 8, 9), token_ids=(11, 2), logprobs=(-0.5, -0.25))
+
+
+def test_a_server_that_gives_text_alone_has_no_tokens():
+    reply = read_reply(json.dumps(without(answer(), "choices", 0, "token_ids")).encode(), "call")
+    assert (reply.message.content, reply.tokens) == ("3", None)
+
+
+def test_a_call_without_an_id_gets_one_from_the_prefix():
+    call = {"function": {"name": "terminal", "arguments": "{}"}}
+    reply = read_reply(json.dumps(answer(message={"tool_calls": [call]})).encode(), "call_5_1")
+    assert [each.id for each in reply.message.tool_calls] == ["call_5_1_0"]
+
+
+def test_what_is_no_chat_completion_is_shown():
+    with pytest.raises(ReplyError, match=r"no chat completion \(.*\): <html>"):
+        read_reply(b"<html>", "call")

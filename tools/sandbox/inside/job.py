@@ -7,8 +7,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from tools.sandbox.inside import frames
 from tools.sandbox.inside.capture import Capture
+from tools.sandbox.inside.messages import Done
 from tools.sandbox.inside.processes import Identity, kill_new, send
 from tools.sandbox.inside.shell import Shell
 
@@ -91,8 +91,8 @@ class Job:
             self._ending = time.monotonic()
         self._press()
 
-    def result(self, code: int, message: bytes = b"") -> bytes:
-        """The answer frame, after everything that was written before the end is collected.
+    def result(self, code: int, message: bytes = b"") -> Done:
+        """What came of it, after everything that was written before the end is collected.
 
         A `message` is the stderr of a command that could not start.
         """
@@ -100,17 +100,17 @@ class Job:
             code = 128 + signal.SIGKILL
         self.out.drain()
         self.err.drain()
-        flags = b"".join(
-            (
-                frames.TIMED_OUT if self._timed_out else b"",
-                frames.OOM_KILLED if self._oom_count() > self._oom else b"",
-                frames.RESTARTED if self.restarted else b"",
-            )
+        return Done(
+            exit_code=code,
+            stdout=self.out.kept(),
+            stderr=self.err.kept() + message,
+            stdout_total=self.out.total,
+            stderr_total=self.err.total + len(message),
+            timed_out=self._timed_out,
+            oom_killed=self._oom_count() > self._oom,
+            shell_restarted=self.restarted,
+            duration_s=time.monotonic() - self._started,
         )
-        spent_us = int((time.monotonic() - self._started) * 1e6)
-        numbers = [b"%d" % number for number in (code, self.out.total, self.err.total + len(message))]
-        output = (self.out.kept(), self.err.kept() + message)
-        return frames.pack(frames.DONE, *numbers, flags, b"%d" % spent_us, *output)
 
     def _press(self) -> None:
         if self.shell is None:

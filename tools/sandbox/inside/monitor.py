@@ -13,7 +13,7 @@ import time
 
 from tools.sandbox.inside import landlock, supervisor
 from tools.sandbox.inside.account import Account, keep_score_open
-from tools.sandbox.inside.configuration import Config
+from tools.sandbox.inside.configuration import Configuration
 from tools.sandbox.inside.prctl import (
     CONTROL,
     KEPT_CAPABILITIES,
@@ -55,7 +55,7 @@ class Monitored:
         Raises:
             OSError: this kernel cannot restrict.
         """
-        config = Config(CONTROL)
+        config = Configuration.read(CONTROL)
         settings = config.settings
         drop = settings["drop"] == "1"
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -76,7 +76,7 @@ class Monitored:
         _watch(pid, settings)
 
 
-def _serve(config: Config, drop: bool) -> None:
+def _serve(config: Configuration, drop: bool) -> None:
     settings = config.settings
     keep_score_open(settings)
     adopt_orphans()
@@ -89,7 +89,7 @@ def _serve(config: Config, drop: bool) -> None:
     supervisor.serve(CONTROL, config)
 
 
-def _restrict(config: Config, drop: bool) -> None:
+def _restrict(config: Configuration, drop: bool) -> None:
     keep_capabilities(KEPT_CAPABILITIES if drop else 0)
     version = min(landlock.abi(), int(config.settings["landlock_abi"]))
     if version < (1 if drop else landlock.SIGNAL_SCOPE_ABI):

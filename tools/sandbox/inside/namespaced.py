@@ -13,7 +13,7 @@ import socket
 import struct
 
 from tools.sandbox.inside import mounts, supervisor
-from tools.sandbox.inside.configuration import Config
+from tools.sandbox.inside.configuration import Configuration
 from tools.sandbox.inside.prctl import (
     CONTROL,
     KEPT_CAPABILITIES,
@@ -75,7 +75,7 @@ class Namespaced:
         # Only now, so that the groups just joined are all that can be seen of them.
         if libc.unshare(_NEW_CGROUP):
             raise failure("unshare")
-        config = Config(CONTROL)
+        config = Configuration.read(CONTROL)
         settings = config.settings
         mounts.add(config.steps, settings["run_dir"])
         if settings["network"] == "none":

@@ -49,13 +49,14 @@ def test_there_are_120_checks_and_at_least_110_can_be_passed():
         for target, check in CASES
     ],
 )
-async def test_check(target, check, request):
+async def test_check(target, check, request, soak):
     if target is DOCKER:
         request.getfixturevalue("docker_engine")
     if target is C:
         request.getfixturevalue("tier_c")
     # Containers take a while, and `turnwise sandbox check` opens 64 of them.
-    result = await run_check(target, check, crowd=8 if target is DOCKER else 16)
+    crowd = 64 if soak else 4 if target is DOCKER else 16
+    result = await run_check(target, check, crowd=crowd)
     if result.status == "skipped":
         pytest.skip(result.reason)
     assert result.status == "ok", result.reason

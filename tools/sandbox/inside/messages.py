@@ -162,8 +162,6 @@ def decode(body: bytes) -> Message:
 class Inbox:
     """Takes bytes as they come and gives the messages that are complete."""
 
-    __slots__ = ("_data",)
-
     def __init__(self) -> None:
         self._data = bytearray()
 

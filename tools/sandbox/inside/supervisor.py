@@ -8,24 +8,11 @@ import signal
 from collections.abc import Callable
 from typing import cast
 
-from tools.sandbox.inside import operations
+from tools.sandbox.inside import messages, operations
 from tools.sandbox.inside.account import Account
 from tools.sandbox.inside.configuration import Configuration
-from tools.sandbox.inside.job import Job, Limits
-from tools.sandbox.inside.messages import (
-    FILE_REQUESTS,
-    Cancel,
-    Died,
-    Inbox,
-    Message,
-    Ready,
-    Refused,
-    Request,
-    RunInShell,
-    RunProgram,
-    encode,
-)
-from tools.sandbox.inside.oom import kills
+from tools.sandbox.inside.job import Job
+from tools.sandbox.inside.messages import FILE_REQUESTS, Request, RunInShell, RunProgram, encode
 from tools.sandbox.inside.processes import kill_new, snapshot
 from tools.sandbox.inside.shell import Shell
 from tools.sandbox.inside.spawn import StartError, own_descriptor_limit, pipe_for_output
@@ -46,7 +33,7 @@ def serve(control: int, config: Configuration) -> None:
         supervisor.serve()
     except Exception as error:  # noqa: BLE001  # the host is told why it has no sandbox any more
         reply = int(config.settings.get("reply_fd", control))
-        os.write(reply, encode(Died(repr(error)[:_WORDS])))
+        os.write(reply, encode(messages.Died(repr(error)[:_WORDS])))
     finally:
         # As process 1 the exit takes everything along; elsewhere it has to be done by hand.
         if os.getpid() != 1:
@@ -65,7 +52,7 @@ class Supervisor:
         self._output_limit = int(settings["output"])
         self._run_dir = settings["run_dir"]
         self._oom_fd = int(settings["oom_fd"])
-        self._inbox = Inbox()
+        self._inbox = messages.Inbox()
         self._watch = Watch()
         self._job: Job | None = None
         self._shell: Shell | None = None
@@ -78,7 +65,7 @@ class Supervisor:
 
     def serve(self) -> None:
         """Handle events until the host is gone."""
-        self._send(Ready())
+        self._send(messages.Ready())
         while self._open:
             self._watch.wait(-1 if self._job is None else int(self._job.next_tick_s() * 1000) + 1)
             if self._job is not None:
@@ -91,11 +78,8 @@ class Supervisor:
         if not data:
             self._open = False
         self._inbox.add(data)
-        while True:
-            message = self._inbox.next()
-            if message is None:
-                return
-            if not isinstance(message, Cancel):
+        while (message := self._inbox.next()) is not None:
+            if not isinstance(message, messages.Cancel):
                 self._handle(cast("Request", message))
             elif self._job is not None:
                 self._job.end()
@@ -105,8 +89,7 @@ class Supervisor:
         if isinstance(request, FILE_REQUESTS):
             # What our own file operations send is bounded by what was asked for.
             output = max(request.max_output_bytes, output)
-        limits = Limits(request.timeout_s, request.max_output_bytes, output)
-        job = Job(limits, snapshot(), self._oom_count)
+        job = Job(request, output, snapshot(), self._oom_count)
         try:
             if isinstance(request, RunInShell):
                 self._run_in_shell(job, os.fsencode(request.command))
@@ -124,7 +107,7 @@ class Supervisor:
     def _host_died(self) -> None:
         self._open = False
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: messages.Message) -> None:
         view = memoryview(encode(message))
         try:
             while view:
@@ -199,7 +182,7 @@ class Supervisor:
         """Answer that nothing started: an error if the host asked wrongly, a result if the agent did it."""
         asked_for_cwd = isinstance(request, RunProgram) and request.cwd != "" and error.step == "cwd"
         if asked_for_cwd or error.step == "supervisor" or isinstance(request, FILE_REQUESTS):
-            self._send(Refused(error.code))
+            self._send(messages.Refused(error.code))
             return
         job.out.closed = job.err.closed = True
         where = f" in {self._account.workdir}" if error.step == "cwd" else ""
@@ -243,7 +226,10 @@ class Supervisor:
     # Small things.
 
     def _oom_count(self) -> int:
-        return 0 if self._oom_fd < 0 else kills(self._oom_fd)
+        """How many processes a shortage of memory ended; of `memory.oom_control` or `memory.events`."""
+        lines = b"" if self._oom_fd < 0 else os.pread(self._oom_fd, 4096, 0)
+        counts = [line.split()[1] for line in lines.split(b"\n") if line.startswith(b"oom_kill ")]
+        return int(counts[0]) if counts else 0
 
 
 def _ignore(_number: int, _frame: object) -> None:

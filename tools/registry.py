@@ -1,14 +1,21 @@
 """Tools a model can call: `@tool` makes one from a typed function, a `Toolset` executes calls."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Concatenate, ParamSpec, overload
+from typing import Concatenate, ParamSpec, Unpack, overload
 
 from tools.calls import ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from tools.errors import ConfigError, ToolError
-from tools.sandbox.base import MAX_OUTPUT_BYTES, MAX_READ_BYTES, ExecResult, Sandbox, SandboxRecord
+from tools.sandbox.base import (
+    MAX_OUTPUT_BYTES,
+    MAX_READ_BYTES,
+    ExecOptions,
+    ExecResult,
+    Sandbox,
+    SandboxRecord,
+)
 from tools.signature import ArgumentsRefused, Signature
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -187,23 +194,9 @@ class _TimeLimited:
         return self.sandbox.workdir
 
     async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        timeout_s: float = 60.0,
-        stdin: bytes = b"",
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        max_output_bytes: int = MAX_OUTPUT_BYTES,
+        self, command: str | Sequence[str], *, timeout_s: float = 60.0, **options: Unpack[ExecOptions]
     ) -> ExecResult:
-        return await self.sandbox.exec(
-            command,
-            timeout_s=min(timeout_s, self.limit_s),
-            stdin=stdin,
-            env=env,
-            cwd=cwd,
-            max_output_bytes=max_output_bytes,
-        )
+        return await self.sandbox.exec(command, timeout_s=min(timeout_s, self.limit_s), **options)
 
     async def shell(
         self, command: str, *, timeout_s: float = 60.0, max_output_bytes: int = MAX_OUTPUT_BYTES

@@ -108,6 +108,15 @@ class ExecResult:
         return self.stdout.decode("utf-8", "replace")
 
 
+class ExecOptions(TypedDict, total=False):
+    """The keywords of `Sandbox.exec` but its time limit, for whoever hands them on."""
+
+    stdin: bytes
+    env: Mapping[str, str] | None
+    cwd: str | None
+    max_output_bytes: int
+
+
 class Sandbox(Protocol):
     """An isolated machine for one rollout.
 

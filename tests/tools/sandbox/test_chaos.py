@@ -1,4 +1,4 @@
-"""Lifecycles with random cancellations and kills leave nothing; the benchmark runs 1,000 of them."""
+"""Lifecycles with random cancellations and kills leave nothing; `--soak` runs all 1,000 of them."""
 
 import pytest
 
@@ -15,8 +15,9 @@ LOCAL = {
 
 
 @pytest.mark.parametrize("target", LOCAL.values(), ids=LOCAL)
-async def test_lifecycles_that_end_at_random_leave_nothing(target):
-    told = await chaos.run(target, 60, seed=1)
+@pytest.mark.timeout(1200)
+async def test_lifecycles_that_end_at_random_leave_nothing(target, soak):
+    told = await chaos.run(target, 1000 if soak else 60, seed=1)
     assert all(told["ended"].values())
     assert told["killed_hosts"] > 0
     assert told["after"] == told["before"]
@@ -27,8 +28,9 @@ async def test_lifecycles_that_end_at_random_leave_nothing(target):
 
 @pytest.mark.docker
 @pytest.mark.usefixtures("docker_engine")
-async def test_containers_that_end_at_random_leave_nothing():
-    told = await chaos.run(DOCKER, 20, seed=2)
+@pytest.mark.timeout(1200)
+async def test_containers_that_end_at_random_leave_nothing(soak):
+    told = await chaos.run(DOCKER, 60 if soak else 6, seed=2)
     assert told["killed_hosts"] > 0
     assert told["after"] == told["before"]
     assert told["before"]["containers"] == 0

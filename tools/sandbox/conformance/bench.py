@@ -15,7 +15,7 @@ from typing import Any, TypeVar, Unpack
 
 from tools.sandbox import find_backend
 from tools.sandbox.base import ExecResult, LimitOverrides, Sandbox, SandboxLimits
-from tools.sandbox.host.process_ids import descendants
+from tools.sandbox.inside.processes import running
 
 Seen = TypeVar("Seen")
 
@@ -158,7 +158,7 @@ def first_process_of(pid: int) -> int:
     """
     if len(host_status(pid, "NSpid").split()) == 1:
         found = int(host_status(int(host_status(pid, "PPid")), "PPid"))
-        if found not in descendants(os.getpid()):
+        if found not in running():
             raise MissingError(f"process {pid} has no supervisor below this process")
         return found
     for path in Path("/proc").glob("[0-9]*/ns/pid"):

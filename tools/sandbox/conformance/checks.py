@@ -21,6 +21,7 @@ LACKING: Mapping[str, str] = {
     "kernel_doors": "privileges can be gained from setuid programs, and no call is filtered",
     "network": "the host's network is within reach",
     "own_tmp": "/tmp and /dev/shm are closed; TMPDIR names the folder for temporary files",
+    "system_calls": "no system call is filtered: their numbers for this processor are not known",
     "unix_sockets": "UNIX sockets cannot be made: by path they would lead to the user's services",
 }
 """What a sandbox may say that it lacks (`SandboxRecord.lacks`), in words."""

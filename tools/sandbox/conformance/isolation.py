@@ -141,7 +141,7 @@ async def setuid_gives_nothing(bench: Bench) -> None:
     equal("output of su", others, [])
 
 
-@check(90)
+@check(90, gives=("kernel_doors", "system_calls"))
 async def kernel_doors_are_shut(bench: Bench) -> None:
     """Mounts, namespaces, devices, chroot, BPF, keyrings and tracing of process 1 are refused."""
     for command in ("mount -t tmpfs none /tmp", "unshare -U true", "unshare -m true", "chroot / true",

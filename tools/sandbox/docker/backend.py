@@ -60,7 +60,7 @@ async def open_docker(
             )
             record = SandboxRecord(
                 backend="docker", tier=managed.engine.runtime, limits=limits, enforced=enforced,
-                image=spec.image.digest, lacks=() if limits.network == "none" else ("network",),
+                image=spec.image.digest, lacks=containers.lacks(managed.engine, limits),
             )  # fmt: skip
             yield SupervisedSandbox(channel, WORKDIR, record)
         finally:

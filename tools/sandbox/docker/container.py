@@ -5,16 +5,17 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tools.errors import ConfigError, IsolationError, SandboxCreateError
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.docker.engine import Engine, EngineError, Image
-from tools.sandbox.docker.facts import Facts
+from tools.sandbox.docker.facts import ContainerFacts
 from tools.sandbox.docker.stream import Connection
 from tools.sandbox.host import layout, seccomp, supervisor_code
 from tools.sandbox.host.layout import HOST_NAME, RESERVED_PIDS, RUN_DIR, SYSTEM_PATH, WORKDIR
-from tools.sandbox.inside import frames
+from tools.sandbox.inside.configuration import Configuration
+from tools.sandbox.inside.messages import Died, Done, Facts, Ready, RunProgram, encode
 
 NEEDS = "an image needs python3 (3.9 or newer) on its PATH, /bin/sh and /bin/bash"
 
@@ -34,6 +35,8 @@ _KEEP_ALIVE = (
 )
 _NOT_FOUND_CODES = (126, 127)
 
+M = TypeVar("M")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
@@ -51,7 +54,7 @@ class Container:
     spec: Spec
     uid: int
     connection: Connection
-    facts: Facts
+    facts: ContainerFacts
 
 
 def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[[str], None]) -> Container:
@@ -96,7 +99,7 @@ def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[
 
 def supervise(
     engine: Engine, container: str, spec: Spec, uid: int, *, replaces: bool = False
-) -> tuple[Connection, Facts]:
+) -> tuple[Connection, ContainerFacts]:
     """Start the supervisor: the one program that is executed in a running container.
 
     It first kills every process of its user, so an earlier one that it `replaces` leaves nothing.
@@ -112,10 +115,10 @@ def supervise(
     connection = Connection(sock)
     try:
         connection.send(_code() + _config(engine, spec, uid, replaces), _START_S)
-        found = Facts.of(_expect(connection, frames.FOUND))
+        found = ContainerFacts.of(_expect(connection, Facts))
         if not replaces:
             _check(found, spec)
-        _expect(connection, frames.READY)
+        _expect(connection, Ready)
     except (EOFError, OSError) as error:
         connection.close()
         raise _explained(engine, exec_id, spec, connection.last_words) from error
@@ -125,15 +128,21 @@ def supervise(
     return connection, found
 
 
+def lacks(engine: Engine, limits: SandboxLimits) -> tuple[str, ...]:
+    """What a container does not give, in the words of `SandboxRecord.lacks`."""
+    missing = {"network": limits.network == "full", "system_calls": not _filter(engine)}
+    return tuple(name for name, is_missing in missing.items() if is_missing)
+
+
 def answers(container: Container) -> bool:
     """Whether a container that waited can still run a command."""
-    fields = (b"%d" % int(_ANSWER_S * 1e6), b"64", b"", b"", b"0", b"/bin/sh", b"-c", b"echo on")
+    request = RunProgram(("/bin/sh", "-c", "echo on"), (), "", b"", _ANSWER_S, 64)
     try:
-        container.connection.send(frames.pack(frames.EXEC, *fields), _ANSWER_S)
-        kind, answer = container.connection.receive(_ANSWER_S)
+        container.connection.send(encode(request), _ANSWER_S)
+        reply = container.connection.receive(_ANSWER_S)
     except (EOFError, OSError):
         return False
-    return kind == frames.DONE and answer[5] == b"on\n"
+    return isinstance(reply, Done) and reply.stdout == b"on\n"
 
 
 def remove(engine: Engine, container: str) -> None:
@@ -208,9 +217,12 @@ def _config(engine: Engine, spec: Spec, uid: int, replaces: bool) -> bytes:
         "PATH": SYSTEM_PATH, "LANG": "C.UTF-8", **of_image,
         "HOME": WORKDIR, "PWD": WORKDIR, "USER": "agent", "LOGNAME": "agent", "TERM": "dumb",
     }  # fmt: skip
-    # A filter is made of call numbers; for another machine than this one the engine's own has to do.
-    program = seccomp.program() if engine.arch == os.uname().machine else b""
-    return frames.pack_config(settings, env, program)
+    return Configuration(settings, env, _filter(engine), []).encode()
+
+
+def _filter(engine: Engine) -> bytes:
+    # It is made of call numbers; for another machine than this one the engine's own has to do.
+    return seccomp.program() if engine.arch == os.uname().machine else b""
 
 
 def _code() -> bytes:
@@ -218,16 +230,16 @@ def _code() -> bytes:
     return len(code).to_bytes(4, "big") + code
 
 
-def _expect(connection: Connection, kind: bytes) -> list[bytes]:
-    found, fields = connection.receive(_START_S)
-    if found == frames.DIED:
-        raise SandboxCreateError(f"its supervisor broke: {frames.reason(fields)}")
-    if found != kind:
+def _expect(connection: Connection, kind: type[M]) -> M:
+    message = connection.receive(_START_S)
+    if isinstance(message, Died):
+        raise SandboxCreateError(f"its supervisor broke: {message.reason}")
+    if not isinstance(message, kind):
         raise EOFError
-    return fields
+    return message
 
 
-def _check(found: Facts, spec: Spec) -> None:
+def _check(found: ContainerFacts, spec: Spec) -> None:
     if "bash" not in found.usable:
         raise ConfigError(f"image {spec.image.digest} has no /bin/bash; {NEEDS}")
     if problems := found.problems(spec.limits):

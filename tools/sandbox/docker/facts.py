@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host.layout import RESERVED_PIDS
+from tools.sandbox.inside.messages import Facts
 
 _ALWAYS = ("disk_mb", "file_mb", "output_mb")
 """Made by file systems and the supervisor; the network is what `problems` checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ContainerFacts:
     """Read inside, before the agent's first command."""
 
     memory_bytes: int | None
@@ -23,18 +24,17 @@ class Facts:
     usable: tuple[str, ...]
 
     @classmethod
-    def of(cls, fields: list[bytes]) -> "Facts":
-        """The facts in a frame; what is not there or unlimited is `None`."""
-        memory, pids, cpu, status, devices, usable = (field.decode("utf-8", "replace") for field in fields)
-        lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-        quota = cpu.split()
+    def of(cls, facts: Facts) -> "ContainerFacts":
+        """What these facts mean; what is not there or unlimited is `None`."""
+        lines = dict(line.split(":", 1) for line in facts.status.splitlines() if ":" in line)
+        quota = facts.cpu.split()
         return cls(
-            memory_bytes=_number(memory),
-            pids=_number(pids),
+            memory_bytes=_number(facts.memory),
+            pids=_number(facts.pids),
             cpus=int(quota[0]) / int(quota[1]) if len(quota) == 2 and quota[0].isdigit() else None,
             privileges=(lines.get("CapEff", "?").strip(), lines.get("NoNewPrivs", "?").strip()),
-            devices=tuple(line.split(":")[0].strip() for line in devices.splitlines() if ":" in line),
-            usable=tuple(usable.split()),
+            devices=tuple(line.split(":")[0].strip() for line in facts.devices.splitlines() if ":" in line),
+            usable=tuple(facts.usable.split()),
         )
 
     def problems(self, limits: SandboxLimits) -> list[str]:

@@ -4,7 +4,7 @@ import socket
 import struct
 
 from tools.sandbox.host.channel import Channel
-from tools.sandbox.inside import frames
+from tools.sandbox.inside.messages import Inbox, Message
 
 _STDOUT = 1
 _HEADER = struct.Struct(">BxxxL")
@@ -46,7 +46,7 @@ class Connection:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._splitter = Splitter()
-        self._inbox = bytearray()
+        self._inbox = Inbox()
         self._stderr = bytearray()
 
     @property
@@ -59,20 +59,20 @@ class Connection:
         self._sock.settimeout(timeout_s)
         self._sock.sendall(data)
 
-    def receive(self, timeout_s: float) -> tuple[bytes, list[bytes]]:
-        """The next of our frames on the program's stdout; blocks.
+    def receive(self, timeout_s: float) -> Message:
+        """The next of our messages on the program's stdout; blocks.
 
         Raises:
             EOFError: the program ended.
             OSError: it was silent for too long, or the engine is gone.
         """
         self._sock.settimeout(timeout_s)
-        while (frame := self._next_frame()) is None:
+        while (message := self._inbox.next()) is None:
             data = self._sock.recv(1 << 16)
             if not data:
                 raise EOFError
-            self._inbox += self.take(data)
-        return frames.unpack(frame)
+            self._inbox.add(self.take(data))
+        return message
 
     def take(self, data: bytes) -> bytes:
         """The part of received bytes that is stdout; stderr is kept as last words."""
@@ -92,11 +92,3 @@ class Connection:
     def close(self) -> None:
         """Close the connection; the program sees the end of its stdin."""
         self._sock.close()
-
-    def _next_frame(self) -> bytes | None:
-        end = frames.HEADER_BYTES + int.from_bytes(self._inbox[: frames.HEADER_BYTES], "big")
-        if len(self._inbox) < max(end, frames.HEADER_BYTES):
-            return None
-        frame = bytes(self._inbox[frames.HEADER_BYTES : end])
-        del self._inbox[:end]
-        return frame

@@ -6,13 +6,10 @@ from collections.abc import Callable
 from typing import Self, cast
 
 from tools.errors import SandboxUnavailable
-from tools.sandbox.inside import frames
+from tools.sandbox.inside.messages import Cancel, Died, Done, Inbox, Message, Refused, Reply, Request, encode
 
 _GRACE_S = 15.0
 """What the supervisor may take beyond a command's own time before it counts as dead."""
-
-Answer = tuple[bytes, list[bytes]]
-"""The kind of a frame and its fields."""
 
 
 class Channel(asyncio.Protocol):
@@ -22,8 +19,8 @@ class Channel(asyncio.Protocol):
         self._take = take
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
-        self._inbox = bytearray()
-        self._waiting: asyncio.Future[Answer] | None = None
+        self._inbox = Inbox()
+        self._waiting: asyncio.Future[Reply] | None = None
         self._broken: str | None = None
         self._transport: asyncio.Transport | None = None
         self.reason = ""
@@ -37,7 +34,7 @@ class Channel(asyncio.Protocol):
         _, channel = await loop.create_connection(lambda: cls(take), sock=sock)
         return channel
 
-    async def request(self, frame: bytes, timeout_s: float) -> Answer:
+    async def request(self, request: Request) -> Reply:
         """Send a request and wait for its answer; others wait for their turn.
 
         When the caller is cancelled the command is killed before the cancellation goes on.
@@ -46,7 +43,7 @@ class Channel(asyncio.Protocol):
             SandboxUnavailable: the sandbox is closed, died or does not answer.
         """
         async with self._turn:
-            return await self._ask(frame, timeout_s)
+            return await self._ask(request)
 
     @property
     def broken(self) -> bool:
@@ -64,31 +61,30 @@ class Channel(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Collect an answer; it is complete when its length says so."""
-        self._inbox += self._take(data)
-        while len(self._inbox) > frames.HEADER_BYTES:
-            end = frames.HEADER_BYTES + int.from_bytes(self._inbox[: frames.HEADER_BYTES], "big")
-            if len(self._inbox) < end:
-                return
-            body = bytes(memoryview(self._inbox)[frames.HEADER_BYTES : end])
-            del self._inbox[:end]
-            if body[:1] == frames.DIED:
-                self.reason = frames.reason(frames.unpack(body)[1])
-                self._break(f"the sandbox died: {self.reason}")
-            elif self._waiting is not None and not self._waiting.done():
-                self._waiting.set_result(frames.unpack(body))
+        """Collect what is said, and hand on answers."""
+        self._inbox.add(self._take(data))
+        while (message := self._inbox.next()) is not None:
+            if isinstance(message, Died):
+                self.reason = message.reason
+                self._break(f"the sandbox died: {message.reason}")
+            elif (
+                isinstance(message, (Done, Refused))
+                and self._waiting is not None
+                and not self._waiting.done()
+            ):
+                self._waiting.set_result(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The supervisor ended, or the channel was closed."""
         del exc
         self._break("the sandbox died")
 
-    async def _ask(self, frame: bytes, timeout_s: float) -> Answer:
+    async def _ask(self, request: Request) -> Reply:
         if self._broken is not None:
             raise SandboxUnavailable(self._broken)
         answer = self._expect()
-        self._write(frame)
-        deadline = self._loop.call_later(timeout_s + _GRACE_S, self._overdue, answer)
+        self._write(request)
+        deadline = self._loop.call_later(request.timeout_s + _GRACE_S, self._overdue, answer)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -98,18 +94,18 @@ class Channel(asyncio.Protocol):
         finally:
             deadline.cancel()
 
-    def _expect(self) -> "asyncio.Future[Answer]":
+    def _expect(self) -> "asyncio.Future[Reply]":
         self._waiting = self._loop.create_future()
         return self._waiting
 
-    def _write(self, frame: bytes) -> None:
+    def _write(self, message: Message) -> None:
         if self._transport is not None:
-            self._transport.write(frame)
+            self._transport.write(encode(message))
 
     async def _call_off(self) -> None:
         """Wait for the answer of a command that is killed: it would be taken for that of the next request."""
         answer = self._expect()
-        self._write(frames.pack(frames.CANCEL))
+        self._write(Cancel())
         try:
             await asyncio.wait({answer}, timeout=_GRACE_S)
         finally:
@@ -117,7 +113,7 @@ class Channel(asyncio.Protocol):
             if not answer.cancelled():
                 answer.exception()
 
-    def _overdue(self, answer: "asyncio.Future[Answer]") -> None:
+    def _overdue(self, answer: "asyncio.Future[Reply]") -> None:
         if not answer.done():
             self.close("the sandbox does not answer")
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from tools.sandbox.inside.processes import process_table, read_entry
+
 
 def identity(pid: int) -> str:
     """A name for one process that no later process has: PID namespace, id and start time."""
@@ -35,37 +37,8 @@ def owner_pid(name: str) -> int | None:
 
 def children(pid: int) -> list[int]:
     """The direct children of a process, none when it is gone."""
-    found: list[int] = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = _fields(int(entry.name))
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            found.append(int(entry.name))
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    """Every process below one that has not ended, in one look at all of them."""
-    below: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            state, parent, *_ = _fields(int(entry.name))
-        except OSError:
-            continue
-        if state not in "ZX":
-            below.setdefault(int(parent), []).append(int(entry.name))
-    found = list(below.get(pid, ()))
-    for each in found:
-        found += below.get(each, ())
-    return found
+    return [child for child, (parent, _) in process_table(ended=True).items() if parent == pid]
 
 
 def _start_time(pid: int) -> int:
-    return int(_fields(pid)[19])
-
-
-def _fields(pid: int) -> list[str]:
-    text = Path(f"/proc/{pid}/stat").read_bytes().decode("utf-8", "replace")
-    return text[text.rindex(")") + 2 :].split()
+    return read_entry(pid)[1]

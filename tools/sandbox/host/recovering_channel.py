@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 
 from tools.errors import SandboxUnavailable
 from tools.sandbox.host.channel import Channel
-from tools.sandbox.inside import frames
+from tools.sandbox.inside.messages import FILE_REQUESTS, Done, Reply, Request
 
 _LOG = logging.getLogger(__name__)
-_KILLED = b"137"
+_KILLED = 137
 _MESSAGE = b"every process of the sandbox was killed\n"
 
 
@@ -28,7 +28,7 @@ class RecoveringChannel:
         self._turn = asyncio.Lock()
         self._closed = False
 
-    async def request(self, frame: bytes, timeout_s: float) -> tuple[bytes, list[bytes]]:
+    async def request(self, request: Request) -> Reply:
         """Send a request and wait for its answer; others wait for their turn.
 
         Raises:
@@ -39,14 +39,13 @@ class RecoveringChannel:
                 await self._replace()
             started = time.monotonic()
             try:
-                return await self._channel.request(frame, timeout_s)
+                return await self._channel.request(request)
             except SandboxUnavailable:
                 await self._replace()
-            kind = frame[frames.HEADER_BYTES : frames.HEADER_BYTES + 1]
-            if kind in frames.FILE_KINDS:
+            if isinstance(request, FILE_REQUESTS):
                 # These can be done again; a command cannot.
-                return await self._channel.request(frame, timeout_s)
-            return frames.DONE, _killed(time.monotonic() - started, timeout_s)
+                return await self._channel.request(request)
+            return _killed(time.monotonic() - started, request.timeout_s)
 
     def close(self, reason: str) -> None:
         """Fail the running request and every later one."""
@@ -64,7 +63,15 @@ class RecoveringChannel:
             self.close("the sandbox is closed")
 
 
-def _killed(spent_s: float, timeout_s: float) -> list[bytes]:
-    flags = frames.RESTARTED + (frames.TIMED_OUT if spent_s >= timeout_s else b"")
-    size, spent = b"%d" % len(_MESSAGE), b"%d" % int(spent_s * 1e6)
-    return [_KILLED, b"0", size, flags, spent, b"", _MESSAGE]
+def _killed(spent_s: float, timeout_s: float) -> Done:
+    return Done(
+        exit_code=_KILLED,
+        stdout=b"",
+        stderr=_MESSAGE,
+        stdout_total=0,
+        stderr_total=len(_MESSAGE),
+        timed_out=spent_s >= timeout_s,
+        oom_killed=False,
+        shell_restarted=True,
+        duration_s=spent_s,
+    )

@@ -16,42 +16,27 @@ _X32_BIT = 0x40000000
 _SEGMENT_BYTES = 4096
 """PostgreSQL locks its folder with a segment of System V, which stays in memory when its maker is gone."""
 
-# architecture: AUDIT_ARCH, then the numbers of the calls named in _DENIED, then clone, clone3, ioctl, shmget.
-_DENIED = (
-    "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "bpf", "perf_event_open", "keyctl",
-    "add_key", "request_key", "userfaultfd", "kexec_load", "open_by_handle_at", "io_uring_setup", "fsopen",
-    "move_mount", "open_tree", "mount_setattr", "fsmount", "init_module", "finit_module",
-    "delete_module", "swapon", "semget", "msgget",
-)  # fmt: skip
-_NUMBERS: dict[str, tuple[int, tuple[int, ...], int, int, int, int]] = {
-    "x86_64": (
-        0xC000003E,
-        (272, 308, 165, 166, 155, 161, 321, 298, 250, 248, 249, 323, 246, 304, 425, 430, 429, 428, 442, 432,
-         175, 313, 176, 167, 64, 68),
-        56, 435, 16, 29,
-    ),
-    "aarch64": (
-        0xC00000B7,
-        (97, 268, 40, 39, 41, 51, 280, 241, 219, 217, 218, 282, 104, 265, 425, 430, 429, 428, 442, 432,
-         105, 273, 106, 224, 190, 186),
-        220, 435, 29, 194,
-    ),
-}  # fmt: skip
-
-
-# Without an IPC namespace: System V objects and message queues, which stay when their maker is gone.
-_SHARED_KERNEL: dict[str, tuple[int, ...]] = {
-    "x86_64": (29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240, 241),
-    "aarch64": (194, 196, 195, 190, 193, 191, 186, 189, 188, 187, 192, 180, 181),
-}
+_FAMILIES = (1, 2, 10, 16)
+"""Of sockets: UNIX, IPv4, IPv6 and netlink. Others pass namespaces, as AF_VSOCK does to a hypervisor."""
 _AF_UNIX = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SharedUser:
-    """Numbers of the calls that act on other processes of the same user, or lead out over its services."""
+class _Calls:
+    """The numbers of one architecture."""
 
+    audit_arch: int
+    denied: tuple[int, ...]
+    """unshare, setns, mount, umount2, pivot_root, chroot, bpf, perf_event_open, keyctl, add_key, request_key,
+    userfaultfd, kexec_load, open_by_handle_at, io_uring_setup, fsopen, move_mount, open_tree, mount_setattr,
+    fsmount, init_module, finit_module, delete_module, swapon, semget and msgget."""
+    clone: int
+    clone3: int
+    ioctl: int
+    shmget: int
     socket: int
+    kept_in_kernel: tuple[int, ...]
+    """System V objects and message queues, which stay when their maker is gone."""
     watches: tuple[int, ...]
     """inotify_add_watch and fanotify_init: they see what happens in folders that cannot be listed."""
     of_process: tuple[int, ...]
@@ -60,14 +45,24 @@ class _SharedUser:
     """setpriority and ioprio_set, with the kind of target that is one process."""
 
 
-_SHARED_USER: dict[str, _SharedUser] = {
-    "x86_64": _SharedUser(
-        socket=41, watches=(254, 300), of_process=(302, 203, 142, 144, 314), priorities=((141, 0), (251, 1))
+_CALLS: dict[str, _Calls] = {
+    "x86_64": _Calls(
+        audit_arch=0xC000003E,
+        denied=(272, 308, 165, 166, 155, 161, 321, 298, 250, 248, 249, 323, 246, 304, 425, 430, 429, 428, 442,
+                432, 175, 313, 176, 167, 64, 68),
+        clone=56, clone3=435, ioctl=16, shmget=29, socket=41,
+        kept_in_kernel=(29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240, 241),
+        watches=(254, 300), of_process=(302, 203, 142, 144, 314), priorities=((141, 0), (251, 1)),
     ),
-    "aarch64": _SharedUser(
-        socket=198, watches=(27, 262), of_process=(261, 122, 118, 119, 274), priorities=((140, 0), (30, 1))
+    "aarch64": _Calls(
+        audit_arch=0xC00000B7,
+        denied=(97, 268, 40, 39, 41, 51, 280, 241, 219, 217, 218, 282, 104, 265, 425, 430, 429, 428, 442, 432,
+                105, 273, 106, 224, 190, 186),
+        clone=220, clone3=435, ioctl=29, shmget=194, socket=198,
+        kept_in_kernel=(194, 196, 195, 190, 193, 191, 186, 189, 188, 187, 192, 180, 181),
+        watches=(27, 262), of_process=(261, 122, 118, 119, 274), priorities=((140, 0), (30, 1)),
     ),
-}
+}  # fmt: skip
 
 
 @cache
@@ -75,45 +70,42 @@ def program(*, shared_kernel: bool = False, shared_user: bool = False) -> bytes:
     """The filter for this machine; empty for an architecture whose call numbers are not known here.
 
     Namespaces, mounts, kernel keyrings, BPF, performance counters, io_uring and terminal injection fail with
-    EPERM, and so do System V objects that could keep much memory when their makers are gone. `clone3` fails
-    with ENOSYS because a filter cannot see its flags; the C library then uses `clone`.
+    EPERM, and so do System V objects that could keep much memory when their makers are gone, and sockets of
+    unusual families. `clone3` fails with ENOSYS because a filter cannot see its flags; the C library then
+    uses `clone`. Without a filter a sandbox says that it lacks `system_calls`.
 
     Args:
         shared_kernel: the agent has no IPC namespace; all System V IPC and message queues fail too.
         shared_user: the agent has the user of the host's processes; UNIX sockets by path (engines, buses and
             agents answer there), watching folders and changing limits or priorities of others fail too.
     """
-    numbers = _NUMBERS.get(platform.machine())
-    if numbers is None:
+    calls = _CALLS.get(platform.machine())
+    if calls is None:
         return b""
-    arch, denied, clone, clone3, ioctl, shmget = numbers
-    if len(denied) != len(_DENIED):
-        raise AssertionError("a call in _DENIED has no number")
     code = [
         _statement(_LOAD, _ARCH_AT),
-        _jump(_JUMP_EQUAL, arch, 1, 0),
+        _jump(_JUMP_EQUAL, calls.audit_arch, 1, 0),
         _statement(_RETURN, _ERRNO | _ENOSYS),
         _statement(_LOAD, _NUMBER_AT),
         _jump(_JUMP_GREATER_EQUAL, _X32_BIT, 0, 1),
         _statement(_RETURN, _ERRNO | _ENOSYS),
     ]
-    for number in denied:
+    for number in (*calls.denied, *(calls.kept_in_kernel if shared_kernel else ())):
         code += _when(number, [_statement(_RETURN, _ERRNO | _EPERM)])
-    if shared_kernel:
-        for number in _SHARED_KERNEL[platform.machine()]:
-            code += _when(number, [_statement(_RETURN, _ERRNO | _EPERM)])
     if shared_user:
-        code += _refuse_others(_SHARED_USER[platform.machine()])
-    code += _when(clone3, [_statement(_RETURN, _ERRNO | _ENOSYS)])
-    code += _when(clone, _deny_bits(0, _NEW_NAMESPACES))
-    code += _when(ioctl, _deny_values(1, (_TIOCSTI, _TIOCLINUX)))
-    code += _when(shmget, _deny_above(1, _SEGMENT_BYTES))
+        code += _refuse_others(calls)
+    families = tuple(family for family in _FAMILIES if family != _AF_UNIX or not shared_user)
+    code += _when(calls.socket, _allow_values(0, families))
+    code += _when(calls.clone3, [_statement(_RETURN, _ERRNO | _ENOSYS)])
+    code += _when(calls.clone, _deny_bits(0, _NEW_NAMESPACES))
+    code += _when(calls.ioctl, _deny_values(1, (_TIOCSTI, _TIOCLINUX)))
+    code += _when(calls.shmget, _deny_above(1, _SEGMENT_BYTES))
     code.append(_statement(_RETURN, _ALLOW))
     return b"".join(code)
 
 
-def _refuse_others(calls: _SharedUser) -> list[bytes]:
-    code = _when(calls.socket, _deny_values(0, (_AF_UNIX,)))
+def _refuse_others(calls: _Calls) -> list[bytes]:
+    code: list[bytes] = []
     for number in calls.watches:
         code += _when(number, [_statement(_RETURN, _ERRNO | _EPERM)])
     for number in calls.of_process:
@@ -141,6 +133,13 @@ def _deny_values(argument: int, values: tuple[int, ...]) -> list[bytes]:
     for value in values:
         body += _when(value, [_statement(_RETURN, _ERRNO | _EPERM)])
     return [*body, _statement(_RETURN, _ALLOW)]
+
+
+def _allow_values(argument: int, values: tuple[int, ...]) -> list[bytes]:
+    body = [_statement(_LOAD, _ARGUMENTS_AT + 8 * argument)]
+    for value in values:
+        body += _when(value, [_statement(_RETURN, _ALLOW)])
+    return [*body, _statement(_RETURN, _ERRNO | _EPERM)]
 
 
 def _deny_above(argument: int, most: int) -> list[bytes]:

@@ -2,13 +2,15 @@
 
 import asyncio
 import errno
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tools.sandbox import archive as archives
 from tools.sandbox.base import MAX_OUTPUT_BYTES, MAX_READ_BYTES, ExecResult, SandboxRecord
-from tools.sandbox.inside import frames
+from tools.sandbox.inside import messages
+from tools.sandbox.inside.messages import Reply, Request
 
 _FILE_S = 60.0
 _WORDS_BYTES = 16_384
@@ -18,7 +20,7 @@ _WORDS_BYTES = 16_384
 class Requests(Protocol):
     """The way to a supervisor."""
 
-    async def request(self, frame: bytes, timeout_s: float) -> tuple[bytes, list[bytes]]:
+    async def request(self, request: Request) -> Reply:
         """Send a request and wait for its answer.
 
         Raises:
@@ -28,7 +30,11 @@ class Requests(Protocol):
 
 
 class SupervisedSandbox:
-    """A `Sandbox` behind a channel; commands that come at the same time wait for each other."""
+    """A `Sandbox` behind a channel; commands that come at the same time wait for each other.
+
+    Beside what the protocol says, a NUL byte, an empty argv, an environment name with `=` and a time limit
+    without end raise `ValueError`, and every call `SandboxUnavailable` when the sandbox is gone.
+    """
 
     def __init__(self, channel: Requests, workdir: str, record: SandboxRecord) -> None:
         self._channel = channel
@@ -55,109 +61,67 @@ class SupervisedSandbox:
         cwd: str | None = None,
         max_output_bytes: int = MAX_OUTPUT_BYTES,
     ) -> ExecResult:
-        """Run one command on its own: a string through `sh -c`, a sequence as argv.
-
-        What it leaves in the background lives on, except when its time is up.
-
-        Raises:
-            OSError: a `cwd` was named that is missing, not a directory or not allowed.
-            ValueError: a NUL byte, an empty argv, or an environment name with `=`.
-            SandboxUnavailable: the sandbox is gone.
-        """
+        """Run one command on its own; unless its time is up, its background processes live on."""
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         if not argv:
             raise ValueError("an empty command; name a program")
         pairs = [_pair(name, value) for name, value in (env or {}).items()]
-        words = [_word(text) for text in (*pairs, *argv)]
-        fields = (_word(cwd or ""), stdin, b"%d" % len(pairs), *words)
-        return await self._run(frames.EXEC, fields, timeout_s, max_output_bytes, cwd)
+        for text in (*pairs, *argv):
+            _check_text(text)
+        request = messages.RunProgram(
+            argv=tuple(argv),
+            env=tuple(pairs),
+            cwd=_check_text(cwd or ""),
+            stdin=stdin,
+            timeout_s=timeout_s,
+            max_output_bytes=max_output_bytes,
+        )
+        return await self._run(request, cwd)
 
     async def shell(
         self, command: str, *, timeout_s: float = 60.0, max_output_bytes: int = MAX_OUTPUT_BYTES
     ) -> ExecResult:
-        """Run a command in the sandbox's one persistent bash: directory, variables and jobs stay.
-
-        Output that jobs in the background write later is dropped.
-
-        Raises:
-            ValueError: a NUL byte in the command.
-            SandboxUnavailable: the sandbox is gone.
-        """
-        return await self._run(frames.SHELL, (_word(command),), timeout_s, max_output_bytes, None)
+        """Run a command in the persistent bash; what background jobs write later is dropped."""
+        return await self._run(messages.RunInShell(_check_text(command), timeout_s, max_output_bytes), None)
 
     async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """The content of a regular file, resolved inside the sandbox.
-
-        Raises:
-            OSError: missing, a directory, not allowed, not a regular file, or larger than `max_bytes`.
-            SandboxUnavailable: the sandbox is gone.
-        """
-        fields = (_word(path), b"%d" % max_bytes)
+        """The content of a regular file, read by the agent's user."""
         # Output beyond the cap would be cut in the middle; the reader inside refuses before that.
-        result = await self._run(frames.READ, fields, _FILE_S, 2 * max_bytes + 2, path)
+        request = messages.ReadFile(_check_text(path), max_bytes, _FILE_S, 2 * max_bytes + 2)
+        result = await self._run(request, path)
         _check_file(result, path)
         return result.stdout
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """Write a file, resolved inside the sandbox; missing parent directories are made.
-
-        Raises:
-            OSError: not allowed, a directory is in the way, or the workspace is full.
-            SandboxUnavailable: the sandbox is gone.
-        """
+        """Write a file as the agent's user, all of it or nothing."""
         if len(data) > self._record.limits.disk_mb << 20:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        fields = (_word(path), b"%d" % mode, data)
-        _check_file(await self._run(frames.WRITE, fields, _FILE_S, 0, path), path)
+        request = messages.WriteFile(_check_text(path), mode, data, _FILE_S, 0)
+        _check_file(await self._run(request, path), path)
 
     async def put_archive(self, archive: bytes, path: str = ".") -> None:
-        """Write the files of a tar archive below a folder, which is made when it is missing.
-
-        Raises:
-            OSError: a member is refused, and then nothing is written; or it is in the way of something, not
-                allowed, or the workspace is full.
-            SandboxUnavailable: the sandbox is gone.
-        """
+        """Write the files of an archive that was checked, in one request."""
         await asyncio.to_thread(archives.check, archive)
         if len(archive) > self._record.limits.disk_mb << 20:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        fields = (_word(path), archive)
-        _check_file(await self._run(frames.UNPACK, fields, _FILE_S, _WORDS_BYTES, path), path)
+        request = messages.UnpackArchive(_check_text(path), archive, _FILE_S, _WORDS_BYTES)
+        _check_file(await self._run(request, path), path)
 
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """The plain files and folders below a folder as an uncompressed tar archive.
-
-        Raises:
-            OSError: missing, not a folder, not allowed, or larger than `max_bytes`.
-            SandboxUnavailable: the sandbox is gone.
-        """
-        fields = (_word(path), b"%d" % max_bytes)
+        """A folder as an archive that was checked, in one request."""
         cap = 2 * max(max_bytes, _WORDS_BYTES) + 2
-        result = await self._run(frames.PACK, fields, _FILE_S, cap, path)
+        result = await self._run(messages.PackFolder(_check_text(path), max_bytes, _FILE_S, cap), path)
         _check_file(result, path)
         # The agent's side made it: nobody has to trust it.
         return await asyncio.to_thread(archives.check, result.stdout)
 
-    async def _run(
-        self, kind: bytes, fields: tuple[bytes, ...], timeout_s: float, cap: int, path: str | None
-    ) -> ExecResult:
-        frame = frames.pack(kind, b"%d" % int(timeout_s * 1e6), b"%d" % cap, *fields)
-        answer, values = await self._channel.request(frame, timeout_s)
-        if answer == frames.REFUSED:
-            code = int(values[0])
-            raise OSError(code, os.strerror(code), path)
-        code, out_total, err_total, flags, spent, out, err = values
-        return ExecResult(
-            exit_code=int(code),
-            stdout=out,
-            stderr=err,
-            stdout_total=int(out_total),
-            stderr_total=int(err_total),
-            timed_out=frames.TIMED_OUT in flags,
-            oom_killed=frames.OOM_KILLED in flags,
-            shell_restarted=frames.RESTARTED in flags,
-            duration_s=int(spent) / 1e6,
-        )
+    async def _run(self, request: Request, path: str | None) -> ExecResult:
+        if not math.isfinite(request.timeout_s):
+            raise ValueError(f"a time limit of {request.timeout_s} s; give a number of seconds")
+        reply = await self._channel.request(request)
+        if isinstance(reply, messages.Refused):
+            raise OSError(reply.errno, os.strerror(reply.errno), path)
+        return ExecResult(**reply._asdict())
 
 
 def _check_file(result: ExecResult, path: str) -> None:
@@ -182,7 +146,7 @@ def _pair(name: str, value: str) -> str:
     return f"{name}={value}"
 
 
-def _word(text: str) -> bytes:
+def _check_text(text: str) -> str:
     if "\0" in text:
         raise ValueError(f"a NUL byte in {text[:80]!r}")
-    return os.fsencode(text)
+    return text

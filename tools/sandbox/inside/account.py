@@ -12,18 +12,6 @@ from tools.sandbox.inside.prctl import write_file
 class Account:
     """The agent's user and limits."""
 
-    __slots__ = (
-        "_drop",
-        "_env",
-        "_gid",
-        "_limits",
-        "_oom_score",
-        "_oom_score_fd",
-        "_uid",
-        "lends",
-        "workdir",
-    )
-
     def __init__(self, settings: dict[str, str], env: dict[str, str]) -> None:
         self._drop = settings["drop"] == "1"
         self._uid = int(settings["uid"])

@@ -14,8 +14,6 @@ _FIONREAD = 0x541B
 class Capture:
     """Reads one descriptor without blocking; `total` is exact, `kept()` is at most `cap` bytes."""
 
-    __slots__ = ("_cap", "_head", "_tail", "closed", "fd", "total")
-
     def __init__(self, fd: int, cap: int) -> None:
         self.fd = fd
         self.total = 0

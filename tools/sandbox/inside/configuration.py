@@ -1,33 +1,42 @@
-"""What the host tells the supervisor before anything else."""
+"""What the host tells a supervisor before anything else."""
 
 from __future__ import annotations
 
 import marshal
 import os
+from typing import NamedTuple
 
-from tools.sandbox.inside import frames
-
-
-class Config:
-    """The first frame: settings, the environment of commands, a seccomp program and the steps of the root."""
-
-    __slots__ = ("env", "seccomp", "settings", "steps")
-
-    def __init__(self, control: int) -> None:
-        size = int.from_bytes(read_exactly(control, frames.HEADER_BYTES), "big")
-        self.settings: dict[str, str]
-        self.env: dict[str, str]
-        self.seccomp: bytes
-        self.steps: list[list[str]]
-        self.settings, self.env, self.seccomp, self.steps = marshal.loads(read_exactly(control, size))
+_HEADER_BYTES = 4
 
 
-def read_exactly(fd: int, count: int) -> bytes:
-    """Block for `count` bytes.
+class Configuration(NamedTuple):
+    """The first that a supervisor reads."""
 
-    Raises:
-        EOFError: the host is gone.
-    """
+    settings: dict[str, str]
+    env: dict[str, str]
+    """Of commands."""
+    seccomp: bytes
+    """A program, or nothing."""
+    steps: list[list[str]]
+    """Of the root in namespaces; without them the rules of Landlock."""
+
+    def encode(self) -> bytes:
+        """As bytes with their length, in a format that every Python reads in one call."""
+        body = marshal.dumps(tuple(self), 2)
+        return len(body).to_bytes(_HEADER_BYTES, "big") + body
+
+    @classmethod
+    def read(cls, control: int) -> Configuration:
+        """Wait for it on a descriptor; nothing beyond it is read.
+
+        Raises:
+            EOFError: the host is gone.
+        """
+        size = int.from_bytes(_read_exactly(control, _HEADER_BYTES), "big")
+        return cls(*marshal.loads(_read_exactly(control, size)))
+
+
+def _read_exactly(fd: int, count: int) -> bytes:
     parts: list[bytes] = []
     while count > 0:
         data = os.read(fd, min(count, 1 << 20))

@@ -12,7 +12,7 @@ import signal
 import socket
 from typing import Protocol
 
-from tools.sandbox.inside import frames
+from tools.sandbox.inside.messages import Died, Forked, encode
 from tools.sandbox.inside.monitor import Monitored
 from tools.sandbox.inside.namespaced import Namespaced
 from tools.sandbox.inside.prctl import CONTROL, write_file
@@ -20,6 +20,7 @@ from tools.sandbox.inside.spawn import own_descriptor_limit
 
 _SETUP_BYTES = 1 << 16
 _REQUEST_BYTES, _FDS = 64, 8
+_WORDS = 2000
 
 
 class Way(Protocol):
@@ -63,11 +64,11 @@ def enter(requests: int) -> None:
         try:
             pid, pidfd = way.fork()
         except OSError as error:
-            host.send(repr(error).encode())
+            host.send(encode(Died(repr(error))))
         else:
             if pid == 0:
                 _become(way, fds, int(request))
-            socket.send_fds(host, [frames.FORKED], [pidfd])
+            socket.send_fds(host, [encode(Forked())], [pidfd])
             os.close(pidfd)
         for fd in fds:
             os.close(fd)
@@ -83,7 +84,7 @@ def _become(way: Way, fds: list[int], groups: int) -> None:
             os.close(fd)
         way.serve()
     except BaseException as error:  # noqa: BLE001  # the host is told why there is no supervisor
-        os.write(CONTROL, repr(error).encode()[:2000])
+        os.write(CONTROL, encode(Died(repr(error)[:_WORDS])))
     finally:
         os._exit(70)
 

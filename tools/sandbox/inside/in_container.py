@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
-from tools.sandbox.inside import frames, supervisor
+from tools.sandbox.inside import supervisor
 from tools.sandbox.inside.account import keep_score_open
-from tools.sandbox.inside.configuration import Config
+from tools.sandbox.inside.configuration import Configuration
+from tools.sandbox.inside.messages import Facts, encode
 from tools.sandbox.inside.prctl import adopt_orphans, filter_calls, hide_process, no_new_privileges
 
 _OOM_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
@@ -15,9 +16,9 @@ _OOM_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_
 
 def enter(control: int, reply: int) -> None:
     """Tell what holds here, hide from the agent, then serve."""
-    config = Config(control)
+    config = Configuration.read(control)
     settings = config.settings
-    os.write(reply, frames.pack(frames.FOUND, *facts(settings["workdir"])))
+    os.write(reply, encode(facts(settings["workdir"])))
     settings["reply_fd"] = str(reply)
     settings["oom_fd"] = str(_open_first(_OOM_FILES))
     keep_score_open(settings)
@@ -29,27 +30,27 @@ def enter(control: int, reply: int) -> None:
     supervisor.serve(control, config)
 
 
-def facts(workdir: str) -> list[bytes]:
-    """Limits of memory and processes, CPU quota and period, own status, network devices, what is usable."""
+def facts(workdir: str) -> Facts:
+    """What holds in this container."""
     usable = [name for name, path in (("workdir", workdir), ("tmp", "/tmp")) if os.access(path, os.W_OK)]
     usable += ["bash"] if os.access("/bin/bash", os.X_OK) else []
-    return [
-        _first("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-        _first("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"),
-        _first("/sys/fs/cgroup/cpu.max")
+    return Facts(
+        memory=_first("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        pids=_first("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"),
+        cpu=_first("/sys/fs/cgroup/cpu.max")
         or _first("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") + _first("/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
-        _first("/proc/self/status"),
-        _first("/proc/net/dev"),
-        " ".join(usable).encode(),
-    ]
+        status=_first("/proc/self/status"),
+        devices=_first("/proc/net/dev"),
+        usable=" ".join(usable),
+    )
 
 
-def _first(*paths: str) -> bytes:
+def _first(*paths: str) -> str:
     fd = _open_first(paths)
     if fd < 0:
-        return b""
+        return ""
     try:
-        return os.read(fd, 1 << 16)
+        return os.read(fd, 1 << 16).decode("utf-8", "replace")
     finally:
         os.close(fd)
 

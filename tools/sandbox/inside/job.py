@@ -7,8 +7,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from tools.sandbox.inside import frames
 from tools.sandbox.inside.capture import Capture
+from tools.sandbox.inside.messages import Done, Request
 from tools.sandbox.inside.processes import Identity, kill_new, send
 from tools.sandbox.inside.shell import Shell
 
@@ -17,32 +17,19 @@ _PATIENCE_S = 0.9
 _STEP_S = 0.01
 
 
-class Limits:
-    """When a command has to end."""
-
-    __slots__ = ("cap", "output", "timeout_s")
-
-    def __init__(self, timeout_s: float, cap: int, output: int) -> None:
-        self.timeout_s = timeout_s
-        self.cap = cap
-        self.output = output
-
-
 class Job:
     """A command between its start and its result; `shell` is set when it runs in the persistent shell."""
 
-    __slots__ = (
-        "_before", "_deadline", "_ending", "_limits", "_oom", "_oom_count", "_pressed", "_started",
-        "_timed_out", "err", "out", "pid", "restarted", "shell", "stdin", "stdin_fd",
-    )  # fmt: skip
-
-    def __init__(self, limits: Limits, before: set[Identity], oom_count: Callable[[], int]) -> None:
-        self._limits = limits
+    def __init__(
+        self, request: Request, output_limit: int, before: set[Identity], oom_count: Callable[[], int]
+    ) -> None:
+        self._cap = request.max_output_bytes
+        self._output_limit = output_limit
         self._before = before
         self._oom_count = oom_count
         self._oom = oom_count()
         self._started = time.monotonic()
-        self._deadline = self._started + limits.timeout_s
+        self._deadline = self._started + request.timeout_s
         self._ending: float | None = None
         self._pressed = 0.0
         self._timed_out = False
@@ -55,8 +42,8 @@ class Job:
 
     def attach(self, out: int, err: int) -> None:
         """Collect the output from these descriptors."""
-        self.out = Capture(out, self._limits.cap)
-        self.err = Capture(err, self._limits.cap)
+        self.out = Capture(out, self._cap)
+        self.err = Capture(err, self._cap)
 
     def feed(self) -> bool:
         """Write some of stdin; `False` once there is nothing left or nobody to read it."""
@@ -79,7 +66,7 @@ class Job:
             if time.monotonic() >= self._deadline:
                 self._timed_out = True
                 self.end()
-            elif max(self.out.total, self.err.total) > self._limits.output:
+            elif max(self.out.total, self.err.total) > self._output_limit:
                 self.end()
         elif time.monotonic() - self._pressed >= _STEP_S:
             # Not whenever some output comes: a shell under a hail of signals gets nowhere.
@@ -91,8 +78,8 @@ class Job:
             self._ending = time.monotonic()
         self._press()
 
-    def result(self, code: int, message: bytes = b"") -> bytes:
-        """The answer frame, after everything that was written before the end is collected.
+    def result(self, code: int, message: bytes = b"") -> Done:
+        """What came of it, after everything that was written before the end is collected.
 
         A `message` is the stderr of a command that could not start.
         """
@@ -100,17 +87,17 @@ class Job:
             code = 128 + signal.SIGKILL
         self.out.drain()
         self.err.drain()
-        flags = b"".join(
-            (
-                frames.TIMED_OUT if self._timed_out else b"",
-                frames.OOM_KILLED if self._oom_count() > self._oom else b"",
-                frames.RESTARTED if self.restarted else b"",
-            )
+        return Done(
+            exit_code=code,
+            stdout=self.out.kept(),
+            stderr=self.err.kept() + message,
+            stdout_total=self.out.total,
+            stderr_total=self.err.total + len(message),
+            timed_out=self._timed_out,
+            oom_killed=self._oom_count() > self._oom,
+            shell_restarted=self.restarted,
+            duration_s=time.monotonic() - self._started,
         )
-        spent_us = int((time.monotonic() - self._started) * 1e6)
-        numbers = [b"%d" % number for number in (code, self.out.total, self.err.total + len(message))]
-        output = (self.out.kept(), self.err.kept() + message)
-        return frames.pack(frames.DONE, *numbers, flags, b"%d" % spent_us, *output)
 
     def _press(self) -> None:
         if self.shell is None:

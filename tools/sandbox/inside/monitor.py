@@ -11,18 +11,10 @@ import select
 import signal
 import time
 
-from tools.sandbox.inside import landlock, supervisor
+from tools.sandbox.inside import landlock, prctl, supervisor
 from tools.sandbox.inside.account import Account, keep_score_open
-from tools.sandbox.inside.configuration import Config
-from tools.sandbox.inside.prctl import (
-    CONTROL,
-    KEPT_CAPABILITIES,
-    adopt_orphans,
-    filter_calls,
-    hide_process,
-    keep_capabilities,
-    no_new_privileges,
-)
+from tools.sandbox.inside.configuration import Configuration
+from tools.sandbox.inside.prctl import CONTROL
 from tools.sandbox.inside.processes import running, send
 from tools.sandbox.inside.quota import Quota
 
@@ -35,7 +27,7 @@ class Monitored:
     """Forks monitors, each of which forks its supervisor."""
 
     def __init__(self) -> None:
-        adopt_orphans()
+        prctl.adopt_orphans()
 
     def fork(self) -> tuple[int, int]:
         """Fork; process id and a descriptor of the child, or 0 and -1 in the child itself.
@@ -55,14 +47,14 @@ class Monitored:
         Raises:
             OSError: this kernel cannot restrict.
         """
-        config = Config(CONTROL)
+        config = Configuration.read(CONTROL)
         settings = config.settings
         drop = settings["drop"] == "1"
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        adopt_orphans()
+        prctl.adopt_orphans()
         if settings["confine"] == "1":
-            no_new_privileges()
-            keep_capabilities(KEPT_CAPABILITIES | _SEES_ALL_FILES if drop else 0)
+            prctl.no_new_privileges()
+            prctl.keep_capabilities(prctl.KEPT_CAPABILITIES | _SEES_ALL_FILES if drop else 0)
         itself = os.pidfd_open(os.getpid())
         pid = os.fork()
         if pid == 0:
@@ -70,27 +62,27 @@ class Monitored:
             settings["guard_fd"] = str(itself)
             _serve(config, drop)
         if not drop:
-            hide_process()
+            prctl.hide_process()
         os.close(CONTROL)
         os.close(itself)
         _watch(pid, settings)
 
 
-def _serve(config: Config, drop: bool) -> None:
+def _serve(config: Configuration, drop: bool) -> None:
     settings = config.settings
     keep_score_open(settings)
-    adopt_orphans()
+    prctl.adopt_orphans()
     # It changes owners while it still may reach everything.
     Account(settings, config.env).own(settings["tmp_dir"])
     if settings["confine"] == "1":
         _restrict(config, drop)
     if not drop:
-        hide_process()
+        prctl.hide_process()
     supervisor.serve(CONTROL, config)
 
 
-def _restrict(config: Config, drop: bool) -> None:
-    keep_capabilities(KEPT_CAPABILITIES if drop else 0)
+def _restrict(config: Configuration, drop: bool) -> None:
+    prctl.keep_capabilities(prctl.KEPT_CAPABILITIES if drop else 0)
     version = min(landlock.abi(), int(config.settings["landlock_abi"]))
     if version < (1 if drop else landlock.SIGNAL_SCOPE_ABI):
         needed = (
@@ -99,7 +91,7 @@ def _restrict(config: Config, drop: bool) -> None:
         raise OSError(f"this kernel has Landlock ABI {version}; without namespaces it needs {needed}")
     landlock.restrict(config.steps, version)
     if config.seccomp:
-        filter_calls(config.seccomp)
+        prctl.filter_calls(config.seccomp)
     elif not drop:
         raise OSError("the system calls of this processor are not known, and only root can do without")
 

@@ -12,19 +12,9 @@ import signal
 import socket
 import struct
 
-from tools.sandbox.inside import mounts, supervisor
-from tools.sandbox.inside.configuration import Config
-from tools.sandbox.inside.prctl import (
-    CONTROL,
-    KEPT_CAPABILITIES,
-    failure,
-    filter_calls,
-    hide_process,
-    keep_capabilities,
-    libc,
-    no_new_privileges,
-    write_file,
-)
+from tools.sandbox.inside import mounts, prctl, supervisor
+from tools.sandbox.inside.configuration import Configuration
+from tools.sandbox.inside.prctl import CONTROL, failure, libc, write_file
 
 _NEW_MOUNTS, _NEW_CGROUP, _NEW_USER, _NEW_NET = 0x00020000, 0x02000000, 0x10000000, 0x40000000
 _ALWAYS = _NEW_MOUNTS | 0x20000000 | 0x08000000 | 0x04000000
@@ -75,20 +65,20 @@ class Namespaced:
         # Only now, so that the groups just joined are all that can be seen of them.
         if libc.unshare(_NEW_CGROUP):
             raise failure("unshare")
-        config = Config(CONTROL)
+        config = Configuration.read(CONTROL)
         settings = config.settings
         mounts.add(config.steps, settings["run_dir"])
         if settings["network"] == "none":
             _raise_loopback()
         socket.sethostname(settings["host_name"])
         drop = settings["drop"] == "1"
-        keep_capabilities(KEPT_CAPABILITIES if drop else 0)
-        no_new_privileges()
+        prctl.keep_capabilities(prctl.KEPT_CAPABILITIES if drop else 0)
+        prctl.no_new_privileges()
         if config.seccomp:
-            filter_calls(config.seccomp)
+            prctl.filter_calls(config.seccomp)
         if not drop:
             # The agent has the same user.
-            hide_process()
+            prctl.hide_process()
         supervisor.serve(CONTROL, config)
 
 

@@ -10,16 +10,43 @@ Identity = tuple[int, int]
 """Process id and start time: an id alone may be used again."""
 
 
-def running() -> dict[int, tuple[int, int]]:
-    """Every live descendant of this process: id to parent id and start time."""
+def process_table(*, ended: bool = False) -> dict[int, tuple[int, int]]:
+    """Every process that can be seen: id to parent id and start time.
+
+    Args:
+        ended: whether those that ended and that nobody has waited for are among them.
+    """
     table: dict[int, tuple[int, int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            entry = _stat(name)
-            if entry is not None:
-                table[int(name)] = entry
-    own = os.getpid()
-    return {pid: entry for pid, entry in table.items() if pid != own and own in _ancestors(pid, table)}
+            try:
+                table[int(name)] = read_entry(int(name), ended=ended)
+            except OSError:
+                continue  # gone meanwhile
+    return table
+
+
+def read_entry(pid: int, *, ended: bool = True) -> tuple[int, int]:
+    """Parent id and start time of a process.
+
+    Raises:
+        OSError: it is gone, or has ended and is not asked for.
+    """
+    fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = os.read(fd, 4096)
+    finally:
+        os.close(fd)
+    fields = text[text.rindex(b")") + 2 :].split()
+    if fields[0] in (b"Z", b"X") and not ended:
+        raise ProcessLookupError(pid)
+    return int(fields[1]), int(fields[19])
+
+
+def running(below: int = 0) -> dict[int, tuple[int, int]]:
+    """Every live descendant of a process, or of this one: id to parent id and start time."""
+    table, top = process_table(), below or os.getpid()
+    return {pid: entry for pid, entry in table.items() if pid != top and top in _ancestors(pid, table)}
 
 
 def snapshot() -> set[Identity]:
@@ -71,20 +98,3 @@ def _ancestors(pid: int, table: dict[int, tuple[int, int]]) -> list[int]:
         pid = table[pid][0]
         chain.append(pid)
     return chain
-
-
-def _stat(name: str) -> tuple[int, int] | None:
-    try:
-        fd = os.open(f"/proc/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        text = os.read(fd, 4096)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-    fields = text[text.rindex(b")") + 2 :].split()
-    if fields[0] in (b"Z", b"X"):
-        return None
-    return int(fields[1]), int(fields[19])

@@ -22,10 +22,6 @@ class Quota:
     lies below directories of another user that cannot be read.
     """
 
-    __slots__ = (
-        "_counted_at", "_folder", "_free", "_left", "_max_bytes", "_max_files", "_spent_s", "_stale", "_used"
-    )  # fmt: skip
-
     def __init__(self, folder: str, max_bytes: int, max_files: int) -> None:
         self._folder = folder
         self._max_bytes = max_bytes

@@ -38,8 +38,6 @@ _STATUS_BYTES = 4096
 class Shell:
     """A running bash. One command at a time."""
 
-    __slots__ = ("_buffer", "_dir", "_last", "_nonce", "input_fd", "pid", "status_fd")
-
     def __init__(self, account: Account, run_dir: str) -> None:
         self._dir = run_dir
         self._nonce = b""

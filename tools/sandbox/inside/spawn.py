@@ -6,6 +6,7 @@ import os
 import resource
 import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
 from tools.sandbox.inside.account import Account
 
@@ -27,18 +28,14 @@ class StartError(Exception):
         self.code = code
 
 
-class Program:
-    """What to execute, with which environment and where; `kept` is open in it, under its second number."""
+class Program(NamedTuple):
+    """What to execute, with which environment and where."""
 
-    __slots__ = ("argv", "cwd", "env", "kept")
-
-    def __init__(
-        self, argv: list[str], env: dict[str, str], cwd: str, kept: tuple[int, int] | None = None
-    ) -> None:
-        self.argv = argv
-        self.env = env
-        self.cwd = cwd
-        self.kept = kept
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    kept: tuple[int, int] | None = None
+    """A descriptor that is open in it, under the second number."""
 
 
 def own_descriptor_limit() -> None:

@@ -6,24 +6,24 @@ import errno
 import os
 import signal
 from collections.abc import Callable
+from typing import cast
 
-from tools.sandbox.inside import frames
+from tools.sandbox.inside import messages, operations
 from tools.sandbox.inside.account import Account
-from tools.sandbox.inside.configuration import Config, read_exactly
-from tools.sandbox.inside.job import Job, Limits
-from tools.sandbox.inside.oom import kills
-from tools.sandbox.inside.operations import Operations
+from tools.sandbox.inside.configuration import Configuration
+from tools.sandbox.inside.job import Job
+from tools.sandbox.inside.messages import FILE_REQUESTS, Request, RunInShell, RunProgram, encode
 from tools.sandbox.inside.processes import kill_new, snapshot
 from tools.sandbox.inside.shell import Shell
 from tools.sandbox.inside.spawn import StartError, own_descriptor_limit, pipe_for_output
 from tools.sandbox.inside.watch import Watch
 
-_WORDS_BYTES = 2000
+_WORDS = 2000
 _REQUEST_BYTES = 1 << 16
 """More would be a mapping made and taken away again for each request."""
 
 
-def serve(control: int, config: Config) -> None:
+def serve(control: int, config: Configuration) -> None:
     """Serve until the host closes the channel or dies, then end the process."""
     try:
         # What it is to any program: nothing to process 1, an end by a signal to another.
@@ -33,7 +33,7 @@ def serve(control: int, config: Config) -> None:
         supervisor.serve()
     except Exception as error:  # noqa: BLE001  # the host is told why it has no sandbox any more
         reply = int(config.settings.get("reply_fd", control))
-        os.write(reply, frames.pack(frames.DIED, repr(error).encode()[:_WORDS_BYTES]))
+        os.write(reply, encode(messages.Died(repr(error)[:_WORDS])))
     finally:
         # As process 1 the exit takes everything along; elsewhere it has to be done by hand.
         if os.getpid() != 1:
@@ -49,11 +49,10 @@ class Supervisor:
         self._reply = int(settings.get("reply_fd", control))
         self._account = Account(settings, env)
         self._account.own(self._account.workdir)
-        self._operations = Operations(self._account)
         self._output_limit = int(settings["output"])
         self._run_dir = settings["run_dir"]
         self._oom_fd = int(settings["oom_fd"])
-        self._inbox = b""
+        self._inbox = messages.Inbox()
         self._watch = Watch()
         self._job: Job | None = None
         self._shell: Shell | None = None
@@ -66,7 +65,7 @@ class Supervisor:
 
     def serve(self) -> None:
         """Handle events until the host is gone."""
-        self._send(frames.pack(frames.READY))
+        self._send(messages.Ready())
         while self._open:
             self._watch.wait(-1 if self._job is None else int(self._job.next_tick_s() * 1000) + 1)
             if self._job is not None:
@@ -78,42 +77,38 @@ class Supervisor:
         data = os.read(self._control, _REQUEST_BYTES)
         if not data:
             self._open = False
-        self._inbox = self._inbox + data if self._inbox else data
-        while len(self._inbox) >= frames.HEADER_BYTES:
-            end = frames.HEADER_BYTES + int.from_bytes(self._inbox[: frames.HEADER_BYTES], "big")
-            if len(self._inbox) < end:
-                self._inbox += read_exactly(self._control, end - len(self._inbox))
-            kind, fields = frames.unpack(self._inbox[frames.HEADER_BYTES : end])
-            self._inbox = self._inbox[end:]
-            self._handle(kind, fields)
-
-    def _handle(self, kind: bytes, fields: list[bytes]) -> None:
-        if kind == frames.CANCEL:
-            if self._job is not None:
+        self._inbox.add(data)
+        while (message := self._inbox.next()) is not None:
+            if not isinstance(message, messages.Cancel):
+                self._handle(cast("Request", message))
+            elif self._job is not None:
                 self._job.end()
-            return
-        cap = int(fields[1])
-        # What our own file operations send is bounded by what was asked for.
-        output = max(cap, self._output_limit) if kind in frames.FILE_KINDS else self._output_limit
-        limits = Limits(int(fields[0]) / 1e6, cap, output)
-        job = Job(limits, snapshot(), self._oom_count)
+
+    def _handle(self, request: Request) -> None:
+        output = self._output_limit
+        if isinstance(request, FILE_REQUESTS):
+            # What our own file operations send is bounded by what was asked for.
+            output = max(request.max_output_bytes, output)
+        job = Job(request, output, snapshot(), self._oom_count)
         try:
-            if kind == frames.SHELL:
-                self._run_in_shell(job, fields[2])
+            if isinstance(request, RunInShell):
+                self._run_in_shell(job, os.fsencode(request.command))
+            elif isinstance(request, RunProgram):
+                self._start(job, *operations.program(self._account, request))
             else:
-                self._start(job, *self._operations.asked(kind, fields[2:]))
+                self._start(job, *operations.on_files(self._account, request))
         except StartError as error:
-            self._refuse(kind, fields, job, error)
+            self._refuse(request, job, error)
         except OSError as error:
             # The shell's own files are within the agent's reach: what it did to them is its result.
-            step = "shell" if kind == frames.SHELL else "supervisor"
-            self._refuse(kind, fields, job, StartError(step, error.errno or errno.EIO))
+            step = "shell" if isinstance(request, RunInShell) else "supervisor"
+            self._refuse(request, job, StartError(step, error.errno or errno.EIO))
 
     def _host_died(self) -> None:
         self._open = False
 
-    def _send(self, frame: bytes) -> None:
-        view = memoryview(frame)
+    def _send(self, message: messages.Message) -> None:
+        view = memoryview(encode(message))
         try:
             while view:
                 view = view[os.write(self._reply, view) :]
@@ -183,11 +178,11 @@ class Supervisor:
                 self._watch.close(stream.fd)
         self._send(answer)
 
-    def _refuse(self, kind: bytes, fields: list[bytes], job: Job, error: StartError) -> None:
+    def _refuse(self, request: Request, job: Job, error: StartError) -> None:
         """Answer that nothing started: an error if the host asked wrongly, a result if the agent did it."""
-        asked_for_cwd = kind == frames.EXEC and fields[2] != b"" and error.step == "cwd"
-        if asked_for_cwd or error.step == "supervisor" or kind in frames.FILE_KINDS:
-            self._send(frames.pack(frames.REFUSED, b"%d" % error.code))
+        asked_for_cwd = isinstance(request, RunProgram) and request.cwd != "" and error.step == "cwd"
+        if asked_for_cwd or error.step == "supervisor" or isinstance(request, FILE_REQUESTS):
+            self._send(messages.Refused(error.code))
             return
         job.out.closed = job.err.closed = True
         where = f" in {self._account.workdir}" if error.step == "cwd" else ""
@@ -231,7 +226,10 @@ class Supervisor:
     # Small things.
 
     def _oom_count(self) -> int:
-        return 0 if self._oom_fd < 0 else kills(self._oom_fd)
+        """How many processes a shortage of memory ended; of `memory.oom_control` or `memory.events`."""
+        lines = b"" if self._oom_fd < 0 else os.pread(self._oom_fd, 4096, 0)
+        counts = [line.split()[1] for line in lines.split(b"\n") if line.startswith(b"oom_kill ")]
+        return int(counts[0]) if counts else 0
 
 
 def _ignore(_number: int, _frame: object) -> None:

@@ -46,8 +46,6 @@ class Member:
 class Reader:
     """Goes through an archive; a member's content has to be read before the next member is asked for."""
 
-    __slots__ = ("_left", "_name", "_padding", "_read")
-
     def __init__(self, read: Callable[[int], bytes]) -> None:
         self._read = read
         self._left = self._padding = 0

@@ -15,8 +15,6 @@ _LONGEST_MS = 2**31 - 1
 class Watch:
     """What the event loop of a sandbox waits for."""
 
-    __slots__ = ("_handlers", "_poll")
-
     def __init__(self) -> None:
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}

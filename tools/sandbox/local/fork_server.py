@@ -15,7 +15,7 @@ from typing import Literal
 
 from tools.sandbox.base import Network
 from tools.sandbox.host import supervisor_code
-from tools.sandbox.inside import frames
+from tools.sandbox.inside.messages import HEADER_BYTES, Died, Forked, Message, decode
 from tools.sandbox.local import machine, rootfs
 from tools.sandbox.local.cgroup import Group
 
@@ -108,11 +108,11 @@ class ForkServer:
                 passed.callback(os.close, fds[-1])
             # Those of the groups are last: it joins them first.
             answer, received = self._ask(b"%d" % len(group.join_files), [channel.fileno(), *fds])
-        if answer[:1] == frames.FORKED and received:
+        if isinstance(answer, Forked) and received:
             return ForkedProcess(received[0])
-        raise OSError(answer.decode("utf-8", "replace"))
+        raise OSError(answer.reason if isinstance(answer, Died) else "no room for its descriptor")
 
-    def _ask(self, request: bytes, fds: Sequence[int]) -> tuple[bytes, list[int]]:
+    def _ask(self, request: bytes, fds: Sequence[int]) -> tuple[Message, list[int]]:
         """The answer to a request. After none it is given up: the next would be a stranger's."""
         with self._turn:
             if self._lost:
@@ -121,7 +121,7 @@ class ForkServer:
                 socket.send_fds(self._requests, [request], fds)
                 answer, received, _, _ = socket.recv_fds(self._requests, _WORDS_BYTES, 1)
                 if answer:
-                    return answer, received
+                    return decode(answer[HEADER_BYTES:]), received
             except OSError:
                 pass
             raise self._given_up()

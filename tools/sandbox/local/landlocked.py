@@ -13,7 +13,8 @@ from tools.errors import SandboxUnavailable
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host import seccomp
 from tools.sandbox.host.layout import most_files
-from tools.sandbox.host.process_ids import descendants, identity
+from tools.sandbox.host.process_ids import identity
+from tools.sandbox.inside.processes import running
 from tools.sandbox.local import cgroup, machine, rootfs, tiers
 from tools.sandbox.local.cgroup import Group
 from tools.sandbox.local.fork_server import ForkedProcess, fork_server, numbers
@@ -165,7 +166,7 @@ class Monitor:
         """End everything below it, then itself: as long as it lives nothing leaves its tree."""
         deadline = time.monotonic() + _END_S
         monitor = self._process.pid
-        while monitor > 0 and (below := descendants(monitor)) and time.monotonic() < deadline:
+        while monitor > 0 and (below := running(monitor)) and time.monotonic() < deadline:
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for pid in below:
                     _send(pid, number)

@@ -7,9 +7,9 @@ from functools import cache
 
 from tools.errors import IsolationError, SandboxCreateError
 from tools.sandbox.base import Network, SandboxLimits
-from tools.sandbox.inside import frames
+from tools.sandbox.inside.messages import Done, RunProgram, encode
 from tools.sandbox.local import launch
-from tools.sandbox.local.session import stop
+from tools.sandbox.local.session import receive, stop
 from tools.sandbox.local.tiers import Tier
 
 _LOOK = "cat /proc/self/status; echo; cat /proc/net/dev; echo works > probe; cat probe"
@@ -111,14 +111,12 @@ def _best_tier() -> tuple[Tier | None, tuple[str, ...]]:
 
 
 def _look(channel: socket.socket) -> str:
-    fields = (b"%d" % int(_LOOK_S * 1e6), b"65536", b"", b"", b"0", b"/bin/sh", b"-c", _LOOK.encode())
+    request = RunProgram(("/bin/sh", "-c", _LOOK), (), "", b"", _LOOK_S, 1 << 16)
     try:
-        channel.sendall(frames.pack(frames.EXEC, *fields))
-        header = channel.recv(frames.HEADER_BYTES, socket.MSG_WAITALL)
-        body = channel.recv(int.from_bytes(header, "big"), socket.MSG_WAITALL)
+        channel.sendall(encode(request))
+        reply = receive(channel)
     except OSError as error:
         raise SandboxCreateError(f"a new sandbox does not answer: {error}") from error
-    kind, answer = frames.unpack(body)
-    if kind != frames.DONE:
+    if not isinstance(reply, Done):
         raise SandboxCreateError("a new sandbox cannot run a command")
-    return answer[5].decode("utf-8", "replace")
+    return reply.stdout.decode("utf-8", "replace")

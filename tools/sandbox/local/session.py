@@ -6,7 +6,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
-from tools.sandbox.inside import frames
+from tools.sandbox.inside.configuration import Configuration
+from tools.sandbox.inside.messages import Died, Inbox, Message, Ready
 from tools.sandbox.local import cgroup, machine, trees
 
 _START_S = 30.0
@@ -74,19 +75,30 @@ def greet(channel: socket.socket, process: Process, config: bytes = b"") -> None
         OSError: it is not; the message says why.
     """
     channel.settimeout(_START_S)
-    expected = frames.pack(frames.READY)
     try:
         channel.sendall(config)
-        said = channel.recv(len(expected))
-        if said == expected:
-            return
-        said += channel.recv(2000)
-        if said[frames.HEADER_BYTES : frames.HEADER_BYTES + 1] == frames.DIED:
-            said = frames.reason(frames.unpack(said[frames.HEADER_BYTES :])[1]).encode()
+        message = receive(channel)
+        reason = message.reason if isinstance(message, Died) else repr(message)
     except ConnectionError:
-        said = b""
-    process.ends(within_s=_STOP_S)
-    raise OSError(said.decode("utf-8", "replace") or "it ended without a word")
+        message, reason = None, "it ended without a word"
+    if message != Ready():
+        process.ends(within_s=_STOP_S)
+        raise OSError(reason)
+
+
+def receive(channel: socket.socket) -> Message:
+    """The next message of a supervisor; blocks. Nothing beyond it may have been sent.
+
+    Raises:
+        OSError: there is none.
+    """
+    inbox = Inbox()
+    while (message := inbox.next()) is None:
+        data = channel.recv(1 << 16)
+        if not data:
+            raise ConnectionResetError("it ended without a word")
+        inbox.add(data)
+    return message
 
 
 def configuration(
@@ -100,4 +112,4 @@ def configuration(
     }  # fmt: skip
     if "tmp_dir" in settings:
         env["TMPDIR"] = settings["tmp_dir"]
-    return frames.pack_config(settings, env, seccomp, steps)
+    return Configuration(dict(settings), env, seccomp, [list(step) for step in steps]).encode()

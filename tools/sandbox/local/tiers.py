@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tools.sandbox.base import SandboxLimits
+from tools.sandbox.host import seccomp
 from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, WORKDIR
 from tools.sandbox.local import machine
 from tools.sandbox.local.cgroup import Group
@@ -83,6 +84,8 @@ def lacks(tier: Tier, who: Agent, limits: SandboxLimits) -> frozenset[str]:
     names = _LACKS.get(tier, frozenset())
     if tier == "C" and not who.root:
         names |= _LACKS_WITHOUT_ROOT
+    if tier != "D" and not seccomp.program():
+        names |= {"system_calls"}
     return names if limits.network == "none" else names | {"network"}
 
 

@@ -14,7 +14,7 @@ from tools.sandbox.docker import backend, container, engine, labels
 from tools.sandbox.docker.backend import open_docker, prepare_image
 from tools.sandbox.docker.inventory import entries, reap
 from tools.sandbox.host import process_ids
-from tools.sandbox.inside import frames
+from tools.sandbox.inside.messages import Ready
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
 
@@ -293,7 +293,7 @@ async def test_a_container_that_somebody_kills_as_it_starts_is_no_fault_of_the_i
     expect, remove = container._expect, engine.Engine.remove
 
     def killed(connection, kind):
-        if kind == frames.READY:
+        if kind is Ready:
             (mine,) = engine.connect().containers(f"turnwise.run={labels.labels()['turnwise.run']}")
             remove(engine.connect(), mine.id)
             raise EOFError

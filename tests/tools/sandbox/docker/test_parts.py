@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.docker.engine import EngineError
-from tools.sandbox.docker.facts import Facts
+from tools.sandbox.docker.facts import ContainerFacts
 from tools.sandbox.docker.manager import ContainerManager
 from tools.sandbox.docker.pool import Pool, Ramp
 from tools.sandbox.docker.stream import Splitter
+from tools.sandbox.inside.messages import Facts
 
 LIMITS = SandboxLimits(memory_mb=100, pids=10, cpus=1.5)
 
@@ -56,24 +57,24 @@ def test_a_container_that_cannot_be_removed_is_told_once_and_removed_later(caplo
     assert set(engine.removed) == {"a", "b", "c", "d"}
 
 
-def facts(
-    memory=b"104857600\n", pids=b"26\n", cpu=b"150000\n100000\n", status=b"CapEff:\t0\nNoNewPrivs:\t1\n"
-):
-    return Facts.of([memory, pids, cpu, status, b"h1\n h2\n lo: 0 0\n", b"workdir tmp bash"])
+def facts(memory="104857600\n", pids="26\n", cpu="150000\n100000\n", status="CapEff:\t0\nNoNewPrivs:\t1\n"):
+    devices = "h1\n h2\n lo: 0 0\n"
+    found = Facts(memory, pids, cpu, status, devices, "workdir tmp bash")
+    return ContainerFacts.of(found)
 
 
 def test_limits_that_hold_are_named_for_both_versions_of_control_groups():
     always = {"disk_mb", "file_mb", "network", "output_mb"}
     assert set(facts().enforced(LIMITS)) == always | {"memory_mb", "pids", "cpus"}
-    assert set(facts(cpu=b"150000 100000\n").enforced(LIMITS)) == always | {"memory_mb", "pids", "cpus"}
-    assert set(facts(b"max\n", b"max\n", b"max 100000\n").enforced(LIMITS)) == always
-    assert set(facts(b"", b"", b"").enforced(LIMITS)) == always
-    assert set(facts(b"9223372036854771712\n", b"27\n", b"-1\n100000\n").enforced(LIMITS)) == always
+    assert set(facts(cpu="150000 100000\n").enforced(LIMITS)) == always | {"memory_mb", "pids", "cpus"}
+    assert set(facts("max\n", "max\n", "max 100000\n").enforced(LIMITS)) == always
+    assert set(facts("", "", "").enforced(LIMITS)) == always
+    assert set(facts("9223372036854771712\n", "27\n", "-1\n100000\n").enforced(LIMITS)) == always
 
 
 def test_capabilities_and_a_way_to_gain_privileges_are_problems():
     assert facts().problems(LIMITS) == []
-    assert facts(status=b"CapEff:\t00000000a80425fb\nNoNewPrivs:\t0\n").problems(LIMITS) == [
+    assert facts(status="CapEff:\t00000000a80425fb\nNoNewPrivs:\t0\n").problems(LIMITS) == [
         "capabilities (00000000a80425fb)",
         "privileges to gain",
     ]

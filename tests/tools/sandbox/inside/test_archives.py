@@ -12,7 +12,7 @@ from tools.sandbox.base import SandboxRecord
 from tools.sandbox.conformance.hostile import hostile_archives
 from tools.sandbox.docker.backend import open_docker
 from tools.sandbox.host.supervised import SupervisedSandbox
-from tools.sandbox.inside import frames
+from tools.sandbox.inside.messages import Done, PackFolder, UnpackArchive
 from tools.sandbox.local.backend import open_local
 
 ONE = pack({"one": ArchivedFile(data=b"1")})
@@ -172,14 +172,14 @@ async def test_an_archive_is_one_request(sandbox, monkeypatch):
     kinds = []
     request = sandbox._channel.request
 
-    async def counted(frame, timeout_s):
-        kinds.append(frame[frames.HEADER_BYTES : frames.HEADER_BYTES + 1])
-        return await request(frame, timeout_s)
+    async def counted(message):
+        kinds.append(type(message))
+        return await request(message)
 
     monkeypatch.setattr(sandbox._channel, "request", counted)
     await sandbox.put_archive(pack({f"{i}/{i}": ArchivedFile(data=b"") for i in range(50)}), "in")
     await sandbox.get_archive("in")
-    assert kinds == [frames.UNPACK, frames.PACK]
+    assert kinds == [UnpackArchive, PackFolder]
 
 
 class Forged:
@@ -188,9 +188,8 @@ class Forged:
     def __init__(self, archive):
         self.archive = archive
 
-    async def request(self, frame, timeout_s):
-        size = b"%d" % len(self.archive)
-        return frames.DONE, [b"0", size, b"0", b"", b"1", self.archive, b""]
+    async def request(self, message):
+        return Done(0, self.archive, b"", len(self.archive), 0, False, False, False, 0.1)
 
 
 @pytest.mark.parametrize("problem", hostile_archives())

@@ -23,6 +23,33 @@ async def test_output_cannot_forge_the_status(sandbox):
     assert (await sandbox.shell(forged)).exit_code == 1
 
 
+_TO_STATUS = "for fd in {{9..19}}; do echo {words} >&$fd; done 2>/dev/null"
+"""While bash runs a command, its status descriptor is under some number that is not told."""
+
+
+async def test_a_flood_of_forged_statuses_does_not_hide_the_status(sandbox):
+    await sandbox.shell(f"(while :; do {_TO_STATUS.format(words='0123456789abcdef 0')}; done) & true")
+    for code in (3, 0, 5):
+        assert (await sandbox.shell(f"(exit {code})", timeout_s=20)).exit_code == code
+
+
+async def test_a_status_that_comes_with_other_words_is_found(sandbox):
+    result = await sandbox.shell(f"{_TO_STATUS.format(words='junk')}; (exit 3)", timeout_s=20)
+    assert result.exit_code == 3
+
+
+async def test_a_status_with_a_long_number_is_none(sandbox):
+    # The word that nobody else knows is in the shell's input, which the command can find.
+    forge = """for fd in {9..19}; do
+      if read -r -t 1 -u $fd line; then
+        set -- $line
+        for to in {9..19}; do echo $3 $(head -c 5000 /dev/zero | tr '\\0' 1) >&$to; done
+      fi
+    done 2>/dev/null"""
+    assert (await sandbox.shell(forge, timeout_s=2)).timed_out
+    assert (await sandbox.shell("echo on")).stdout == b"on\n"
+
+
 async def test_exit_is_reported_and_the_shell_is_replaced(sandbox):
     result = await sandbox.shell("exit 3")
     assert (result.exit_code, result.shell_restarted) == (3, True)

@@ -19,7 +19,7 @@ from tools.sandbox import SandboxLimits, open_sandbox
 from tools.sandbox.conformance import bench, hosts
 from tools.sandbox.host import process_ids, supervisor_code
 from tools.sandbox.host.channel import Channel
-from tools.sandbox.inside import frames
+from tools.sandbox.inside.messages import Died, Refused, RunInShell, encode
 from tools.sandbox.local import cgroup, probe
 from tools.sandbox.local.backend import open_local
 from tools.sandbox.local.fork_server import _current
@@ -240,6 +240,7 @@ async def test_a_new_shell_takes_no_descriptor_from_jobs_in_the_background():
         assert [(await sandbox.shell("echo on")).text() for _ in range(3)] == ["on\n"] * 3
 
 
+_REQUEST = RunInShell("true", 60, 0)
 SUPERVISOR = """
 import sys
 from types import SimpleNamespace
@@ -252,13 +253,13 @@ async def test_what_a_supervisor_says_with_an_answer_is_heard():
     ours, theirs = socket.socketpair()
     channel = await Channel.over(ours)
     with theirs:
-        asked = asyncio.create_task(channel.request(frames.pack(frames.CANCEL), 60))
+        asked = asyncio.create_task(channel.request(_REQUEST))
         theirs.setblocking(False)
         await asyncio.get_running_loop().sock_recv(theirs, 100)
-        theirs.sendall(frames.pack(frames.REFUSED, b"1") + frames.pack(frames.DIED, b"OSError(9)"))
-    assert (await asked)[0] == frames.REFUSED
+        theirs.sendall(encode(Refused(1)) + encode(Died("OSError(9)")))
+    assert await asked == Refused(1)
     with pytest.raises(SandboxUnavailable, match=r"^the sandbox died: OSError\(9\)$"):
-        await channel.request(frames.pack(frames.CANCEL), 60)
+        await channel.request(_REQUEST)
     channel.close("")
 
 
@@ -269,7 +270,7 @@ async def test_a_supervisor_that_breaks_says_why():
         broken = await asyncio.create_subprocess_exec(*argv, pass_fds=[theirs.fileno()])
     channel = await Channel.over(ours)
     with pytest.raises(SandboxUnavailable, match=r"^the sandbox died: KeyError\('drop'\)$"):
-        await channel.request(frames.pack(frames.CANCEL), 60)
+        await channel.request(_REQUEST)
     channel.close("")
     await broken.wait()
 

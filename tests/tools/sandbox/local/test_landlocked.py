@@ -16,7 +16,7 @@ from tests.tools.sandbox.conftest import NETWORKED, SMALL
 from tools.errors import IsolationError, SandboxCreateError
 from tools.sandbox import open_sandbox
 from tools.sandbox.conformance import bench
-from tools.sandbox.host import process_ids
+from tools.sandbox.inside.processes import running
 from tools.sandbox.inventory import list_sandboxes, reap_sandboxes
 from tools.sandbox.local import landlocked, launch, probe
 from tools.sandbox.local.backend import open_local
@@ -264,7 +264,7 @@ async def test_a_session_that_does_not_end_is_ended(monkeypatch):
     mark = bench.marker()
     session = await asyncio.to_thread(landlocked_session)
     monitor = session.process._process.pid
-    for pid in process_ids.descendants(monitor):
+    for pid in running(monitor):
         os.kill(pid, signal.SIGSTOP)
     os.kill(monitor, signal.SIGSTOP)
     await asyncio.to_thread(stop, session)

@@ -1,0 +1,217 @@
+"""What host and supervisor tell each other: typed messages, and their form as bytes.
+
+Both ends import this file, the supervisor's with any Python from 3.9 on.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple, Union
+
+HEADER_BYTES = 4
+"""In front of each message: the length of what follows."""
+
+
+class RunProgram(NamedTuple):
+    """Run a program on its own."""
+
+    argv: tuple[str, ...]
+    env: tuple[str, ...]
+    """`NAME=value`, on top of what every command has."""
+    cwd: str
+    """Below the workspace; empty for the workspace itself."""
+    stdin: bytes
+    timeout_s: float
+    max_output_bytes: int
+
+
+class RunInShell(NamedTuple):
+    """Run a command in the persistent shell."""
+
+    command: str
+    timeout_s: float
+    max_output_bytes: int
+
+
+class ReadFile(NamedTuple):
+    """Send a file as the output."""
+
+    path: str
+    max_bytes: int
+    timeout_s: float
+    max_output_bytes: int
+
+
+class WriteFile(NamedTuple):
+    """Put a file at a path."""
+
+    path: str
+    mode: int
+    data: bytes
+    timeout_s: float
+    max_output_bytes: int
+
+
+class PackFolder(NamedTuple):
+    """Send a folder as an archive, as the output."""
+
+    path: str
+    max_bytes: int
+    timeout_s: float
+    max_output_bytes: int
+
+
+class UnpackArchive(NamedTuple):
+    """Write the files of an archive below a folder."""
+
+    path: str
+    archive: bytes
+    timeout_s: float
+    max_output_bytes: int
+
+
+class Cancel(NamedTuple):
+    """Kill what runs; it is answered as a request of its own is, and by nothing when nothing runs."""
+
+
+class Ready(NamedTuple):
+    """The supervisor takes requests from now on."""
+
+
+class Done(NamedTuple):
+    """What came of a request."""
+
+    exit_code: int
+    """Of an operation on files an errno."""
+    stdout: bytes
+    stderr: bytes
+    stdout_total: int
+    stderr_total: int
+    timed_out: bool
+    oom_killed: bool
+    shell_restarted: bool
+    duration_s: float
+
+
+class Refused(NamedTuple):
+    """Nothing was started for a request."""
+
+    errno: int
+
+
+class Died(NamedTuple):
+    """The last of all messages: what went wrong in the supervisor itself, or why there is none."""
+
+    reason: str
+
+
+class Forked(NamedTuple):
+    """From a fork server, with a descriptor of the process."""
+
+
+class Facts(NamedTuple):
+    """What is true in a container, told before it is ready: the kernel's files as they are, or nothing."""
+
+    memory: str
+    pids: str
+    cpu: str
+    """Quota and period."""
+    status: str
+    """Of the supervisor's process."""
+    devices: str
+    """Of the network."""
+    usable: str
+    """Words for what was tried and works."""
+
+
+FileRequest = Union[ReadFile, WriteFile, PackFolder, UnpackArchive]  # noqa: UP007  # for 3.9
+Request = Union[RunProgram, RunInShell, FileRequest]  # noqa: UP007  # for 3.9
+Reply = Union[Done, Refused]  # noqa: UP007  # for 3.9
+Message = Union[Request, Cancel, Ready, Reply, Died, Forked, Facts]  # noqa: UP007  # for 3.9
+
+FILE_REQUESTS = (ReadFile, WriteFile, PackFolder, UnpackArchive)
+"""Requests that are ours alone: no program of the agent's runs for them, and they can be done again."""
+
+_KINDS: dict[bytes, type[Any]] = {
+    b"X": RunProgram, b"S": RunInShell, b"G": ReadFile, b"P": WriteFile, b"A": PackFolder,
+    b"U": UnpackArchive, b"K": Cancel, b"R": Ready, b"D": Done, b"E": Refused, b"Q": Died, b"B": Forked,
+    b"F": Facts,
+}  # fmt: skip
+_BYTES = {kind: byte for byte, kind in _KINDS.items()}
+
+
+def encode(message: Message) -> bytes:
+    """A message as bytes, its length in front."""
+    body = _BYTES[type(message)] + _joined([_written(value) for value in message])
+    return len(body).to_bytes(HEADER_BYTES, "big") + body
+
+
+def decode(body: bytes) -> Message:
+    """The message in these bytes, without the length.
+
+    Raises:
+        ValueError: there is none.
+    """
+    kind = _KINDS.get(body[:1])
+    fields = _split(body[1:])
+    if kind is None or len(fields) != len(kind._fields):
+        raise ValueError(f"no message: {body[:80]!r}")
+    readers = [_READERS[kind.__annotations__[name]] for name in kind._fields]
+    return kind(*(read(field) for read, field in zip(readers, fields)))  # noqa: B905  # 3.9 has no `strict`
+
+
+class Inbox:
+    """Takes bytes as they come and gives the messages that are complete."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Take what came."""
+        self._data += data
+
+    def next(self) -> "Message | None":
+        """The next message, or `None` while it is not complete.
+
+        Raises:
+            ValueError: what came is no message.
+        """
+        end = HEADER_BYTES + int.from_bytes(self._data[:HEADER_BYTES], "big")
+        if len(self._data) < max(end, HEADER_BYTES + 1):
+            return None
+        body = bytes(memoryview(self._data)[HEADER_BYTES:end])
+        del self._data[:end]
+        return decode(body)
+
+
+def _written(value: "bytes | str | float | tuple[str, ...]") -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, tuple):
+        return _joined([os.fsencode(text) for text in value])
+    return os.fsencode(value) if isinstance(value, str) else str(value).encode()
+
+
+def _joined(fields: list[bytes]) -> bytes:
+    parts: list[bytes] = []
+    for field in fields:
+        parts += (len(field).to_bytes(HEADER_BYTES, "big"), field)
+    return b"".join(parts)
+
+
+def _split(data: bytes) -> list[bytes]:
+    fields: list[bytes] = []
+    at = 0
+    while at < len(data):
+        end = at + HEADER_BYTES + int.from_bytes(data[at : at + HEADER_BYTES], "big")
+        fields.append(data[at + HEADER_BYTES : end])
+        at = end
+    return fields
+
+
+def _texts(field: bytes) -> tuple[str, ...]:
+    return tuple(map(os.fsdecode, _split(field)))
+
+
+_READERS: dict[Any, Callable[[bytes], Any]] = {
+    int: int, float: float, bool: b"True".__eq__, str: os.fsdecode, bytes: bytes, tuple[str, ...]: _texts
+}  # fmt: skip

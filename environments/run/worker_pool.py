@@ -1,14 +1,14 @@
 """Many groups at once, in the order of their items, until they are done or a signal says stop."""
 
 import asyncio
-import signal
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TypeVar
 
+from environments.run.stop_signals import StopSignals
+from tools.waiting import to_the_end
+
 Key = TypeVar("Key")
 Result = TypeVar("Result")
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 async def run_groups(
@@ -31,46 +31,20 @@ async def run_groups(
     Raises:
         Exception: the first that `run_group` or `on_done` raised; the other groups are cancelled.
     """
-    loop = asyncio.get_running_loop()
     pool = asyncio.ensure_future(_pool(iter(keys), run_group, on_done, max_in_flight))
-    received: list[int] = []
-
-    def stop(number: int, _: object) -> None:
-        received.append(number)
-        # Back to the default, so that a second signal kills without a word from us.
-        for each in STOP_SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
-        loop.call_soon_threadsafe(pool.cancel)
-
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    for number in STOP_SIGNALS:
-        # Not the loop's own handlers: those wait while an environment's code blocks the loop.
-        signal.signal(number, stop)
-    try:
-        await pool
-    except asyncio.CancelledError:
-        if not received:
-            raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return 128 + received[0] if received else 0
+    with StopSignals(pool.cancel) as signals:
+        try:
+            await pool
+        except asyncio.CancelledError:
+            if signals.received is None:
+                raise
+    return signals.exit_code
 
 
 def groups_at_once(max_rollouts: int, group_size: int) -> int:
     """Groups in flight that keep `max_rollouts` rollouts busy."""
     # One more than fits, so that the slots of a straggling group are used by the next.
     return max_rollouts // group_size + 1
-
-
-async def to_the_end(work: Awaitable[None]) -> None:
-    """Wait for work that a cancellation must not cut in half."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
 
 
 async def _pool(

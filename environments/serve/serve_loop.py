@@ -1,10 +1,8 @@
 """The serving loop: rolls out while a trainer wants groups, and stops without losing what is finished."""
 
 import asyncio
-import signal
 import uuid
-from collections.abc import Awaitable, Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
 from time import monotonic
@@ -15,12 +13,14 @@ from environments.data.tasks import GroupTask
 from environments.record.origin import RunOrigin
 from environments.record.recorder import Recorder
 from environments.record.summary import Summary, duration
-from environments.run.worker_pool import STOP_SIGNALS, to_the_end
+from environments.run.stop_signals import StopSignals
 from environments.serve.circuit_breaker import CircuitBreaker, Entry
 from environments.serve.delivery import ApiLostError, Delivery
 from environments.serve.model_watch import ModelWatch
+from environments.serve.status_line import status_line
 from environments.trajectory import CreditedGroup, StopReason, TrajectoryGroup
 from tools.errors import ConfigError
+from tools.waiting import to_the_end
 
 API_AWAY = 1
 """Exit code when the API was away for longer than asked; every group is kept."""
@@ -92,7 +92,7 @@ class ServeLoop:
         showing = asyncio.create_task(self._show_lines())
         stopping = asyncio.create_task(self._stop.wait())
         try:
-            with self._signals():
+            with StopSignals(self._ask_for_the_end):
                 await asyncio.wait({delivering, working, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 self._stop.set()
                 if self.in_flight:
@@ -121,21 +121,8 @@ class ServeLoop:
 
     def line(self) -> str:
         """How it goes, in one line."""
-        state, tally = self._delivery.state, self._delivery.tally
-        online = state if self._delivery.online else None
-        groups = self.summary.groups
-        parts = [
-            "API away"
-            if online is None
-            else f"step {online.step} · {online.queued} groups queued at the API",
-            f"outbox {self._delivery.waiting}",
-            f"in flight {self.in_flight}",
-            f"groups {groups['ok']} ok, {groups['no_credit']} without credit, {groups['failed']} failed",
-            f"posts {tally.posts}, {tally.repeated} repeated, {tally.rejected} rejected",
-            f"rows too long {tally.too_long}",
-            duration(monotonic() - self._started_at),
-        ]
-        return " · ".join(parts)
+        wall_s = monotonic() - self._started_at
+        return status_line(self._delivery, self.summary, in_flight=self.in_flight, wall_s=wall_s)
 
     def say(self, line: str) -> None:
         """Show a line."""
@@ -274,29 +261,9 @@ class ServeLoop:
             await asyncio.sleep(_LINE_EVERY_S)
             self.say(self.line())
 
-    @contextmanager
-    def _signals(self) -> Generator[None]:
-        """The first SIGTERM or SIGINT asks for the end; the second ends the process at once."""
-        loop = asyncio.get_running_loop()
-
-        def stop() -> None:
-            self.say("stopping: no new item; once more to stop at once")
-            self._stop.set()
-
-        def received(number: int, _: object) -> None:
-            for each in STOP_SIGNALS:
-                signal.signal(each, signal.SIG_DFL)
-            loop.call_soon_threadsafe(stop)
-
-        before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-        for number in STOP_SIGNALS:
-            # Not the loop's own handlers: those wait while an environment's code blocks the loop.
-            signal.signal(number, received)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _ask_for_the_end(self) -> None:
+        self.say("stopping: no new item; once more to stop at once")
+        self._stop.set()
 
 
 def _may_have_lost_its_model(credited: CreditedGroup | None) -> bool:

@@ -19,7 +19,7 @@ def unpack(path: str) -> int:
 
     Nothing is written through a link below the folder, whoever made it.
     """
-    return _told(lambda: _unpack(path))
+    return _with_error(lambda: _unpack(path))
 
 
 def pack(path: str, max_bytes: int) -> int:
@@ -27,7 +27,7 @@ def pack(path: str, max_bytes: int) -> int:
 
     Links, FIFOs, sockets and devices are left out.
     """
-    return _told(lambda: _Packer(max_bytes).pack(path))
+    return _with_error(lambda: _Packer(max_bytes).pack(path))
 
 
 class _MemberError(Exception):
@@ -37,7 +37,7 @@ class _MemberError(Exception):
         self.code = code
 
 
-def _told(operation: Callable[[], None]) -> int:
+def _with_error(operation: Callable[[], None]) -> int:
     try:
         operation()
     except tar.TarError as error:

@@ -1,0 +1,28 @@
+"""How a serving environment goes, in one line."""
+
+from environments.record.summary import Summary, duration
+from environments.serve.delivery import Delivery
+
+
+def status_line(delivery: Delivery, summary: Summary, *, in_flight: int, wall_s: float) -> str:
+    """The line that `serve` shows now and then.
+
+    Args:
+        delivery: knows the API, the outbox and the posts.
+        summary: of the groups so far.
+        in_flight: groups that roll out.
+        wall_s: since the start.
+    """
+    state, tally, groups = delivery.state, delivery.tally, summary.groups
+    parts = [
+        f"step {state.step} · {state.queued} groups queued at the API"
+        if state is not None and delivery.online
+        else "API away",
+        f"outbox {delivery.waiting}",
+        f"in flight {in_flight}",
+        f"groups {groups['ok']} ok, {groups['no_credit']} without credit, {groups['failed']} failed",
+        f"posts {tally.posts}, {tally.repeated} repeated, {tally.rejected} rejected",
+        f"rows too long {tally.too_long}",
+        duration(wall_s),
+    ]
+    return " · ".join(parts)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from environments.config import AgentEnvConfig, ServerConfig
@@ -54,21 +53,24 @@ def served_policy(
     if not servers:
         return None
     # The client of model servers loads slowly, and the scripted agent needs none.
-    chat, served = (import_module(f"environments.policy.{name}") for name in ("chat", "served"))
-    return served.ServedPolicy(
-        [
-            chat.ChatPolicy(
-                base_url=server.base_url,
-                model=server.model_name,
-                api_key=server.api_key,
-                temperature=config.temperature,
-                top_p=config.top_p,
+    from environments.inference.model_server import ModelServer  # noqa: PLC0415
+    from environments.policy.chat import ChatPolicy  # noqa: PLC0415
+    from environments.policy.served import ServedPolicy  # noqa: PLC0415
+
+    policies = [
+        ChatPolicy(
+            server=ModelServer(
+                base_url=str(server.base_url),
+                api_key=server.api_key or "none",
                 request_timeout_s=config.request_timeout_s,
                 tries=config.request_tries,
                 max_concurrency=server.num_max_requests_at_once,
-                renderer=renderer,
-            )
-            for server in servers
-        ],
-        sampling=config.sampling(),
-    )
+            ),
+            model=server.model_name,
+            renderer=renderer,
+            temperature=config.temperature,
+            top_p=config.top_p,
+        )
+        for server in servers
+    ]
+    return ServedPolicy(policies, sampling=config.sampling())

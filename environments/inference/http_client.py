@@ -1,6 +1,7 @@
 """One HTTP request to a model server, and the two ways in which it fails. Only this module knows openai."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI
@@ -41,7 +42,10 @@ class HttpClient:
     """Connections to one server. Each call is exactly one request."""
 
     def __init__(self, base_url: str, api_key: str) -> None:
-        self._client = AsyncOpenAI(base_url=base_url, api_key=api_key or "none", max_retries=0, timeout=None)
+        self._open = partial(
+            AsyncOpenAI, base_url=base_url, api_key=api_key or "none", max_retries=0, timeout=None
+        )
+        self._client = self._open()
 
     async def get(self, path: str) -> bytes:
         """The body of a page.
@@ -72,8 +76,9 @@ class HttpClient:
             raise _no_answer(error) from error
 
     async def close(self) -> None:
-        """Close the connections."""
-        await self._client.close()
+        """Close the connections; a later request opens new ones."""
+        closing, self._client = self._client, self._open()
+        await closing.close()
 
 
 def _status_error(error: APIStatusError) -> StatusError:

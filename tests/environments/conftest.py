@@ -126,29 +126,38 @@ def start_trainer_on():
     return Trainer
 
 
+@pytest.fixture(scope="session")
+def _running_api():
+    """One process for all tests of a worker: starting it takes seconds, emptying it a request."""
+    server = RunApi()
+    yield server
+    server.kill()
+
+
 @pytest.fixture
-def api():
-    """A fresh API process."""
+def api(_running_api):
+    """An API that knows nobody; a test may kill it and start it again."""
+    if _running_api.process is None or _running_api.process.poll() is not None:
+        _running_api.start()
+    else:
+        _running_api.get("/reset_data")
+    return _running_api
+
+
+@pytest.fixture
+def fresh_api():
+    """An API process that nobody has ever talked to."""
     server = RunApi()
     server.start()
     yield server
     server.kill()
 
 
-@pytest.fixture(scope="module")
-def _module_api():
-    server = RunApi()
-    server.start()
-    yield server
-    server.kill()
-
-
 @pytest.fixture
-def trained(_module_api):
-    """An API whose trainer wants batches of 4 rows; the process is the module's, emptied."""
-    _module_api.get("/reset_data")
-    _module_api.start_trainer(batch_size=4)
-    return _module_api
+def trained(api):
+    """An API whose trainer wants batches of 4 rows."""
+    api.start_trainer(batch_size=4)
+    return api
 
 
 @pytest.fixture

@@ -86,7 +86,9 @@ async def test_a_model_server_gives_token_for_token_what_the_scripted_policy_giv
     app = mock_app(script_for, skill=0.6, renderer=scripted.renderer)
     async with running_mock_server(app) as base_url:
         server = ServerConfig(base_url=base_url, model_name="scripted")
-        credited = await group_from(made(servers=[server]))
+        env = made(servers=[server])
+        await group_from(env)
+        credited = await group_from(env)  # opened once more, with new connections
     assert [t.rows for t in credited.group.trajectories] == [t.rows for t in expected.group.trajectories]
     assert all(trajectory.exact for trajectory in credited.group.trajectories)
 

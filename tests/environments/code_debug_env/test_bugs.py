@@ -1,6 +1,5 @@
+import asyncio
 from collections import Counter
-
-import pytest
 
 from environments.code_debug_env.hidden_checks import prepare_test, run_checks
 from environments.code_debug_env.workspace import buggy_text, embedded_tasks, fixed_text
@@ -21,23 +20,42 @@ async def held(verify, bug, solution: str) -> tuple[tuple[bool, ...], tuple[bool
     return report.held[:hidden], report.held[hidden:]
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=NAMES)
-async def test_the_fix_holds_every_check(verify, bug):
-    hidden, examples = await held(verify, bug, fixed_text(bug))
-    assert all(hidden + examples)
+async def names_where(expected, judge):
+    """The bugs whose judgement is not as expected; four are judged at a time."""
+    slots = asyncio.Semaphore(4)
+
+    async def wrong(bug):
+        async with slots:
+            return await judge(bug) != expected
+
+    judged = await asyncio.gather(*map(wrong, BUGS))
+    return [name for name, is_wrong in zip(NAMES, judged, strict=True) if is_wrong]
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=NAMES)
-async def test_the_bug_fails_some_checks_and_the_examples_show_it(verify, bug):
-    hidden, examples = await held(verify, bug, buggy_text(bug))
-    assert (any(hidden), all(hidden), all(examples)) == (True, False, False)
+async def test_every_fix_holds_every_check(verify):
+    async def judge(bug):
+        hidden, examples = await held(verify, bug, fixed_text(bug))
+        return all(hidden + examples)
+
+    assert await names_where(True, judge) == []
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=NAMES)
-def test_most_hidden_checks_are_not_among_the_examples(bug):
-    hidden, shown = assertions(bug["test"]), assertions(bug["example_test"])
-    assert 5 <= prepare_test(bug["test"], bug["task_id"])[1] <= 12
-    assert len(hidden - shown) >= len(hidden) - 1
+async def test_every_bug_fails_some_checks_and_the_examples_show_it(verify):
+    async def judge(bug):
+        hidden, examples = await held(verify, bug, buggy_text(bug))
+        return any(hidden), all(hidden), all(examples)
+
+    assert await names_where((True, False, False), judge) == []
+
+
+def test_most_hidden_checks_of_every_bug_are_not_among_its_examples():
+    few = []
+    for bug in BUGS:
+        hidden, shown = assertions(bug["test"]), assertions(bug["example_test"])
+        checks = prepare_test(bug["test"], bug["task_id"])[1]
+        if not (5 <= checks <= 12 and len(hidden - shown) >= len(hidden) - 1):
+            few.append(bug["entry_point"])
+    assert few == []
 
 
 def test_there_are_enough_bugs_of_many_kinds():

@@ -27,8 +27,8 @@ def test_an_environment_can_register_only_when_the_trainer_has_asked_for_a_batch
     assert api.register_env()["status"] == "success"
 
 
-def test_without_a_trainer_info_says_minus_one(api):
-    assert api.get("/info") == {"batch_size": -1, "max_token_len": -1}
+def test_without_a_trainer_info_says_minus_one(fresh_api):
+    assert fresh_api.get("/info") == {"batch_size": -1, "max_token_len": -1}
 
 
 def test_environments_of_one_name_are_numbered_so_the_number_tells_whether_the_memory_knew_it(trained):
@@ -78,11 +78,11 @@ def test_rows_under_a_number_that_nobody_registered_are_taken_whatever_their_cou
     assert [group["env_id"] for group in trained.take_batch()] == [99]
 
 
-def test_rows_posted_before_the_trainer_registers_wedge_the_api(api):
-    api.post("/scored_data", rows(4))
-    api.start_trainer()
-    assert "status" in api.get("/batch")
-    assert api.register_env()["status"] == "wait for trainer to start"
+def test_rows_posted_before_the_trainer_registers_wedge_the_api(fresh_api):
+    fresh_api.post("/scored_data", rows(4))
+    fresh_api.start_trainer()
+    assert "status" in fresh_api.get("/batch")
+    assert fresh_api.register_env()["status"] == "wait for trainer to start"
 
 
 def test_a_group_of_another_size_than_registered_is_held_back(trained):

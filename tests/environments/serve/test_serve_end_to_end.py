@@ -139,7 +139,7 @@ def test_with_turn_rows_the_example_trainers_step_is_the_turn_level_policy_gradi
     from example_trainer.data import pad_data_to_good_offset
     from example_trainer.training import run_training_step
 
-    from tests.environments.trainers.tiny_model import tiny_model
+    from tests.environments.serve.tiny_model import tiny_model
 
     rows = 8
     config = TrainingConfig(

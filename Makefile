@@ -5,9 +5,11 @@ BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
 LINT := environments scripts tools tests turnwise
-SLOW := tests/test_docs.py tests/turnwise/test_installed.py tests/turnwise/test_own_packages.py \
-	$(addprefix tests/environments/,cli code_debug_env run serve terminal_tasks_env trainers test_extras.py \
-	test_verify_attacks.py test_verify_folders.py) tests/tools/sandbox
+# What starts sandboxes, servers or other processes.
+SLOW := tests/test_docs.py tests/turnwise tests/tools/sandbox tests/tools/test_files.py tests/tools/test_terminal.py \
+	$(addprefix tests/environments/,cli code_debug_env run serve terminal_tasks_env trainers \
+	test_base_env.py test_credit_settings.py test_extras.py test_sandbox_settings.py test_start.py \
+	test_verify_attacks.py test_verify_folders.py)
 
 .PHONY: demo test test-fast check format lock upgrade clean
 
@@ -17,7 +19,7 @@ demo: $(RUN_READY)  ## the main job on the embedded default: no network, Docker,
 test: $(DEV_READY)  ## every test
 	$(BIN)/pytest -n 2
 
-test-fast: $(DEV_READY)  ## without the tests that start sandboxes, servers or commands by the dozen
+test-fast: $(DEV_READY)  ## credit, wire, rows, settings, rewards, policies: no sandbox, no process
 	$(BIN)/pytest -n 2 $(SLOW:%=--ignore=%)
 
 check: $(DEV_READY)  ## format, lint, types, layer contracts

@@ -159,10 +159,7 @@ def read_params(name: str, preset: str | None, settings: Mapping[str, Value]) ->
         CreditError: as for `estimate`.
     """
     spec = describe(name)
-    params = {
-        key: spec.parameter(key).parse(value, name) if isinstance(value, str) else value
-        for key, value in settings.items()
-    }
+    params = {key: spec.parameter(key).read(value, name) for key, value in settings.items()}
     resolve(name, preset=preset, **params)
     return params
 

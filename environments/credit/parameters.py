@@ -62,6 +62,17 @@ class Parameter:
         if not self._fits(value):
             raise CreditError(f"{estimator}: {self.name} is {value!r}; possible: {self.possible}")
 
+    def read(self, value: Value, estimator: str) -> Value:
+        """A setting's value: text is parsed, and a whole number is the number that a record compares with.
+
+        Raises:
+            CreditError: it is no possible value.
+        """
+        if isinstance(value, str):
+            return self.parse(value, estimator)
+        self.check(value, estimator)
+        return float(value) if self.kind == "number" else value
+
     def parse(self, text: str, estimator: str) -> Value:
         """The value that a command line wrote as text.
 

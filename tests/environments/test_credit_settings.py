@@ -74,6 +74,10 @@ def test_a_value_that_a_parameter_cannot_have_is_refused_before_any_rollout(valu
         made(estimator_params={"gamma": value})
 
 
+def test_a_whole_number_in_yaml_is_the_same_parameter_as_the_default():
+    assert repr(made(estimator_params={"gamma": 1}).estimator_params) == "{'gamma': 1.0}"
+
+
 def test_an_estimator_of_the_users_gets_its_parameters():
     @register_estimator("scaled_test")
     def scaled(group, *, by: Annotated[float, Param("factor", low=0)] = 1.0):

@@ -17,10 +17,10 @@ demo: $(RUN_READY)  ## the main job on the embedded default: no network, Docker,
 	$(BIN)/turnwise process code_debug
 
 test: $(DEV_READY)  ## every test
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-fast: $(DEV_READY)  ## credit, wire, rows, settings, rewards, policies: no sandbox, no process
-	$(BIN)/pytest -n 2 $(SLOW:%=--ignore=%)
+	$(BIN)/pytest -n 2 --dist worksteal $(SLOW:%=--ignore=%)
 
 check: $(DEV_READY)  ## format, lint, types, layer contracts
 	$(BIN)/ruff format --check $(LINT)

@@ -21,7 +21,7 @@ from time import monotonic
 from types import TracebackType
 from typing import NoReturn, Self
 
-from environments.config import AgentEnvConfig, ServerConfig
+from environments.config import AgentEnvConfig, ServerConfig, server_configs
 from environments.credit import credited, read_params
 from environments.data.item_ids import item_ids
 from environments.data.items import checked_items
@@ -194,7 +194,7 @@ class AgentEnv(Hooks):
     def __init__(
         self,
         config: AgentEnvConfig | None = None,
-        servers: Sequence[ServerConfig] = (),
+        servers: Sequence[ServerConfig] | None = None,
         *,
         policy: Policy | None = None,
     ) -> None:
@@ -202,13 +202,14 @@ class AgentEnv(Hooks):
 
         Args:
             config: the settings; unset: those of the class.
-            servers: model servers that play; those without a `base_url` do not count.
+            servers: model servers that play, those without a `base_url` left out; unset: those of the class.
             policy: whoever plays instead. With neither, the scripted agent does.
 
         Raises:
             UsageError: the class lacks something, or a setting cannot work.
         """
-        self.config = config = self.config_init()[0] if config is None else config
+        own_config, own_servers = self.config_init()
+        self.config = config = own_config if config is None else config
         if config.score_aggregation is not None:
             self.score_aggregation = config.score_aggregation
         self.estimator = config.estimator or self.default_estimator
@@ -217,9 +218,10 @@ class AgentEnv(Hooks):
         self._new_scoring = self.scoring()
         self.toolset = select_toolsets(self.tools, config.enabled_toolsets, config.disabled_toolsets)
         self.renderer = Renderer.load(config.tokenizer_name)
-        self.servers = tuple(server for server in servers if server.base_url)
-        self._served = None if policy else served_policy(config, self.servers, self.renderer)
-        self.policy = policy or self._served
+        known = server_configs(own_servers) if servers is None else servers
+        self.servers = tuple(server for server in known if server.base_url)
+        self._served = None if policy is not None else served_policy(config, self.servers, self.renderer)
+        self.policy = self._served if policy is None else policy
         self.items: Sequence[Item] = ()
         self.item_ids: Sequence[str] = ()
         self._slots = asyncio.Semaphore(config.max_concurrent_rollouts)
@@ -265,7 +267,13 @@ class AgentEnv(Hooks):
         await self._opened.__aexit__(kind, error, trace)
 
     def tasks(self) -> list[GroupTask]:
-        """The groups to roll out: every item once, or as many as `total_steps` says."""
+        """The groups to roll out: every item once, or as many as `total_steps` says.
+
+        Raises:
+            ConfigError: the environment is not open.
+        """
+        if not self.items:
+            raise ConfigError(f"environment {self.name!r} has no items yet; open it, `async with env: …`")
         return plan(self.items, self.item_ids, self.config.total_steps)
 
     async def preflight(self, notify: Callable[[str], None] = logger.info) -> None:

@@ -289,3 +289,18 @@ class ServerConfig(Section):
     model_name: str = Field(default="default", description="The model to ask for.")
     api_key: str | None = Field(default="none", description="API key of the server.")
     num_max_requests_at_once: int = Field(default=512, ge=1, description="Requests in flight at once.")
+
+
+def server_configs(configured: Any) -> list[ServerConfig]:
+    """The servers that `config_init` names, one or a list, in our words or in Atropos'.
+
+    Raises:
+        ValidationError: a setting of Atropos' that has no effect here is set.
+    """
+    servers = cast("list[Any]", configured) if isinstance(configured, list) else [configured]
+    # Atropos' ServerBaseline stands for "no server": it has no base_url.
+    return [
+        server if isinstance(server, ServerConfig) else ServerConfig(**server.model_dump())
+        for server in servers
+        if isinstance(server, BaseModel) and hasattr(server, "base_url")
+    ]

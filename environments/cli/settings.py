@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from environments.config import AgentEnvConfig, Section, ServerConfig
+from environments.config import AgentEnvConfig, Section, ServerConfig, server_configs
 from tools.errors import ConfigError
 
 NAMESPACES = (AgentEnvConfig.section, ServerConfig.section)
@@ -155,11 +155,10 @@ def _one_or_many(value: object, path: Path) -> dict[str, Any] | list[dict[str, A
 
 
 def _servers(defaults: Any, file: Overrides, flags: Mapping[str, Any]) -> list[ServerConfig]:
-    configured = list(cast(list[Any], defaults)) if isinstance(defaults, list) else [defaults]
-    # Atropos' ServerBaseline stands for "no server given": it has no base_url to override.
-    known = [
-        _server(each) for each in configured if isinstance(each, BaseModel) and hasattr(each, "base_url")
-    ]
+    try:
+        known = server_configs(defaults)
+    except ValidationError as error:
+        raise ConfigError(f"config_init: {_explain(error, {}, ServerConfig.section)}") from None
     template = known[0] if known else ServerConfig()
     layers: list[tuple[ServerConfig, Mapping[str, Any]]]
     if not isinstance(file.openai, Mapping):
@@ -173,14 +172,6 @@ def _servers(defaults: Any, file: Overrides, flags: Mapping[str, Any]) -> list[S
             f"--openai.base_url names one server, but {len(layers)} are configured; give them in --config"
         )
     return [_apply(base, (given, file.origin), (flags, "")) for base, given in layers]
-
-
-def _server(configured: BaseModel) -> ServerConfig:
-    """A server that `config_init` names, in our words: an `APIServerConfig` of Atropos will do."""
-    if isinstance(configured, ServerConfig):
-        return configured
-    values = {name: getattr(configured, name) for name in type(configured).model_fields}
-    return _apply(ServerConfig(), (values, "config_init"))
 
 
 def _apply(base: Config, *layers: tuple[Mapping[str, Any], str]) -> Config:

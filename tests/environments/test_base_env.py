@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import contextmanager
 
 import pytest
+from atroposlib.envs.base import APIServerConfig
 
 from environments.base_env import AgentEnv
 from environments.config import ServerConfig
@@ -372,3 +373,19 @@ async def test_rollouts_in_flight_can_be_watched():
     async with made(group_size=2) as env:
         await env.run_group(env.tasks()[0], watch=watch)
     assert Counter(seen) == {"began": 2, "ended": 2}
+
+
+def test_the_groups_of_an_environment_that_is_not_open_are_refused():
+    with pytest.raises(ConfigError, match="has no items yet; open it"):
+        made().tasks()
+
+
+@pytest.mark.parametrize("server", [ServerConfig, APIServerConfig])
+def test_the_servers_of_the_class_play_unless_others_are_given(server):
+    class Served(WriteFile):
+        @classmethod
+        def config_init(cls):
+            return cls.env_config_cls(), [server(base_url="http://127.0.0.1:1/v1", model_name="mine")]
+
+    assert Served().policy_name == "mine"
+    assert Served(servers=[]).policy_name == "scripted:0.6"

@@ -165,6 +165,11 @@ def test_a_server_in_atropos_words_becomes_one_in_ours():
     )
 
 
+def test_a_server_setting_of_the_class_that_does_nothing_is_refused_in_one_line():
+    with pytest.raises(ConfigError, match=r"config_init: --openai.server_type has no effect"):
+        merged(servers=[APIServerConfig(base_url="http://h/v1", server_type="vllm")])
+
+
 @pytest.mark.parametrize(
     ("flag", "instead"),
     [("server_type=sglang", "vLLM and SGLang have it at /v1"), ("timeout=5", "--env.request_timeout_s")],

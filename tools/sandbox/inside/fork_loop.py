@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import marshal
 import os
-import signal
 import socket
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from tools.sandbox.inside.monitor import Monitored
 from tools.sandbox.inside.namespaced import Namespaced
 from tools.sandbox.inside.prctl import CONTROL, write_file
 from tools.sandbox.inside.spawn import own_descriptor_limit
+from tools.sandbox.inside.supervisor import prepare_signals
 
 _SETUP_BYTES = 1 << 16
 _REQUEST_BYTES, _FDS = 64, 8
@@ -48,8 +48,7 @@ def enter(requests: int) -> None:
     own_descriptor_limit()
     # Whatever its number is, no program of an agent may have it.
     os.set_inheritable(requests, False)
-    # Nobody waits for them: they are reaped by the kernel, and the host has descriptors to see their end.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    prepare_signals(_child_ended)
     host = socket.socket(fileno=requests)
     setup = marshal.loads(host.recv(_SETUP_BYTES))
     _be_killed_last()
@@ -74,7 +73,22 @@ def enter(requests: int) -> None:
             os.close(fd)
 
 
+_forks = True
+"""Whether this is the fork server itself, and not a child of it."""
+
+
+def _child_ended(_number: int, _frame: object) -> None:
+    """Reap what the fork server forked, whose end the host sees; children wait for theirs elsewhere."""
+    try:
+        while _forks and os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
 def _become(way: Way, fds: list[int], groups: int) -> None:
+    global _forks
+    _forks = False
     try:
         _keep_only(fds)
         os.setsid()

@@ -27,6 +27,7 @@ def enter(control: int, reply: int) -> None:
     if config.seccomp:
         filter_calls(config.seccomp)
     hide_process()
+    supervisor.prepare_signals(lambda _number, _frame: None)
     supervisor.serve(control, config)
 
 

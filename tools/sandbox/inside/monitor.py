@@ -50,7 +50,6 @@ class Monitored:
         config = Configuration.read(CONTROL)
         settings = config.settings
         drop = settings["drop"] == "1"
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         prctl.adopt_orphans()
         if settings["confine"] == "1":
             prctl.no_new_privileges()

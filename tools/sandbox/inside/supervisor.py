@@ -23,11 +23,17 @@ _REQUEST_BYTES = 1 << 16
 """More would be a mapping made and taken away again for each request."""
 
 
+def prepare_signals(on_child: Callable[[int, object], None]) -> None:
+    """Set what `serve` needs, best in the process that it is forked from: it costs memory in each other."""
+    # What it is to any program: nothing to process 1, an end by a signal to another.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A handler of Python's is needed for a byte to be written for each child that ends.
+    signal.signal(signal.SIGCHLD, on_child)
+
+
 def serve(control: int, config: Configuration) -> None:
     """Serve until the host closes the channel or dies, then end the process."""
     try:
-        # What it is to any program: nothing to process 1, an end by a signal to another.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
         own_descriptor_limit()
         supervisor = Supervisor(control, config.settings, config.env)
         supervisor.serve()
@@ -193,7 +199,6 @@ class Supervisor:
 
     def _watch_children(self) -> None:
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.signal(signal.SIGCHLD, _ignore)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         self._watch.on(reader, lambda: self._woken(reader))
 
@@ -230,7 +235,3 @@ class Supervisor:
         lines = b"" if self._oom_fd < 0 else os.pread(self._oom_fd, 4096, 0)
         counts = [line.split()[1] for line in lines.split(b"\n") if line.startswith(b"oom_kill ")]
         return int(counts[0]) if counts else 0
-
-
-def _ignore(_number: int, _frame: object) -> None:
-    """A handler of Python's is needed for the byte to be written."""

@@ -1,6 +1,7 @@
 """Agent environments with per-turn credit: rollouts, turn rewards, advantages, records."""
 
 import importlib.util
+import logging
 import sys
 from pathlib import Path
 
@@ -26,4 +27,10 @@ def _refuse_foreign_tools() -> None:
     raise ImportError(message)
 
 
+def _is_no_advice(record: logging.LogRecord) -> bool:
+    """Only the tokenizers of transformers are used here: its advice to install PyTorch misleads."""
+    return "PyTorch was not found" not in record.getMessage()
+
+
 _refuse_foreign_tools()
+logging.getLogger("transformers").addFilter(_is_no_advice)

@@ -6,35 +6,31 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import (
-    AbstractAsyncContextManager,
     AbstractContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
 )
 from contextlib import nullcontext as unwatched
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from time import monotonic
-from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn
 
-from environments.config import AgentEnvConfig, ServerConfig, server_configs
+from environments.config import AgentEnvConfig, ServerConfig, checked_config, server_configs
 from environments.credit import credited, read_params
-from environments.data.item_ids import item_ids
-from environments.data.items import checked_items
-from environments.data.tasks import GroupTask, plan
+from environments.data.tasks import GroupTask
 from environments.hooks import Hooks, Item
-from environments.policy.base import CheckedPolicy, Policy
+from environments.lifecycle import Lifecycle
+from environments.policy.base import Policy, checked_policy
 from environments.policy.renderer import Renderer
 from environments.policy.scripted import ScriptedPolicy
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import AgentLoop
 from environments.rollout.failures import failure_of
 from environments.rollout.prompt import opening_messages
-from environments.rollout_parts import budget_of, sandbox_of, served_policy
+from environments.rollout.slots import Slots
+from environments.rollout_parts import budget_of, served_policy
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -46,8 +42,6 @@ from environments.trajectory import (
 )
 from environments.turn_level_reward import NewScoring, checked_metrics, checked_text, scalar_scoring
 from tools.errors import ConfigError, RolloutError, UsageError
-from tools.sandbox import prepare_sandboxes
-from tools.sandbox.base import Sandbox
 from tools.toolsets import select_toolsets
 
 logger = logging.getLogger(__name__)
@@ -56,7 +50,7 @@ Watch = Callable[[], AbstractContextManager[None]]
 """Entered for as long as a rollout is in flight."""
 
 
-class AgentEnv(Hooks):
+class AgentEnv(Lifecycle):
     """An environment in which an agent works in a sandbox with tools. Subclass it.
 
     Set `name` and `tools`; write `format_prompt` and a reward; all other `Hooks` have defaults. In your own
@@ -153,7 +147,7 @@ class AgentEnv(Hooks):
     async def _sibling(self, task: GroupTask, sibling: int, watch: Watch) -> Trajectory | Failure:
         """The error boundary: whatever breaks in a rollout drops this sibling and nothing else."""
         turns: list[Turn] = []
-        async with self._slots:
+        async with self._slots.one():
             with watch():
                 try:
                     return await self.rollout(task, sibling, turns)
@@ -178,10 +172,6 @@ class AgentEnv(Hooks):
         """The conversation before the first turn."""
         return opening_messages(self.format_prompt(item), system=self.system_prompt, env=self.name)
 
-    def open_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
-        """A fresh sandbox as the config asks for."""
-        return sandbox_of(self.config)
-
     def policy_for(self, item: Item) -> Policy:
         """Who plays this rollout: the policy in use, or the scripted agent, which knows the item."""
         if self.policy is not None:
@@ -189,7 +179,7 @@ class AgentEnv(Hooks):
         script = partial(self.scripted_choices, item)
         return ScriptedPolicy(script, skill=self.config.scripted_skill, renderer=self.renderer)
 
-    # Opening and closing.
+    # How it is made.
 
     def __init__(
         self,
@@ -209,89 +199,27 @@ class AgentEnv(Hooks):
             UsageError: the class lacks something, or a setting cannot work.
         """
         own_config, own_servers = self.config_init()
-        self.config = config = own_config if config is None else config
+        self.config = config = checked_config(own_config if config is None else config, type(self))
         if config.score_aggregation is not None:
             self.score_aggregation = config.score_aggregation
         self.estimator = config.estimator or self.default_estimator
-        self.estimator_params = read_params(self.estimator, config.estimator_preset, config.estimator_params)
+        params = config.all_estimator_params()
+        self.estimator_params = read_params(self.estimator, config.estimator_preset, params)
         self._check_class()
         self._new_scoring = self.scoring()
         self.toolset = select_toolsets(self.tools, config.enabled_toolsets, config.disabled_toolsets)
         self.renderer = Renderer.load(config.tokenizer_name)
-        known = server_configs(own_servers) if servers is None else servers
+        known = server_configs(own_servers if servers is None else servers)
         self.servers = tuple(server for server in known if server.base_url)
         self._served = None if policy is not None else served_policy(config, self.servers, self.renderer)
-        self.policy = self._served if policy is None else policy
-        self.items: Sequence[Item] = ()
-        self.item_ids: Sequence[str] = ()
-        self._slots = asyncio.Semaphore(config.max_concurrent_rollouts)
-        self._opened: AbstractAsyncContextManager[Self] | None = None
+        self.policy = self._served if policy is None else checked_policy(policy)
+        self._slots = Slots(config.max_concurrent_rollouts)
+        super().__init__()
 
     @classmethod
     def config_init(cls) -> tuple[AgentEnvConfig, list[ServerConfig]]:
         """Class defaults. Without a `base_url` there is no model server, and the scripted agent plays."""
         return cls.env_config_cls(), [ServerConfig()]
-
-    @asynccontextmanager
-    async def opened(
-        self, *, evaluation: bool = False, notify: Callable[[str], None] = logger.info
-    ) -> AsyncGenerator[Self]:
-        """The environment with its items loaded and everything checked that a rollout needs.
-
-        Args:
-            evaluation: load the evaluation items.
-            notify: takes a line for a person when something takes long, such as pulling an image.
-
-        Raises:
-            UsageError: no items, no isolation, no image or no model server.
-        """
-        async with AsyncExitStack() as closing:
-            if self._served is not None:
-                closing.push_async_callback(self._served.aclose)
-            await self.setup()
-            closing.push_async_callback(self.teardown)
-            items = await (self.load_eval_items() if evaluation else self.load_items())
-            self.items = checked_items(items, self.config.max_items, env=self.name)
-            self.item_ids = item_ids(self.items)
-            await self.preflight(notify)
-            yield self
-
-    async def __aenter__(self) -> Self:
-        self._opened = self.opened()
-        return await self._opened.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._opened is not None
-        await self._opened.__aexit__(kind, error, trace)
-
-    def tasks(self) -> list[GroupTask]:
-        """The groups to roll out: every item once, or as many as `total_steps` says.
-
-        Raises:
-            ConfigError: the environment is not open.
-        """
-        if not self.items:
-            raise ConfigError(f"environment {self.name!r} has no items yet; open it, `async with env: …`")
-        return plan(self.items, self.item_ids, self.config.total_steps)
-
-    async def preflight(self, notify: Callable[[str], None] = logger.info) -> None:
-        """Fail now rather than in every rollout: image, isolation, then the policy.
-
-        Raises:
-            IsolationError: no sandbox can be made here.
-            ConfigError: the image of the sandboxes cannot be had, or a model server does not answer as one.
-        """
-        await prepare_sandboxes(self.config.sandbox, image=self.config.sandbox_image, progress=notify)
-        async with self.open_sandbox():
-            pass
-        await self.check_policy()
-
-    async def check_policy(self) -> None:
-        """Raise ConfigError while a model server cannot be used; buys no completion."""
-        if isinstance(self.policy, CheckedPolicy):
-            await self.policy.check()
 
     @property
     def policy_name(self) -> str:

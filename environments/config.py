@@ -1,55 +1,23 @@
 """Every setting of an environment: flat, bounded and described."""
 
-from collections.abc import Mapping
+import logging
 from typing import Any, ClassVar, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
+
+from environments.config_section import FormerNames, Section, WithoutEffect
+from tools.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 EMBEDDED_TOKENIZER = "embedded"
-EstimatorValue = float | int | bool | str
-
-
-class Section(BaseModel):
-    """Flat settings of one section, with what other versions and Atropos name otherwise."""
-
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
-
-    section: ClassVar[str]
-    """`env` for `--env.NAME`."""
-    without_effect: ClassVar[Mapping[str, tuple[tuple[object, ...], str]]] = {}
-    """Settings of Atropos that do nothing here: the values that are accepted, and what to do instead."""
-    renamed: ClassVar[Mapping[str, str]] = {}
-    """Former names, still accepted; `mapping.key` for what is now an entry of a mapping."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_other_names(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping):
-            return values
-        named: dict[str, Any] = {}
-        for name, value in cast("Mapping[str, Any]", values).items():
-            field, _, key = cls.renamed.get(name, name).partition(".")
-            if field in cls.without_effect:
-                cls._refuse_without_effect(field, value)
-            elif key and value is not None:
-                named[field] = {**named.get(field, {}), key: value}
-            elif not key:
-                # A mapping beside former names for some of its entries.
-                named[field] = {**cast("dict[str, Any]", value), **named[field]} if field in named else value
-        return named
-
-    @classmethod
-    def _refuse_without_effect(cls, name: str, value: object) -> None:
-        accepted, instead = cls.without_effect[name]
-        if str(value).lower() not in {str(each).lower() for each in accepted}:
-            raise ValueError(f"--{cls.section}.{name} has no effect in Turnwise: {instead}")
 
 
 class AgentEnvConfig(Section):
     """Settings of an `AgentEnv`; environments subclass it to add their own flat fields."""
 
     section = "env"
-    without_effect = {
+    without_effect: ClassVar[WithoutEffect] = {
         "ensure_scores_are_not_same": (
             (True,),
             "a group is kept or skipped by its credit, not by its scores",
@@ -67,7 +35,7 @@ class AgentEnvConfig(Section):
         "max_reasoning_tokens": ((None,), "switch reasoning on at the model server"),
         "custom_thinking_prompt": ((None,), "write it into the environment's system_prompt"),
     }
-    renamed = {
+    renamed: ClassVar[FormerNames] = {
         "credit_encoding": "credit_view",
         **{
             f"estimator_{name}": f"estimator_params.{name}"
@@ -77,6 +45,8 @@ class AgentEnvConfig(Section):
             )
         },
     }  # fmt: skip
+
+    by_entry: ClassVar[frozenset[str]] = frozenset({"estimator_params"})
 
     # What Atropos already names, with defaults that work offline.
     group_size: int = Field(default=4, ge=1, le=1024, description="Rollouts per item.")
@@ -193,7 +163,7 @@ class AgentEnvConfig(Section):
     estimator_preset: str | None = Field(
         default=None, description="Constants of a trainer: verl, trl, rllm, torchtitan, tinker or skyrl."
     )
-    estimator_params: dict[str, EstimatorValue] = Field(
+    estimator_params: dict[str, Any] = Field(
         default={},
         description="The estimator's parameters, --env.estimator_params.NAME VALUE; unset: the preset's, or "
         "the estimator's own defaults. `turnwise estimators` names them.",
@@ -259,6 +229,13 @@ class AgentEnvConfig(Section):
             raise ValueError("--env.max_num_workers 0 would serve nothing; give 1 or more, or -1")
         return self
 
+    def all_estimator_params(self) -> dict[str, Any]:
+        """The estimator's parameters: those of the setting, and fields `estimator_NAME` of a subclass."""
+        known = {"estimator", "estimator_preset", "estimator_params"}
+        fields = [name for name in type(self).model_fields if name.startswith("estimator_")]
+        own = {name.removeprefix("estimator_"): getattr(self, name) for name in fields if name not in known}
+        return {name: value for name, value in own.items() if value is not None} | self.estimator_params
+
     def sampling(self) -> dict[str, float]:
         """How a model server is asked to sample; empty when nothing reshapes what the model gives."""
         asked = {"temperature": self.temperature, "top_p": self.top_p}
@@ -269,7 +246,7 @@ class ServerConfig(Section):
     """One OpenAI-compatible model server; without a `base_url` the scripted agent plays."""
 
     section = "openai"
-    without_effect = {
+    without_effect: ClassVar[WithoutEffect] = {
         "timeout": ((1200,), "--env.request_timeout_s is the wall clock of one request"),
         "num_requests_for_eval": ((64,), "--env.max_concurrent_rollouts bounds an evaluation"),
         "rolling_buffer_length": ((1000,), "wandb gets every group"),
@@ -291,16 +268,39 @@ class ServerConfig(Section):
     num_max_requests_at_once: int = Field(default=512, ge=1, description="Requests in flight at once.")
 
 
+def checked_config(config: Any, env_cls: type) -> AgentEnvConfig:
+    """The config that an environment is made with.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(config, AgentEnvConfig):
+        raise ConfigError(f"{env_cls.__name__} takes an AgentEnvConfig, got {config!r:.100}")
+    return config
+
+
 def server_configs(configured: Any) -> list[ServerConfig]:
     """The servers that `config_init` names, one or a list, in our words or in Atropos'.
 
+    What Atropos' words set and has no effect here is logged as a warning.
+
     Raises:
-        ValidationError: a setting of Atropos' that has no effect here is set.
+        ConfigError: one of them is no server config.
     """
-    servers = cast("list[Any]", configured) if isinstance(configured, list) else [configured]
+    servers = cast("list[Any]", configured) if isinstance(configured, list | tuple) else [configured]
+    for server in servers:
+        if not isinstance(server, BaseModel):
+            raise ConfigError(f"a model server is a ServerConfig, got {server!r:.100}")
     # Atropos' ServerBaseline stands for "no server": it has no base_url.
     return [
-        server if isinstance(server, ServerConfig) else ServerConfig(**server.model_dump())
+        server if isinstance(server, ServerConfig) else _in_our_words(server)
         for server in servers
-        if isinstance(server, BaseModel) and hasattr(server, "base_url")
+        if hasattr(server, "base_url")
     ]
+
+
+def _in_our_words(server: BaseModel) -> ServerConfig:
+    for name, (_, instead) in ServerConfig.without_effect.items():
+        if name in server.model_fields_set and name != "health_check":
+            logger.warning("config_init sets %s, which has no effect in Turnwise: %s", name, instead)
+    return ServerConfig(**{name: getattr(server, name) for name in ServerConfig.model_fields})

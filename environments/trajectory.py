@@ -102,6 +102,11 @@ class Turn:
     model_s: float = 0.0
     tools_s: float = 0.0
 
+    @property
+    def state(self) -> str | None:
+        """The former name of `anchor`."""
+        return self.anchor
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewards:

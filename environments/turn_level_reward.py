@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast, get_args
 
 from environments.reward_context import Reward, RolloutContext
 from environments.trajectory import LARGEST_REWARD, Rewards, Trajectory, Turn
@@ -120,6 +120,11 @@ class TurnLevelRewardMixin:
         if all(getattr(type(self), hook) is getattr(TurnLevelRewardMixin, hook) for hook in _HOOKS):
             raise ConfigError(
                 f"environment {self.name!r} has no reward; write {', '.join(_HOOKS[:-1])} or {_HOOKS[-1]}"
+            )
+        if self.score_aggregation not in get_args(Aggregation):
+            raise ConfigError(
+                f"environment {self.name!r} has score_aggregation {self.score_aggregation!r}; choose one of "
+                f"{', '.join(get_args(Aggregation))}"
             )
         has_outcome = type(self).compute_outcome is not TurnLevelRewardMixin.compute_outcome
         classes = [cls for cls in type(self).__mro__ if issubclass(cls, TurnLevelRewardMixin)]

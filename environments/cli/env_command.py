@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
+from pydantic import ValidationError
 
 from environments.base_env import AgentEnv
 from environments.cli.discovery import find_environment
@@ -17,7 +18,7 @@ from environments.cli.settings import (
     read_yaml,
     split_overrides,
 )
-from environments.config import ServerConfig
+from environments.config import AgentEnvConfig, ServerConfig
 from tools.errors import ConfigError
 
 _OVERRIDES = "turnwise.overrides"
@@ -48,7 +49,7 @@ class EnvCall:
 
     def settings(self, defaults: Mapping[str, Any], flags: Mapping[str, Any]) -> Settings:
         """The settings alone, checked."""
-        config, servers = self.env_cls.config_init()
+        config, servers = own_settings(self.env_cls)
         unset = {name: value for name, value in defaults.items() if getattr(config, name) is None}
         given = {name: value for name, value in flags.items() if value is not None}
         return merge_settings(
@@ -117,7 +118,7 @@ class EnvCommand(click.Command):
         if ctx.obj is None and given is None:
             return f"{text}\n\nGive ENV with --help to see its settings."
         env_cls = self._env_class(ctx, given)
-        config, _ = env_cls.config_init()
+        config, _ = own_settings(env_cls)
         return "\n\n".join(
             [
                 text,
@@ -125,6 +126,27 @@ class EnvCommand(click.Command):
                 _settings_help("Model server", flag_rows(ServerConfig(), "openai")),
             ]
         )
+
+
+def own_settings(env_cls: type[AgentEnv]) -> tuple[AgentEnvConfig, Any]:
+    """What the class's `config_init` gives: its config, and its server config or configs.
+
+    Raises:
+        ConfigError: it gives something else, or a setting in it is wrong.
+    """
+    try:
+        given: Any = env_cls.config_init()
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise ConfigError(
+            f"{env_cls.__name__}.config_init: {where} {problem['msg']}".replace("  ", " ")
+        ) from None
+    if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], AgentEnvConfig)):  # pyright: ignore[reportUnknownArgumentType]  # user code
+        raise ConfigError(
+            f"{env_cls.__name__}.config_init gave {given!r:.200}; give (AgentEnvConfig(…), [ServerConfig(…)])"
+        )
+    return cast("tuple[AgentEnvConfig, Any]", given)
 
 
 def _settings_help(title: str, rows: Sequence[tuple[str, str]]) -> str:

@@ -26,34 +26,37 @@ def command(call: EnvCall, port: int, host: str, model: str) -> None:
     ENV is code_debug when it is not given. The item that a request is about is found by the text of its
     first user message. The agent's skill is --env.scripted_skill.
     """
+    asyncio.run(_serve(call.open(), host, port, model))
+
+
+async def _serve(env: AgentEnv, host: str, port: int, model: str) -> None:
     with needs_extra("mock", "mock-model"):
         import uvicorn  # noqa: PLC0415
 
         from environments.policy.mock_server import mock_app  # noqa: PLC0415
-    env = call.open()
-    items = asyncio.run(env.load_items())
-    known = items_by_task(env, items)
-    if len(known) < len(items):
-        click.echo(
-            f"{len(items)} items have {len(known)} different first user messages: of those that share one "
-            "the last is played",
-            err=True,
+    async with env.loaded():
+        known = items_by_task(env, env.items)
+        if len(known) < len(env.items):
+            click.echo(
+                f"{len(env.items)} items have {len(known)} different first user messages: of those that "
+                "share one the last is played",
+                err=True,
+            )
+        app = mock_app(
+            partial(script_for, env, known),
+            skill=env.config.scripted_skill,
+            renderer=env.renderer,
+            model=model,
         )
-    app = mock_app(
-        partial(script_for, env, known),
-        skill=env.config.scripted_skill,
-        renderer=env.renderer,
-        model=model,
-    )
-    try:
-        listening = socket.create_server((host, port))
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
-    with listening:
-        # It listens already: whoever reads the line can connect at once.
-        url = f"http://{host}:{listening.getsockname()[1]}/v1"
-        click.echo(f"{url} plays {len(items)} items of {env.name} as model {model!r}; ^C ends")
-        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
+        try:
+            listening = socket.create_server((host, port))
+        except (OSError, OverflowError) as error:
+            raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
+        with listening:
+            # It listens already: whoever reads the line can connect at once.
+            url = f"http://{host}:{listening.getsockname()[1]}/v1"
+            click.echo(f"{url} plays {len(env.items)} items of {env.name} as model {model!r}; ^C ends")
+            await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listening])
 
 
 def items_by_task(env: AgentEnv, items: Sequence[Any]) -> dict[str, Any]:

@@ -13,7 +13,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from environments.config import AgentEnvConfig, Section, ServerConfig, server_configs
+from environments.config import AgentEnvConfig, ServerConfig, server_configs
+from environments.config_section import Section
 from tools.errors import ConfigError
 
 NAMESPACES = (AgentEnvConfig.section, ServerConfig.section)
@@ -155,10 +156,7 @@ def _one_or_many(value: object, path: Path) -> dict[str, Any] | list[dict[str, A
 
 
 def _servers(defaults: Any, file: Overrides, flags: Mapping[str, Any]) -> list[ServerConfig]:
-    try:
-        known = server_configs(defaults)
-    except ValidationError as error:
-        raise ConfigError(f"config_init: {_explain(error, {}, ServerConfig.section)}") from None
+    known = server_configs(defaults)
     template = known[0] if known else ServerConfig()
     layers: list[tuple[ServerConfig, Mapping[str, Any]]]
     if not isinstance(file.openai, Mapping):
@@ -175,7 +173,7 @@ def _servers(defaults: Any, file: Overrides, flags: Mapping[str, Any]) -> list[S
 
 
 def _apply(base: Config, *layers: tuple[Mapping[str, Any], str]) -> Config:
-    """The settings with what each layer says; the last one wins, for a mapping entry by entry."""
+    """The settings with what each layer says; the last one wins, where the section says so entry by entry."""
     section = type(base)
     fields = section.model_fields
     values = {name: getattr(base, name) for name in fields}
@@ -183,23 +181,37 @@ def _apply(base: Config, *layers: tuple[Mapping[str, Any], str]) -> Config:
     for given, origin in layers:
         for written, value in given.items():
             label = f"{section.section}.{written} in {origin}" if origin else f"--{section.section}.{written}"
-            name, _, key = section.renamed.get(written, written).partition(".")
-            if not (name in fields or name in section.without_effect) or (
-                key and not _is_mapping(fields[name])
-            ):
-                prefix = f"{section.section}." if origin else f"--{section.section}."
-                raise ConfigError(f"no setting {label}{_nearest(written, fields, prefix)}")
+            name, key = section.current_name(written)
+            known = name in fields or name in section.without_effect
+            if not known or written.endswith(".") or (key and not _is_mapping(fields[name])):
+                raise ConfigError(f"no setting {label}{_meant(written, section, origin)}")
             labels[name] = label
-            if key:
-                values[name] = {**values[name], key: value}
-            elif origin or name in section.without_effect:
-                values[name] = value
-            else:
-                values[name] = _from_text(fields[name], value, label)
+            if not origin and not key and name in fields:
+                value = _from_text(fields[name], value, label)
+            elif key and value == "None":
+                value = None
+            joins = bool(key) or name in section.by_entry
+            values[name] = _joined(values[name], key, value, label) if joins else value
     try:
         return section(**values)
     except ValidationError as error:
         raise ConfigError(_explain(error, labels, section.section)) from None
+
+
+def _joined(before: Any, key: str, value: Any, label: str) -> dict[str, Any]:
+    """A mapping with one more entry, or with those of another mapping."""
+    more: Any = {key: value} if key else {} if value is None else value
+    if not isinstance(more, Mapping):
+        raise ConfigError(f"{label} must be a mapping of names to values, got {value!r}")
+    return {**(before or {}), **cast("Mapping[str, Any]", more)}
+
+
+def _meant(written: str, section: type[Section], origin: str) -> str:
+    prefix = f"{section.section}." if origin else f"--{section.section}."
+    if written.startswith("estimator_") and "." not in written:
+        name = written.removeprefix("estimator_")
+        return f"; a parameter of the estimator is {prefix}estimator_params.{name}"
+    return _nearest(written, section.model_fields, prefix)
 
 
 def _is_mapping(field: FieldInfo) -> bool:
@@ -231,16 +243,15 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
 
 
 def _explain(error: ValidationError, labels: Mapping[str, str], namespace: str) -> str:
-    said: list[str] = []
+    """What is wrong with each setting, in its first words: a union of kinds has one problem for each."""
+    problems: dict[str, str] = {}
     for problem in error.errors(include_url=False):
-        what = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
+        text = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
         if problem["loc"]:
             name = str(problem["loc"][0])
-            label = labels.get(name, f"{namespace}.{name}")
-            said.append(f"{label} {what}, got {problem['input']!r}")
-        else:
-            said.append(what)
-    return "; ".join(" ".join(one.split()) for one in dict.fromkeys(said))
+            text = f"{labels.get(name, f'{namespace}.{name}')} {text}, got {problem['input']!r}"
+        problems.setdefault(str(problem["loc"][:1]), " ".join(text.split()))
+    return "; ".join(problems.values())
 
 
 def _nearest(name: str, known: Mapping[str, Any] | Sequence[str], prefix: str = "") -> str:

@@ -3,10 +3,10 @@
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ParamSpec
+from typing import Any, ParamSpec, cast
 
 from environments.credit.parameters import Parameter, Value, check_all, parameters_of, unknown
 from environments.credit.presets import PRESETS
@@ -168,7 +168,10 @@ def _origin(function: Estimator) -> tuple[str, str]:
     return function.__module__, function.__qualname__
 
 
-def _checked_result(name: str, group: TrajectoryGroup, advantages: Advantages) -> Advantages:
+def _checked_result(name: str, group: TrajectoryGroup, advantages: Any) -> Advantages:
+    if not isinstance(advantages, Sequence):
+        raise CreditError(f"{name} gave {advantages!r:.100}; give one list of advantages per trajectory")
+    advantages = cast("Advantages", advantages)
     if len(advantages) != len(group.trajectories):
         raise CreditError(
             f"{name} gave {len(advantages)} lists for a group of {len(group.trajectories)} trajectories"

@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 
 from environments.trajectory import Completion, Message
 from tools.calls import ToolSpec
+from tools.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +44,18 @@ class CheckedPolicy(Protocol):
     async def check(self) -> None:
         """Raise ConfigError while it cannot; buys no completion."""
         ...
+
+
+def checked_policy(policy: Policy) -> Policy:
+    """A policy that the user brings.
+
+    Raises:
+        ConfigError: it has no name that a record could hold, or nothing to call.
+    """
+    name: object = getattr(policy, "name", None)
+    if not isinstance(name, str) or not name or not callable(getattr(policy, "complete", None)):
+        raise ConfigError(
+            f"policy {policy!r:.100} has name {name!r}; a policy has a `name`, which the record shows, and "
+            f"`async def complete(self, request)`, which gives a turnwise.Completion"
+        )
+    return policy

@@ -38,12 +38,13 @@ async def process(env: AgentEnv, console: Console) -> int:
     async with env.opened(notify=progress.say):
         tasks = env.tasks()
         with ExitStack() as files:
+            # First what can still refuse: `--fresh` empties the record.
+            track = files.enter_context(tracked(env.config, env.name))
             recorder = files.enter_context(Recorder(path, fresh=env.config.fresh))
             recorder.refuse_other_run(origin_of(env))
             done = sum(recorder.holds(task.item_id, task.epoch) for task in tasks)
             print_start(console, recorder, done=done, total=len(tasks))
             progress.start(total=len(tasks), done_before=done)
-            track = files.enter_context(tracked(env.config, env.name))
             code = await process_tasks(env, tasks, recorder, progress, track)
             print_end(console, recorder, progress, left=len(tasks) - done - progress.summary.done)
     return code

@@ -4,10 +4,12 @@ For those who run Atropos' `process`, `serve` or trainer code. `turnwise process
 none of it, and lose nothing where it does: see docs/serving.md.
 """
 
+import json
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Any, cast
+from typing import Annotated, Any, NoReturn, cast
 
 from atroposlib.envs.base import (
     APIServerConfig,
@@ -17,17 +19,18 @@ from atroposlib.envs.base import (
     ScoredDataItem,
     ServerBaseline,
 )
-from pydantic import create_model
+from pydantic import BeforeValidator, Field, create_model
 
 from environments.base_env import AgentEnv
-from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig, ServerConfig
+from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig
+from environments.config import server_configs as server_configs_of
 from environments.data.item_ids import item_id
 from environments.data.tasks import GroupTask
 from environments.policy.renderer import EMBEDDED_TOKENIZER_DIR
 from environments.run.evaluation import ItemResult, evaluate_results, evaluation_metrics, item_result
 from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages
-from tools.errors import WireError
+from tools.errors import UsageError, WireError
 
 Item = Any
 
@@ -47,8 +50,9 @@ class AtroposEnv(BaseEnv):
         """Build both: Atropos' side from its settings, ours from those that it knows."""
         known = self.agent_env_cls.env_config_cls.model_fields
         settings = {name: value for name, value in config.model_dump().items() if name in known}
-        servers = [] if isinstance(server_configs, ServerBaseline) else list(map(_server, server_configs))
-        self.agent_env = self.agent_env_cls(self.agent_env_cls.env_config_cls(**settings), servers)
+        self.agent_env = self.agent_env_cls(
+            self.agent_env_cls.env_config_cls(**settings), server_configs_of(server_configs)
+        )
         # A group teaches or not by its advantages; equal scores say nothing about those.
         update: dict[str, Any] = {"ensure_scores_are_not_same": False}
         if settings.get("tokenizer_name") == EMBEDDED_TOKENIZER:
@@ -71,7 +75,7 @@ class AtroposEnv(BaseEnv):
                 num_max_requests_at_once=server.num_max_requests_at_once,
                 health_check=False,
             )
-            for server in servers
+            for server in server_configs_of(servers)
         ]
         return cast("Any", cls.env_config_cls)(**config.model_dump()), named
 
@@ -99,6 +103,23 @@ class AtroposEnv(BaseEnv):
             await super().env_manager()
         finally:
             await self.aclose()
+
+    async def _run_evaluate(self) -> None:
+        """Atropos' `evaluate`, after which the environment is closed."""
+        try:
+            await super()._run_evaluate()  # pyright: ignore[reportUnknownMemberType]  # untyped there
+        finally:
+            await self.aclose()
+
+    @classmethod
+    def cli(cls) -> NoReturn:
+        """Atropos' command line; wrong input is one line and exit code 2."""
+        try:
+            super().cli()
+        except UsageError as error:
+            sys.stderr.write(f"{cls.name}: error: {error}\n")
+            sys.exit(2)
+        raise AssertionError("Atropos' command line ends the process")
 
     async def get_next_item(self) -> Item:
         """The next item, round and round."""
@@ -132,15 +153,15 @@ class AtroposEnv(BaseEnv):
 
     async def collect_trajectories(self, item: Item) -> tuple[ScoredDataGroup | None, list[Item]]:  # pyright: ignore[reportIncompatibleMethodOverride]  # likewise
         """One item in, one group with per-token advantages out; `None` when it would teach nothing."""
-        self.agent_env.config.group_size = self.config.group_size  # Atropos changes it as it goes
-        credited = await self.agent_env.run_group(self._task(item))
+        # Of Atropos' config: it changes the size as it goes.
+        group = await self.agent_env.rollout_group(self._task(item), self.config.group_size)
+        credited = self.agent_env.credit(group)
         if credited.status != "ok":
             return None, []
         columns = columns_of(token_advantages(credited))
         rows = len(columns["tokens"])
-        if rows != self.config.group_size:
-            columns["group_overrides"] = {**columns["group_overrides"], "group_size": rows}
-        return ScoredDataGroup(**columns), []
+        named = {} if rows == self.config.group_size else {"group_size": rows}
+        return ScoredDataGroup(**columns | {"group_overrides": columns["group_overrides"] | named}), []
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Roll out the evaluation items, and log what they come to, as Atropos does."""
@@ -171,6 +192,9 @@ def atropos_env(env_cls: type[AgentEnv]) -> type[AtroposEnv]:
     """
     ours: type[AgentEnvConfig] = env_cls.env_config_cls
     fields: dict[str, Any] = {name: (field.annotation, field) for name, field in ours.model_fields.items()}
+    # Atropos' command line has one flag for a mapping, and hands its text on.
+    described = Field(default_factory=dict[str, Any], description="The estimator's parameters, as JSON.")
+    fields["estimator_params"] = (Annotated[dict[str, Any], BeforeValidator(_mapping_of)], described)
     config_cls = create_model(f"{env_cls.__name__}AtroposConfig", __base__=BaseEnvConfig, **fields)
     attributes: Mapping[str, Any] = {
         "__doc__": env_cls.__doc__,
@@ -182,13 +206,8 @@ def atropos_env(env_cls: type[AgentEnv]) -> type[AtroposEnv]:
     return type(f"Atropos{env_cls.__name__}", (AtroposEnv,), dict(attributes))
 
 
-def _server(config: APIServerConfig) -> ServerConfig:
-    return ServerConfig(
-        base_url=config.base_url,
-        model_name=config.model_name,
-        api_key=config.api_key,
-        num_max_requests_at_once=config.num_max_requests_at_once,
-    )
+def _mapping_of(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
 
 
 def _first(column: Any) -> Any:

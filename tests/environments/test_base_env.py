@@ -11,7 +11,7 @@ import pytest
 from atroposlib.envs.base import APIServerConfig
 
 from environments.base_env import AgentEnv
-from environments.config import ServerConfig
+from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.mock_server import mock_app, running_mock_server
 from environments.policy.renderer import Renderer
 from environments.record.recorder import Recorder, read_groups
@@ -389,3 +389,54 @@ def test_the_servers_of_the_class_play_unless_others_are_given(server):
 
     assert Served().policy_name == "mine"
     assert Served(servers=[]).policy_name == "scripted:0.6"
+
+
+@pytest.mark.parametrize("policy", ["gpt", Fixed, object(), type("Mute", (), {"name": "mute"})()], ids=repr)
+def test_a_policy_that_cannot_play_or_be_recorded_is_refused_at_once(policy):
+    with pytest.raises(ConfigError, match="a policy has a `name`, which the record shows, and"):
+        made(policy=policy)
+
+
+@pytest.mark.parametrize(
+    ("config", "servers"), [({"group_size": 2}, ()), (AgentEnvConfig, ()), (None, ["http://h"])]
+)
+def test_settings_that_are_none_are_refused_at_once(config, servers):
+    with pytest.raises(ConfigError, match=r"AgentEnvConfig|ServerConfig"):
+        WriteFile(config, servers)
+
+
+def test_one_environment_may_serve_several_event_loops():
+    env = made(group_size=4, max_concurrent_rollouts=1)
+    groups = [asyncio.run(group_from(env)) for _ in range(2)]
+    assert [len(credited.group.trajectories) for credited in groups] == [4, 4]
+
+
+async def test_an_environment_that_is_open_is_not_opened_again():
+    async with made(Opened) as env:
+        with pytest.raises(ConfigError, match="is open already"):
+            async with env:
+                pass
+        await env.run_group(env.tasks()[0])
+    assert env.events.count("setup") == env.events.count("teardown") == 1
+
+
+async def test_what_goes_wrong_first_is_not_hidden_by_a_teardown_that_fails_as_well(caplog):
+    class Leaky(WriteFile):
+        async def teardown(self):
+            raise OSError("cannot close")
+
+    with pytest.raises(ValueError, match="mine"):
+        async with made(Leaky):
+            raise ValueError("mine")
+    assert "cannot close" in caplog.text
+    with pytest.raises(OSError, match="cannot close"):
+        async with made(Leaky):
+            pass
+
+
+def test_a_way_to_aggregate_that_does_not_exist_is_refused_at_once():
+    class Odd(WriteFile):
+        score_aggregation = "max"
+
+    with pytest.raises(ConfigError, match="score_aggregation 'max'; choose one of sum, mean, outcome"):
+        made(Odd)

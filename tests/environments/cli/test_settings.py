@@ -165,9 +165,46 @@ def test_a_server_in_atropos_words_becomes_one_in_ours():
     )
 
 
-def test_a_server_setting_of_the_class_that_does_nothing_is_refused_in_one_line():
-    with pytest.raises(ConfigError, match=r"config_init: --openai.server_type has no effect"):
-        merged(servers=[APIServerConfig(base_url="http://h/v1", server_type="vllm")])
+def test_a_server_setting_of_the_class_that_does_nothing_is_told_as_a_warning(caplog):
+    merged(servers=[APIServerConfig(base_url="http://h/v1", num_requests_for_eval=256)])
+    assert "config_init sets num_requests_for_eval, which has no effect in Turnwise" in caplog.text
+
+
+@pytest.mark.parametrize("value", ["", "3", "[gamma]"])
+def test_parameters_that_are_no_mapping_are_refused_and_none_at_all_are_not(tmp_path, value):
+    path = yaml_file(tmp_path, f"env:\n  estimator_params: {value}\n")
+    if value:
+        with pytest.raises(ConfigError, match=r"env.estimator_params in .* must be a mapping"):
+            merged("--env.estimator_gamma", "0.3", file=read_yaml(path))
+    else:
+        env = merged("--env.estimator_gamma", "0.3", file=read_yaml(path)).env
+        assert env.estimator_params == {"gamma": "0.3"}
+
+
+@pytest.mark.parametrize("flag", ["--env.estimator_params", "--env.estimator_params.outcome_weight"])
+def test_parameters_of_the_class_stay_beside_those_that_are_given(flag):
+    config = MyConfig(estimator_params={"gamma": 0.5})
+    value = "0.2" if flag.endswith("weight") else '{"outcome_weight": 0.2}'
+    params = merged(flag, value, config=config).env.estimator_params
+    assert {name: float(number) for name, number in params.items()} == {"gamma": 0.5, "outcome_weight": 0.2}
+
+
+@pytest.mark.parametrize("name", ["estimator_gamma", "estimator_params.gamma"])
+def test_none_unsets_a_parameter(name):
+    config = MyConfig(estimator_params={"gamma": 0.5})
+    assert merged(f"--env.{name}", "None", config=config).env.estimator_params == {}
+
+
+def test_a_parameter_that_has_no_former_name_is_told_where_it_belongs():
+    with pytest.raises(ConfigError, match=r"--env.estimator_power; .* --env.estimator_params.power$"):
+        merged("--env.estimator_power", "2")
+
+
+def test_a_value_of_many_possible_kinds_has_one_problem(tmp_path):
+    path = yaml_file(tmp_path, "env: {min_batch_allocation: [1]}\n")
+    with pytest.raises(ConfigError) as refusal:
+        merged(file=read_yaml(path))
+    assert str(refusal.value).count("min_batch_allocation") == 1
 
 
 @pytest.mark.parametrize(
@@ -180,7 +217,9 @@ def test_a_server_setting_that_does_nothing_is_refused_in_one_line(flag, instead
         merged(f"--openai.{flag}")
 
 
-@pytest.mark.parametrize("flag", ["--env.group_size.x", "--env.nothing.x", "--env.seed.0"])
+@pytest.mark.parametrize(
+    "flag", ["--env.group_size.x", "--env.nothing.x", "--env.seed.0", "--env.estimator_params."]
+)
 def test_an_entry_of_what_is_no_mapping_is_refused(flag):
     with pytest.raises(ConfigError, match=f"no setting {flag}"):
         merged(flag, "1")

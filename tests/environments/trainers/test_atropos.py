@@ -1,10 +1,12 @@
 """Atropos' own machinery on one of our environments."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
-from atroposlib.envs.base import BaseEnv
+from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 
 from environments.data.tasks import GroupTask
 from environments.trainers.atropos import atropos_env
@@ -159,3 +161,43 @@ async def test_an_evaluation_is_logged_where_atropos_logs_it(opened, tmp_path):
     await env.evaluate()
     metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
     assert metrics["eval/rollouts"] == 4
+
+
+@pytest.mark.parametrize(
+    "servers", [ServerBaseline(), APIServerConfig(base_url="http://127.0.0.1:1/v1", model_name="m")], ids=type
+)
+def test_servers_may_be_given_as_atropos_environments_give_them(servers):
+    class Served(WriteFile):
+        @classmethod
+        def config_init(cls):
+            return cls.env_config_cls(), servers
+
+    _, named = atropos_env(Served).config_init()
+    assert [server.model_name for server in named] == ([] if isinstance(servers, ServerBaseline) else ["m"])
+
+
+CLI = """
+from environments.trainers.atropos import atropos_env
+from tests.environments.write_file import WriteFile
+atropos_env(WriteFile).cli()
+"""
+
+
+def cli(tmp_path, *options):
+    command = [sys.executable, "-c", CLI, "process", "--env.use_wandb", "false", "--env.total_steps", "1"]
+    out = ["--env.group_size", "2", "--env.data_path_to_save_groups", str(tmp_path / "out.jsonl")]
+    return subprocess.run([*command, *out, *options], capture_output=True, text=True, timeout=100)
+
+
+def test_atropos_own_command_line_takes_the_estimators_parameters_as_json(tmp_path):
+    done = cli(tmp_path, "--env.estimator_params", '{"gamma": 0.5}')
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 1
+
+
+def test_wrong_input_on_atropos_own_command_line_is_one_line_and_exit_code_2(tmp_path):
+    done = cli(tmp_path, "--env.estimator_params", '{"gama": 0.5}')
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(
+        "write_file: error: no parameter of turn_return named 'gama'"
+    )

@@ -1,0 +1,103 @@
+"""A section of settings: flat fields, their former names, and Atropos' names for what has no effect here."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from tools.errors import ConfigError
+
+WithoutEffect = Mapping[str, tuple[tuple[object, ...], str]]
+"""Settings that do nothing: the values that are accepted all the same, and what to do instead."""
+FormerNames = Mapping[str, str]
+"""Today's name of each; `mapping.key` for what is now an entry of a mapping."""
+
+
+class Section(BaseModel):
+    """Settings of one section of the command line or of a YAML file."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    section: ClassVar[str]
+    """`env` for `--env.NAME`."""
+    without_effect: ClassVar[WithoutEffect] = {}
+    renamed: ClassVar[FormerNames] = {}
+    by_entry: ClassVar[frozenset[str]] = frozenset()
+    """Mappings whose entries are settings of their own: layers join, and `None` unsets an entry."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a field that nobody would read.
+
+        Raises:
+            ConfigError: it has the former name of a setting, or one that has no effect.
+        """
+        super().__pydantic_init_subclass__(**kwargs)
+        for name in cls.model_fields:
+            if name in cls.without_effect:
+                raise ConfigError(
+                    f"{cls.__name__}.{name} has no effect in Turnwise: {cls.without_effect[name][1]}"
+                )
+            if name in cls.renamed and "." not in cls.renamed[name]:
+                raise ConfigError(f"{cls.__name__}.{name} is called {cls.renamed[name]} now")
+
+    @classmethod
+    def current_name(cls, name: str) -> tuple[str, str]:
+        """The field that a name means and, for an entry of a mapping, the entry."""
+        field, _, key = (name if name in cls.model_fields else cls.renamed.get(name, name)).partition(".")
+        return field, key
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a setting by its name or by a former one."""
+        field, key = self.current_name(name)
+        super().__setattr__(field, {**getattr(self, field), key: value} if key else value)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_other_names(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        named: dict[str, Any] = {}
+        for name, value in cast("Mapping[str, Any]", values).items():
+            field, key = cls.current_name(name)
+            if field in cls.without_effect:
+                cls._refuse_without_effect(field, value)
+            elif field in cls.by_entry:
+                entries = {key: value} if key else _mapping(value, f"{cls.section}.{field}")
+                named[field] = {**named.get(field, {}), **entries}
+            else:
+                named[field] = value
+        for field in cls.by_entry & named.keys():
+            named[field] = {key: value for key, value in named[field].items() if value is not None}
+        return named
+
+    @classmethod
+    def _refuse_without_effect(cls, name: str, value: object) -> None:
+        accepted, instead = cls.without_effect[name]
+        if not any(_same(value, each) for each in accepted):
+            raise ValueError(f"--{cls.section}.{name} has no effect in Turnwise: {instead}")
+
+
+def _mapping(value: Any, name: str) -> Mapping[str, Any]:
+    """A mapping of settings, also as the JSON text in which Atropos' command line gives it."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError:
+            raise ValueError(f"--{name} must be a mapping of names to values, got {value!r}") from None
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"--{name} must be a mapping of names to values, got {value!r}")
+    return cast("Mapping[str, Any]", value)
+
+
+def _same(value: object, accepted: object) -> bool:
+    """Whether a value, perhaps still text, is the accepted one."""
+    if isinstance(accepted, int | float) and not isinstance(accepted, bool):
+        try:
+            return float(str(value)) == accepted
+        except ValueError:
+            return False
+    return str(value).lower() == str(accepted).lower()

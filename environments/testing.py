@@ -46,13 +46,13 @@ def group_of(
         raise UsageError(f"{len(outcomes)} outcomes for {len(shape)} trajectories")
     trajectories = tuple(
         _trajectory(
-            place,
-            None if turn_rewards is None else tuple(turn_rewards[place]),
-            None if outcomes is None else outcomes[place],
-            [None] * turns if anchors is None else anchors[place],
-            [1] * turns if lengths is None else lengths[place],
+            sibling,
+            None if turn_rewards is None else tuple(turn_rewards[sibling]),
+            None if outcomes is None else outcomes[sibling],
+            [None] * turns if anchors is None else anchors[sibling],
+            [1] * turns if lengths is None else lengths[sibling],
         )
-        for place, turns in enumerate(shape)
+        for sibling, turns in enumerate(shape)
     )
     return TrajectoryGroup(
         group_id="group", env="numbers", item_id="item", epoch=0, trajectories=trajectories, failures=()
@@ -69,7 +69,7 @@ def _shape(
 
 
 def _trajectory(
-    place: int,
+    sibling: int,
     rewards: tuple[float | None, ...] | None,
     outcome: float | None,
     anchors: Sequence[str | None],
@@ -87,8 +87,8 @@ def _trajectory(
     parts = [value for value in (*(rewards or ()), outcome) if value is not None]
     return Trajectory(
         item_id="item",
-        sibling=place,
-        seed=place,
+        sibling=sibling,
+        seed=sibling,
         prompt=(Message(role="user", content="prompt"),),
         turns=tuple(_answered(turns)),
         rows=(TokenRow(token_ids=tuple(token_ids), logprobs=tuple(logprobs)),),

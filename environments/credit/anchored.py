@@ -77,24 +77,24 @@ def _step(
 ) -> Advantages:
     advantages = [[0.0] * len(row) for row in returns]
     members: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-    for place, row in enumerate(states):
+    for index, row in enumerate(states):
         for turn, state in enumerate(row):
             if state is not None:
-                members[state].append((place, turn))
-    for places in members.values():
-        values = norm([returns[place][turn] for place, turn in places])
-        for (place, turn), value in zip(places, values, strict=True):
-            advantages[place][turn] = value
+                members[state].append((index, turn))
+    for members_of_state in members.values():
+        values = norm([returns[index][turn] for index, turn in members_of_state])
+        for (index, turn), value in zip(members_of_state, values, strict=True):
+            advantages[index][turn] = value
     return advantages
 
 
 def _states(group: TrajectoryGroup) -> list[list[str | None]]:
     states = [[turn.anchor for turn in trajectory.turns] for trajectory in group.trajectories]
     if any(state is not None for row in states for state in row):
-        for place, row in enumerate(states):
+        for index, row in enumerate(states):
             if None in row:
                 raise CreditError(
-                    f"trajectory {place}, turn {row.index(None)} has no anchor state while other turns have "
+                    f"trajectory {index}, turn {row.index(None)} has no anchor state while other turns have "
                     "one; state_key must give one for every turn of the group, or for none"
                 )
     return states

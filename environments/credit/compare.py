@@ -99,8 +99,8 @@ def _ranks(values: Sequence[float]) -> list[float]:
         end = start
         while end < len(order) and values[order[end]] == values[order[start]]:
             end += 1
-        for place in order[start:end]:
-            ranks[place] = (start + 1 + end) / 2
+        for ranked in order[start:end]:
+            ranks[ranked] = (start + 1 + end) / 2
         start = end
     return ranks
 

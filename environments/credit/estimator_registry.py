@@ -176,12 +176,12 @@ def _checked_result(name: str, group: TrajectoryGroup, advantages: Any) -> Advan
         raise CreditError(
             f"{name} gave {len(advantages)} lists for a group of {len(group.trajectories)} trajectories"
         )
-    for place, (row, trajectory) in enumerate(zip(advantages, group.trajectories, strict=True)):
+    for index, (row, trajectory) in enumerate(zip(advantages, group.trajectories, strict=True)):
         if len(row) != len(trajectory.turns):
             raise CreditError(
-                f"{name} gave {len(row)} advantages for {len(trajectory.turns)} turns of trajectory {place}"
+                f"{name} gave {len(row)} advantages for {len(trajectory.turns)} turns of trajectory {index}"
             )
         if not all(map(math.isfinite, row)):
             turn = next(turn for turn, value in enumerate(row) if not math.isfinite(value))
-            raise CreditError(f"{name} gave {row[turn]} to trajectory {place}, turn {turn}")
+            raise CreditError(f"{name} gave {row[turn]} to trajectory {index}, turn {turn}")
     return [[float(value) for value in row] for row in advantages]

@@ -50,7 +50,7 @@ def _gae(steps: Sequence[float | None], values: Sequence[float], gamma: float, l
 def _check(values: Sequence[Sequence[float]], turns: Sequence[int]) -> None:
     if len(values) != len(turns):
         raise CreditError(f"turn_gae got values for {len(values)} trajectories; the group has {len(turns)}")
-    for place, (row, count) in enumerate(zip(values, turns, strict=True)):
+    for index, (row, count) in enumerate(zip(values, turns, strict=True)):
         if len(row) != count:
-            raise CreditError(f"turn_gae got {len(row)} values for the {count} turns of trajectory {place}")
-        check_turns(row, place, "value")
+            raise CreditError(f"turn_gae got {len(row)} values for the {count} turns of trajectory {index}")
+        check_turns(row, index, "value")

@@ -48,36 +48,36 @@ def read(group: TrajectoryGroup) -> list[Scored]:
         CreditError: a trajectory without rewards, with rewards that do not match its turns, or with one
             that is NaN, infinite or beyond `LARGEST_REWARD`.
     """
-    return [_read(trajectory, place) for place, trajectory in enumerate(group.trajectories)]
+    return [_read(trajectory, index) for index, trajectory in enumerate(group.trajectories)]
 
 
-def _read(trajectory: Trajectory, place: int) -> Scored:
+def _read(trajectory: Trajectory, index: int) -> Scored:
     rewards = trajectory.rewards
     if rewards is None:
-        raise CreditError(f"trajectory {place} has no rewards; score the group before it gets credit")
+        raise CreditError(f"trajectory {index} has no rewards; score the group before it gets credit")
     if rewards.turns is not None and len(rewards.turns) != len(trajectory.turns):
         raise CreditError(
-            f"trajectory {place} has {len(rewards.turns)} turn rewards for its {len(trajectory.turns)} turns"
+            f"trajectory {index} has {len(rewards.turns)} turn rewards for its {len(trajectory.turns)} turns"
         )
-    _check(rewards, place)
+    _check(rewards, index)
     if rewards.turns is None:
         return Scored(turns=(None,) * len(trajectory.turns), outcome=rewards.score, score=rewards.score)
     return Scored(turns=rewards.turns, outcome=rewards.outcome, score=rewards.score)
 
 
-def _check(rewards: Rewards, place: int) -> None:
+def _check(rewards: Rewards, index: int) -> None:
     if rewards.turns is not None:
-        check_turns(rewards.turns, place, "reward")
+        check_turns(rewards.turns, index, "reward")
     if rewards.outcome is not None:
-        usable(rewards.outcome, f"outcome of trajectory {place}")
-    usable(rewards.score, f"score of trajectory {place}")
+        usable(rewards.outcome, f"outcome of trajectory {index}")
+    usable(rewards.score, f"score of trajectory {index}")
 
 
-def check_turns(values: Sequence[float | None], place: int, what: str) -> None:
+def check_turns(values: Sequence[float | None], index: int, what: str) -> None:
     """Refuse a value per turn that no return can be made of, naming trajectory and turn."""
     for turn, value in enumerate(values):
         if value is not None and not -LARGEST_REWARD <= value <= LARGEST_REWARD:
-            usable(value, f"{what} of trajectory {place}, turn {turn}")
+            usable(value, f"{what} of trajectory {index}, turn {turn}")
 
 
 def usable(value: float, name: str) -> None:

@@ -48,12 +48,12 @@ def mt_grpo(
         advantages = [[value] * len(t.turns) for value, t in zip(outcomes, scored, strict=True)]
         for turn in range(max(len(t.turns) for t in scored)):
             rewards = {
-                place: reward
-                for place, t in enumerate(scored)
+                index: reward
+                for index, t in enumerate(scored)
                 if turn < len(t.turns) and (reward := t.turns[turn]) is not None
             }
-            for place, value in zip(rewards, norm(list(rewards.values())) if rewards else (), strict=True):
-                advantages[place][turn] += turn_coef * value
+            for index, value in zip(rewards, norm(list(rewards.values())) if rewards else (), strict=True):
+                advantages[index][turn] += turn_coef * value
         return advantages
     turns = norm([t.turn_sum for t in scored])
     combined = norm([t.turn_sum + (t.outcome or 0.0) for t in scored])
@@ -65,11 +65,11 @@ def mt_grpo(
 
 def _two_segments(trajectory: Trajectory, outcome: float, turn: float, both: float) -> list[float]:
     answered = (
-        place
-        for place, t in enumerate(trajectory.turns)
+        index
+        for index, t in enumerate(trajectory.turns)
         if any(result.error is None for result in t.tool_results)
     )
     boundary = next(answered, None)
     if boundary is None:
         return [both] * len(trajectory.turns)
-    return [outcome + turn if place <= boundary else outcome for place in range(len(trajectory.turns))]
+    return [outcome + turn if index <= boundary else outcome for index in range(len(trajectory.turns))]

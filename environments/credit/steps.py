@@ -62,11 +62,11 @@ def progress(
 def _smeared(trajectory: Scored, gamma: float) -> list[float]:
     level, weights = 0.0, 0.0
     pieces: list[float] = []
-    for place, score in enumerate(trajectory.turns):
+    for index, score in enumerate(trajectory.turns):
         weights = 1.0 + gamma * weights
         gained = 0.0 if score is None else score - level
         level = level if score is None else score
-        if place == len(trajectory.turns) - 1:
+        if index == len(trajectory.turns) - 1:
             gained += trajectory.outcome or 0.0
         pieces.append(gained / weights)
     return Scored(turns=tuple(pieces), outcome=None, score=0.0).returns(gamma)

@@ -20,8 +20,8 @@ from typing import NoReturn
 from environments.config import AgentEnvConfig, ServerConfig, checked_config, server_configs
 from environments.credit import credited, read_params
 from environments.data.tasks import GroupTask
+from environments.env_lifecycle import Lifecycle
 from environments.hooks import Hooks, Item
-from environments.lifecycle import Lifecycle
 from environments.policy.base import Policy, checked_policy
 from environments.policy.renderer import Renderer
 from environments.policy.scripted import ScriptedPolicy

@@ -78,6 +78,7 @@ class AgentEnv(Lifecycle):
 
     async def rollout_group(self, task: GroupTask, size: int, *, watch: Watch = unwatched) -> TrajectoryGroup:
         """`size` siblings side by side; those that break are failures, and the others go on."""
+        self.refuse_rollouts_before_setup()
         try:
             async with asyncio.TaskGroup() as siblings:
                 rollouts = [

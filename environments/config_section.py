@@ -34,11 +34,10 @@ class Section(BaseModel):
             ConfigError: it has the former name of a setting, or one that has no effect.
         """
         super().__pydantic_init_subclass__(**kwargs)
-        for name in cls.model_fields:
-            if name in cls.without_effect:
-                raise ConfigError(
-                    f"{cls.__name__}.{name} has no effect in Turnwise: {cls.without_effect[name][1]}"
-                )
+        for name, field in cls.model_fields.items():
+            accepted, instead = cls.without_effect.get(name, ((field.default,), ""))
+            if not any(_same(field.default, each) for each in accepted):
+                raise ConfigError(f"{cls.__name__}.{name} has no effect in Turnwise: {instead}")
             if name in cls.renamed and "." not in cls.renamed[name]:
                 raise ConfigError(f"{cls.__name__}.{name} is called {cls.renamed[name]} now")
 

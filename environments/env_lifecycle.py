@@ -113,6 +113,11 @@ class Lifecycle(Hooks):
         """
         return plan(self.items, self.item_ids, self.config.total_steps)
 
+    def refuse_rollouts_before_setup(self) -> None:
+        """Raise ConfigError while `setup`, which the class writes, was not called."""
+        if self._items is None and type(self).setup is not Hooks.setup:
+            raise ConfigError(f"environment {self.name!r} is not set up yet; open it, `async with env: …`")
+
     async def preflight(self, notify: Callable[[str], None] = logger.info) -> None:
         """Fail now rather than in every rollout: image, isolation, then the policy.
 

@@ -17,6 +17,7 @@ from environments.policy.renderer import Renderer
 from environments.record.recorder import Recorder, read_groups
 from environments.trajectory import Completion, Message, Rewards, StopReason, Trajectory
 from tests.environments.write_file import (
+    HELLO,
     ITEMS,
     Breaking,
     WriteFile,
@@ -373,6 +374,11 @@ async def test_rollouts_in_flight_can_be_watched():
     async with made(group_size=2) as env:
         await env.run_group(env.tasks()[0], watch=watch)
     assert Counter(seen) == {"began": 2, "ended": 2}
+
+
+async def test_rollouts_before_the_setup_that_an_environment_writes_are_refused():
+    with pytest.raises(ConfigError, match="is not set up yet; open it"):
+        await made(Opened).run_group(HELLO)
 
 
 def test_the_groups_of_an_environment_that_is_not_open_are_refused():

@@ -118,3 +118,10 @@ def test_a_field_that_nobody_would_read_is_refused_with_its_class(name, reason):
 @pytest.mark.parametrize("value", [0.5, "0.50", "0.5"])
 def test_a_number_without_effect_is_compared_as_a_number(value):
     AgentEnvConfig(eval_limit_ratio=value)
+
+
+def test_a_field_without_effect_may_be_named_again_with_the_value_that_is_accepted():
+    class Own(AgentEnvConfig):
+        thinking_mode: bool = False
+
+    assert Own(thinking_mode=False).thinking_mode is False

@@ -34,6 +34,7 @@ class Lifecycle(Hooks):
         """Not open yet."""
         self.item_ids: Sequence[str] = ()
         self._items: Sequence[Item] | None = None
+        self._is_open = False
         self._opened: AbstractAsyncContextManager[Self] | None = None
 
     @asynccontextmanager
@@ -60,9 +61,11 @@ class Lifecycle(Hooks):
         Raises:
             UsageError: no items, or it is open already.
         """
-        if self._items is not None:
+        if self._is_open:
             raise ConfigError(f"environment {self.name!r} is open already; make another one")
+        self._is_open = True
         async with AsyncExitStack() as closing:
+            closing.callback(self._close)
             if self._served is not None:
                 closing.push_async_callback(self._served.aclose)
             await self.setup()
@@ -72,8 +75,10 @@ class Lifecycle(Hooks):
             self.item_ids = item_ids(self._items)
             yield self
 
+    def _close(self) -> None:
+        self._is_open, self._items = False, None
+
     async def _tear_down(self, _: object, error: BaseException | None, __: object) -> None:
-        self._items = None
         try:
             await self.teardown()
         except Exception:

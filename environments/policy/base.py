@@ -53,7 +53,8 @@ def checked_policy(policy: Policy) -> Policy:
         ConfigError: it has no name that a record could hold, or nothing to call.
     """
     name: object = getattr(policy, "name", None)
-    if not isinstance(name, str) or not name or not callable(getattr(policy, "complete", None)):
+    complete: object = None if isinstance(policy, type) else getattr(policy, "complete", None)
+    if not isinstance(name, str) or not name or not callable(complete):
         raise ConfigError(
             f"policy {policy!r:.100} has name {name!r}; a policy has a `name`, which the record shows, and "
             f"`async def complete(self, request)`, which gives a turnwise.Completion"

@@ -4,12 +4,11 @@ For those who run Atropos' `process`, `serve` or trainer code. `turnwise process
 none of it, and lose nothing where it does: see docs/serving.md.
 """
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Annotated, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from atroposlib.envs.base import (
     APIServerConfig,
@@ -19,7 +18,7 @@ from atroposlib.envs.base import (
     ScoredDataItem,
     ServerBaseline,
 )
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import Field, create_model
 
 from environments.base_env import AgentEnv
 from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig
@@ -192,9 +191,9 @@ def atropos_env(env_cls: type[AgentEnv]) -> type[AtroposEnv]:
     """
     ours: type[AgentEnvConfig] = env_cls.env_config_cls
     fields: dict[str, Any] = {name: (field.annotation, field) for name, field in ours.model_fields.items()}
-    # Atropos' command line has one flag for a mapping, and hands its text on.
+    # Atropos' command line has one flag for a mapping, and hands its text on; our config reads it.
     described = Field(default_factory=dict[str, Any], description="The estimator's parameters, as JSON.")
-    fields["estimator_params"] = (Annotated[dict[str, Any], BeforeValidator(_mapping_of)], described)
+    fields["estimator_params"] = (dict[str, Any] | str, described)
     config_cls = create_model(f"{env_cls.__name__}AtroposConfig", __base__=BaseEnvConfig, **fields)
     attributes: Mapping[str, Any] = {
         "__doc__": env_cls.__doc__,
@@ -204,10 +203,6 @@ def atropos_env(env_cls: type[AgentEnv]) -> type[AtroposEnv]:
         "env_config_cls": config_cls,
     }
     return type(f"Atropos{env_cls.__name__}", (AtroposEnv,), dict(attributes))
-
-
-def _mapping_of(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
 
 
 def _first(column: Any) -> Any:

@@ -397,7 +397,11 @@ def test_the_servers_of_the_class_play_unless_others_are_given(server):
     assert Served(servers=[]).policy_name == "scripted:0.6"
 
 
-@pytest.mark.parametrize("policy", ["gpt", Fixed, object(), type("Mute", (), {"name": "mute"})()], ids=repr)
+@pytest.mark.parametrize(
+    "policy",
+    ["gpt", Fixed, object(), type("Mute", (), {"name": "mute"})()],
+    ids=["text", "a class", "no name", "no complete"],
+)
 def test_a_policy_that_cannot_play_or_be_recorded_is_refused_at_once(policy):
     with pytest.raises(ConfigError, match="a policy has a `name`, which the record shows, and"):
         made(policy=policy)

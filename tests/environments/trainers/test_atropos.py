@@ -173,7 +173,7 @@ def test_servers_may_be_given_as_atropos_environments_give_them(servers):
             return cls.env_config_cls(), servers
 
     _, named = atropos_env(Served).config_init()
-    assert [server.model_name for server in named] == ([] if isinstance(servers, ServerBaseline) else ["m"])
+    assert [server.model_name for server in named] == (["m"] if type(servers) is APIServerConfig else [])
 
 
 CLI = """

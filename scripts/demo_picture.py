@@ -14,7 +14,7 @@ from rich.text import Text
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "demo.svg"
 COMMAND = "turnwise process code_debug"
-WIDTH = 104
+WIDTH = 120
 # Without rich's web font: a page that shows the picture asks nobody for anything.
 FORMAT = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -51,7 +51,7 @@ def main() -> None:
     with Path(os.devnull).open("w") as nowhere:
         console = Console(record=True, width=WIDTH, file=nowhere)
         console.print(Text(f"$ {COMMAND}", style="bold"))
-        console.print(Text.from_ansi(done.stdout.rstrip()))
+        console.print(Text.from_ansi(done.stdout))
         PICTURE.write_text(console.export_svg(title="Turnwise", code_format=FORMAT, unique_id="demo"))
 
 

@@ -17,14 +17,13 @@ from environments.policy.renderer import Renderer
 from environments.record.recorder import Recorder, read_groups
 from environments.trajectory import Completion, Message, Rewards, StopReason, Trajectory
 from tests.environments.write_file import (
-    HELLO,
     ITEMS,
     Breaking,
     WriteFile,
     group_from,
     made,
 )
-from tools.errors import ConfigError, DatasetError
+from tools.errors import ConfigError
 from tools.sandbox.host import process_ids as processes
 
 
@@ -280,55 +279,6 @@ def test_what_passes_is_the_outcome_and_without_one_the_score(rewards, passed):
     assert made().passed(ITEMS[0], trajectory) == passed
 
 
-class Opened(WriteFile):
-    """Notes what its life is made of."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.events = []
-
-    async def setup(self):
-        self.events.append("setup")
-
-    async def load_items(self):
-        self.events.append("items")
-        return ITEMS
-
-    async def load_eval_items(self):
-        self.events.append("eval items")
-        return ITEMS[:1]
-
-    async def teardown(self):
-        self.events.append("teardown")
-
-
-async def test_an_environment_is_set_up_before_its_items_and_torn_down_after_its_rollouts():
-    async with made(Opened) as env:
-        assert env.events == ["setup", "items"]
-        await env.run_group(env.tasks()[0])
-    assert env.events == ["setup", "items", "teardown"]
-
-
-async def test_an_environment_whose_items_cannot_be_loaded_is_torn_down():
-    class Empty(Opened):
-        async def load_items(self):
-            return []
-
-    env = made(Empty)
-    with pytest.raises(DatasetError, match="has no items"):
-        async with env:
-            pass
-    assert env.events == ["setup", "teardown"]
-
-
-async def test_an_environment_can_be_opened_again():
-    env = made(Opened)
-    for _ in range(2):
-        async with env:
-            await env.run_group(env.tasks()[0])
-    assert env.events.count("teardown") == 2
-
-
 async def test_groups_of_ones_own_loop_run_side_by_side():
     async with made(group_size=2) as env:
         groups = await asyncio.gather(*(env.run_group(task) for task in env.tasks()))
@@ -376,16 +326,6 @@ async def test_rollouts_in_flight_can_be_watched():
     assert Counter(seen) == {"began": 2, "ended": 2}
 
 
-async def test_rollouts_before_the_setup_that_an_environment_writes_are_refused():
-    with pytest.raises(ConfigError, match="is not set up yet; open it"):
-        await made(Opened).run_group(HELLO)
-
-
-def test_the_groups_of_an_environment_that_is_not_open_are_refused():
-    with pytest.raises(ConfigError, match="has no items yet; open it"):
-        made().tasks()
-
-
 @pytest.mark.parametrize("server", [ServerConfig, APIServerConfig])
 def test_the_servers_of_the_class_play_unless_others_are_given(server):
     class Served(WriteFile):
@@ -413,35 +353,6 @@ def test_a_policy_that_cannot_play_or_be_recorded_is_refused_at_once(policy):
 def test_settings_that_are_none_are_refused_at_once(config, servers):
     with pytest.raises(ConfigError, match=r"AgentEnvConfig|ServerConfig"):
         WriteFile(config, servers)
-
-
-def test_one_environment_may_serve_several_event_loops():
-    env = made(group_size=4, max_concurrent_rollouts=1)
-    groups = [asyncio.run(group_from(env)) for _ in range(2)]
-    assert [len(credited.group.trajectories) for credited in groups] == [4, 4]
-
-
-async def test_an_environment_that_is_open_is_not_opened_again():
-    async with made(Opened) as env:
-        with pytest.raises(ConfigError, match="is open already"):
-            async with env:
-                pass
-        await env.run_group(env.tasks()[0])
-    assert env.events.count("setup") == env.events.count("teardown") == 1
-
-
-async def test_what_goes_wrong_first_is_not_hidden_by_a_teardown_that_fails_as_well(caplog):
-    class Leaky(WriteFile):
-        async def teardown(self):
-            raise OSError("cannot close")
-
-    with pytest.raises(ValueError, match="mine"):
-        async with made(Leaky):
-            raise ValueError("mine")
-    assert "cannot close" in caplog.text
-    with pytest.raises(OSError, match="cannot close"):
-        async with made(Leaky):
-            pass
 
 
 def test_a_way_to_aggregate_that_does_not_exist_is_refused_at_once():

@@ -86,6 +86,8 @@ class Renderer:
             return cls.embedded()
         if Path(name).is_dir():
             return cls.from_folder(Path(name))
+        if name.startswith((".", "/", "~")):
+            raise ConfigError(f"no tokenizer folder {name}; give one with a tokenizer.json, or `embedded`")
         try:
             return cls(Tokenizer.from_pretrained(name))
         except Exception as error:  # the hub client raises a dozen unrelated classes

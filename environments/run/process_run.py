@@ -20,15 +20,15 @@ from environments.run.worker_pool import groups_at_once, run_groups
 from environments.trajectory import CreditedGroup
 
 FAILED = 1
-"""Exit code of a run in which every group failed, or too many one after another."""
+"""Exit code of a run that did not do what it was asked for."""
 
 
 async def process(env: AgentEnv, console: Console) -> int:
     """Open an environment and roll out its tasks; a group is on disk before it counts as done.
 
     Returns:
-        The exit code: 0; 130 or 143 when a signal ended the run; `FAILED` when every group failed, or
-        `max_failed_groups` of them in a row.
+        The exit code: 0; 130 or 143 when a signal ended the run; `FAILED` when every group failed,
+        `max_failed_groups` of them in a row, or one was never rolled out to its end.
 
     Raises:
         UsageError: the environment cannot be opened, or the record is not this run's.
@@ -46,8 +46,9 @@ async def process(env: AgentEnv, console: Console) -> int:
             print_start(console, recorder, done=done, total=len(tasks))
             progress.start(total=len(tasks), done_before=done)
             code = await process_tasks(env, tasks, recorder, progress, track)
-            print_end(console, recorder, progress, left=len(tasks) - done - progress.summary.done)
-    return code
+            left = len(tasks) - done - progress.summary.done
+            print_end(console, recorder, progress, left=left)
+    return code or (FAILED if left else 0)
 
 
 async def process_tasks(

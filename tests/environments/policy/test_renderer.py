@@ -218,9 +218,14 @@ def test_a_tokenizer_is_loaded_by_its_name_or_its_folder(name):
     assert Renderer.load(name).prompt_ids(messages, ()) == RENDERER.prompt_ids(messages, ())
 
 
-@pytest.mark.parametrize("name", ["./nosuch", "/nosuch", "two words"])
-def test_a_name_that_is_neither_a_folder_nor_on_the_hub_is_refused_in_one_line(name):
-    with pytest.raises(ConfigError, match=f"^no tokenizer '{name}': .*; give `embedded`, a folder"):
+def test_a_name_that_the_hub_cannot_have_is_refused_in_one_line():
+    with pytest.raises(ConfigError, match=r"^no tokenizer 'two words': .*; give `embedded`, a folder"):
+        Renderer.load("two words")
+
+
+@pytest.mark.parametrize("name", ["./nosuch", "/nosuch", "~/nosuch"])
+def test_a_path_where_no_folder_is_is_not_looked_for_on_the_hub(name):
+    with pytest.raises(ConfigError, match=f"^no tokenizer folder {name}; give one"):
         Renderer.load(name)
 
 

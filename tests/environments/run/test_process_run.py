@@ -75,6 +75,16 @@ async def test_evaluate_stops_when_too_many_items_fail_in_a_row(tmp_path, capsys
     assert not list(tmp_path.iterdir())
 
 
+async def test_no_run_with_work_left_ends_well(tmp_path):
+    class Cancelling(WriteFile):
+        async def score_turn(self, item, turn, ctx):
+            if item["id"] == "world":
+                raise asyncio.CancelledError
+            return 1.0
+
+    assert await process(processing(tmp_path, Cancelling), Console()) == 1
+
+
 class OddFails(Nothing):
     """An environment some of whose items break every rollout."""
 

@@ -6,10 +6,7 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import (
-    AbstractContextManager,
-)
+from collections.abc import Sequence
 from contextlib import nullcontext as unwatched
 from dataclasses import replace
 from functools import partial
@@ -28,6 +25,7 @@ from environments.policy.scripted import ScriptedPolicy
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import AgentLoop
 from environments.rollout.failures import failure_of
+from environments.rollout.in_flight import InFlight, Watch
 from environments.rollout.prompt import opening_messages
 from environments.rollout.slots import Slots
 from environments.rollout_parts import budget_of, served_policy
@@ -45,9 +43,6 @@ from tools.errors import ConfigError, RolloutError, UsageError
 from tools.toolsets import select_toolsets
 
 logger = logging.getLogger(__name__)
-
-Watch = Callable[[], AbstractContextManager[None]]
-"""Entered for as long as a rollout is in flight."""
 
 
 class AgentEnv(Lifecycle):
@@ -149,7 +144,7 @@ class AgentEnv(Lifecycle):
         """The error boundary: whatever breaks in a rollout drops this sibling and nothing else."""
         turns: list[Turn] = []
         async with self._slots.one():
-            with watch():
+            with watch(InFlight(item_id=task.item_id, sibling=sibling)):
                 try:
                     return await self.rollout(task, sibling, turns)
                 except UsageError:

@@ -177,6 +177,10 @@ class Failure:
     traceback: str
     turns: int
     """Turns that were finished before it broke."""
+    error_class: str = ""
+    """The name of the error's class alone."""
+    where: str | None = None
+    """`file.py:12 in compute_reward`, where code that is not ours broke; `None` for errors of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,3 +210,5 @@ class CreditedGroup:
     """`no_credit`: every advantage is zero, so a trainer would learn nothing from it. `failed`: too few
     siblings survived. Both are recorded, neither is delivered."""
     reason: str | None = None
+    turns_without_peer: int = 0
+    """Turns whose advantage is their raw return, since no sibling had a comparable one."""

@@ -57,7 +57,7 @@ def encode_group(credited: CreditedGroup) -> bytes:
         "estimator_params": dict(credited.estimator_params),
         **columns,
         "trajectories": _trajectories(credited),
-        "failures": _FAILURES.dump_python(group.failures, mode="json"),
+        "failures": _FAILURES.dump_python(group.failures, mode="json", exclude=_LATER),
     }
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
@@ -111,6 +111,8 @@ def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 _TRAJECTORY = TypeAdapter(Trajectory)
 _FAILURES = TypeAdapter(tuple[Failure, ...])
+_LATER = {"__all__": {"error_class", "where"}}
+"""Fields that the first schema does not have."""
 
 
 def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:

@@ -12,9 +12,11 @@ def failure_of(error: Exception, *, sibling: int, turns: int) -> Failure:
     return Failure(
         sibling=sibling,
         stop_reason=_stop_reason(error),
-        error=_writable(f"{type(error).__name__}: {error}{_where(error)}"),
+        error=_writable(f"{type(error).__name__}: {error}{_in(_where(error))}"),
         traceback=_writable("".join(traceback.format_exception(error))),
         turns=turns,
+        error_class=type(error).__name__,
+        where=_where(error),
     )
 
 
@@ -24,12 +26,16 @@ def _stop_reason(error: Exception) -> StopReason | None:
     return StopReason.SANDBOX_LOST if isinstance(error, SandboxError) else None
 
 
-def _where(error: Exception) -> str:
+def _where(error: Exception) -> str | None:
     """Where code broke; an error of ours says what to do, and not where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, TurnwiseError) or not frames:
-        return ""
-    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})"
+        return None
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}"
+
+
+def _in(where: str | None) -> str:
+    return "" if where is None else f" ({where})"
 
 
 def _writable(text: str) -> str:

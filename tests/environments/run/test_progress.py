@@ -3,6 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
+from environments.rollout.in_flight import InFlight
 from environments.run.progress import Progress
 from environments.trajectory import (
     CreditedGroup,
@@ -40,7 +41,10 @@ def progress_on(out, *, terminal, **options):
 
 def test_a_plain_line_tells_groups_rollouts_score_and_dropped():
     out = io.StringIO()
-    with progress_on(out, terminal=False, done_before=1) as progress, progress.rollout():
+    with (
+        progress_on(out, terminal=False, done_before=1) as progress,
+        progress.rollout(InFlight(item_id="a", sibling=0)),
+    ):
         progress.group_done(group_of(0.5, errors=("ValueError: x",)))
     assert out.getvalue().startswith("groups 2/4 · 1 in flight · mean score 0.500 · 1 dropped · ")
 
@@ -68,6 +72,6 @@ def test_a_run_without_an_end_has_no_eta():
 
 def test_a_rollout_that_raises_is_no_longer_in_flight():
     progress = progress_on(io.StringIO(), terminal=False)
-    with pytest.raises(ValueError, match="broken"), progress.rollout():
+    with pytest.raises(ValueError, match="broken"), progress.rollout(InFlight(item_id="a", sibling=0)):
         raise ValueError("broken")
     assert progress.in_flight == 0

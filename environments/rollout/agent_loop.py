@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from time import monotonic
 
-from environments.policy.base import CompletionRequest, Policy
+from environments.policy.base import CompletionRequest, Policy, vocabulary_size
+from environments.rollout.completion_check import checked_completion
 from environments.rollout.rows import RowBuilder
 from environments.trajectory import Completion, Message, StopReason, TokenRow, Turn
 from tools.calls import ToolCall, ToolResult
@@ -102,7 +103,7 @@ class AgentLoop:
         clock = asyncio.timeout(self._seconds_left())
         try:
             async with clock:
-                completion = await self._policy.complete(request)
+                given = await self._policy.complete(request)
         except ContextOverflow:
             self.stop_reason = StopReason.CONTEXT_OVERFLOW
             return None
@@ -111,6 +112,9 @@ class AgentLoop:
                 raise
             self.stop_reason = StopReason.TIME_BUDGET
             return None
+        completion = checked_completion(
+            given, max_tokens=request.max_tokens, vocabulary_size=vocabulary_size(self._policy)
+        )
         if len(completion.prompt_ids) + len(completion.token_ids) > self._budget.max_row_tokens:
             self.stop_reason = StopReason.CONTEXT_OVERFLOW
             return None

@@ -31,8 +31,8 @@ WHO_READS = {
     "turn_rows": "for trainers that read only scores, such as Atropos' example trainer",
     "token_advantages": "for trainers that read `advantages`, a number per token; one that reads only scores "
     "gets no turn credit from it",
-    "prefix_rows": "for experiments with trainers that read only scores; a turn counts once in every row that "
-    "reaches it",
+    "prefix_rows": "for experiments with trainers that read only scores; a turn counts once in every row "
+    "that reaches it",
 }
 """Which trainers each view is for: the API cannot tell what a trainer ignores."""
 PLAIN = "token_advantages"

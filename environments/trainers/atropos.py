@@ -202,4 +202,3 @@ def atropos_env(env_cls: type[AgentEnv]) -> type[AtroposEnv]:
         "env_config_cls": config_cls,
     }
     return type(f"Atropos{env_cls.__name__}", (AtroposEnv,), dict(attributes))
-

@@ -12,7 +12,7 @@ from environments.record.recorder import read_groups
 from environments.run.process_run import process
 from environments.trajectory import Message, StopReason
 from environments.wire.payloads import Shape, pack
-from tests.environments.write_file import HELLO, ITEMS, WriteFile, group_from, made
+from tests.environments.write_file import HELLO, ITEMS, group_from, made
 from tools.calls import ToolCall
 
 HOSTILE_SIBLING = 1
@@ -29,7 +29,9 @@ class Hostile:
             self.vocabulary_size = vocabulary_size
 
     def plays(self, env):
-        self.script = lambda messages, tools, skill: env.scripted_choices(item_of(messages), messages, tools, 0.5)
+        self.script = lambda messages, tools, skill: env.scripted_choices(
+            item_of(messages), messages, tools, 0.5
+        )
         self.renderer = env.renderer
         self.seeds = {replace(HELLO, item_id=item["id"]).seed(0, HOSTILE_SIBLING) for item in ITEMS}
         return env
@@ -162,5 +164,3 @@ async def test_a_completion_made_from_text_may_be_empty_or_longer_than_was_asked
             c, message=said, token_ids=sampled, logprobs=None, exact=False
         )
         assert (await group_from(playing(spoil))).group.failures == ()
-
-

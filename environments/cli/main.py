@@ -9,9 +9,11 @@ from typing import Any, NoReturn, cast
 
 import click
 
-from tools.errors import TurnwiseError
+from tools.errors import RunError, TurnwiseError
 
 USAGE_EXIT = 2
+RUN_EXIT = 1
+"""Of a run that could not go on."""
 _DESCRIPTORS = 65_536
 
 
@@ -131,6 +133,8 @@ def _run(
         causes = _leaves(error)
         if not all(isinstance(cause, TurnwiseError) for cause in causes):
             raise
+        if isinstance(causes[0], RunError):
+            return _fail(str(causes[0]), RUN_EXIT, before=causes[0].traceback)
         return _fail(str(causes[0]))
     return code if isinstance(code, int) else 0
 
@@ -150,6 +154,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
     return [leaf for part in parts for leaf in _leaves(part)]
 
 
-def _fail(message: str) -> int:
-    sys.stderr.write(f"turnwise: error: {' '.join(message.split())}\n")
-    return USAGE_EXIT
+def _fail(message: str, code: int = USAGE_EXIT, *, before: str = "") -> int:
+    """Tell an error in one line, after what stands before it."""
+    sys.stderr.write(f"{before}turnwise: error: {' '.join(message.split())}\n")
+    return code

@@ -72,16 +72,20 @@ class AgentEnv(Lifecycle):
         return self.credit(await self.rollout_group(task, self.config.group_size, watch=watch))
 
     async def rollout_group(self, task: GroupTask, size: int, *, watch: Watch = unwatched) -> TrajectoryGroup:
-        """`size` siblings side by side; those that break are failures, and the others go on."""
+        """`size` siblings side by side; those that break are failures, and the others go on.
+
+        Siblings that the task has already count among them.
+        """
         self.refuse_rollouts_before_setup()
         try:
             async with asyncio.TaskGroup() as siblings:
                 rollouts = [
-                    siblings.create_task(self._sibling(task, sibling, watch)) for sibling in range(size)
+                    siblings.create_task(self._sibling(task, sibling, watch))
+                    for sibling in range(len(task.rolled_out), size)
                 ]
         except* UsageError as errors:
             raise errors.exceptions[0] from None
-        results = [rollout.result() for rollout in rollouts]
+        results = [*task.rolled_out, *(rollout.result() for rollout in rollouts)]
         return TrajectoryGroup(
             group_id=uuid.uuid4().hex,
             env=self.name,

@@ -97,6 +97,11 @@ class AgentEnvConfig(Section):
     rollout_timeout_s: float = Field(
         default=300.0, gt=0, description="Wall clock of one rollout, tools included."
     )
+    hook_block_s: float = Field(
+        default=120.0,
+        gt=0,
+        description="Code of the environment that blocks the event loop for so long ends the run, by name.",
+    )
     min_group_size: int = Field(
         default=2, ge=1, description="Siblings that must survive; a smaller group is recorded as failed."
     )

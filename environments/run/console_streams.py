@@ -68,12 +68,13 @@ def _outlived(stream: TextIO | None) -> TextIO:
         return Path(os.devnull).open("w", encoding="utf-8")
     if stream not in (sys.__stdout__, sys.__stderr__):
         return stream  # whoever put it there answers for it
-    stream.flush()
+    try:
+        stream.flush()
+    except OSError:
+        lead_nowhere(stream.fileno())
     file = io.BufferedWriter(_OutlivedFile(stream.fileno(), "wb", closefd=False))
     # Text that the console cannot show, such as half a surrogate pair, ends nothing either.
-    return io.TextIOWrapper(
-        file, encoding=stream.encoding, errors="backslashreplace", line_buffering=bool(stream.line_buffering)
-    )
+    return io.TextIOWrapper(file, encoding=stream.encoding, errors="backslashreplace", line_buffering=True)
 
 
 def _go_on(number: int, frame: object) -> None:

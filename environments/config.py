@@ -105,6 +105,11 @@ class AgentEnvConfig(Section):
         description="Wall clock of one hook (prepare, score_turn, compute_reward, …), and of opening a "
         "sandbox; beyond it the rollout is dropped.",
     )
+    hook_block_s: float = Field(
+        default=120.0,
+        gt=0,
+        description="Code of the environment that blocks the event loop for so long ends the run, by name.",
+    )
     min_group_size: int = Field(
         default=2, ge=1, description="Siblings that must survive; a smaller group is recorded as failed."
     )

@@ -17,7 +17,7 @@ from environments.serve.sender import Sender, Tally
 from environments.serve.trajectory_api import ApiState, TrajectoryApi
 from environments.trajectory import CreditedGroup, TrajectoryGroup
 from environments.wire.payloads import pack
-from tools.errors import TurnwiseError, WireError
+from tools.errors import RecordError, TurnwiseError, WireError
 
 POLL_S = 0.5
 """Also the longest time between a look at the API and a post: it cannot restart in less."""
@@ -93,26 +93,33 @@ class Delivery:
         """Posts that the API has and a trainer may not."""
         return len(self._acknowledgements)
 
-    async def put(self, credited: CreditedGroup, *, number: int | None = None) -> None:
-        """Take a group over: from here on it will be delivered, or is among the rejected with a reason.
+    async def put(self, credited: CreditedGroup, *, number: int | None = None) -> str | None:
+        """Take a group over: from here on it will be delivered, or is among the rejected.
 
         Args:
             credited: the group.
             number: of its task in the plan, which is finished in the same step.
+
+        Returns:
+            Why it can never be delivered; `None`: it will be.
         """
         group = credited.group
         try:
             package = await self._in_outbox(lambda _: pack(credited, self._registration.shape))
-        except WireError as error:
-            await self._put_aside(group, str(error))
+        except RecordError:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever a group holds: it is put aside, the next one goes on
+            reason = str(error) if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
+            await self._put_aside(group, reason)
             if number is not None:
                 await self.finish(number)
-            return
+            return f"no trainer can read it: {reason}"
         if package.too_long:
             self._sender.too_long(f"item {group.item_id}", package.too_long)
         await self._in_outbox(lambda outbox: outbox.put(group.group_id, package.parts, number=number))
         await self._recount()
         self._wake.set()
+        return None
 
     async def finish(self, number: int) -> None:
         """Remember that a task of the plan is done without a group to deliver."""

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, cast
 
 import click
 
+from environments.inference.endpoint import without_credentials
 from tools.errors import TurnwiseError
 
 USAGE_EXIT = 2
@@ -151,5 +152,5 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def _fail(message: str) -> int:
-    sys.stderr.write(f"turnwise: error: {' '.join(message.split())}\n")
+    sys.stderr.write(f"turnwise: error: {without_credentials(' '.join(message.split()))}\n")
     return USAGE_EXIT

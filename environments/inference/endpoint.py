@@ -10,7 +10,9 @@ from tools.errors import ConfigError
 
 _SHORTEST_SECRET = 4
 """A shorter one is hidden only where it stands in a URL: as a word it is in every other text."""
-_IN_A_URL = re.compile(r"(?<=//)[^/\s@'\"]+@")
+_USER_IN_TEXT = re.compile(r"(?<=://)[^\s'\"<>?#]{1,300}@")
+"""Bounded, since a server may send a text of nothing but beginnings."""
+_QUERY_IN_TEXT = re.compile(r"(?<=[?&])([\w.~%-]{1,64})=[^\s&#'\"<>),;]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class Endpoint:
         """A text that may quote the URL or what was sent, such as a library's error or a server's answer."""
         for secret in sorted(self.secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
-        return _IN_A_URL.sub("***@", text)
+        return without_credentials(text)
 
 
 def endpoint(url: str, *, name: str, example: str, api_key: str = "") -> Endpoint:
@@ -68,6 +70,11 @@ def endpoint(url: str, *, name: str, example: str, api_key: str = "") -> Endpoin
         headers=headers,
         secrets=frozenset(secret for secret in secrets - {"none"} if len(secret) >= _SHORTEST_SECRET),
     )
+
+
+def without_credentials(text: str) -> str:
+    """Any text, with `***` for the user and the values of the query in each URL that it quotes."""
+    return _QUERY_IN_TEXT.sub(r"\1=***", _USER_IN_TEXT.sub("***@", text))
 
 
 def shown_url(url: str) -> str:

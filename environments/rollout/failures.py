@@ -3,6 +3,7 @@
 import traceback
 from pathlib import Path
 
+from environments.inference.endpoint import without_credentials
 from environments.trajectory import Failure, StopReason
 from tools.errors import PolicyError, SandboxError, TurnwiseError
 
@@ -39,5 +40,5 @@ def _in(where: str | None) -> str:
 
 
 def _writable(text: str) -> str:
-    """The text as UTF-8 can hold it: an error may quote a file name that is none."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """The text as a record may hold it: an error may quote a file name that is no UTF-8, or a URL."""
+    return without_credentials(text).encode("utf-8", "backslashreplace").decode()

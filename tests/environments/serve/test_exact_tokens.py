@@ -13,9 +13,7 @@ WHOLE = group_for(GroupTask(item="a", item_id="a", epoch=0))
 
 
 def with_text_alone(*siblings, credited=WHOLE):
-    trajectories = [
-        replace(each, exact=each.sibling not in siblings) for each in credited.group.trajectories
-    ]
+    trajectories = [replace(each, exact=each.sibling not in siblings) for each in credited.group.trajectories]
     return replace(credited, group=replace(credited.group, trajectories=tuple(trajectories)))
 
 

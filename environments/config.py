@@ -67,7 +67,7 @@ class AgentEnvConfig(Section):
     )
     include_messages: bool = Field(default=True, description="Send messages with the tokens.")
     rollout_server_url: str = Field(
-        default="http://localhost:8000", description="serve: URL of the Atropos trajectory API."
+        default="http://localhost:8000", repr=False, description="serve: URL of the Atropos trajectory API."
     )
     wandb_name: str | None = Field(
         default=None, description="Name of the run at Weights & Biases and of the environment at the API."
@@ -278,10 +278,11 @@ class ServerConfig(Section):
 
     base_url: str | None = Field(
         default="",
+        repr=False,
         description="Base URL of an OpenAI-compatible server, for example http://localhost:8000/v1.",
     )
     model_name: str = Field(default="default", description="The model to ask for.")
-    api_key: str | None = Field(default="none", description="API key of the server.")
+    api_key: str | None = Field(default="none", repr=False, description="API key of the server.")
     num_max_requests_at_once: int = Field(default=512, ge=1, description="Requests in flight at once.")
 
 
@@ -292,7 +293,7 @@ def checked_config(config: Any, env_cls: type) -> AgentEnvConfig:
         ConfigError: it is something else.
     """
     if not isinstance(config, AgentEnvConfig):
-        raise ConfigError(f"{env_cls.__name__} takes an AgentEnvConfig, got {config!r:.100}")
+        raise ConfigError(f"{env_cls.__name__} takes an AgentEnvConfig, got {type(config).__name__}")
     return config
 
 
@@ -307,7 +308,7 @@ def server_configs(configured: Any) -> list[ServerConfig]:
     servers = cast("list[Any]", configured) if isinstance(configured, list | tuple) else [configured]
     for server in servers:
         if not isinstance(server, BaseModel):
-            raise ConfigError(f"a model server is a ServerConfig, got {server!r:.100}")
+            raise ConfigError(f"a model server is a ServerConfig, got {type(server).__name__}")
     # Atropos' ServerBaseline stands for "no server": it has no base_url.
     return [
         server if isinstance(server, ServerConfig) else _in_our_words(server)

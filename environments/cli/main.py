@@ -13,6 +13,7 @@ from typing import Any, NoReturn, cast
 
 import click
 
+from environments.inference.endpoint import without_credentials
 from environments.run.console_streams import lead_nowhere, open_closed_descriptors, outlived_console
 from tools.errors import RunError, TurnwiseError, UsageError
 
@@ -194,5 +195,5 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def _fail(message: str, code: int = USAGE_EXIT) -> int:
-    click.echo(f"turnwise: error: {' '.join(message.split())}", err=True)
+    click.echo(f"turnwise: error: {without_credentials(' '.join(message.split()))}", err=True)
     return code

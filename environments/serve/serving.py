@@ -72,6 +72,7 @@ def _rollouts(env: AgentEnv, track: Track) -> Rollouts:
     return Rollouts(
         tasks=partial(plan_for_ever, env.items, env.item_ids),
         run_group=run_group,
+        credit=env.credit,
         probe=env.check_policy,
         origin=origin_of(env),
     )

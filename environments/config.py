@@ -1,7 +1,7 @@
 """Every setting of an environment: flat, bounded and described."""
 
 import logging
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -187,10 +187,18 @@ class AgentEnvConfig(Section):
     )
 
     # Serving.
-    credit_view: Literal["token_advantages", "turn_rows", "prefix_rows"] = Field(
-        default="token_advantages",
-        description="serve: how credit is shown. token_advantages: to trainers that read advantages (verl's "
-        "Atropos recipe). turn_rows: to those that read only scores (Atropos' example trainer).",
+    credit_view: Literal["token_advantages", "turn_rows", "prefix_rows"] | None = Field(
+        default=None,
+        description="serve: how turn rewards are shown; it has to be what the trainer reads. turn_rows: to "
+        "one that reads only scores (Atropos' example trainer). token_advantages: to one that reads "
+        "`advantages`, a number per token. prefix_rows: for experiments. Unset: asked for where there are "
+        "turn rewards; without them the trainer gets plain scores.",
+    )
+    score_divisor: Annotated[int, Field(ge=1)] | Literal["own_length"] | None = Field(
+        default=None,
+        description="serve: turn_rows, prefix_rows score a row with its advantage times its trained tokens "
+        "over this number; unset: max_tokens_per_turn. own_length: with the advantage alone, which is biased "
+        "where a trainer averages a row over its tokens: a turn weighs 1/its own length.",
     )
     outbox_path: str | None = Field(
         default=None,

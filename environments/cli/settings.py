@@ -15,9 +15,11 @@ from pydantic.fields import FieldInfo
 
 from environments.config import AgentEnvConfig, ServerConfig, server_configs
 from environments.config_section import Section
+from environments.inference.endpoint import without_credentials
 from tools.errors import ConfigError
 
 NAMESPACES = (AgentEnvConfig.section, ServerConfig.section)
+_SECRET = frozenset({"api_key"})
 BARE = True
 """The value of a flag that stands alone."""
 
@@ -249,7 +251,8 @@ def _explain(error: ValidationError, labels: Mapping[str, str], namespace: str) 
         text = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
         if problem["loc"]:
             name = str(problem["loc"][0])
-            text = f"{labels.get(name, f'{namespace}.{name}')} {text}, got {problem['input']!r}"
+            got = "" if name in _SECRET else f", got {problem['input']!r}"
+            text = f"{labels.get(name, f'{namespace}.{name}')} {text}{got}"
         problems.setdefault(str(problem["loc"][:1]), " ".join(text.split()))
     return "; ".join(problems.values())
 
@@ -273,7 +276,7 @@ def _own_fields_first(model: type[BaseModel]) -> list[str]:
 
 
 def _flag_help(field: FieldInfo, default: Any) -> str:
-    notes = [f"default: {getattr(default, 'value', default)}"]
+    notes = [without_credentials(f"default: {getattr(default, 'value', default)}")]
     kinds = [kind for kind in _alternatives(field.annotation) if kind is not NoneType]
     for kind in kinds:
         if get_origin(kind) is Literal:

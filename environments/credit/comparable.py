@@ -62,8 +62,7 @@ def missing_outcome_of(value: object, name: str) -> MissingOutcome:
     if value in ("refuse", "drop"):
         return cast("MissingOutcome", value)
     try:
-        known = isinstance(value, str | int | float) and not isinstance(value, bool)
-        number = float(value) if known else math.nan
+        number = float(value) if isinstance(value, str | int | float) else math.nan
     except (ValueError, OverflowError):
         number = math.nan
     if not abs(number) <= LARGEST_REWARD:

@@ -31,8 +31,8 @@ WHO_READS = {
     "turn_rows": "for trainers that read only scores, such as Atropos' example trainer",
     "token_advantages": "for trainers that read `advantages`, a number per token; one that reads only scores "
     "gets no turn credit from it",
-    "prefix_rows": "for experiments with trainers that read only scores; a turn counts once in every row "
-    "that reaches it",
+    "prefix_rows": "for experiments with trainers that read only scores; a turn counts in every row that "
+    "reaches it",
 }
 """Which trainers each view is for: the API cannot tell what a trainer ignores."""
 PLAIN = "token_advantages"
@@ -111,6 +111,7 @@ def _rollouts(env: AgentEnv, track: Track) -> Rollouts:
     return Rollouts(
         tasks=partial(plan_for_ever, env.items, env.item_ids),
         run_group=run_group,
+        credit=env.credit,
         probe=env.check_policy,
         origin=origin_of(env),
     )

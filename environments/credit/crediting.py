@@ -51,7 +51,7 @@ def credited(
             alone = turns_without_peer(estimator, group, preset=preset, **given)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # an estimator may be anybody's: its group fails, nothing else
+        except BaseException as error:  # noqa: BLE001  # an estimator may be anybody's code
             reason = _in_words(estimator, error)
             logger.warning("item %s cannot be credited: %s", group.item_id, reason)
     learns = advantages is not None and any(value for row in advantages for value in row)
@@ -86,7 +86,7 @@ def _zeros(group: TrajectoryGroup) -> Advantages:
 
 
 def _in_words(estimator: str, error: BaseException) -> str:
-    """One line that any file can hold, whatever the error says; of an error that is not ours also its place."""
+    """One line that any file can hold, whatever the error says; of an error of others' also its place."""
     if isinstance(error, TurnwiseError):
         text = str(error)
     else:

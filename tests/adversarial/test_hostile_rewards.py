@@ -1,4 +1,4 @@
-"""Rewards that are none, missing or absurd: no number is made of them, and they cost no more than they must."""
+"""Rewards that are none, missing or absurd: no number is made of them, and they cost what they must."""
 
 import json
 import math

@@ -101,9 +101,7 @@ class Lifecycle(Hooks):
             raise
         except Exception as error:  # noqa: BLE001  # raised again, with whose code it is
             cause = raised_by_user(error)
-            raise RunError(
-                f"environment {self.name!r}: {name} broke: {reason_of(cause)}", traceback=traceback_of(cause)
-            ) from cause
+            raise RunError(f"environment {self.name!r}: {name} broke: {reason_of(cause)}") from cause
 
     def _keep_items(self, items: Any) -> None:
         self._items = checked_items(items, self.config.max_items, env=self.name)
@@ -119,7 +117,7 @@ class Lifecycle(Hooks):
             if error is None:
                 raise
             # What went wrong first is what people can act on.
-            logger.error("%s, as well\n%s", second, getattr(second, "traceback", ""))
+            logger.error("%s, as well\n%s", second, traceback_of(second.__cause__ or second))
 
     async def __aenter__(self) -> Self:
         opened = self.opened()

@@ -3,6 +3,7 @@
 import importlib
 import resource
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
@@ -134,7 +135,9 @@ def _run(
         if not all(isinstance(cause, TurnwiseError) for cause in causes):
             raise
         if isinstance(causes[0], RunError):
-            return _fail(str(causes[0]), RUN_EXIT, before=causes[0].traceback)
+            if causes[0].__cause__ is not None:
+                traceback.print_exception(causes[0].__cause__)
+            return _fail(str(causes[0]), RUN_EXIT)
         return _fail(str(causes[0]))
     return code if isinstance(code, int) else 0
 
@@ -154,7 +157,6 @@ def _leaves(error: BaseException) -> list[BaseException]:
     return [leaf for part in parts for leaf in _leaves(part)]
 
 
-def _fail(message: str, code: int = USAGE_EXIT, *, before: str = "") -> int:
-    """Tell an error in one line, after what stands before it."""
-    sys.stderr.write(f"{before}turnwise: error: {' '.join(message.split())}\n")
+def _fail(message: str, code: int = USAGE_EXIT) -> int:
+    sys.stderr.write(f"turnwise: error: {' '.join(message.split())}\n")
     return code

@@ -26,6 +26,7 @@ from environments.config import server_configs as server_configs_of
 from environments.data.item_ids import item_id
 from environments.data.tasks import GroupTask
 from environments.policy.renderer import EMBEDDED_TOKENIZER_DIR
+from environments.rollout.in_flight import InFlight
 from environments.run.evaluation import ItemResult, evaluate_results, evaluation_metrics, item_result
 from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages
@@ -167,10 +168,16 @@ class AtroposEnv(BaseEnv):
         await self.setup()
         rollouts = self.agent_env.config.eval_rollouts
         results: list[ItemResult] = []
-        for item in (await self.agent_env.load_eval_items())[: self.agent_env.config.max_items]:
-            group = await self.agent_env.rollout_group(GroupTask(item=item, item_id=item_id(item)), rollouts)
-            passed = [self.agent_env.passed(item, trajectory) for trajectory in group.trajectories]
-            results.append(item_result(group, passed))
+        with self.agent_env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
+            items = await calls.hook("load_eval_items", self.agent_env.load_eval_items)
+            for item in items[: self.agent_env.config.max_items]:
+                task = GroupTask(item=item, item_id=item_id(item))
+                group = await self.agent_env.rollout_group(task, rollouts)
+                passed = [
+                    await calls.hook("passed", self.agent_env.passed, item, trajectory)
+                    for trajectory in group.trajectories
+                ]
+                results.append(item_result(group, passed))
         evaluation = evaluate_results(results, max_k=rollouts, seed=self.agent_env.config.seed)
         if evaluation is not None:
             metrics = evaluation_metrics(evaluation)

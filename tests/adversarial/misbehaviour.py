@@ -1,6 +1,7 @@
-"""What an environment's code can do wrong: each kind by name, as code to run in a hook, a tool or a policy."""
+"""What an environment's code can do wrong: each kind by name, to run in a hook, a tool or a policy."""
 
 import asyncio
+import contextlib
 import functools
 import sys
 import threading
@@ -138,10 +139,8 @@ async def hang(*_):
 
 async def hang_and_swallow_cancellation(*_):
     while True:
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            pass
 
 
 async def hang_in_its_clean_up(*_):
@@ -152,7 +151,7 @@ async def hang_in_its_clean_up(*_):
 
 
 async def spin_at_awaits(*_):
-    while True:
+    while True:  # noqa: ASYNC110  # what it does wrong
         await asyncio.sleep(0)
 
 
@@ -193,7 +192,7 @@ def give_an_awaitable_that_exits(*_):
     return later()
 
 
-class Callable_:
+class ExitingCall:
     async def __call__(self, *_):
         sys.exit(0)
 
@@ -215,7 +214,7 @@ KINDS = {
     "gives a generator": give_a_generator,
     "gives an async generator": give_an_async_generator,
     "gives an awaitable that exits": give_an_awaitable_that_exits,
-    "is an object whose call exits": Callable_(),
+    "is an object whose call exits": ExitingCall(),
     "is a partial that exits": functools.partial(sys.exit, 0),
 }
 """What breaks at once."""

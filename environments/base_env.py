@@ -77,15 +77,20 @@ class AgentEnv(Lifecycle):
         return self.credit(await self.rollout_group(task, self.config.group_size, watch=watch))
 
     async def rollout_group(self, task: GroupTask, size: int, *, watch: Watch = unwatched) -> TrajectoryGroup:
-        """`size` siblings side by side; those that break are failures, and the others go on."""
+        """`size` siblings side by side; those that break are failures, and the others go on.
+
+        Siblings that the task has already count among them.
+        """
         self.refuse_rollouts_before_setup()
         self._abandoned.refuse_more(self.name)
         boundary = Boundary(f"{self.name}, item {task.item_id}")
+        left = range(len(task.rolled_out), size)
         async with asyncio.TaskGroup() as siblings:
             rollouts = [
-                siblings.create_task(self._sibling(task, sibling, watch, boundary)) for sibling in range(size)
+                siblings.create_task(self._sibling(task, sibling, watch, boundary)) for sibling in left
             ]
-        results = [boundary.result(rollout, sibling) for sibling, rollout in enumerate(rollouts)]
+        ended = [boundary.result(rollout, sibling) for rollout, sibling in zip(rollouts, left, strict=True)]
+        results = [*task.rolled_out, *ended]
         return TrajectoryGroup(
             group_id=uuid.uuid4().hex,
             env=self.name,

@@ -4,6 +4,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
+from environments.inference.endpoint import without_credentials
 from environments.rollout import ended
 from environments.trajectory import Failure, StopReason
 from tools.errors import PolicyError, SandboxError, TurnwiseError, UserCodeBroke
@@ -85,7 +86,8 @@ def _from_user_code(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _written(text: str, max_chars: int) -> str:
-    """Head and tail of a text, as UTF-8 can hold it: an error may quote a file name that is none."""
+    """Head and tail of a text, as a record may hold it: errors quote URLs, and names that are no UTF-8."""
+    text = without_credentials(text)
     if len(text) > max_chars:
         half = max_chars // 2
         text = f"{text[:half]} [... {len(text) - 2 * half} characters cut ...] {text[-half:]}"

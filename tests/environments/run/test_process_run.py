@@ -11,7 +11,7 @@ from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
 from environments.run.process_run import process
 from tests.environments.write_file import ITEMS, Breaking, WriteFile, group_from, made
-from tools.errors import DatasetError, RecordError
+from tools.errors import DatasetError, RecordError, SandboxError
 
 
 def processing(tmp_path, cls=WriteFile, **fields):
@@ -53,7 +53,7 @@ class Nothing(WriteFile):
         return [{"id": str(number), "text": "t"} for number in range(9)]
 
     async def prepare(self, item, sandbox):
-        raise NameError("no engine")
+        raise SandboxError("no engine")
 
 
 @pytest.mark.parametrize(("most", "tried"), [(3, 3), (0, 9)])
@@ -91,7 +91,7 @@ class OddFails(Nothing):
 
     async def prepare(self, item, sandbox):
         if int(item["id"]) % 2:
-            raise NameError("odd")
+            raise SandboxError("odd")
 
 
 async def test_what_failed_before_comes_last_and_is_no_sign_that_everything_fails(tmp_path):

@@ -6,7 +6,8 @@ import inspect
 import pytest
 
 from environments.rollout import hook_calls
-from tests.adversarial.misbehaving_env import ORDINARY, TASK, misbehaving
+from environments.run.passing import judged
+from tests.adversarial.misbehaving_env import ORDINARY, TASK, first, misbehaving
 from tests.adversarial.misbehaviour import HANGS, KINDS, RAISED
 
 HOOKS = [spot for spot in ORDINARY if spot not in {"tool", "policy"}]
@@ -36,6 +37,16 @@ async def test_the_traceback_begins_at_the_environments_own_code():
     assert failure.error == f"SystemExit: bye ({failure.where})"
     assert failure.where.startswith("misbehaviour.py:")
     assert "environments/" not in failure.traceback
+
+
+@pytest.mark.parametrize("kind", {**KINDS, "hangs": HANGS["hangs"], "blocks": HANGS["blocks in def"]})
+async def test_a_verdict_that_breaks_costs_the_rollout_that_it_is_about(kind):
+    env = misbehaving("none", None, hook_timeout_s=0.2)
+    group = await env.rollout_group(TASK, 3)
+    breaks = {**KINDS, "hangs": HANGS["hangs"], "blocks": HANGS["blocks in def"]}[kind]
+    env.passed = first(breaks, lambda item, trajectory: True, skipped=0)
+    left, verdicts = await judged(env, TASK, group)
+    assert (len(left.trajectories), len(left.failures), verdicts) == (2, 1, (True, True))
 
 
 @pytest.fixture

@@ -50,6 +50,7 @@ async def evaluate(env: AgentEnv, console: Console) -> int:
         async with env.opened(evaluation=True, notify=progress.say):
             tasks = plan(env.items, env.item_ids, -1)
             progress.start(total=len(tasks), done_before=0)
+            progress.ready()
             try:
                 with watchdog.armed(), progress:
                     code = await _evaluate_tasks(env, tasks, progress, results, samples)

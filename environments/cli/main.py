@@ -13,8 +13,9 @@ from typing import Any, NoReturn, cast
 
 import click
 
+from environments.inference.endpoint import without_credentials
 from environments.run.console_streams import lead_nowhere, open_closed_descriptors, outlived_console
-from tools.errors import TurnwiseError, UsageError
+from tools.errors import RunError, TurnwiseError, UsageError
 
 FAILED_EXIT = 1
 USAGE_EXIT = 2
@@ -169,7 +170,9 @@ def exit_code_of(error: BaseException) -> int:
     if not isinstance(error, TurnwiseError):
         traceback.print_exception(error)
         return FAILED_EXIT
-    if error.__cause__ is not None:
+    if isinstance(error, RunError):
+        click.echo(error.traceback, err=True, nl=False)
+    elif error.__cause__ is not None:
         traceback.print_exception(error.__cause__)
     return _fail(str(error), FAILED_EXIT)
 
@@ -192,5 +195,5 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def _fail(message: str, code: int = USAGE_EXIT) -> int:
-    click.echo(f"turnwise: error: {' '.join(message.split())}", err=True)
+    click.echo(f"turnwise: error: {without_credentials(' '.join(message.split()))}", err=True)
     return code

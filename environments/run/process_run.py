@@ -21,6 +21,7 @@ from environments.run.tracking import Track, tracked
 from environments.run.watchdog import Watchdog, watchdog_of
 from environments.run.worker_pool import groups_at_once, run_groups
 from environments.trajectory import CreditedGroup
+from tools.errors import RunError
 
 FAILED = 1
 """Exit code of a run that did not do what it was asked for."""
@@ -93,7 +94,7 @@ async def process_tasks(
                 max_in_flight=groups_at_once(env.config.max_concurrent_rollouts, env.config.group_size),
                 begin=begin,
             )
-    except StoppedError as error:
+    except (StoppedError, RunError) as error:
         progress.say(f"stopped: {error}")
         return FAILED
     groups = progress.summary.groups

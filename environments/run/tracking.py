@@ -1,11 +1,14 @@
 """Weights & Biases, when it is asked for: a few numbers per group."""
 
 import logging
+import re
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from environments.config import AgentEnvConfig
 from environments.extras import needs_extra
+from environments.inference.endpoint import without_credentials
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
 
@@ -30,10 +33,13 @@ def tracked(config: AgentEnvConfig, env: str) -> Generator[Track]:
         return
     with needs_extra("wandb", "--env.use_wandb"):
         import wandb  # noqa: PLC0415
+    settings = {
+        name: without_credentials(value) if isinstance(value, str) else value
+        for name, value in config.model_dump(mode="json").items()
+    }
     try:
-        run = wandb.init(
-            project="turnwise", name=config.wandb_name or env, config=config.model_dump(mode="json")
-        )
+        with _shown_arguments():
+            run = wandb.init(project="turnwise", name=config.wandb_name or env, config=settings)
     except wandb.Error as error:
         raise ConfigError(f"--env.use_wandb: {error}") from error
     try:
@@ -48,6 +54,21 @@ def _tolerated(report: Callable[[], object]) -> None:
         report()
     except Exception as error:  # noqa: BLE001  # whatever a client of a web service raises
         logger.warning("Weights & Biases: %s: %s", type(error).__name__, error)
+
+
+@contextmanager
+def _shown_arguments() -> Generator[None]:
+    """The command line as it can be shown, where wandb keeps a copy of it."""
+    arguments = sys.argv
+    after_key = [False, *(each.endswith("api_key") for each in arguments)]
+    sys.argv = [
+        "***" if secret else re.sub("(api_key=).*", r"\1***", without_credentials(each))
+        for secret, each in zip(after_key, arguments, strict=False)
+    ]
+    try:
+        yield
+    finally:
+        sys.argv = arguments
 
 
 def group_numbers(credited: CreditedGroup) -> dict[str, float]:

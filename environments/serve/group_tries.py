@@ -18,6 +18,8 @@ class Rollouts:
     tasks: Callable[[int], Iterable[GroupTask]]
     """What to roll out, in order and without end, from an index on."""
     run_group: Callable[[GroupTask], Awaitable[CreditedGroup]]
+    credit: Callable[[TrajectoryGroup], CreditedGroup]
+    """Gives a group its advantages, such as one that lost a rollout afterwards."""
     probe: Callable[[], Awaitable[None]]
     """Raises ConfigError while the model server cannot be used; buys no completion."""
     origin: RunOrigin

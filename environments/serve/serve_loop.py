@@ -18,11 +18,11 @@ from environments.run.stopped import StoppedError
 from environments.run.worker_pool import LostWorkerError, refuse_stray_cancellation
 from environments.serve.circuit_breaker import CircuitBreaker, Entry
 from environments.serve.delivery import ApiLostError, Delivery
+from environments.serve.exact_tokens import ExactTokens
 from environments.serve.group_tries import GroupTries, Rollouts
 from environments.serve.model_watch import ModelWatch
 from environments.serve.status_line import status_line
 from environments.trajectory import CreditedGroup, TrajectoryGroup
-from tools.errors import ConfigError
 from tools.waiting import to_the_end
 
 API_AWAY = 1
@@ -71,6 +71,7 @@ class ServeLoop:
         self._bounds = bounds
         self._console = console
         self._recorder = recorder
+        self._exact = ExactTokens(rollouts.credit, say=self.say)
         self._stop = asyncio.Event()
         self._begun: deque[Entry] = deque()
         """Tasks whose first rollout went alone."""
@@ -209,9 +210,12 @@ class ServeLoop:
 
     async def _finish(self, entry: Entry, credited: CreditedGroup, breaker: CircuitBreaker) -> None:
         """Into the outbox first: from there on it is neither lost nor rolled out again."""
+        if credited.status == "ok" and not self._bounds.allow_approximate:
+            credited = self._exact.only(credited)
         if credited.status == "ok":
-            self._refuse_approximate(credited)
-            await self._delivery.put(credited, number=entry[0])
+            reason = await self._delivery.put(credited, number=entry[0])
+            if reason is not None:
+                credited = replace(credited, status="failed", reason=reason)
         elif credited.group.trajectories:
             await self._delivery.finish(entry[0])
         for number in breaker.finish(entry, credited):
@@ -219,22 +223,6 @@ class ServeLoop:
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.append, credited)
         self.summary.add(credited)
-
-    def _refuse_approximate(self, credited: CreditedGroup) -> None:
-        if self._bounds.allow_approximate:
-            return
-        trajectories = credited.group.trajectories
-        lacking = None
-        if not all(trajectory.exact for trajectory in trajectories):
-            lacking = "token ids"
-        elif any(row.logprobs is None for trajectory in trajectories for row in trajectory.rows):
-            lacking = "logprobs"
-        if lacking is not None:
-            raise ConfigError(
-                f"the model server gives no {lacking}, so a trainer would learn from tokens that were never "
-                f"sampled, or refuse them; use a server that answers return_token_ids and logprobs (vLLM, "
-                f"SGLang), or accept it with --env.allow_approximate_tokens"
-            )
 
     async def _show_lines(self) -> None:
         while True:

@@ -75,14 +75,15 @@ async def test_evaluate_stops_when_too_many_items_fail_in_a_row(tmp_path, capsys
     assert not list(tmp_path.iterdir())
 
 
-async def test_no_run_with_work_left_ends_well(tmp_path):
+async def test_a_cancellation_out_of_a_hook_costs_its_own_rollouts_alone(tmp_path):
     class Cancelling(WriteFile):
         async def score_turn(self, item, turn, ctx):
             if item["id"] == "world":
                 raise asyncio.CancelledError
             return 1.0
 
-    assert await process(processing(tmp_path, Cancelling), Console()) == 1
+    assert await process(processing(tmp_path, Cancelling), Console()) == 0
+    assert [len(read.group.failures) for read in read_groups(tmp_path / "out.jsonl")] in ([0, 4], [4, 0])
 
 
 class OddFails(Nothing):

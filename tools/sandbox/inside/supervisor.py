@@ -54,7 +54,8 @@ class Supervisor:
         self._control = control
         self._reply = int(settings.get("reply_fd", control))
         self._account = Account(settings, env)
-        self._account.own(self._account.workdir)
+        if settings.get("workdir_owner") != "root":
+            self._account.own(self._account.workdir)
         self._output_limit = int(settings["output"])
         self._run_dir = settings["run_dir"]
         self._oom_fd = int(settings["oom_fd"])

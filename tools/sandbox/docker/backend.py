@@ -105,6 +105,7 @@ async def _supervise(managed: ContainerManager, container: Container) -> Channel
 def _restarted(managed: ContainerManager, container: Container) -> Connection:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
+            containers.clear(managed.engine, container.id)
             return containers.supervise(
                 managed.engine, container.id, container.spec, container.uid, replaces=True
             )[0]

@@ -5,6 +5,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -156,6 +157,19 @@ def hold(engine: Engine, container: Container, files: Mapping[str, bytes]) -> No
         raise SandboxCreateError(f"the verifier's files cannot be written: {error}") from error
 
 
+def clear(engine: Engine, container: str) -> None:
+    """Kill all that runs as the agent's user: one that signals everything would end the next supervisor, too.
+
+    Raises:
+        EngineError: the engine cannot.
+    """
+    argv = ["python3", "-I", "-S", "-c", supervisor_code.CLEAR]
+    connection = Connection(engine.open_exec(container, argv, "0:0")[1])
+    # Nothing is said, and its end is the end.
+    with closing(connection), suppress(EOFError, OSError):
+        connection.receive(_ANSWER_S)
+
+
 def lacks(engine: Engine, limits: SandboxLimits) -> tuple[str, ...]:
     """What a container does not give, in the words of `SandboxRecord.lacks`."""
     missing = {"network": limits.network == "full", "system_calls": not _filter(engine)}
@@ -199,6 +213,8 @@ def _host(spec: Spec, uid: int) -> dict[str, Any]:
         "auto_remove": True,
         "init": True,
         "cap_drop": ["ALL"],
+        # Of root, which no agent becomes: to end what an agent left.
+        "cap_add": ["KILL"],
         "security_opt": ["no-new-privileges"],
         # The default network of the engine: that of the host would show its loopback and sockets too.
         "network_mode": "none" if limits.network == "none" else "bridge",

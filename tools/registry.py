@@ -164,14 +164,17 @@ class Toolset:
 
 def bounded(text: str, max_chars: int) -> str:
     """The text, or its head and tail around a note of how much was cut; never longer than `max_chars`."""
-    # A lone surrogate (an undecodable file name) cannot be written to a record as UTF-8.
-    text = text.encode("utf-8", "replace").decode("utf-8")
     if len(text) <= max_chars:
-        return text
+        return _encodable(text)
     room = max(0, max_chars - len(_cut_note(len(text), len(text))))
     head, tail = room - room // 2, room // 2
     note = _cut_note(len(text) - head - tail, len(text))
-    return (text[:head] + note + text[len(text) - tail :])[:max_chars]
+    return _encodable((text[:head] + note + text[len(text) - tail :])[:max_chars])
+
+
+def _encodable(text: str) -> str:
+    # A lone surrogate (an undecodable file name) cannot be written to a record as UTF-8.
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _cut_note(cut: int, total: int) -> str:

@@ -20,6 +20,7 @@ from tools.signature import ArgumentsRefused, Signature
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _P = ParamSpec("_P")
+_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +144,8 @@ class Toolset:
         if chosen is None:
             names = ", ".join(tool.name for tool in self.tools) or "none"
             return result(
-                ToolOutput(content=f"There is no tool {call.name!r}. Tools: {names}."), "unknown_tool"
+                ToolOutput(content=f"There is no tool {call.name[:_SHOWN]!r}. Tools: {names}."),
+                "unknown_tool",
             )
         try:
             arguments = chosen.signature.parse(call.arguments)

@@ -18,7 +18,7 @@ from tools.errors import ConfigError
 from tools.sandbox.base import Sandbox
 
 _CLOSED = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=False)
-_MAX_CHARS, _MAX_STRUCTURE = 1_000_000, 1 << 16
+_MAX_CHARS, _MAX_STRUCTURE = 1_000_000, 1 << 15
 """Of the arguments of a call, and of what is not inside their strings: validation stops the event loop."""
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _CHARS_PER_STRING = 8
@@ -219,7 +219,7 @@ def _check_size(text: str) -> None:
     if len(text) > _MAX_CHARS:
         raise ArgumentsRefused(
             "invalid_arguments",
-            f"The arguments are {len(text)} characters long, and at most {_MAX_CHARS} are taken: do it in parts.",
+            f"The arguments have {len(text)} characters, and at most {_MAX_CHARS} are taken: do it in parts.",
         )
     rest, strings = _STRING.subn("", text, count=_MAX_STRUCTURE // _CHARS_PER_STRING)
     if len(rest) + strings * _CHARS_PER_STRING > _MAX_STRUCTURE:

@@ -20,6 +20,7 @@ LACKING: Mapping[str, str] = {
     "host_files": "files of the host are open as far as their modes allow",
     "kernel_doors": "privileges can be gained from setuid programs, and no call is filtered",
     "network": "the host's network is within reach",
+    "oom_score": "in a shortage of memory an agent can make its processes as dear as the host's",
     "own_tmp": "/tmp and /dev/shm are closed; TMPDIR names the folder for temporary files",
     "system_calls": "no system call is filtered: their numbers for this processor are not known",
     "unix_sockets": "UNIX sockets cannot be made: by path they would lead to the user's services",

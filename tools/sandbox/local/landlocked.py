@@ -15,7 +15,7 @@ from tools.sandbox.host import seccomp
 from tools.sandbox.host.layout import most_files
 from tools.sandbox.host.process_ids import identity
 from tools.sandbox.inside.processes import running
-from tools.sandbox.local import cgroup, machine, rootfs, tiers
+from tools.sandbox.local import cgroup, rootfs, tiers
 from tools.sandbox.local.cgroup import Group
 from tools.sandbox.local.fork_server import ForkedProcess, fork_server, numbers
 from tools.sandbox.local.session import Process, Session, configuration, end, greet
@@ -146,9 +146,9 @@ def _settings(folder: _Folder, limits: SandboxLimits) -> dict[str, str]:
 
 def _rules(folder: _Folder, who: Agent) -> list[tuple[str, str]]:
     """What the agent may use: pairs of a kind and a path, see `inside.landlock`."""
-    readable = ("/proc", *rootfs.lent_paths(), *_NETWORK, *machine.extra_directories())
     devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
-    allowed = [("read", path) for path in readable] + [("device", path) for path in devices]
+    allowed = [*rootfs.lent_rules(), *(("read", path) for path in ("/proc", *_NETWORK))]
+    allowed += [("device", path) for path in devices]
     # Not the folder around them: what the monitor leaves there is no work of the agent's.
     allowed += [("write", path) for path in (folder.workdir, folder.temporary, folder.run_dir)]
     return allowed

@@ -172,7 +172,9 @@ def clear(engine: Engine, container: str) -> None:
 
 def lacks(engine: Engine, limits: SandboxLimits) -> tuple[str, ...]:
     """What a container does not give, in the words of `SandboxRecord.lacks`."""
-    missing = {"network": limits.network == "full", "system_calls": not _filter(engine)}
+    missing = {
+        "network": limits.network == "full", "oom_score": True, "system_calls": not _filter(engine),
+    }  # fmt: skip
     return tuple(name for name, is_missing in missing.items() if is_missing)
 
 

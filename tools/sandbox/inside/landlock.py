@@ -25,6 +25,7 @@ _NET_ABI = 4
 
 _ALLOWED = {
     "read": _EXECUTE | _READ_FILE | _READ_DIR,
+    "list": _READ_DIR,
     "device": _READ_FILE | _WRITE_FILE | _READ_DIR | _TRUNCATE | _IOCTL_DEV,
     "write": ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV),
     "add": ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV | _REMOVE_DIR | _REMOVE_FILE),

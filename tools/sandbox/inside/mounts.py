@@ -26,12 +26,11 @@ _FEWEST_FILES, _BYTES_PER_FILE = 1024, 4096
 """An empty file takes memory too, which no process's end gives back."""
 
 
-def build_root(steps: list[list[str]], keep_proc: bool) -> None:
-    """Make these steps the root of this mount namespace; nothing of the old one is left.
+def build_root(steps: list[list[str]]) -> None:
+    """Make these steps (see `tools.sandbox.local.rootfs`) the root of this mount namespace.
 
-    Args:
-        steps: see `tools.sandbox.local.rootfs`.
-        keep_proc: show this machine's `/proc`: without it a namespace of another user may not mount its own.
+    Nothing of the old one is left but `/proc`, which each sandbox covers by its own: without it a namespace
+    of another user may not mount one.
     """
     # The host's later mounts stay out of here, and ours out of there.
     _mount("none", "/", "", _MS_REC | _MS_PRIVATE, "")
@@ -40,8 +39,7 @@ def build_root(steps: list[list[str]], keep_proc: bool) -> None:
         at = _NEW_ROOT + path
         os.makedirs(at if kind in ("dir", "dev") else os.path.dirname(at), exist_ok=True)
         _step(kind, at, *rest)
-    if keep_proc:
-        _mount("/proc", f"{_NEW_ROOT}/proc", "", _MS_BIND | _MS_REC, "")
+    _mount("/proc", f"{_NEW_ROOT}/proc", "", _MS_BIND | _MS_REC, "")
     os.chdir(_NEW_ROOT)
     if libc.syscall(ctypes.c_long(_pivot_root_number()), b".", b"."):
         raise failure("pivot_root")
@@ -113,7 +111,8 @@ def _step(kind: str, at: str, source: str, size: str, mode: str, data: str) -> N
     elif kind == "bind":
         _bind(source, at, _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
     elif kind == "proc":
-        _mount("proc", at, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "")
+        # Read-only: nobody inside changes who is killed first in a shortage of memory.
+        _mount("proc", at, "proc", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "")
     elif kind == "dev":
         _devices(at)
     elif kind == "pts":

@@ -18,7 +18,7 @@ from tools.sandbox.host.process_ids import identity
 from tools.sandbox.inside import held_files
 from tools.sandbox.inside.held_files import Files
 from tools.sandbox.inside.processes import running
-from tools.sandbox.local import cgroup, machine, rootfs, tiers, trees
+from tools.sandbox.local import cgroup, rootfs, tiers, trees
 from tools.sandbox.local.cgroup import Group
 from tools.sandbox.local.fork_server import ForkedProcess, fork_server, numbers
 from tools.sandbox.local.session import Process, Session, configuration, end, greet
@@ -177,9 +177,9 @@ def _settings(folder: _Folder, limits: SandboxLimits) -> dict[str, str]:
 
 def _rules(folder: _Folder, who: Agent, held: bool) -> list[tuple[str, str]]:
     """What the agent may use: pairs of a kind and a path, see `inside.landlock`."""
-    readable = ("/proc", *rootfs.lent_paths(), *_NETWORK, *machine.extra_directories())
     devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
-    allowed = [("read", path) for path in readable] + [("device", path) for path in devices]
+    allowed = [*rootfs.lent_rules(), *(("read", path) for path in ("/proc", *_NETWORK))]
+    allowed += [("device", path) for path in devices]
     # Not the folder around them: what the monitor leaves there is no work of the agent's.
     allowed += [("write", path) for path in (folder.temporary, folder.run_dir)]
     # A verifier's files are links there to an agent of their own user.

@@ -23,7 +23,9 @@ _NPROC_PER_NAMESPACE = (5, 14)
 """Since this kernel RLIMIT_NPROC counts in the user namespace, not over all processes of the host user."""
 _LACKS: Mapping[Tier, frozenset[str]] = {
     "C": frozenset(("disk_mb", "hidden_processes", "network", "own_tmp")),
-    "D": frozenset(("disk_mb", "hidden_processes", "host_files", "kernel_doors", "network", "own_tmp")),
+    "D": frozenset(
+        ("disk_mb", "hidden_processes", "host_files", "kernel_doors", "network", "oom_score", "own_tmp")
+    ),
 }
 _LACKS_WITHOUT_ROOT = frozenset(("file_modes", "unix_sockets"))
 """Of tier C: the agent is the caller's user."""

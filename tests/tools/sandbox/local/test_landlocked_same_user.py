@@ -111,7 +111,7 @@ async def test_files_of_the_host_are_not_changed_but_for_their_mode_and_times(sa
 
 async def test_services_of_the_user_cannot_be_talked_to(sandbox):
     script = "import socket; socket.socket(socket.AF_UNIX)"
-    assert b"PermissionError" in (await sandbox.exec(["python3", "-c", script])).stderr
+    assert b"not supported" in (await sandbox.exec(["python3", "-c", script])).stderr
     assert (await sandbox.exec(["python3", "-c", "import socket; socket.socketpair()"])).exit_code == 0
 
 

@@ -95,7 +95,20 @@ class AgentEnvConfig(Section):
     max_tokens_per_turn: int = Field(default=1024, ge=1, description="Tokens one model call may sample.")
     token_budget: int = Field(default=16_384, ge=1, description="Tokens one rollout may sample in all.")
     rollout_timeout_s: float = Field(
-        default=300.0, gt=0, description="Wall clock of one rollout, tools included."
+        default=300.0,
+        gt=0,
+        description="Wall clock of a rollout's turns, tools included; at its end the rollout is scored.",
+    )
+    hook_timeout_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="Wall clock of one hook (prepare, score_turn, compute_reward, …), and of opening a "
+        "sandbox; beyond it the rollout is dropped.",
+    )
+    hook_block_s: float = Field(
+        default=120.0,
+        gt=0,
+        description="Code of the environment that blocks the event loop for so long ends the run, by name.",
     )
     min_group_size: int = Field(
         default=2, ge=1, description="Siblings that must survive; a smaller group is recorded as failed."
@@ -129,7 +142,11 @@ class AgentEnvConfig(Section):
     tool_output_chars: int = Field(
         default=8_000, ge=200, description="Characters of a tool's output the model sees; the middle is cut."
     )
-    tool_timeout_s: float = Field(default=30.0, gt=0, description="Longest a tool's command may take.")
+    tool_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="Longest a tool may take, and each of its commands; the model is told of the stop.",
+    )
     sandbox: str = Field(
         default="local",
         description="Where the agent's code runs: local, docker, or a backend that a package registers.",

@@ -1,5 +1,6 @@
 """Weights & Biases, when it is asked for: a few numbers per group."""
 
+import logging
 import re
 import sys
 from collections.abc import Callable, Generator
@@ -10,6 +11,8 @@ from environments.extras import needs_extra
 from environments.inference.endpoint import without_credentials
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 Track = Callable[[CreditedGroup], None]
 
@@ -40,9 +43,17 @@ def tracked(config: AgentEnvConfig, env: str) -> Generator[Track]:
     except wandb.Error as error:
         raise ConfigError(f"--env.use_wandb: {error}") from error
     try:
-        yield lambda credited: run.log(group_numbers(credited))
+        yield lambda credited: _tolerated(lambda: run.log(group_numbers(credited)))
     finally:
-        run.finish()
+        _tolerated(run.finish)
+
+
+def _tolerated(report: Callable[[], object]) -> None:
+    """A run goes on without those who only watch it."""
+    try:
+        report()
+    except Exception as error:  # noqa: BLE001  # whatever a client of a web service raises
+        logger.warning("Weights & Biases: %s: %s", type(error).__name__, error)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from tools.sandbox.conformance import (
     persistent_shell,
     reach,
     truth,
+    verification,
 )
 from tools.sandbox.conformance.bench import Bench, MissingError, Target
 from tools.sandbox.conformance.checks import CHECKS, LACKING, Check, CheckFailedError
@@ -41,6 +42,7 @@ TOPICS = (
     concurrency,
     truth,
     reach,
+    verification,
 )
 """Modules that declare the checks when they are imported, in the order of the numbers."""
 _WITHIN_S = 120.0

@@ -5,7 +5,16 @@ import pytest
 from tests.tools.sandbox.conftest import TEST_IMAGE
 from tools.sandbox import SandboxLimits
 from tools.sandbox.check import Target, all_checks, run_check
-from tools.sandbox.conformance import commands, file_safety, isolation, lifecycle, limits, reach, truth
+from tools.sandbox.conformance import (
+    commands,
+    file_safety,
+    isolation,
+    lifecycle,
+    limits,
+    reach,
+    truth,
+    verification,
+)
 
 B = Target(options={"tier": "B"})
 # Without namespaces the network cannot be taken away.
@@ -19,6 +28,7 @@ IN_C = {
     file_safety: "files lie on the host's disk, and Landlock decides about them",
     lifecycle: "a monitor ends what a namespace would",
     reach: "Landlock excepts nothing below a folder it allows, and nobody mounts a /proc of its own",
+    verification: "another user or Landlock protects a verifier's files, and no mount",
     truth: "it lacks other things, and has to say so",
 }
 """Topics in which C gives or lacks other things than B, and why; the rest is the same code, which B runs."""

@@ -70,10 +70,13 @@ class Namespaced:
         settings = config.settings
         keep_score_open(settings)
         mounts.add(config.steps, settings["run_dir"])
+        drop = settings["drop"] == "1"
+        if settings["held"]:
+            owner = (int(settings["uid"]), int(settings["gid"])) if drop else (-1, -1)
+            mounts.hold(config.files, settings["held"], settings["workdir"], owner)
         if settings["network"] == "none":
             _raise_loopback()
         socket.sethostname(settings["host_name"])
-        drop = settings["drop"] == "1"
         prctl.keep_capabilities(prctl.KEPT_CAPABILITIES if drop else 0)
         prctl.no_new_privileges()
         if config.seccomp:

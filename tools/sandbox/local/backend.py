@@ -1,7 +1,7 @@
 """The embedded sandbox: namespaces, or Landlock, around one supervisor that runs commands with a shell."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 from tools.errors import ConfigError, IsolationError
@@ -18,7 +18,12 @@ from tools.waiting import or_undo, to_the_end
 
 @asynccontextmanager
 async def open_local(
-    limits: SandboxLimits, *, allow_unsafe: bool = False, image: str | None = None, tier: Tier | None = None
+    limits: SandboxLimits,
+    *,
+    allow_unsafe: bool = False,
+    image: str | None = None,
+    verifier_files: Mapping[str, bytes] | None = None,
+    tier: Tier | None = None,
 ) -> AsyncGenerator[SupervisedSandbox]:
     """A local sandbox in the strongest tier that works here, or in the one asked for; it has no images.
 
@@ -31,7 +36,7 @@ async def open_local(
         raise ConfigError(f"the local sandbox shows this machine's programs, not image {image!r}; use docker")
     check_files_fit(limits)
     chosen = await _chosen(limits, tier, allow_unsafe)
-    starting = asyncio.to_thread(launch.start, chosen, limits)
+    starting = asyncio.to_thread(launch.start, chosen, limits, verifier_files)
     held = _Held(await or_undo(starting, _stop))
     session = held.session
     channel: Channel | RecoveringChannel | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from tools.sandbox.base import Network, SandboxLimits
-from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, WORKDIR, part
+from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, VERIFIER_DIR, WORKDIR, part
 from tools.sandbox.local import machine
 
 _SYSTEM_DIRS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -54,7 +54,7 @@ def shared_steps(network: Network) -> list[Step]:
     made += [Step(kind="file", path=path, data=data) for path, data in _made_up_names().items()]
     own = SandboxLimits(network=network)
     made += [Step(kind="file", path=path) for path in _own_files(own, 0, 0) if path not in _made_up_names()]
-    made += [Step(kind="dir", path=path) for path in ("/proc", "/tmp", RUN_DIR, WORKDIR)]
+    made += [Step(kind="dir", path=path) for path in ("/proc", "/tmp", RUN_DIR, WORKDIR, VERIFIER_DIR)]
     made += [Step(kind="link", path="/var/tmp", source="/tmp"), Step(kind="dev", path="/dev")]
     made += [Step(kind="dir", path=path) for path in ("/dev/pts", "/dev/shm")]
     made += [Step(kind="seal", path="/dev")]

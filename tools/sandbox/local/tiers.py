@@ -64,6 +64,7 @@ def settings(tier: Tier, who: Agent, limits: SandboxLimits, group: Group) -> dic
         "as": "" if "memory_mb" in group.enforced else str(limits.memory_mb << 20),
         "output": str(limits.output_mb << 20),
         "confine": "0" if tier == "D" else "1",
+        "held": "",
     }
 
 
@@ -86,6 +87,8 @@ def lacks(tier: Tier, who: Agent, limits: SandboxLimits) -> frozenset[str]:
     names = _LACKS.get(tier, frozenset())
     if tier == "C" and not who.root:
         names |= _LACKS_WITHOUT_ROOT
+    if tier == "D" and not who.root:
+        names |= {"verifier_files"}
     if tier != "D" and not seccomp.program():
         names |= {"system_calls"}
     return names if limits.network == "none" else names | {"network"}

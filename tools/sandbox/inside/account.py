@@ -51,6 +51,8 @@ class Account:
     def enter(self, bounded: bool) -> None:
         """Become the agent, for good; called in a forked child. Our own file writes are not `bounded`."""
         for kind, value in self._limits if bounded else ():
+            _, most = resource.getrlimit(kind)
+            value = value if most == resource.RLIM_INFINITY else min(value, most)
             resource.setrlimit(kind, (value, value))
         if self._drop:
             os.setgroups([])

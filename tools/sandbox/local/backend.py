@@ -10,7 +10,7 @@ from tools.sandbox.host.channel import Channel
 from tools.sandbox.host.layout import check_files_fit
 from tools.sandbox.host.recovering_channel import RecoveringChannel
 from tools.sandbox.host.supervised import SupervisedSandbox
-from tools.sandbox.local import landlocked, launch, probe
+from tools.sandbox.local import landlocked, launch, machine, probe
 from tools.sandbox.local.session import Session, stop
 from tools.sandbox.local.tiers import Tier
 from tools.waiting import or_undo, to_the_end
@@ -35,9 +35,7 @@ async def open_local(
     if image is not None:
         raise ConfigError(f"the local sandbox shows this machine's programs, not image {image!r}; use docker")
     check_files_fit(limits)
-    if tier is not None and not allow_unsafe:
-        probe.check_network(tier, limits.network)
-    chosen = tier or await asyncio.to_thread(probe.best_tier, limits.network, allow_unsafe=allow_unsafe)
+    chosen = await _chosen(limits, tier, allow_unsafe)
     starting = asyncio.to_thread(launch.start, chosen, limits, verifier_files)
     held = _Held(await or_undo(starting, _stop))
     session = held.session
@@ -86,6 +84,15 @@ class _Held:
 
 async def _stop(session: Session) -> None:
     await asyncio.to_thread(stop, session)
+
+
+async def _chosen(limits: SandboxLimits, tier: Tier | None, allow_unsafe: bool) -> Tier:
+    try:
+        return await asyncio.to_thread(probe.choose_tier, limits, tier=tier, allow_unsafe=allow_unsafe)
+    except RuntimeError as error:
+        # No thread starts: this process has no memory or no process to spare.
+        reasons = "; ".join([str(error), *machine.narrow_limits()])
+        raise IsolationError(f"this machine cannot start a sandbox now: {reasons}") from error
 
 
 def _check_enforced(limits: SandboxLimits, enforced: frozenset[str]) -> None:

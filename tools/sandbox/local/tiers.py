@@ -14,7 +14,7 @@ from typing import Literal
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host import seccomp
 from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, WORKDIR
-from tools.sandbox.local import machine
+from tools.sandbox.local import cgroup, machine
 from tools.sandbox.local.cgroup import Group
 
 Tier = Literal["B", "C", "D"]
@@ -92,6 +92,26 @@ def lacks(tier: Tier, who: Agent, limits: SandboxLimits) -> frozenset[str]:
     if tier != "D" and not seccomp.program():
         names |= {"system_calls"}
     return names if limits.network == "none" else names | {"network"}
+
+
+def unmet(tier: Tier, limits: SandboxLimits) -> dict[str, str]:
+    """What this tier cannot keep of these limits here, in words; it is known before a sandbox starts."""
+    who, controllers = agent(), cgroup.controllers()
+    problems = {
+        "network": (
+            tier == "C" and limits.network == "none",
+            "the agent cannot be kept off the network without namespaces (tier C, Landlock alone)",
+        ),
+        "pids": (
+            tier != "D" and not _counts_processes(tier, who) and "pids" not in controllers,
+            "nothing bounds how many processes it starts without root or a control group",
+        ),
+        "cpus": (
+            limits.cpus is not None and "cpu" not in controllers,
+            "there is no quota of processors (`cpus`) without a control group",
+        ),
+    }
+    return {name: words for name, (missing, words) in problems.items() if missing}
 
 
 def _counts_processes(tier: Tier, who: Agent) -> bool:

@@ -1,10 +1,10 @@
 """The program that judges a solution inside a fresh sandbox (`hidden_checks.py` starts it).
 
-The judge holds the hidden test and evaluates every assertion itself; the server (`harness serve …`) is
-another process, which runs the untrusted solution and only answers calls with plain data. So a solution
-never sees the test, cannot reach the records or the judge, and cannot return an object that claims to equal
-everything. What it prints goes nowhere. A call that hangs, overflows the stack or kills its process costs that
-one assertion: the server is started again for the next.
+The judge holds the hidden test and evaluates every assertion itself; the solution server is another process,
+which runs the untrusted solution and only answers calls with plain data. So a solution never sees the test,
+cannot reach the records or the judge, and cannot return an object that claims to equal everything. What it
+prints goes nowhere. A call that hangs, overflows the stack or kills its process costs that one assertion: the
+server is started again for the next.
 
 Standard input of the judge is a JSON request. It prints `NONCE ready`, and at the end `NONCE end` with the
 verdicts in one line: a judge that did not come to its end has found nothing out.
@@ -16,26 +16,20 @@ import json
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from environments.code_debug_env.solution_server import LostAnswer, SolutionServer, serve
+from environments.code_debug_env.solution_server import MAX_INT_DIGITS, LostAnswer, SolutionServer
 
-MAX_INT_DIGITS = 100_000
-"""Reading a number takes time that grows with the square of its length."""
 PR_SET_DUMPABLE = 4
 
 
 def main() -> None:
-    """Judge, or serve when asked to."""
+    """Judge as the request on standard input says."""
     sys.set_int_max_str_digits(MAX_INT_DIGITS)
     # The workspace: from now on the solution could put a module there.
     del sys.path[0]
-    if sys.argv[1:2] == ["serve"]:
-        serve(Path(sys.argv[2]), sys.argv[3])
-    else:
-        judge(json.load(sys.stdin))
+    judge(json.load(sys.stdin))
 
 
 def judge(request: Mapping[str, Any]) -> None:

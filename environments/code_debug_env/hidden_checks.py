@@ -3,7 +3,8 @@
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,14 +12,28 @@ from environments.code_debug_env.prepared_test import prepare_test
 from tools.errors import RewardError
 from tools.sandbox.base import ExecResult
 
-_PROGRAM = "environments.code_debug_env.harness"
-_MODULES = ("harness", "solution_server", "confinement", "object_graph")
-HARNESS = {
-    f"environments/code_debug_env/{name}.py": Path(__file__).with_name(f"{name}.py").read_text()
-    for name in _MODULES
-}
-"""The program that judges, as the fresh sandbox imports it."""
-COMMAND = ("python3", "-E", "-s", "-S", "-m", _PROGRAM)
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program of this folder, as a fresh sandbox runs it."""
+
+    command: tuple[str, ...]
+    files: Mapping[str, str]
+
+
+@cache
+def program(name: str, *imported: str) -> Program:
+    """A module to run, with those of this folder that it imports."""
+    package = __package__ or ""
+    folder = package.replace(".", "/")
+    return Program(
+        command=("python3", "-E", "-s", "-S", "-m", f"{package}.{name}"),
+        files={
+            f"{folder}/{module}.py": (FOLDER / f"{module}.py").read_text() for module in (name, *imported)
+        },
+    )
 
 
 class Verify(Protocol):
@@ -86,6 +101,7 @@ async def run_checks(
     """
     limits = limits or CheckLimits()
     prepared, total = prepare_test(task["test"], task["task_id"])
+    harness = program("harness", "solution_server", "confinement", "object_graph")
     nonce = secrets.token_hex(16)
     request = {
         "nonce": nonce,
@@ -94,11 +110,11 @@ async def run_checks(
         "entry_point": task["entry_point"],
         "test": prepared,
         "solution": "solution.py",
-        "limits": {name: getattr(limits, name) for name in CheckLimits.__dataclass_fields__},
+        "limits": asdict(limits),
     }
     result = await verify(
-        command=list(COMMAND),
-        files={**HARNESS, "solution.py": solution},
+        command=harness.command,
+        files={**harness.files, "solution.py": solution},
         stdin=json.dumps(request).encode(),
         timeout_s=limits.total_s + 5.0,
     )

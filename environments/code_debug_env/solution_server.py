@@ -23,7 +23,9 @@ from environments.code_debug_env.object_graph import ObjectGraph
 
 MAX_REPLY_BYTES = 4 << 20
 POLL_S = 0.02
-PROGRAM = "environments.code_debug_env.harness"
+MAX_INT_DIGITS = 100_000
+"""Reading a number takes time that grows with the square of its length."""
+PROGRAM = "environments.code_debug_env.solution_server"
 PYTHON = (sys.executable, "-E", "-s", "-S", "-m")
 _ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
 
@@ -39,7 +41,7 @@ class SolutionServer:
     """The solution's process, started when it is first needed and again after it was lost."""
 
     def __init__(self, solution: str, entry_point: str, limits: Mapping[str, float]) -> None:
-        self._argv = [*PYTHON, PROGRAM, "serve", solution, entry_point]
+        self._argv = [*PYTHON, PROGRAM, solution, entry_point]
         self._limits = dict(limits)
         self._deadline = time.monotonic() + limits["total_s"]
         self._process: subprocess.Popen[bytes] | None = None
@@ -199,3 +201,9 @@ def _cpu_s(pid: int) -> float:
         return time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of the process, as in clock_getcpuclockid
     except OSError:
         return 0.0
+
+
+if __name__ == "__main__":
+    sys.set_int_max_str_digits(MAX_INT_DIGITS)
+    del sys.path[0]
+    serve(Path(sys.argv[1]), sys.argv[2])

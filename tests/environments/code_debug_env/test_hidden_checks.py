@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from environments.code_debug_env.hidden_checks import (
-    HARNESS,
     CheckLimits,
     CheckReport,
     prepare_test,
@@ -275,7 +274,13 @@ async def test_the_solution_is_alone_with_the_harness():
         )
 
     await run_checks(spy, THREE, "text")
-    assert files_seen == {"solution.py", *HARNESS}
+    assert files_seen == {
+        "solution.py",
+        *(
+            f"environments/code_debug_env/{name}.py"
+            for name in ("harness", "solution_server", "confinement", "object_graph")
+        ),
+    }
 
 
 async def test_a_harness_that_does_not_start_is_an_error_and_no_number(verify):

@@ -15,6 +15,8 @@ NOT_SAMPLED = 1.0
 """Log-probability at positions that were not sampled, by Atropos' convention."""
 LARGEST_REWARD = 1e100
 """Rewards beyond this size would overflow when they are squared."""
+LARGEST_FLOAT32 = 3.4028234663852886e38
+"""Trainers compute in float32 at most: what is larger is infinite there."""
 
 
 class StopReason(StrEnum):

@@ -1,5 +1,6 @@
 """How a rollout is scored: `TurnLevelRewardMixin` turn by turn, and the scalar path beside it."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
@@ -32,8 +33,22 @@ class Scoring(Protocol):
         ...
 
 
-NewScoring = Callable[[Any, RolloutContext], Scoring]
-"""Begins the scoring of one rollout: (item, context)."""
+class CallHook(Protocol):
+    """Calls a hook, `def` or `async def`, within its limits."""
+
+    async def __call__(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """What the hook gives."""
+        ...
+
+
+async def call_hook(name: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a hook here and now, without limits."""
+    given = function(*args)
+    return await given if inspect.isawaitable(given) else given
+
+
+NewScoring = Callable[[Any, RolloutContext, CallHook], Scoring]
+"""Begins the scoring of one rollout: (item, context, how hooks are called)."""
 
 
 class ScoresTrajectories(Protocol):
@@ -49,15 +64,18 @@ class ScoresTrajectories(Protocol):
 class ScalarScoring:
     """The path of an environment without turn rewards."""
 
-    def __init__(self, env: ScoresTrajectories, item: Any, ctx: RolloutContext) -> None:
-        self._env, self._item, self._ctx = env, item, ctx
+    def __init__(
+        self, env: ScoresTrajectories, item: Any, ctx: RolloutContext, call: CallHook = call_hook
+    ) -> None:
+        self._env, self._item, self._ctx, self._call = env, item, ctx, call
 
     async def on_turn(self, turn: Turn) -> None:
         """Nothing is scored while the rollout runs."""
 
     async def finish(self, trajectory: Trajectory) -> Rewards:
         """The environment's one number is outcome and score alike."""
-        reward = await self._env.compute_reward(self._item, trajectory, self._ctx)
+        hook = self._env.compute_reward
+        reward = await self._call("compute_reward", hook, self._item, trajectory, self._ctx)
         outcome, components = _number(reward, f"{_where(self._ctx)}: compute_reward")
         return Rewards(outcome=outcome, score=outcome, outcome_components=components)
 
@@ -139,30 +157,35 @@ class TurnLevelRewardMixin:
 class TurnScoring:
     """The path of an environment with `TurnLevelRewardMixin`."""
 
-    def __init__(self, env: TurnLevelRewardMixin, item: Any, ctx: RolloutContext) -> None:
-        self._env, self._item, self._ctx = env, item, ctx
+    def __init__(
+        self, env: TurnLevelRewardMixin, item: Any, ctx: RolloutContext, call: CallHook = call_hook
+    ) -> None:
+        self._env, self._item, self._ctx, self._call = env, item, ctx, call
 
     async def on_turn(self, turn: Turn) -> None:
         """Ask the environment for this turn's reward now."""
-        self._ctx.turn_scores.append(await self._env.score_turn(self._item, turn, self._ctx))
+        hook = self._env.score_turn
+        self._ctx.turn_scores.append(await self._call("score_turn", hook, self._item, turn, self._ctx))
 
     async def finish(self, trajectory: Trajectory) -> Rewards:
         """Turn rewards first, then the outcome, both checked."""
         where = _where(self._ctx)
-        given = await self._env.compute_turn_rewards(self._item, trajectory, self._ctx)
+        hook = self._env.compute_turn_rewards
+        answer = await self._call("compute_turn_rewards", hook, self._item, trajectory, self._ctx)
         # User code may give anything; a mapping's keys or a set would be credit on the wrong turns.
-        if not isinstance(given, Iterable) or isinstance(given, _NO_LIST):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(answer, Iterable) or isinstance(answer, _NO_LIST):
             raise RewardError(
-                f"{where}: compute_turn_rewards gave {given!r}; give a list with one entry per turn"
+                f"{where}: compute_turn_rewards gave {answer!r}; give a list with one entry per turn"
             )
-        given = list(given)
+        given = list(cast("Iterable[Reward | None]", answer))
         if len(given) != len(trajectory.turns):
             raise RewardError(
                 f"{where}: compute_turn_rewards gave {len(given)} rewards for {len(trajectory.turns)} turns; "
                 f"give one entry per turn, None for a turn that is not scored"
             )
         turns = [_optional(reward, f"{where}: turn {index}") for index, reward in enumerate(given)]
-        ended = await self._env.compute_outcome(self._item, trajectory, self._ctx)
+        hook = self._env.compute_outcome
+        ended = await self._call("compute_outcome", hook, self._item, trajectory, self._ctx)
         outcome, outcome_components = _optional(ended, f"{where}: compute_outcome")
         values = tuple(value for value, _ in turns)
         components = tuple(parts for _, parts in turns)

@@ -46,8 +46,8 @@ class Signature:
             ConfigError: it cannot be a tool; the message says what to change.
         """
         where = f"tool {function.__name__!r}"
-        if not inspect.iscoroutinefunction(function):
-            raise ConfigError(f"{where}: a tool is an `async def` function")
+        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+            raise ConfigError(f"{where}: a tool returns its result, and has no `yield`")
         parameters = list(inspect.signature(function).parameters.values())
         hints = _hints(function, parameters, where)
         if not parameters or hints[parameters[0].name] is not Sandbox:

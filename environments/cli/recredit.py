@@ -12,6 +12,7 @@ from rich.text import Text
 from environments.cli.user_code import load
 from environments.credit import Advantages, CreditChange, credit_change, credited, describe, resolve
 from environments.record.recorder import Recorder, read_groups
+from environments.run.console_streams import outlived_console
 from environments.trajectory import CreditedGroup
 from tools.errors import CreditError, RecordError
 
@@ -45,10 +46,11 @@ def command(
         unfinished.replace(out)
     finally:
         unfinished.unlink(missing_ok=True)
-    _report(Console(highlight=False), change, before=" and ".join(sorted(names)), after=estimator)
-    if failed:
-        click.echo(f"{failed} failed groups were copied as they are")
-    click.echo(str(out))
+    with outlived_console():  # the work is done, whoever reads of it
+        _report(Console(highlight=False), change, before=" and ".join(sorted(names)), after=estimator)
+        if failed:
+            click.echo(f"{failed} failed groups were copied as they are")
+        click.echo(str(out))
 
 
 def _rewrite(

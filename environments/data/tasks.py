@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
+from environments.trajectory import Failure, Trajectory
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTask:
@@ -15,6 +17,8 @@ class GroupTask:
     item_id: str
     epoch: int = 0
     """How often the item had been rolled out before."""
+    rolled_out: tuple[Trajectory | Failure, ...] = ()
+    """What came of its first siblings, where they were rolled out ahead of the others."""
 
     def seed(self, run_seed: int, sibling: int) -> int:
         """A rollout's seed: equal for equal runs, unrelated between rollouts; 31 bits, as servers accept."""

@@ -8,6 +8,7 @@ only its new messages. Text never becomes a control token, whoever wrote it; onl
 import json
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -96,6 +97,11 @@ class Renderer:
                 f"no tokenizer {name!r}: {reason}; give `embedded`, a folder with a tokenizer.json, or a "
                 f"Hugging Face name"
             ) from error
+
+    @cached_property
+    def vocabulary_size(self) -> int:
+        """One more than the largest id of the tokenizer."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The whole conversation up to where the next assistant message begins.

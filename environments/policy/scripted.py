@@ -5,10 +5,11 @@ of messages as a distribution over tokens: the sampled ids and logprobs are what
 distribution would report.
 """
 
+import inspect
 import json
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +30,9 @@ class Choice:
     """Role `assistant`. The ids of its tool calls are replaced."""
 
 
-Script = Callable[[Sequence[Message], Sequence[ToolSpec], float], Sequence[Choice]]
+Script = Callable[
+    [Sequence[Message], Sequence[ToolSpec], float], Sequence[Choice] | Awaitable[Sequence[Choice]]
+]
 """(conversation so far, offered tools, skill from 0 to 1) → what comes next; the probabilities sum to 1."""
 
 
@@ -61,6 +64,11 @@ class ScriptedPolicy:
         """`scripted:` and the skill."""
         return f"scripted:{self._skill:g}"
 
+    @property
+    def vocabulary_size(self) -> int:
+        """The tokenizer's."""
+        return self._renderer.vocabulary_size
+
     async def complete(self, request: CompletionRequest) -> Completion:
         """Sample one message of the mixture; the logprobs sum to the log of its probability.
 
@@ -70,7 +78,8 @@ class ScriptedPolicy:
         Raises:
             ConfigError: the script's mixture is no distribution over assistant messages.
         """
-        choices = self._script(request.messages, request.tools, self._skill)
+        given = self._script(request.messages, request.tools, self._skill)
+        choices = await given if inspect.isawaitable(given) else given
         mixture = self._mixture(_checked(choices))
         sampled = _sample(mixture, random.Random(f"{request.seed}:{len(request.messages)}"))
         token_ids = sampled[: request.max_tokens]

@@ -56,6 +56,19 @@ class Evaluation:
     dropped: int
     lost_items: int
     """Items of which no rollout was left."""
+    planned: int
+    """Items that there were to try."""
+    tried: int
+    """Items that were rolled out, lost ones included."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every item was tried."""
+        return self.tried == self.planned
+
+    def completeness(self) -> dict[str, int | bool]:
+        """How many items the numbers speak of, for files."""
+        return {"planned": self.planned, "tried": self.tried, "complete": self.complete}
 
 
 def item_result(group: TrajectoryGroup, passed: Sequence[bool]) -> ItemResult:
@@ -80,7 +93,9 @@ def pass_at_k(rollouts: int, passed: int, k: int) -> float:
     return 1.0 - math.comb(rollouts - passed, k) / math.comb(rollouts, k)
 
 
-def evaluate_results(results: Sequence[ItemResult], *, max_k: int, seed: int = 0) -> Evaluation | None:
+def evaluate_results(
+    results: Sequence[ItemResult], *, max_k: int, seed: int = 0, planned: int | None = None
+) -> Evaluation | None:
     """The statistics of an evaluation; `None` when no rollout is left to count.
 
     Intervals are percentile bootstraps over items, not over rollouts: rollouts of one item resemble each
@@ -90,6 +105,7 @@ def evaluate_results(results: Sequence[ItemResult], *, max_k: int, seed: int = 0
         results: one per item.
         max_k: rollouts that each item was given; pass@1 to pass@max_k are estimated.
         seed: of the resampling.
+        planned: items that there were to try; unset: those of the results.
     """
     counted = [result for result in results if result.scores]
     if not counted:
@@ -110,6 +126,8 @@ def evaluate_results(results: Sequence[ItemResult], *, max_k: int, seed: int = 0
         passed=sum(sum(r.passed) for r in counted),
         dropped=sum(r.dropped for r in results),
         lost_items=len(results) - len(counted),
+        planned=len(results) if planned is None else planned,
+        tried=len(results),
     )
 
 
@@ -128,6 +146,8 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
         "eval/passed": evaluation.passed,
         "eval/dropped_rollouts": evaluation.dropped,
         "eval/lost_items": evaluation.lost_items,
+        "eval/planned_items": evaluation.planned,
+        "eval/tried_items": evaluation.tried,
     }
     return {name: value for name, value in metrics.items() if value is not None}
 
@@ -151,7 +171,12 @@ def sample_row(trajectory: Trajectory, passed: bool) -> dict[str, Any]:
 
 def print_evaluation(console: Console, evaluation: Evaluation) -> None:
     """The statistics for people."""
-    rows = [("mean score", _shown(evaluation.score))]
+    items = f"{evaluation.tried} of {evaluation.planned} tried"
+    if not evaluation.complete:
+        items += "; INCOMPLETE: the numbers below speak only of these"
+    if evaluation.lost_items:
+        items += f"; {evaluation.lost_items} lost, of which no rollout is left: they are in no number below"
+    rows = [("items", items), ("mean score", _shown(evaluation.score))]
     rows += [(f"pass@{k}", _shown(estimate)) for k, estimate in enumerate(evaluation.pass_at, start=1)]
     for name, turns, count in (
         ("passed", evaluation.turns_passed, evaluation.passed),
@@ -159,8 +184,7 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
     ):
         shown = "" if turns is None else f", {turns:.2f} turns on average"
         rows.append((name, f"{count} of {evaluation.rollouts} rollouts{shown}"))
-    lost = f", {evaluation.lost_items} items lost with them" if evaluation.lost_items else ""
-    rows.append(("dropped", f"{evaluation.dropped} rollouts{lost}"))
+    rows.append(("dropped", f"{evaluation.dropped} rollouts"))
     print_rows(console, rows)
 
 

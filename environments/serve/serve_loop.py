@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from time import monotonic
 
@@ -16,10 +16,10 @@ from environments.record.summary import Summary, duration
 from environments.run.stop_signals import StopSignals
 from environments.serve.circuit_breaker import CircuitBreaker, Entry
 from environments.serve.delivery import ApiLostError, Delivery
+from environments.serve.exact_tokens import ExactTokens
 from environments.serve.model_watch import ModelWatch
 from environments.serve.status_line import status_line
 from environments.trajectory import CreditedGroup, StopReason, TrajectoryGroup
-from tools.errors import ConfigError
 from tools.waiting import to_the_end
 
 API_AWAY = 1
@@ -53,6 +53,8 @@ class Rollouts:
     tasks: Callable[[int], Iterable[GroupTask]]
     """What to roll out, in order and without end, from an index on."""
     run_group: Callable[[GroupTask], Awaitable[CreditedGroup]]
+    credit: Callable[[TrajectoryGroup], CreditedGroup]
+    """Gives a group its advantages, such as one that lost a rollout afterwards."""
     probe: Callable[[], Awaitable[None]]
     """Raises ConfigError while the model server cannot be used; buys no completion."""
     origin: RunOrigin
@@ -78,6 +80,7 @@ class ServeLoop:
         self._bounds = bounds
         self._console = console
         self._recorder = recorder
+        self._exact = ExactTokens(rollouts.credit, say=self.say)
         self._stop = asyncio.Event()
         self._model = ModelWatch(rollouts.probe, self._stop, self.say)
         self._started_at = monotonic()
@@ -229,9 +232,12 @@ class ServeLoop:
 
     async def _finish(self, entry: Entry, credited: CreditedGroup, breaker: CircuitBreaker) -> None:
         """Into the outbox first: from there on it is neither lost nor rolled out again."""
+        if credited.status == "ok" and not self._bounds.allow_approximate:
+            credited = self._exact.only(credited)
         if credited.status == "ok":
-            self._refuse_approximate(credited)
-            await self._delivery.put(credited, number=entry[0])
+            reason = await self._delivery.put(credited, number=entry[0])
+            if reason is not None:
+                credited = replace(credited, status="failed", reason=reason)
         elif credited.group.trajectories:
             await self._delivery.finish(entry[0])
         for number in breaker.finish(entry, credited):
@@ -239,22 +245,6 @@ class ServeLoop:
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.append, credited)
         self.summary.add(credited)
-
-    def _refuse_approximate(self, credited: CreditedGroup) -> None:
-        if self._bounds.allow_approximate:
-            return
-        trajectories = credited.group.trajectories
-        lacking = None
-        if not all(trajectory.exact for trajectory in trajectories):
-            lacking = "token ids"
-        elif any(row.logprobs is None for trajectory in trajectories for row in trajectory.rows):
-            lacking = "logprobs"
-        if lacking is not None:
-            raise ConfigError(
-                f"the model server gives no {lacking}, so a trainer would learn from tokens that were never "
-                f"sampled, or refuse them; use a server that answers return_token_ids and logprobs (vLLM, "
-                f"SGLang), or accept it with --env.allow_approximate_tokens"
-            )
 
     async def _show_lines(self) -> None:
         while True:

@@ -218,12 +218,12 @@ def definition_error(function: object) -> str:
     return str(caught.value)
 
 
-def test_a_tool_must_be_async():
-    def plain(sandbox: Sandbox) -> str:
+def test_a_tool_that_yields_is_refused():
+    async def plain(sandbox: Sandbox) -> str:
         """Say."""
-        return ""
+        yield ""
 
-    assert definition_error(plain) == "tool 'plain': a tool is an `async def` function"
+    assert definition_error(plain) == "tool 'plain': a tool returns its result, and has no `yield`"
 
 
 def test_a_parameter_without_annotation_is_named():

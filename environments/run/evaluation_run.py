@@ -51,6 +51,7 @@ async def evaluate(env: AgentEnv, console: Console) -> int:
         async with env.opened(evaluation=True, notify=progress.say):
             tasks = plan(env.items, env.item_ids, -1)
             progress.start(total=len(tasks), done_before=0)
+            progress.ready()
             try:
                 with watchdog.armed(), progress:
                     code = await _evaluate_tasks(env, tasks, progress, results, samples)
@@ -85,7 +86,8 @@ async def _evaluate_tasks(
     streak = Streak(env.config.max_failed_groups)
 
     async def roll_out(task: GroupTask) -> tuple[TrajectoryGroup, tuple[bool, ...]]:
-        return await judged(env, task, await env.rollout_group(task, rollouts, watch=progress.rollout))
+        group = await env.rollout_group(task, rollouts, watch=progress.rollout)
+        return await judged(env, task, group, progress.rollout)
 
     async def take(task: GroupTask, result: tuple[TrajectoryGroup, tuple[bool, ...]]) -> None:
         group, passed = result

@@ -56,6 +56,7 @@ async def _process_opened(
         done = sum(recorder.holds(task.item_id, task.epoch) for task in tasks)
         print_start(console, recorder, done=done, total=len(tasks))
         progress.start(total=len(tasks), done_before=done)
+        progress.ready()
         with watchdog.armed():
             code = await process_tasks(env, tasks, recorder, progress, track)
         left = len(tasks) - done - progress.summary.done

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from contextlib import nullcontext as unwatched
 from typing import Any, NoReturn, cast
 
 from atroposlib.envs.base import (
@@ -173,7 +174,7 @@ class AtroposEnv(BaseEnv):
             for item in items[: self.agent_env.config.max_items]:
                 task = GroupTask(item=item, item_id=item_id(item))
                 group = await self.agent_env.rollout_group(task, rollouts)
-                results.append(item_result(*await judged(self.agent_env, task, group)))
+                results.append(item_result(*await judged(self.agent_env, task, group, unwatched)))
         evaluation = evaluate_results(results, max_k=rollouts, seed=self.agent_env.config.seed)
         if evaluation is not None:
             metrics = evaluation_metrics(evaluation)

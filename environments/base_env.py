@@ -14,7 +14,7 @@ from time import monotonic
 from typing import NoReturn
 
 from environments.config import AgentEnvConfig, ServerConfig, checked_config, server_configs
-from environments.credit import credited, read_params
+from environments.credit import GroupRules, credited, missing_outcome_of, read_params
 from environments.data.tasks import GroupTask
 from environments.env_lifecycle import Lifecycle
 from environments.hooks import Hooks, Item
@@ -147,7 +147,9 @@ class AgentEnv(Lifecycle):
             policy=self.policy_name,
             preset=self.config.estimator_preset,
             params=self.estimator_params,
-            min_trajectories=self.config.min_group_size,
+            rules=GroupRules(
+                min_trajectories=self.config.min_group_size, missing_outcome=self.missing_outcome
+            ),
         )
 
     async def _sibling(
@@ -206,6 +208,8 @@ class AgentEnv(Lifecycle):
         self.config = config = checked_config(own_config if config is None else config, type(self))
         if config.score_aggregation is not None:
             self.score_aggregation = config.score_aggregation
+        missing = self.missing_outcome if config.missing_outcome is None else config.missing_outcome
+        self.missing_outcome = missing_outcome_of(missing, f"missing_outcome of {self.name!r}")
         self.estimator = config.estimator or self.default_estimator
         params = config.all_estimator_params()
         self.estimator_params = read_params(self.estimator, config.estimator_preset, params)

@@ -1,11 +1,12 @@
 """Every setting of an environment: flat, bounded and described."""
 
 import logging
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import BaseModel, Field, model_validator
 
 from environments.config_section import FormerNames, Section, WithoutEffect
+from environments.trajectory import MissingOutcome
 from tools.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -172,6 +173,12 @@ class AgentEnvConfig(Section):
         description="A trajectory's scalar: outcome plus the sum, or plus the mean, of its turn rewards, or "
         "the outcome alone; unset: what the environment says, else the sum.",
     )
+    missing_outcome: MissingOutcome | None = Field(
+        default=None,
+        description="A rollout without an outcome (or any reward) beside siblings with one. refuse: its "
+        "group fails. drop: it is dropped, which selects on behaviour. A number: its outcome. Unset: what "
+        "the environment says, else refuse.",
+    )
     estimator: str | None = Field(
         default=None,
         description="Advantage estimator (see `turnwise estimators`); unset: turn_return with turn rewards, "
@@ -187,10 +194,18 @@ class AgentEnvConfig(Section):
     )
 
     # Serving.
-    credit_view: Literal["token_advantages", "turn_rows", "prefix_rows"] = Field(
-        default="token_advantages",
-        description="serve: how credit is shown. token_advantages: to trainers that read advantages (verl's "
-        "Atropos recipe). turn_rows: to those that read only scores (Atropos' example trainer).",
+    credit_view: Literal["token_advantages", "turn_rows", "prefix_rows"] | None = Field(
+        default=None,
+        description="serve: how turn rewards are shown; it has to be what the trainer reads. turn_rows: to "
+        "one that reads only scores (Atropos' example trainer). token_advantages: to one that reads "
+        "`advantages`, a number per token. prefix_rows: for experiments. Unset: asked for where there are "
+        "turn rewards; without them the trainer gets plain scores.",
+    )
+    score_divisor: Annotated[int, Field(ge=1)] | Literal["own_length"] | None = Field(
+        default=None,
+        description="serve: turn_rows, prefix_rows score a row with its advantage times its trained tokens "
+        "over this number; unset: max_tokens_per_turn. own_length: with the advantage alone, which is biased "
+        "where a trainer averages a row over its tokens: a turn weighs 1/its own length.",
     )
     outbox_path: str | None = Field(
         default=None,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import yaml
@@ -277,9 +277,10 @@ def _own_fields_first(model: type[BaseModel]) -> list[str]:
 
 def _flag_help(field: FieldInfo, default: Any) -> str:
     notes = [without_credentials(f"default: {getattr(default, 'value', default)}")]
-    for alternative in _alternatives(field.annotation):
-        if get_origin(alternative) is Literal:
-            notes.append("one of " + ", ".join(map(str, get_args(alternative))))
+    kinds = [kind for kind in _alternatives(field.annotation) if kind is not NoneType]
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            notes.append(("one of " if len(kinds) == 1 else "or ") + ", ".join(map(str, get_args(kind))))
     for bound in field.metadata:
         for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<")):
             if getattr(bound, name, None) is not None:

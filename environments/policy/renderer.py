@@ -101,6 +101,11 @@ class Renderer:
             ) from error
 
     @cached_property
+    def vocabulary_size(self) -> int:
+        """One more than the largest id of the tokenizer."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+    @cached_property
     def longest_token(self) -> int:
         """Characters of the longest token that text can become, at most."""
         return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=False))

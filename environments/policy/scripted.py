@@ -66,6 +66,11 @@ class ScriptedPolicy:
         """`scripted:` and the skill."""
         return f"scripted:{self._skill:g}"
 
+    @property
+    def vocabulary_size(self) -> int:
+        """The tokenizer's."""
+        return self._renderer.vocabulary_size
+
     async def complete(self, request: CompletionRequest) -> Completion:
         """Sample one message of the mixture; the logprobs sum to the log of its probability.
 

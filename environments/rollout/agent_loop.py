@@ -6,12 +6,13 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from environments.policy.base import CompletionRequest, Policy
+from environments.policy.base import CompletionRequest, Policy, vocabulary_size
+from environments.rollout.completion_check import checked_completion
 from environments.rollout.hook_calls import HookCalls
 from environments.rollout.rows import RowBuilder
 from environments.trajectory import Completion, Message, StopReason, TokenRow, Turn
 from tools.calls import ToolCall, ToolResult
-from tools.errors import ContextOverflow, RolloutError, TimeLimitExceeded
+from tools.errors import ContextOverflow, TimeLimitExceeded
 from tools.registry import ToolOutput, Toolset
 from tools.sandbox.base import Sandbox
 
@@ -105,7 +106,7 @@ class AgentLoop:
             max_row_tokens=self.budget.max_row_tokens,
         )
         try:
-            completion = await self.calls.run(
+            given = await self.calls.run(
                 partial(self.policy.complete, request),
                 doing=f"model, turn {index}",
                 limit_s=self._seconds_left(),
@@ -119,8 +120,9 @@ class AgentLoop:
                 raise  # of a hook that the policy called
             self.stop_reason = StopReason.TIME_BUDGET
             return None
-        if not isinstance(completion, Completion):
-            raise RolloutError(f"the policy gave {type(completion).__name__}; give a turnwise.Completion")
+        completion = checked_completion(
+            given, max_tokens=request.max_tokens, vocabulary_size=vocabulary_size(self.policy)
+        )
         if len(completion.prompt_ids) + len(completion.token_ids) > self.budget.max_row_tokens:
             self.stop_reason = StopReason.CONTEXT_OVERFLOW
             return None

@@ -77,7 +77,7 @@ def _changed(node: ast.AST, kind: int) -> str | None:
         node.ops[0] = _SWAPS[type(node.ops[0])]()
     elif isinstance(node, ast.BoolOp) and kind == 0:
         node.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
-    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float) and (node.value or kind == 0):
         node.value += 1 if kind == 0 else -1
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool) and kind == 0:
         node.value = not node.value

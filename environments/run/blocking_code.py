@@ -8,6 +8,7 @@ from types import FrameType
 
 import environments
 import tools
+from environments.run.interpreter_yields import hand_over
 
 _OURS = tuple(f"{folder}/" for package in (environments, tools) for folder in package.__path__)
 _LIBRARIES = tuple(
@@ -44,6 +45,8 @@ class CodePlaces:
             file = frame.f_code.co_filename
             if self._home is not None and file.startswith(self._home):
                 yield frame
+            elif frame.f_code is hand_over.__code__:
+                continue  # it interrupted what is looked for
             elif file.startswith(_OURS):
                 return
             elif not file.startswith(_LIBRARIES):

@@ -30,6 +30,7 @@ from environments.run.streak import Streak
 from environments.run.watchdog import watchdog_of
 from environments.run.worker_pool import groups_at_once, run_groups
 from environments.trajectory import TrajectoryGroup
+from tools.errors import RunError
 
 
 async def evaluate(env: AgentEnv, console: Console) -> int:
@@ -50,10 +51,11 @@ async def evaluate(env: AgentEnv, console: Console) -> int:
         async with env.opened(evaluation=True, notify=progress.say):
             tasks = plan(env.items, env.item_ids, -1)
             progress.start(total=len(tasks), done_before=0)
+            progress.ready()
             try:
                 with watchdog.armed(), progress:
                     code = await _evaluate_tasks(env, tasks, progress, results, samples)
-            except StoppedError as error:
+            except (StoppedError, RunError) as error:
                 progress.say(f"stopped: {error}")
                 progress.say(f"{len(results)} of {len(tasks)} items were tried, which is no evaluation")
                 return FAILED
@@ -84,7 +86,8 @@ async def _evaluate_tasks(
     streak = Streak(env.config.max_failed_groups)
 
     async def roll_out(task: GroupTask) -> tuple[TrajectoryGroup, tuple[bool, ...]]:
-        return await judged(env, task, await env.rollout_group(task, rollouts, watch=progress.rollout))
+        group = await env.rollout_group(task, rollouts, watch=progress.rollout)
+        return await judged(env, task, group, progress.rollout)
 
     async def take(task: GroupTask, result: tuple[TrajectoryGroup, tuple[bool, ...]]) -> None:
         group, passed = result

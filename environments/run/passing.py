@@ -1,27 +1,26 @@
 """Whether the rollouts of an evaluation passed, as the environment says."""
 
 from dataclasses import replace
-from inspect import isawaitable
-from typing import Any
 
 import numpy as np
 
 from environments.base_env import AgentEnv
 from environments.data.tasks import GroupTask
 from environments.rollout.failures import failure_of
+from environments.rollout.in_flight import InFlight, Watch
 from environments.trajectory import Failure, Trajectory, TrajectoryGroup
 from tools.errors import RewardError
 
 
 async def judged(
-    env: AgentEnv, task: GroupTask, group: TrajectoryGroup
+    env: AgentEnv, task: GroupTask, group: TrajectoryGroup, watch: Watch
 ) -> tuple[TrajectoryGroup, tuple[bool, ...]]:
     """A group whose rollouts without a verdict are failures, and the verdict on each that is left."""
     kept: list[Trajectory] = []
     verdicts: list[bool] = []
     failures = list(group.failures)
     for trajectory in group.trajectories:
-        verdict = await _verdict(env, task, trajectory)
+        verdict = await _verdict(env, task, trajectory, watch)
         if isinstance(verdict, Failure):
             failures.append(verdict)
         else:
@@ -31,11 +30,11 @@ async def judged(
     return replace(group, trajectories=tuple(kept), failures=tuple(failures)), tuple(verdicts)
 
 
-async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory) -> bool | Failure:
+async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch: Watch) -> bool | Failure:
+    in_flight = InFlight(item_id=task.item_id, sibling=trajectory.sibling)
     try:
-        given: Any = env.passed(task.item, trajectory)
-        if isawaitable(given):
-            given = await given
+        with watch(in_flight), env.hook_calls(in_flight) as calls:
+            given = await calls.hook("passed", env.passed, task.item, trajectory)
         if not isinstance(given, (bool, np.bool_)):
             raise RewardError(f"passed gave {given!r:.100}; give True or False")
         return bool(given)  # pyright: ignore[reportUnknownArgumentType]  # numpy's own type is generic

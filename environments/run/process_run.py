@@ -21,6 +21,7 @@ from environments.run.tracking import Track, tracked
 from environments.run.watchdog import Watchdog, watchdog_of
 from environments.run.worker_pool import groups_at_once, run_groups
 from environments.trajectory import CreditedGroup
+from tools.errors import RunError
 
 FAILED = 1
 """Exit code of a run that did not do what it was asked for."""
@@ -55,6 +56,7 @@ async def _process_opened(
         done = sum(recorder.holds(task.item_id, task.epoch) for task in tasks)
         print_start(console, recorder, done=done, total=len(tasks))
         progress.start(total=len(tasks), done_before=done)
+        progress.ready()
         with watchdog.armed():
             code = await process_tasks(env, tasks, recorder, progress, track)
         left = len(tasks) - done - progress.summary.done
@@ -92,7 +94,7 @@ async def process_tasks(
                 max_in_flight=groups_at_once(env.config.max_concurrent_rollouts, env.config.group_size),
                 begin=begin,
             )
-    except StoppedError as error:
+    except (StoppedError, RunError) as error:
         progress.say(f"stopped: {error}")
         return FAILED
     groups = progress.summary.groups

@@ -48,11 +48,14 @@ class Progress:
 
     def start(self, *, total: int | None, done_before: int) -> None:
         """Start the clock anew, now that the work is known."""
-        self._is_ready = total is not None
         self._total = total
         self._done_before = done_before
         self._started = monotonic()
         self._last_plain = self._started
+
+    def ready(self) -> None:
+        """The environment is open: silence is no sign of a long setup any more."""
+        self._is_ready = True
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -13,6 +12,7 @@ from typing import Self
 
 from environments.base_env import AgentEnv
 from environments.run.blocking_code import CodePlaces
+from environments.run.interpreter_yields import InterpreterYields
 from environments.run.progress import Progress
 
 NAMED_AFTER_S = 5.0
@@ -68,7 +68,7 @@ class Watchdog:
     def __enter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._watched = threading.get_ident()
-        self._yields = _InterpreterYields()
+        self._yields = InterpreterYields()
         self._turn()
         self._thread.start()
         return self
@@ -141,39 +141,3 @@ def watchdog_of(env: AgentEnv, progress: Progress) -> Watchdog:
         ends_after_s=env.config.hook_block_s,
         on_tick=progress.heartbeat,
     )
-
-
-class _InterpreterYields:
-    """Lets other threads run where a call in C holds the interpreter, as a regular expression does for hours.
-
-    A signal after so much processor time makes it run Python code in between. It fires only while the event
-    loop does not turn.
-    """
-
-    _AFTER_CPU_S = 2.0
-
-    def __init__(self) -> None:
-        self._before = signal.getsignal(signal.SIGPROF)
-        # Whoever profiles the process needs the signal more.
-        self._is_ours = (
-            threading.current_thread() is threading.main_thread() and self._before == signal.SIG_DFL
-        )
-        if self._is_ours:
-            signal.signal(signal.SIGPROF, _do_nothing)
-            signal.siginterrupt(signal.SIGPROF, False)
-
-    def postpone(self) -> None:
-        """Count anew."""
-        if self._is_ours:
-            signal.setitimer(signal.ITIMER_PROF, self._AFTER_CPU_S, _TICK_S)
-
-    def close(self) -> None:
-        """Give the signal back."""
-        if self._is_ours:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.signal(signal.SIGPROF, self._before)
-        self._is_ours = False
-
-
-def _do_nothing(number: int, frame: object) -> None:
-    """A handler in Python, before which the interpreter is given to other threads."""

@@ -13,16 +13,20 @@ from environments.config import AgentEnvConfig
 from environments.data.tasks import GroupTask, plan_for_ever
 from environments.record.origin import RunOrigin, origin_from_json, refuse_other_run
 from environments.record.recorder import Recorder
+from environments.rollout.in_flight import Watch
 from environments.run.process_run import origin_of
+from environments.run.progress import Progress
 from environments.run.tracking import Track, tracked
+from environments.run.watchdog import Watchdog, watchdog_of
 from environments.run.worker_pool import groups_at_once
 from environments.serve.delivery import Delivery
+from environments.serve.group_tries import Rollouts
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread
 from environments.serve.registration import Identity, Registration
-from environments.serve.serve_loop import Bounds, Rollouts, ServeLoop
+from environments.serve.serve_loop import Bounds, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi
-from environments.trajectory import CreditedGroup
+from environments.trajectory import CreditedGroup, TrajectoryGroup
 from environments.turn_level_reward import TurnLevelRewardMixin
 from environments.wire.payloads import ROW_BY_ROW, Shape
 from tools.errors import ConfigError
@@ -49,23 +53,32 @@ async def serve(env: AgentEnv, console: Console) -> int:
         UsageError: no view is chosen, the environment cannot be opened, no trajectory API there, a batch size
             that cannot be filled, an outbox of another run.
     """
-    config, shape = env.config, shape_of(env)
-    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
-    async with env.opened(notify=say):
-        with ExitStack() as files:
-            rollouts = _rollouts(env, files.enter_context(tracked(config, env.name)))
-            recorder = None
-            if config.data_path_to_save_groups is not None:
-                recorder = files.enter_context(
-                    Recorder(Path(config.data_path_to_save_groups), fresh=config.fresh)
-                )
-                recorder.refuse_other_run(rollouts.origin)
-            outbox = files.enter_context(Outbox(Path(config.outbox_path or f"data/{env.name}.outbox.sqlite")))
-            claim(outbox, replace(rollouts.origin, view=_in_words(shape)))
-            say(f"view {_in_words(shape)}: {_who_reads(env, shape)}")
-            _say_what_holds(config, outbox, say)
-            async with _delivery(env.name, config, shape, outbox, say) as delivery:
-                loop = ServeLoop(delivery, rollouts, bounds=_bounds(env), console=console, recorder=recorder)
+    shape, progress = shape_of(env), Progress(console)
+    with watchdog_of(env, progress) as watchdog:
+        async with env.opened(notify=progress.say):
+            progress.ready()
+            return await _serve_opened(env, console, shape, progress, watchdog)
+
+
+async def _serve_opened(
+    env: AgentEnv, console: Console, shape: Shape, progress: Progress, watchdog: Watchdog
+) -> int:
+    config, say = env.config, progress.say
+    with ExitStack() as files:
+        rollouts = _rollouts(env, files.enter_context(tracked(config, env.name)), progress.rollout)
+        recorder = None
+        if config.data_path_to_save_groups is not None:
+            recorder = files.enter_context(
+                Recorder(Path(config.data_path_to_save_groups), fresh=config.fresh)
+            )
+            recorder.refuse_other_run(rollouts.origin)
+        outbox = files.enter_context(Outbox(Path(config.outbox_path or f"data/{env.name}.outbox.sqlite")))
+        claim(outbox, replace(rollouts.origin, view=_in_words(shape)))
+        say(f"view {_in_words(shape)}: {_who_reads(env, shape)}")
+        _say_what_holds(config, outbox, say)
+        async with _delivery(env.name, config, shape, outbox, say) as delivery:
+            loop = ServeLoop(delivery, rollouts, bounds=_bounds(env), console=console, recorder=recorder)
+            with watchdog.armed():
                 return await loop.run()
 
 
@@ -102,15 +115,19 @@ def _who_reads(env: AgentEnv, shape: Shape) -> str:
     return WHO_READS[shape.view]
 
 
-def _rollouts(env: AgentEnv, track: Track) -> Rollouts:
+def _rollouts(env: AgentEnv, track: Track, watch: Watch) -> Rollouts:
     async def run_group(task: GroupTask) -> CreditedGroup:
-        credited = await env.run_group(task)
+        credited = await env.run_group(task, watch=watch)
         track(credited)
         return credited
+
+    async def run_first(task: GroupTask) -> TrajectoryGroup:
+        return await env.rollout_group(task, 1, watch=watch)
 
     return Rollouts(
         tasks=partial(plan_for_ever, env.items, env.item_ids),
         run_group=run_group,
+        run_first=run_first,
         credit=env.credit,
         probe=env.check_policy,
         origin=origin_of(env),

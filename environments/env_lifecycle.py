@@ -16,7 +16,7 @@ from environments.rollout.abandoned import Abandoned
 from environments.rollout.failures import raised_by_user, reason_of, traceback_of
 from environments.rollout.hook_calls import HookCalls
 from environments.rollout.in_flight import InFlight
-from environments.rollout_parts import sandbox_of
+from environments.rollout_parts import sandbox_of, warn_of_lent_files
 from tools.errors import ConfigError, RunError, UsageError
 from tools.sandbox import prepare_sandboxes
 from tools.sandbox.base import Sandbox
@@ -161,6 +161,7 @@ class Lifecycle(Hooks):
             IsolationError: no sandbox can be made here.
             ConfigError: the image of the sandboxes cannot be had, or a model server does not answer as one.
         """
+        warn_of_lent_files(self.config, type(self))
         await prepare_sandboxes(self.config.sandbox, image=self.config.sandbox_image, progress=notify)
         async with self.open_sandbox():
             pass

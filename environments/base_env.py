@@ -14,7 +14,7 @@ from time import monotonic
 from typing import NoReturn
 
 from environments.config import AgentEnvConfig, ServerConfig, checked_config, server_configs
-from environments.credit import credited, read_params
+from environments.credit import GroupRules, credited, missing_outcome_of, read_params
 from environments.data.tasks import GroupTask
 from environments.env_lifecycle import Lifecycle
 from environments.hooks import Hooks, Item
@@ -82,7 +82,7 @@ class AgentEnv(Lifecycle):
         Siblings that the task has already count among them.
         """
         self.refuse_rollouts_before_setup()
-        self.abandoned.refuse_more(self.name)
+        self._abandoned.refuse_more(self.name)
         boundary = Boundary(f"{self.name}, item {task.item_id}")
         left = range(len(task.rolled_out), size)
         async with asyncio.TaskGroup() as siblings:
@@ -147,7 +147,9 @@ class AgentEnv(Lifecycle):
             policy=self.policy_name,
             preset=self.config.estimator_preset,
             params=self.estimator_params,
-            min_trajectories=self.config.min_group_size,
+            rules=GroupRules(
+                min_trajectories=self.config.min_group_size, missing_outcome=self.missing_outcome
+            ),
         )
 
     async def _sibling(
@@ -157,7 +159,7 @@ class AgentEnv(Lifecycle):
         turns: list[Turn] = []
         async with self._slots.one():
             in_flight = InFlight(item_id=task.item_id, sibling=sibling)
-            with watch(in_flight), self.calls(in_flight) as calls:
+            with watch(in_flight), self.hook_calls(in_flight) as calls:
                 try:
                     return await self.rollout(task, sibling, turns, calls)
                 except BaseException as error:  # noqa: BLE001  # the one broad except: recorded, never scored
@@ -165,6 +167,8 @@ class AgentEnv(Lifecycle):
 
     async def _anchor(self, task: GroupTask, turns: Sequence[Turn], call: CallHook) -> str | None:
         """The state before the turn that comes after `turns`."""
+        if type(self).state_key is Hooks.state_key:
+            return None
         anchor = await call("state_key", self.state_key, task.item, turns[-1] if turns else None)
         where = f"environment {self.name!r}, item {task.item_id!r}, turn {len(turns)}: what state_key gave"
         return None if anchor is None else checked_text(anchor, where)
@@ -206,6 +210,8 @@ class AgentEnv(Lifecycle):
         self.config = config = checked_config(own_config if config is None else config, type(self))
         if config.score_aggregation is not None:
             self.score_aggregation = config.score_aggregation
+        missing = self.missing_outcome if config.missing_outcome is None else config.missing_outcome
+        self.missing_outcome = missing_outcome_of(missing, f"missing_outcome of {self.name!r}")
         self.estimator = config.estimator or self.default_estimator
         params = config.all_estimator_params()
         self.estimator_params = read_params(self.estimator, config.estimator_preset, params)

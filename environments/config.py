@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import BaseModel, Field, model_validator
 
 from environments.config_section import FormerNames, Section, WithoutEffect
+from environments.trajectory import MissingOutcome
 from tools.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -171,6 +172,12 @@ class AgentEnvConfig(Section):
         default=None,
         description="A trajectory's scalar: outcome plus the sum, or plus the mean, of its turn rewards, or "
         "the outcome alone; unset: what the environment says, else the sum.",
+    )
+    missing_outcome: MissingOutcome | None = Field(
+        default=None,
+        description="A rollout without an outcome (or any reward) beside siblings with one. refuse: its "
+        "group fails. drop: it is dropped, which selects on behaviour. A number: its outcome. Unset: what "
+        "the environment says, else refuse.",
     )
     estimator: str | None = Field(
         default=None,

@@ -1,13 +1,13 @@
 """What an environment writes: its hooks, each with what it gives by default."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from environments.config import AgentEnvConfig
 from environments.data.items import load_items
 from environments.policy.scripted import Choice, generic_script
 from environments.reward_context import Reward, RolloutContext
-from environments.trajectory import Message, Trajectory, Turn
+from environments.trajectory import Message, MissingOutcome, Trajectory, Turn
 from tools.calls import ToolSpec
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox
@@ -16,7 +16,10 @@ Item = Any
 
 
 class Hooks:
-    """Only the prompt and a reward have no default; `TurnLevelRewardMixin` adds the hooks of turn rewards."""
+    """Only the prompt and a reward have no default; `TurnLevelRewardMixin` adds the hooks of turn rewards.
+
+    Each may be `async def`, which runs on the event loop, or `def`, which runs on the rollout's own thread.
+    """
 
     name: str = ""
     tools: tuple[Toolset, ...] = ()
@@ -24,6 +27,8 @@ class Hooks:
     required_fields: tuple[str, ...] = ()
     """Fields that every item must have."""
     default_estimator: str = "grpo"
+    missing_outcome: MissingOutcome = "refuse"
+    """Of a rollout without an outcome, or without any reward, beside siblings with one."""
     env_config_cls: type[AgentEnvConfig] = AgentEnvConfig
 
     config: AgentEnvConfig
@@ -46,9 +51,9 @@ class Hooks:
             required_fields=self.required_fields,
         )
 
-    async def load_eval_items(self) -> Sequence[Item]:
+    def load_eval_items(self) -> Sequence[Item] | Awaitable[Sequence[Item]]:
         """The items that `evaluate` uses; by default those of `load_items`."""
-        return await self.load_items()
+        return self.load_items()
 
     def format_prompt(self, item: Item) -> str | list[Message]:
         """The task: the text of one user message, or a whole opening conversation."""
@@ -68,7 +73,8 @@ class Hooks:
     def passed(self, item: Item, trajectory: Trajectory) -> bool:
         """Whether `evaluate` counts this rollout as passed."""
         outcome = trajectory.rewards.outcome if trajectory.rewards else None
-        return (trajectory.score if outcome is None else outcome) >= self.config.pass_score
+        reached = trajectory.score if outcome is None else outcome
+        return reached is not None and reached >= self.config.pass_score
 
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float

@@ -74,9 +74,12 @@ class ScalarScoring:
 
     async def finish(self, trajectory: Trajectory) -> Rewards:
         """The environment's one number is outcome and score alike."""
-        hook = self._env.compute_reward
+        hook, where = self._env.compute_reward, f"{_where(self._ctx)}: compute_reward"
         reward = await self._call("compute_reward", hook, self._item, trajectory, self._ctx)
-        outcome, components = _number(reward, f"{_where(self._ctx)}: compute_reward")
+        # User code may give anything; without turn rewards there would be nothing to learn from.
+        if reward is None:
+            raise RewardError(f"{where} gave None; give a number, or named components")
+        outcome, components = _number(reward, where)
         return Rewards(outcome=outcome, score=outcome, outcome_components=components)
 
 
@@ -145,6 +148,11 @@ class TurnLevelRewardMixin:
                 f"{', '.join(get_args(Aggregation))}"
             )
         has_outcome = type(self).compute_outcome is not TurnLevelRewardMixin.compute_outcome
+        if self.score_aggregation == "outcome" and not has_outcome:
+            raise ConfigError(
+                f"environment {self.name!r} has score_aggregation 'outcome' and no compute_outcome, so that "
+                f"nothing would be scored; write compute_outcome, or choose another aggregation"
+            )
         classes = [cls for cls in type(self).__mro__ if issubclass(cls, TurnLevelRewardMixin)]
         if not has_outcome and any("compute_reward" in vars(cls) for cls in classes):
             raise ConfigError(
@@ -189,18 +197,25 @@ class TurnScoring:
         outcome, outcome_components = _optional(ended, f"{where}: compute_outcome")
         values = tuple(value for value, _ in turns)
         components = tuple(parts for _, parts in turns)
+        score = aggregate(values, outcome, self._env.score_aggregation)
         return Rewards(
             turns=values,
             outcome=outcome,
-            score=_bounded(aggregate(values, outcome, self._env.score_aggregation), f"{where}: the sum"),
+            score=None if score is None else _bounded(score, f"{where}: the sum"),
             turn_components=components if any(components) else (),
             outcome_components=outcome_components,
         )
 
 
-def aggregate(turns: Sequence[float | None], outcome: float | None, how: Aggregation) -> float:
-    """The scalar of a trajectory: the outcome plus the sum or the mean of its scored turns, or alone."""
-    scored = [reward for reward in turns if reward is not None]
+def aggregate(turns: Sequence[float | None], outcome: float | None, how: Aggregation) -> float | None:
+    """The scalar of a trajectory: the outcome plus the sum or the mean of its scored turns, or alone.
+
+    Returns:
+        The scalar; infinity where it overflows; `None` where there is nothing of what it is made of.
+    """
+    scored = [] if how == "outcome" else [reward for reward in turns if reward is not None]
+    if outcome is None and not scored:
+        return None
     total = outcome or 0.0
     try:
         if how == "sum":
@@ -249,6 +264,10 @@ def _optional(reward: Reward | None, where: str) -> tuple[float | None, dict[str
 def _number(reward: Any, where: str) -> tuple[float, dict[str, float]]:
     """A reward as a finite float, with its components by name."""
     if isinstance(reward, Mapping):
+        if not reward:
+            raise RewardError(
+                f"{where}: {{}} is no reward; give its components by name, or None where nothing is scored"
+            )
         parts = {
             checked_text(name, f"{where}: the name of a component"): _finite(
                 part, f"{where}, component {name!r}"

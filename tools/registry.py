@@ -23,6 +23,7 @@ from tools.signature import ArgumentsRefused, Signature
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _P = ParamSpec("_P")
+_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +174,8 @@ class Toolset:
         if chosen is None:
             names = ", ".join(tool.name for tool in self.tools) or "none"
             return result(
-                ToolOutput(content=f"There is no tool {call.name!r}. Tools: {names}."), "unknown_tool"
+                ToolOutput(content=f"There is no tool {call.name[:_SHOWN]!r}. Tools: {names}."),
+                "unknown_tool",
             )
         try:
             arguments = chosen.signature.parse(call.arguments)
@@ -196,14 +198,17 @@ class Toolset:
 
 def bounded(text: str, max_chars: int) -> str:
     """The text, or its head and tail around a note of how much was cut; never longer than `max_chars`."""
-    # A lone surrogate (an undecodable file name) cannot be written to a record as UTF-8.
-    text = text.encode("utf-8", "replace").decode("utf-8")
     if len(text) <= max_chars:
-        return text
+        return _encodable(text)
     room = max(0, max_chars - len(_cut_note(len(text), len(text))))
     head, tail = room - room // 2, room // 2
     note = _cut_note(len(text) - head - tail, len(text))
-    return (text[:head] + note + text[len(text) - tail :])[:max_chars]
+    return _encodable((text[:head] + note + text[len(text) - tail :])[:max_chars])
+
+
+def _encodable(text: str) -> str:
+    # A lone surrogate (an undecodable file name) cannot be written to a record as UTF-8.
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _cut_note(cut: int, total: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterable
 ACCEPTED_ENCODINGS = "gzip, deflate"
 _GZIP_OR_ZLIB = 47
 _RAW_DEFLATE = -15
+_MOST_MEMBERS = 100
 
 
 class BodyError(Exception):
@@ -53,6 +54,7 @@ class _Inflate:
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
         self._begun = False
+        self._members = 1
 
     @property
     def complete(self) -> bool:
@@ -65,6 +67,9 @@ class _Inflate:
             while chunk and max_bytes > 0:
                 if self._stream.eof:
                     self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
+                    self._members += 1
+                    if self._members > _MOST_MEMBERS:
+                        raise BodyError(f"the answer has more than {_MOST_MEMBERS} gzip members")
                 elif not self._begun and chunk[0] & 15 != 8 and chunk[0] != 0x1F:
                     self._stream = zlib.decompressobj(_RAW_DEFLATE)
                 self._begun = True

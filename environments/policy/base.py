@@ -17,6 +17,8 @@ class CompletionRequest:
     seed: int = 0
     """The rollout's seed, the same for each of its calls."""
     max_tokens: int = 1024
+    max_row_tokens: int | None = None
+    """Tokens that the row of this turn may have; what is longer for certain need not be rendered."""
 
 
 class Policy(Protocol):

@@ -11,9 +11,11 @@ import math
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from environments.policy.base import CompletionRequest
+from environments.policy.long_text import rendered
 from environments.policy.renderer import Renderer
 from environments.policy.schema_example import example_of
 from environments.trajectory import Completion, Message
@@ -77,10 +79,19 @@ class ScriptedPolicy:
 
         Raises:
             ConfigError: the script's mixture is no distribution over assistant messages.
+            ContextOverflow: no row could hold the conversation.
         """
         given = self._script(request.messages, request.tools, self._skill)
-        choices = await given if inspect.isawaitable(given) else given
-        mixture = self._mixture(_checked(choices))
+        choices = _checked(await given if inspect.isawaitable(given) else given)
+        return await rendered(
+            partial(self._sampled, choices, request),
+            self._renderer,
+            (*request.messages, *(choice.message for choice in choices)),
+            max_tokens=request.max_row_tokens,
+        )
+
+    def _sampled(self, choices: Sequence[Choice], request: CompletionRequest) -> Completion:
+        mixture = self._mixture(choices)
         sampled = _sample(mixture, random.Random(f"{request.seed}:{len(request.messages)}"))
         token_ids = sampled[: request.max_tokens]
         message, finish_reason = mixture[sampled].message, "stop"

@@ -112,7 +112,8 @@ class Summary:
         rewards = trajectory.rewards
         if rewards is None:
             return
-        self.score.add(rewards.score)
+        if rewards.score is not None:
+            self.score.add(rewards.score)
         for index, reward in enumerate(rewards.turns or ()):
             if reward is not None:
                 self.turn_rewards[index].add(reward)

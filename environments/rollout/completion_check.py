@@ -68,8 +68,10 @@ def _text_problem(name: str, text: object) -> str | None:
 
 
 def _ids_problem(completion: Completion, size: int) -> str | None:
-    for name, ids in (("prompt_ids", completion.prompt_ids), ("token_ids", completion.token_ids)):
-        if not isinstance(ids, list | tuple) or set(map(type, ids)) - {int}:
+    # The types say so; a policy of the user's may not know.
+    given: dict[str, Any] = {"prompt_ids": completion.prompt_ids, "token_ids": completion.token_ids}
+    for name, ids in given.items():
+        if not _is_list_of(int, ids):
             return f"{name} must be a tuple of plain integers, got {_start_of(ids)}"
         if ids and not 0 <= min(ids) <= max(ids) < size:
             return f"{name} go from {min(ids)} to {max(ids)}; possible: 0 to {size - 1}"
@@ -90,7 +92,7 @@ def _count_problem(completion: Completion, max_tokens: int) -> str | None:
 def _logprobs_problem(logprobs: Sequence[float] | None, sampled: int) -> str | None:
     if logprobs is None:
         return None
-    if not isinstance(logprobs, list | tuple) or set(map(type, logprobs)) - {float}:
+    if not _is_list_of(float, logprobs):
         return f"logprobs must be a tuple of plain floats, got {_start_of(logprobs)}"
     if len(logprobs) != sampled:
         return f"it has {len(logprobs)} logprobs for {sampled} token_ids"
@@ -99,6 +101,11 @@ def _logprobs_problem(logprobs: Sequence[float] | None, sampled: int) -> str | N
         if not -LARGEST_FLOAT32 <= logprob <= LARGEST_LOGPROB:
             return f"the logprob of token {index} is {logprob}; it must be finite and at most 0"
     return None
+
+
+def _is_list_of(kind: type, values: object) -> bool:
+    """Whether all entries are of exactly this type: a bool is no id, a number of numpy no JSON."""
+    return isinstance(values, list | tuple) and set(map(type, cast("Sequence[object]", values))) <= {kind}
 
 
 def _start_of(values: object) -> str:

@@ -21,6 +21,7 @@ class ItemResult:
 
     item_id: str
     scores: tuple[float, ...]
+    """Of those rollouts of which anything was scored."""
     passed: tuple[bool, ...]
     turns: tuple[int, ...]
     dropped: int = 0
@@ -42,8 +43,8 @@ class Estimate:
 class Evaluation:
     """What the results of all items come to."""
 
-    score: Estimate
-    """Mean over items of the item's mean score."""
+    score: Estimate | None
+    """Mean over items of the item's mean score; `None` when nothing was scored."""
     pass_at: tuple[Estimate, ...]
     """`pass_at[k - 1]` is pass@k, over the items with at least k rollouts; ends where there are none."""
     turns_passed: float | None
@@ -75,7 +76,7 @@ def item_result(group: TrajectoryGroup, passed: Sequence[bool]) -> ItemResult:
     """The numbers of one item's rollouts; `passed` is ordered like the trajectories."""
     return ItemResult(
         item_id=group.item_id,
-        scores=tuple(trajectory.score for trajectory in group.trajectories),
+        scores=tuple(each.score for each in group.trajectories if each.score is not None),
         passed=tuple(passed),
         turns=tuple(len(trajectory.turns) for trajectory in group.trajectories),
         dropped=len(group.failures),
@@ -107,7 +108,7 @@ def evaluate_results(
         seed: of the resampling.
         planned: items that there were to try; unset: those of the results.
     """
-    counted = [result for result in results if result.scores]
+    counted = [result for result in results if result.passed]
     if not counted:
         return None
     pass_at: list[Estimate] = []
@@ -116,13 +117,14 @@ def evaluate_results(
         if not values:
             break
         pass_at.append(_estimate(values, seed))
+    scores = [math.fsum(r.scores) / len(r.scores) for r in counted if r.scores]
     return Evaluation(
-        score=_estimate([math.fsum(r.scores) / len(r.scores) for r in counted], seed),
+        score=_estimate(scores, seed) if scores else None,
         pass_at=tuple(pass_at),
         turns_passed=_mean_turns(counted, lambda passed: passed),
         turns_failed=_mean_turns(counted, lambda passed: not passed),
         items=len(counted),
-        rollouts=sum(len(r.scores) for r in counted),
+        rollouts=sum(len(r.passed) for r in counted),
         passed=sum(sum(r.passed) for r in counted),
         dropped=sum(r.dropped for r in results),
         lost_items=len(results) - len(counted),
@@ -133,8 +135,10 @@ def evaluate_results(
 
 def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
     """The statistics as flat numbers, for `metrics.json`; what is unknown is left out."""
-    metrics: dict[str, float | None] = {"eval/mean_score": evaluation.score.value}
-    metrics |= _interval("eval/mean_score", evaluation.score)
+    metrics: dict[str, float | None] = {}
+    if evaluation.score is not None:
+        metrics["eval/mean_score"] = evaluation.score.value
+        metrics |= _interval("eval/mean_score", evaluation.score)
     for k, estimate in enumerate(evaluation.pass_at, start=1):
         metrics[f"eval/pass@{k}"] = estimate.value
         metrics |= _interval(f"eval/pass@{k}", estimate)
@@ -176,7 +180,8 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
         items += "; INCOMPLETE: the numbers below speak only of these"
     if evaluation.lost_items:
         items += f"; {evaluation.lost_items} lost, of which no rollout is left: they are in no number below"
-    rows = [("items", items), ("mean score", _shown(evaluation.score))]
+    score = "nothing was scored" if evaluation.score is None else _shown(evaluation.score)
+    rows = [("items", items), ("mean score", score)]
     rows += [(f"pass@{k}", _shown(estimate)) for k, estimate in enumerate(evaluation.pass_at, start=1)]
     for name, turns, count in (
         ("passed", evaluation.turns_passed, evaluation.passed),

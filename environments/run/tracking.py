@@ -80,8 +80,9 @@ def group_numbers(credited: CreditedGroup) -> dict[str, float]:
         f"group/{credited.status}": 1,
     }
     if trajectories:
-        scores = [trajectory.score for trajectory in trajectories]
+        numbers["group/turns_mean"] = sum(len(t.turns) for t in trajectories) / len(trajectories)
+    scores = [trajectory.score for trajectory in trajectories if trajectory.score is not None]
+    if scores:
         numbers["group/score_mean"] = sum(scores) / len(scores)
         numbers["group/score_min"], numbers["group/score_max"] = min(scores), max(scores)
-        numbers["group/turns_mean"] = sum(len(t.turns) for t in trajectories) / len(trajectories)
     return numbers

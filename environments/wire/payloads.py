@@ -131,7 +131,7 @@ def _within(group: RowGroup, max_tokens: int | None) -> tuple[RowGroup | None, i
 def _posts(group: RowGroup, credited: CreditedGroup, shape: Shape) -> Iterator[RowGroup]:
     if shape.view in ROW_BY_ROW:
         return iter((group,))
-    scores = [trajectory.score for trajectory in credited.group.trajectories]
+    scores = [each.score for each in credited.group.trajectories if each.score is not None]
     return posts(group, scores, shape.rows_per_post)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from environments.trajectory import NOT_SAMPLED, CreditedGroup, Trajectory
 from environments.wire.credited_rows import CreditedRow, credited_rows, mask_of
@@ -26,7 +26,8 @@ def every_row(credited: CreditedGroup) -> RowGroup:
             TrainingRow(
                 tokens=row.tokens,
                 mask=row.mask,
-                score=row.trajectory.score,
+                # `None` where nothing was scored: a row for people, which `check_rows` lets no trainer have.
+                score=cast("float", row.trajectory.score),
                 advantages=row.advantages,
                 logprobs=row.logprobs if known else None,
                 messages=chat(row.trajectory),
@@ -70,8 +71,12 @@ def prefix_rows(credited: CreditedGroup, divisor: Divisor = TOKENS_PER_TURN) -> 
     return _row_per_turn(credited, divisor, alone=False)
 
 
+def _one_group(credited: CreditedGroup, _: Divisor = TOKENS_PER_TURN) -> list[RowGroup]:
+    return [token_advantages(credited)]
+
+
 VIEWS: Mapping[str, Callable[..., Sequence[RowGroup]]] = {
-    "token_advantages": lambda credited, _=None: [token_advantages(credited)],
+    "token_advantages": _one_group,
     "turn_rows": turn_rows,
     "prefix_rows": prefix_rows,
 }

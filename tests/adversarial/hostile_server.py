@@ -16,11 +16,11 @@ def answer(body, *, status=200, headers=()):
     return "\r\n".join(head).encode() + content
 
 
-def gzip_bomb(mebibytes=200):
+def gzip_bomb(mebibytes=50):
     return gzip.compress(bytes(mebibytes << 20), 9)
 
 
-def zlib_bomb(mebibytes=200):
+def zlib_bomb(mebibytes=50):
     return zlib.compress(bytes(mebibytes << 20), 9)
 
 

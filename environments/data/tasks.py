@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
+from environments.data.item_ids import checked_id
+from tools.errors import DatasetError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTask:
@@ -15,6 +18,13 @@ class GroupTask:
     item_id: str
     epoch: int = 0
     """How often the item had been rolled out before."""
+
+    def __post_init__(self) -> None:
+        """Raise DatasetError for an id that a record could not hold."""
+        try:
+            checked_id(self.item_id)
+        except DatasetError as error:
+            raise DatasetError(f"a GroupTask {error}") from None
 
     def seed(self, run_seed: int, sibling: int) -> int:
         """A rollout's seed: equal for equal runs, unrelated between rollouts; 31 bits, as servers accept."""

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from environments.config import AgentEnvConfig, ServerConfig, checked_config, server_configs
 from environments.credit import credited, read_params
+from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
 from environments.env_lifecycle import Lifecycle
 from environments.hooks import Hooks, Item
@@ -74,6 +75,8 @@ class AgentEnv(Lifecycle):
     async def rollout_group(self, task: GroupTask, size: int, *, watch: Watch = unwatched) -> TrajectoryGroup:
         """`size` siblings side by side; those that break are failures, and the others go on."""
         self.refuse_rollouts_before_setup()
+        # First: a hook may change the item.
+        item, identity = recorded_item(task.item), item_hash(task.item)
         try:
             async with asyncio.TaskGroup() as siblings:
                 rollouts = [
@@ -87,6 +90,8 @@ class AgentEnv(Lifecycle):
             env=self.name,
             item_id=task.item_id,
             epoch=task.epoch,
+            item=item,
+            item_hash=identity,
             trajectories=tuple(result for result in results if isinstance(result, Trajectory)),
             failures=tuple(result for result in results if isinstance(result, Failure)),
         )

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from environments.cli.user_code import load
 from environments.credit import Advantages, CreditChange, credit_change, credited, describe, resolve
-from environments.record.recorder import Recorder, read_groups
+from environments.record.recorder import Recorder, read_groups, read_origins
 from environments.trajectory import CreditedGroup
 from tools.errors import CreditError, RecordError
 
@@ -59,6 +59,7 @@ def _rewrite(
     names: set[str] = set()
     failed = 0
     with Recorder(out, fresh=True) as recorder:
+        recorder.explain(read_origins(record))
         for number, old in enumerate(read_groups(record), start=1):
             if old.status == "failed":
                 failed += 1

@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Any, cast
 from uuid import UUID
 
+import numpy as np
 import orjson
 from pydantic import BaseModel
 
@@ -30,12 +31,17 @@ def json_text(item: Any) -> str:
     return _dumped(item, _refuse)
 
 
+def stable_text(value: Any) -> str:
+    """Any value as JSON that is the same in every process; of what has no form there, the type alone."""
+    try:
+        return _dumped(value, lambda _, unknown: f"<{type(unknown).__qualname__}>")
+    except DatasetError:
+        return "<endless>"
+
+
 def item_hash(item: Any) -> str:
     """Equal for items of equal content; of what JSON has no form for, only the type counts."""
-    try:
-        text = _dumped(item, lambda _, value: f"<{type(value).__qualname__}>")
-    except DatasetError:
-        text = "<endless>"
+    text = stable_text(item)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -79,8 +85,8 @@ def _value(value: Any, path: str, unknown: Callable[[str, Any], Any]) -> Any:
     if isinstance(value, BaseModel):
         return _value(dict(value), path, unknown)
     # Numbers and arrays of numpy, as parquet readers give them.
-    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        return _value(value.tolist(), path, unknown)
+    if isinstance(value, np.generic | np.ndarray):
+        return _value(cast("Any", value).tolist(), path, unknown)
     return unknown(path, value)
 
 

@@ -83,4 +83,5 @@ def _trajectory(fields: dict[str, Any], rows: list[TokenRow]) -> Trajectory:
         for turn in fields["turns"]
     ]
     bare = _TRAJECTORY.validate_python({**fields, "turns": turns, "rows": ()})
-    return replace(bare, rows=tuple(rows[index] for index in fields["rows"]))
+    own_rows: list[int] = fields["rows"]
+    return replace(bare, rows=tuple(rows[index] for index in own_rows))

@@ -141,26 +141,31 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
 def _restored(
     fields: dict[str, Any], rows: Sequence[TokenRow], columns: Sequence[Sequence[dict[str, Any]]]
 ) -> Trajectory:
-    own_rows = fields["rows"]
-    spoken = [_message(each) for each in (columns[own_rows[0]] if own_rows else fields["messages"])]
-    prompt = tuple(spoken[index] for index in fields["prompt"])
+    own_rows: list[int] = fields["rows"]
+    text: Sequence[dict[str, Any]] = columns[own_rows[0]] if own_rows else fields["messages"]
+    spoken = [_message(each) for each in text]
+    prompt = tuple(_at(spoken, index) for index in fields["prompt"])
     bare = _TRAJECTORY.validate_python({**fields, "prompt": (), "turns": (), "rows": ()})
     turns = tuple(_turn(turn, spoken) for turn in fields["turns"])
     return replace(bare, prompt=prompt, turns=turns, rows=tuple(rows[index] for index in own_rows))
 
 
 def _turn(fields: dict[str, Any], spoken: Sequence[Message]) -> Turn:
-    results = [
+    results: list[dict[str, Any]] = [
         {
             **result,
-            "content": spoken[result["message"]].content,
-            "call_id": spoken[result["message"]].tool_call_id,
+            "content": _at(spoken, result["message"]).content,
+            "call_id": _at(spoken, result["message"]).tool_call_id,
         }
         for result in fields["tool_results"]
     ]
-    message = spoken[fields["message"]]
-    replies = tuple(spoken[index] for index in fields["replies"])
+    message = _at(spoken, fields["message"])
+    replies = tuple(_at(spoken, index) for index in fields["replies"])
     return _TURN.validate_python({**fields, "tool_results": results, "message": message, "replies": replies})
+
+
+def _at(spoken: Sequence[Message], index: int) -> Message:
+    return spoken[index]
 
 
 def _message(fields: dict[str, Any]) -> Message:

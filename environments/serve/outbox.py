@@ -16,6 +16,7 @@ from typing import Literal, Self
 
 import orjson
 
+from environments.record.private_file import private
 from environments.wire.payloads import Part, post_text
 from tools.errors import ConfigError, RecordError
 
@@ -66,6 +67,8 @@ class Outbox:
         """Posts that will never be delivered, one JSON object a line, each with the reason."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            # SQLite gives its log the permissions of the file.
+            os.close(private(str(path), os.O_RDWR | os.O_CREAT))
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
             # Exclusive: a second process fails here, and no shared-memory file is needed.
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -169,10 +172,24 @@ class Outbox:
         self.note_rejected(post.group_id, reason, part=post.number, post=rows)
         self.remove([post.id])
 
+    def start_over(self, reason: str) -> int:
+        """Put every post aside as rejected, and begin the plan anew; returns how many posts there were."""
+        count = len(self)
+        for (identity,) in self._db.execute("SELECT id FROM post ORDER BY id").fetchall():
+            query = "SELECT group_id, part, longest_row, body FROM post WHERE id = ?"
+            group_id, number, longest_row, body = self._db.execute(query, (identity,)).fetchone()
+            part = Part(body=body, longest_row=longest_row)
+            self.reject(Post(id=identity, group_id=group_id, number=number, part=part, tries=0), reason)
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("DELETE FROM finished")
+            self._db.execute("DELETE FROM fact WHERE name = 'place'")
+        return count
+
     def note_rejected(self, group_id: str, reason: str, **details: object) -> None:
         """Add a line to the file of rejected posts and wait until it is on disk."""
         line = {"time": time(), "group_id": group_id, "reason": reason, **details}
-        fd = os.open(self.rejected_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        fd = private(str(self.rejected_path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             view = memoryview(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
             while view:

@@ -34,8 +34,8 @@ JSON = st.recursive(
 CALLS = st.lists(st.builds(ToolCall, id=TEXT, name=TEXT, arguments=TEXT), max_size=2).map(tuple)
 
 
-def messages(*roles, max_size=2):
-    one = st.builds(
+def message(*roles):
+    return st.builds(
         Message,
         role=st.sampled_from(roles),
         content=TEXT,
@@ -43,10 +43,10 @@ def messages(*roles, max_size=2):
         tool_calls=CALLS,
         tool_call_id=NAME,
     )
-    return st.lists(one, max_size=max_size).map(tuple)
 
 
-ANY_MESSAGES = messages("system", "user", "assistant", "tool")
+ANY_MESSAGE = message("system", "user", "assistant", "tool")
+ANY_MESSAGES = st.lists(ANY_MESSAGE, max_size=2).map(tuple)
 JUDGE_CALLS = st.lists(
     st.builds(
         JudgeCall,
@@ -72,9 +72,7 @@ RESULTS = st.lists(
     ),
     max_size=2,
 ).map(tuple)
-CONTEXT = st.none() | st.lists(
-    st.builds(Kept, start=COUNT, end=COUNT) | ANY_MESSAGES.filter(len).map(lambda some: some[0]), max_size=3
-).map(tuple)
+CONTEXT = st.none() | st.lists(st.builds(Kept, start=COUNT, end=COUNT) | ANY_MESSAGE, max_size=3).map(tuple)
 SANDBOX = st.none() | st.builds(
     SandboxRecord,
     backend=TEXT,
@@ -119,11 +117,9 @@ def turn(index, span):
         Turn,
         index=st.just(index),
         kind=st.sampled_from(["act", "summary"]),
-        message=st.builds(
-            Message, role=st.just("assistant"), content=TEXT, reasoning=NAME, tool_calls=CALLS
-        ),
+        message=st.builds(Message, role=st.just("assistant"), content=TEXT, reasoning=NAME, tool_calls=CALLS),
         tool_results=RESULTS,
-        replies=messages("system", "user"),
+        replies=st.lists(message("system", "user"), max_size=2).map(tuple),
         finish_reason=TEXT,
         span=st.just(span),
         trained=st.booleans(),

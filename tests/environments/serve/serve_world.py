@@ -90,7 +90,7 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, **bou
         tasks=lambda first: plan_for_ever(ITEMS, ITEMS, first),
         run_group=world.run_group,
         probe=world.probe,
-        origin=RunOrigin(env="e", policy="p", estimator="turn_return", group_size=4),
+        origin=RunOrigin(env="e", policy="p", estimator="turn_return"),
     )
 
     def say(line):

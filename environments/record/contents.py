@@ -6,7 +6,7 @@ from typing import Any
 
 from environments.data.item_json import item_hash
 from environments.record.group_line import SCHEMA
-from environments.record.origin import RunOrigin, differences
+from environments.record.origin import RunOrigin, credit_text, differences
 
 GroupKey = tuple[str, int]
 """`(item_id, epoch)`: names a group within a run."""
@@ -19,6 +19,7 @@ class Contents:
     finished: set[GroupKey] = field(default_factory=set[GroupKey])
     failed: set[GroupKey] = field(default_factory=set[GroupKey])
     estimators: set[str] = field(default_factory=set[str])
+    """With their parameters, see `credit_text`."""
     fingerprints: set[str | None] = field(default_factory=set["str | None"])
     origins: dict[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """What fingerprints stand for, as far as the file says."""
@@ -38,7 +39,7 @@ class Contents:
             self.failed.add(key)
             return
         self.finished.add(key)
-        self.estimators.add(str(line.get("estimator")))
+        self.estimators.add(credit_text(str(line.get("estimator")), line.get("estimator_params") or {}))
         self.fingerprints.add(fingerprint)
         if line.get("item_hash") is not None:
             self.item_hashes.setdefault(key[0], line["item_hash"])

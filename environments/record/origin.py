@@ -73,6 +73,11 @@ class RunOrigin:
         )
 
 
+def credit_text(estimator: str, params: Mapping[str, Any]) -> str:
+    """An estimator with its parameters, for people: `turn_return(gamma=1.0)`."""
+    return f"{estimator}({', '.join(f'{name}={value}' for name, value in sorted(params.items()))})"
+
+
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """What is not as it was, each in words."""
     changed: list[str] = []

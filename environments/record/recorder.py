@@ -49,7 +49,7 @@ class Recorder:
 
     @property
     def estimators(self) -> set[str]:
-        """The estimators of the groups that were finished when the file was opened."""
+        """Those of the groups that were finished when the file was opened, with their parameters."""
         return self._contents.estimators
 
     def holds(self, item_id: str, epoch: int) -> bool:
@@ -102,15 +102,13 @@ class Recorder:
         group = credited.group
         fingerprint = group.fingerprint or self._run
         credited = replace(credited, group=replace(group, fingerprint=fingerprint))
-        origin = None if fingerprint is None else self._to_say.get(fingerprint)
+        origin = None if fingerprint is None else self._to_say.pop(fingerprint, None)
         try:
             line = encode_group(credited, origin=origin)
         except RecordError as error:
             credited = failed_instead(credited, error)
             line = encode_group(credited, origin=origin)
         self._file.append(line)
-        if fingerprint is not None:
-            self._to_say.pop(fingerprint, None)
         self.written += 1
         if credited.status != "failed":
             self.finished.add((credited.group.item_id, credited.group.epoch))

@@ -67,8 +67,8 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
         "turns_without_peer": credited.turns_without_peer,
         **columns,
         "trajectories": _trajectories(credited),
-        "judge_calls": _JUDGE_CALLS.dump_python(group.judge_calls, mode="json"),
-        "failures": _FAILURES.dump_python(group.failures, mode="json"),
+        "judge_calls": _JUDGE_CALLS.dump_python(group.judge_calls, mode="json", warnings=False),
+        "failures": _FAILURES.dump_python(group.failures, mode="json", warnings=False),
     }
 
 
@@ -108,7 +108,7 @@ def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
     first_row = 0
     for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
         bare = replace(trajectory, prompt=(), turns=(), rows=())
-        fields = _TRAJECTORY.dump_python(bare, mode="json")
+        fields = _TRAJECTORY.dump_python(bare, mode="json", warnings=False)
         fields["rows"] = list(range(first_row, first_row + len(trajectory.rows)))
         fields["prompt"] = list(range(len(trajectory.prompt)))
         fields["prompt_hash"] = _prompt_hash(trajectory.prompt)
@@ -127,7 +127,7 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
     dumped: list[dict[str, Any]] = []
     index = len(trajectory.prompt)
     for turn in trajectory.turns:
-        fields = _TURN.dump_python(turn, mode="json", exclude=_TEXT)
+        fields = _TURN.dump_python(turn, mode="json", exclude=_TEXT, warnings=False)
         answered = index + 1 + len(turn.tool_results)
         for at, result in enumerate(fields["tool_results"], start=index + 1):
             del result["content"], result["call_id"]

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.data.tasks import GroupTask
-from environments.record.origin import RunOrigin
+from environments.record.origin import RunOrigin, credit_text
 from environments.record.recorder import Recorder
 from environments.record.summary import print_summary
 from environments.run.experiment import origin_of
@@ -96,7 +96,7 @@ def begin_record(env: AgentEnv, recorder: Recorder, *, notify: Callable[[str], N
             f"will be noticed, and none in what they import"
         )
     recorder.begin(origin, zip(env.item_ids, env.items, strict=True), all_items=env.config.max_items is None)
-    others = sorted(recorder.estimators - {origin.estimator})
+    others = sorted(recorder.estimators - {credit_text(origin.estimator, origin.estimator_params)})
     if others:
         notify(
             f"the groups in {recorder.path} keep the advantages of {', '.join(others)}; "

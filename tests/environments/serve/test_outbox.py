@@ -1,5 +1,6 @@
 """The outbox: what is in it survives, is sent in order and leaves only when it is certain."""
 
+import gzip
 import json
 import os
 import shutil
@@ -238,7 +239,7 @@ def test_an_outbox_from_before_the_view_was_part_of_the_origin_is_read(outbox):
 
 
 def test_starting_over_puts_posts_aside_and_begins_the_plan_anew(outbox):
-    outbox.put("a", parts(b"0", b"1"), number=0)
+    outbox.put("a", parts(gzip.compress(b'"a": 0}'), gzip.compress(b'"a": 1}')), number=0)
     outbox.finish(5)
     assert outbox.start_over("put aside") == 2
     rejected = [orjson.loads(line) for line in outbox.rejected_path.read_bytes().splitlines()]

@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import logging
 import uuid
 from collections.abc import Sequence
 from contextlib import nullcontext as unwatched
@@ -15,7 +14,7 @@ from time import monotonic
 from typing import NoReturn
 
 from environments.config import AgentEnvConfig, ServerConfig, checked_config, server_configs
-from environments.credit import credited, read_params
+from environments.credit import GroupRules, credited, missing_outcome_of, read_params
 from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
 from environments.env_lifecycle import Lifecycle
@@ -25,7 +24,8 @@ from environments.policy.renderer import Renderer
 from environments.policy.scripted import ScriptedPolicy
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import AgentLoop
-from environments.rollout.failures import failure_of
+from environments.rollout.boundary import Boundary
+from environments.rollout.hook_calls import HookCalls
 from environments.rollout.in_flight import InFlight, Watch
 from environments.rollout.prompt import opening_messages
 from environments.rollout.slots import Slots
@@ -39,11 +39,15 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
-from environments.turn_level_reward import NewScoring, checked_metrics, checked_text, scalar_scoring
-from tools.errors import ConfigError, RolloutError, UsageError
+from environments.turn_level_reward import (
+    CallHook,
+    NewScoring,
+    checked_metrics,
+    checked_text,
+    scalar_scoring,
+)
+from tools.errors import ConfigError, RolloutError
 from tools.toolsets import select_toolsets
-
-logger = logging.getLogger(__name__)
 
 
 class AgentEnv(Lifecycle):
@@ -68,23 +72,28 @@ class AgentEnv(Lifecycle):
         """Roll an item out `group_size` times and give every turn its advantage.
 
         Raises:
-            UsageError: the environment or its settings are wrong; a rollout that breaks is a `Failure`.
+            RunError: too much of the environment's code hangs; a rollout that breaks is a `Failure`.
+            UsageError: the environment is not open.
         """
         return self.credit(await self.rollout_group(task, self.config.group_size, watch=watch))
 
     async def rollout_group(self, task: GroupTask, size: int, *, watch: Watch = unwatched) -> TrajectoryGroup:
-        """`size` siblings side by side; those that break are failures, and the others go on."""
+        """`size` siblings side by side; those that break are failures, and the others go on.
+
+        Siblings that the task has already count among them.
+        """
         self.refuse_rollouts_before_setup()
+        self.abandoned.refuse_more(self.name)
         # First: a hook may change the item.
         item, identity = recorded_item(task.item), item_hash(task.item)
-        try:
-            async with asyncio.TaskGroup() as siblings:
-                rollouts = [
-                    siblings.create_task(self._sibling(task, sibling, watch)) for sibling in range(size)
-                ]
-        except* UsageError as errors:
-            raise errors.exceptions[0] from None
-        results = [rollout.result() for rollout in rollouts]
+        boundary = Boundary(f"{self.name}, item {task.item_id}")
+        left = range(len(task.rolled_out), size)
+        async with asyncio.TaskGroup() as siblings:
+            rollouts = [
+                siblings.create_task(self._sibling(task, sibling, watch, boundary)) for sibling in left
+            ]
+        ended = [boundary.result(rollout, sibling) for rollout, sibling in zip(rollouts, left, strict=True)]
+        results = [*task.rolled_out, *ended]
         return TrajectoryGroup(
             group_id=uuid.uuid4().hex,
             env=self.name,
@@ -96,26 +105,27 @@ class AgentEnv(Lifecycle):
             failures=tuple(result for result in results if isinstance(result, Failure)),
         )
 
-    async def rollout(self, task: GroupTask, sibling: int, turns: list[Turn]) -> Trajectory:
+    async def rollout(self, task: GroupTask, sibling: int, turns: list[Turn], calls: HookCalls) -> Trajectory:
         """One rollout, scored before its sandbox closes. `turns` grows as they happen."""
         started, seed = monotonic(), task.seed(self.config.seed, sibling)
-        async with self.open_sandbox() as sandbox:
-            await self.prepare(task.item, sandbox)
+        async with calls.sandbox(self.open_sandbox) as sandbox:
+            await calls.hook("prepare", self.prepare, task.item, sandbox)
             ctx = RolloutContext(
                 env=self.name, item_id=task.item_id, sandbox=sandbox, fresh_sandbox=self.open_sandbox
             )
-            scoring = self._new_scoring(task.item, ctx)
-            prompt = self.opening(task.item)
+            scoring = self._new_scoring(task.item, ctx, calls.hook)
+            prompt = await self.opening(task.item, calls.hook)
             loop = AgentLoop(
-                policy=self.policy_for(task.item),
+                policy=self.policy_for(task.item, calls.hook),
                 toolset=self.toolset,
                 sandbox=sandbox,
                 prompt=prompt,
                 budget=budget_of(self.config),
                 seed=seed,
+                calls=calls,
             )
             async for turn in loop.turns():
-                turns.append(replace(turn, anchor=self._anchor(task, turns)))
+                turns.append(replace(turn, anchor=await self._anchor(task, turns, calls.hook)))
                 await scoring.on_turn(turns[-1])
             if not turns:
                 raise RolloutError(f"no turn was finished: {loop.stop_reason}")
@@ -142,42 +152,42 @@ class AgentEnv(Lifecycle):
             policy=self.policy_name,
             preset=self.config.estimator_preset,
             params=self.estimator_params,
-            min_trajectories=self.config.min_group_size,
+            rules=GroupRules(
+                min_trajectories=self.config.min_group_size, missing_outcome=self.missing_outcome
+            ),
         )
 
-    async def _sibling(self, task: GroupTask, sibling: int, watch: Watch) -> Trajectory | Failure:
-        """The error boundary: whatever breaks in a rollout drops this sibling and nothing else."""
+    async def _sibling(
+        self, task: GroupTask, sibling: int, watch: Watch, boundary: Boundary
+    ) -> Trajectory | Failure:
+        """One rollout in its slot; whatever breaks in it drops this sibling and nothing else."""
         turns: list[Turn] = []
         async with self._slots.one():
-            with watch(InFlight(item_id=task.item_id, sibling=sibling)):
+            in_flight = InFlight(item_id=task.item_id, sibling=sibling)
+            with watch(in_flight), self.calls(in_flight) as calls:
                 try:
-                    return await self.rollout(task, sibling, turns)
-                except UsageError:
-                    raise
-                except Exception as error:  # noqa: BLE001  # the one broad except: recorded, never scored
-                    failure = failure_of(error, sibling=sibling, turns=len(turns))
-                    logger.warning(
-                        "%s, item %s, rollout %d dropped: %s", self.name, task.item_id, sibling, failure.error
-                    )
-                    return failure
+                    return await self.rollout(task, sibling, turns, calls)
+                except BaseException as error:  # noqa: BLE001  # the one broad except: recorded, never scored
+                    return boundary.failure_of(error, sibling, turns=len(turns))
 
-    def _anchor(self, task: GroupTask, turns: Sequence[Turn]) -> str | None:
+    async def _anchor(self, task: GroupTask, turns: Sequence[Turn], call: CallHook) -> str | None:
         """The state before the turn that comes after `turns`."""
-        anchor = self.state_key(task.item, turns[-1] if turns else None)
+        anchor = await call("state_key", self.state_key, task.item, turns[-1] if turns else None)
         where = f"environment {self.name!r}, item {task.item_id!r}, turn {len(turns)}: what state_key gave"
         return None if anchor is None else checked_text(anchor, where)
 
     # What a rollout is made of.
 
-    def opening(self, item: Item) -> tuple[Message, ...]:
+    async def opening(self, item: Item, call: CallHook) -> tuple[Message, ...]:
         """The conversation before the first turn."""
-        return opening_messages(self.format_prompt(item), system=self.system_prompt, env=self.name)
+        prompt = await call("format_prompt", self.format_prompt, item)
+        return opening_messages(prompt, system=self.system_prompt, env=self.name)
 
-    def policy_for(self, item: Item) -> Policy:
+    def policy_for(self, item: Item, call: CallHook) -> Policy:
         """Who plays this rollout: the policy in use, or the scripted agent, which knows the item."""
         if self.policy is not None:
             return self.policy
-        script = partial(self.scripted_choices, item)
+        script = partial(call, "scripted_choices", self.scripted_choices, item)
         return ScriptedPolicy(script, skill=self.config.scripted_skill, renderer=self.renderer)
 
     # How it is made.
@@ -203,6 +213,8 @@ class AgentEnv(Lifecycle):
         self.config = config = checked_config(own_config if config is None else config, type(self))
         if config.score_aggregation is not None:
             self.score_aggregation = config.score_aggregation
+        missing = self.missing_outcome if config.missing_outcome is None else config.missing_outcome
+        self.missing_outcome = missing_outcome_of(missing, f"missing_outcome of {self.name!r}")
         self.estimator = config.estimator or self.default_estimator
         params = config.all_estimator_params()
         self.estimator_params = read_params(self.estimator, config.estimator_preset, params)

@@ -1,11 +1,12 @@
 """Every setting of an environment: flat, bounded and described."""
 
 import logging
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import BaseModel, Field, model_validator
 
 from environments.config_section import FormerNames, Section, WithoutEffect
+from environments.trajectory import MissingOutcome
 from tools.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class AgentEnvConfig(Section):
     )
     include_messages: bool = Field(default=True, description="Send messages with the tokens.")
     rollout_server_url: str = Field(
-        default="http://localhost:8000", description="serve: URL of the Atropos trajectory API."
+        default="http://localhost:8000", repr=False, description="serve: URL of the Atropos trajectory API."
     )
     wandb_name: str | None = Field(
         default=None, description="Name of the run at Weights & Biases and of the environment at the API."
@@ -98,7 +99,20 @@ class AgentEnvConfig(Section):
     max_tokens_per_turn: int = Field(default=1024, ge=1, description="Tokens one model call may sample.")
     token_budget: int = Field(default=16_384, ge=1, description="Tokens one rollout may sample in all.")
     rollout_timeout_s: float = Field(
-        default=300.0, gt=0, description="Wall clock of one rollout, tools included."
+        default=300.0,
+        gt=0,
+        description="Wall clock of a rollout's turns, tools included; at its end the rollout is scored.",
+    )
+    hook_timeout_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="Wall clock of one hook (prepare, score_turn, compute_reward, …), and of opening a "
+        "sandbox; beyond it the rollout is dropped.",
+    )
+    hook_block_s: float = Field(
+        default=120.0,
+        gt=0,
+        description="Code of the environment that blocks the event loop for so long ends the run, by name.",
     )
     min_group_size: int = Field(
         default=2, ge=1, description="Siblings that must survive; a smaller group is recorded as failed."
@@ -132,7 +146,11 @@ class AgentEnvConfig(Section):
     tool_output_chars: int = Field(
         default=8_000, ge=200, description="Characters of a tool's output the model sees; the middle is cut."
     )
-    tool_timeout_s: float = Field(default=30.0, gt=0, description="Longest a tool's command may take.")
+    tool_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="Longest a tool may take, and each of its commands; the model is told of the stop.",
+    )
     sandbox: str = Field(
         default="local",
         description="Where the agent's code runs: local, docker, or a backend that a package registers.",
@@ -158,6 +176,12 @@ class AgentEnvConfig(Section):
         description="A trajectory's scalar: outcome plus the sum, or plus the mean, of its turn rewards, or "
         "the outcome alone; unset: what the environment says, else the sum.",
     )
+    missing_outcome: MissingOutcome | None = Field(
+        default=None,
+        description="A rollout without an outcome (or any reward) beside siblings with one. refuse: its "
+        "group fails. drop: it is dropped, which selects on behaviour. A number: its outcome. Unset: what "
+        "the environment says, else refuse.",
+    )
     estimator: str | None = Field(
         default=None,
         description="Advantage estimator (see `turnwise estimators`); unset: turn_return with turn rewards, "
@@ -173,10 +197,18 @@ class AgentEnvConfig(Section):
     )
 
     # Serving.
-    credit_view: Literal["token_advantages", "turn_rows", "prefix_rows"] = Field(
-        default="token_advantages",
-        description="serve: how credit is shown. token_advantages: to trainers that read advantages (verl's "
-        "Atropos recipe). turn_rows: to those that read only scores (Atropos' example trainer).",
+    credit_view: Literal["token_advantages", "turn_rows", "prefix_rows"] | None = Field(
+        default=None,
+        description="serve: how turn rewards are shown; it has to be what the trainer reads. turn_rows: to "
+        "one that reads only scores (Atropos' example trainer). token_advantages: to one that reads "
+        "`advantages`, a number per token. prefix_rows: for experiments. Unset: asked for where there are "
+        "turn rewards; without them the trainer gets plain scores.",
+    )
+    score_divisor: Annotated[int, Field(ge=1)] | Literal["own_length"] | None = Field(
+        default=None,
+        description="serve: turn_rows, prefix_rows score a row with its advantage times its trained tokens "
+        "over this number; unset: max_tokens_per_turn. own_length: with the advantage alone, which is biased "
+        "where a trainer averages a row over its tokens: a turn weighs 1/its own length.",
     )
     outbox_path: str | None = Field(
         default=None,
@@ -264,10 +296,11 @@ class ServerConfig(Section):
 
     base_url: str | None = Field(
         default="",
+        repr=False,
         description="Base URL of an OpenAI-compatible server, for example http://localhost:8000/v1.",
     )
     model_name: str = Field(default="default", description="The model to ask for.")
-    api_key: str | None = Field(default="none", description="API key of the server.")
+    api_key: str | None = Field(default="none", repr=False, description="API key of the server.")
     num_max_requests_at_once: int = Field(default=512, ge=1, description="Requests in flight at once.")
 
 
@@ -278,7 +311,7 @@ def checked_config(config: Any, env_cls: type) -> AgentEnvConfig:
         ConfigError: it is something else.
     """
     if not isinstance(config, AgentEnvConfig):
-        raise ConfigError(f"{env_cls.__name__} takes an AgentEnvConfig, got {config!r:.100}")
+        raise ConfigError(f"{env_cls.__name__} takes an AgentEnvConfig, got {type(config).__name__}")
     return config
 
 
@@ -293,7 +326,7 @@ def server_configs(configured: Any) -> list[ServerConfig]:
     servers = cast("list[Any]", configured) if isinstance(configured, list | tuple) else [configured]
     for server in servers:
         if not isinstance(server, BaseModel):
-            raise ConfigError(f"a model server is a ServerConfig, got {server!r:.100}")
+            raise ConfigError(f"a model server is a ServerConfig, got {type(server).__name__}")
     # Atropos' ServerBaseline stands for "no server": it has no base_url.
     return [
         server if isinstance(server, ServerConfig) else _in_our_words(server)

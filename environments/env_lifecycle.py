@@ -3,16 +3,21 @@
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from environments.data.item_ids import item_ids
 from environments.data.items import checked_items
 from environments.data.tasks import GroupTask, plan
 from environments.hooks import Hooks, Item
 from environments.policy.base import CheckedPolicy, Policy
+from environments.rollout.abandoned import Abandoned
+from environments.rollout.failures import raised_by_user, reason_of, traceback_of
+from environments.rollout.hook_calls import HookCalls
+from environments.rollout.in_flight import InFlight
 from environments.rollout_parts import sandbox_of
-from tools.errors import ConfigError
+from tools.errors import ConfigError, RunError, UsageError
 from tools.sandbox import prepare_sandboxes
 from tools.sandbox.base import Sandbox
 
@@ -36,6 +41,8 @@ class Lifecycle(Hooks):
         self._items: Sequence[Item] | None = None
         self._is_open = False
         self._opened: AbstractAsyncContextManager[Self] | None = None
+        self.abandoned = Abandoned()
+        """What this environment's code left running beyond its limit."""
 
     @asynccontextmanager
     async def opened(
@@ -49,6 +56,7 @@ class Lifecycle(Hooks):
 
         Raises:
             UsageError: no items, no isolation, no image or no model server; or it is open already.
+            RunError: what the class writes for its setup broke, which is the cause.
         """
         async with self.loaded(evaluation=evaluation):
             await self.preflight(notify)
@@ -60,6 +68,7 @@ class Lifecycle(Hooks):
 
         Raises:
             UsageError: no items, or it is open already.
+            RunError: as for `opened`.
         """
         if self._is_open:
             raise ConfigError(f"environment {self.name!r} is open already; make another one")
@@ -68,24 +77,49 @@ class Lifecycle(Hooks):
             closing.callback(self._close)
             if self._served is not None:
                 closing.push_async_callback(self._served.aclose)
-            await self.setup()
-            closing.push_async_exit(self._tear_down)
-            items = await (self.load_eval_items() if evaluation else self.load_items())
-            self._items = checked_items(items, self.config.max_items, env=self.name)
-            self.item_ids = item_ids(self._items)
+            # One thread for all of them: what a `def setup` opened there, a `def teardown` can close.
+            calls = closing.enter_context(self.calls(InFlight(item_id="", sibling=0)))
+            await self._hook(calls, "setup", self.setup)
+            closing.push_async_exit(partial(self._tear_down, calls))
+            name = "load_eval_items" if evaluation else "load_items"
+            items = await self._hook(calls, name, self.load_eval_items if evaluation else self.load_items)
+            # Reading them runs code of theirs, too.
+            await self._hook(calls, f"the items of {name}", partial(self._keep_items, items))
             yield self
+
+    def calls(self, in_flight: InFlight) -> HookCalls:
+        """How the hooks of one rollout are called."""
+        return HookCalls(in_flight, self.abandoned, hook_timeout_s=self.config.hook_timeout_s)
+
+    async def _hook(
+        self, calls: HookCalls, name: str, function: Callable[[], Any], limit_s: float | None = None
+    ) -> Any:
+        """What a hook outside of the rollouts gives; it may load a model, so most have no limit."""
+        try:
+            return await calls.run(function, doing=name, limit_s=limit_s, setting="hook_timeout_s")
+        except (UsageError, RunError):
+            raise
+        except Exception as error:  # noqa: BLE001  # raised again, with whose code it is
+            cause = raised_by_user(error)
+            raise RunError(
+                f"environment {self.name!r}: {name} broke: {reason_of(cause)}", traceback=traceback_of(cause)
+            ) from cause
+
+    def _keep_items(self, items: Any) -> None:
+        self._items = checked_items(items, self.config.max_items, env=self.name)
+        self.item_ids = item_ids(self._items)
 
     def _close(self) -> None:
         self._is_open, self._items = False, None
 
-    async def _tear_down(self, _: object, error: BaseException | None, __: object) -> None:
+    async def _tear_down(self, calls: HookCalls, _: object, error: BaseException | None, __: object) -> None:
         try:
-            await self.teardown()
-        except Exception:
+            await self._hook(calls, "teardown", self.teardown, self.config.hook_timeout_s)
+        except Exception as second:
             if error is None:
                 raise
             # What went wrong first is what people can act on.
-            logger.exception("environment %s: teardown failed as well", self.name)
+            logger.error("%s, as well\n%s", second, getattr(second, "traceback", ""))
 
     async def __aenter__(self) -> Self:
         opened = self.opened()
@@ -138,7 +172,8 @@ class Lifecycle(Hooks):
     async def check_policy(self) -> None:
         """Raise ConfigError while a model server cannot be used; buys no completion."""
         if isinstance(self.policy, CheckedPolicy):
-            await self.policy.check()
+            with self.calls(InFlight(item_id="", sibling=0)) as calls:
+                await self._hook(calls, "the policy's check", self.policy.check)
 
     def open_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
         """A fresh sandbox as the config asks for."""

@@ -7,7 +7,7 @@ from environments.config import AgentEnvConfig
 from environments.data.items import load_items
 from environments.policy.scripted import Choice, generic_script
 from environments.reward_context import Reward, RolloutContext
-from environments.trajectory import Message, Trajectory, Turn
+from environments.trajectory import Message, MissingOutcome, Trajectory, Turn
 from tools.calls import ToolSpec
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox
@@ -24,6 +24,8 @@ class Hooks:
     required_fields: tuple[str, ...] = ()
     """Fields that every item must have."""
     default_estimator: str = "grpo"
+    missing_outcome: MissingOutcome = "refuse"
+    """Of a rollout without an outcome, or without any reward, beside siblings with one."""
     env_config_cls: type[AgentEnvConfig] = AgentEnvConfig
 
     config: AgentEnvConfig
@@ -68,7 +70,8 @@ class Hooks:
     def passed(self, item: Item, trajectory: Trajectory) -> bool:
         """Whether `evaluate` counts this rollout as passed."""
         outcome = trajectory.rewards.outcome if trajectory.rewards else None
-        return (trajectory.score if outcome is None else outcome) >= self.config.pass_score
+        reached = trajectory.score if outcome is None else outcome
+        return reached is not None and reached >= self.config.pass_score
 
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float

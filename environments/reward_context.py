@@ -1,9 +1,11 @@
 """What a reward may use: the live sandbox, a fresh one for verification, and notes for people."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 
+from tools.errors import IsolationError
+from tools.sandbox import Opening
 from tools.sandbox.archive import ArchivedFile
 from tools.sandbox.base import ExecResult, Sandbox
 from tools.sandbox.host import transfer
@@ -11,7 +13,6 @@ from tools.sandbox.host import transfer
 Reward = float | Mapping[str, float]
 """A number, or named components whose sum is the reward."""
 
-_READ_ONLY = 0o444
 _SPARE_BYTES = 64 << 10
 """Of the fresh workspace, for itself and for what the command writes; artefacts may fill the rest."""
 
@@ -32,7 +33,7 @@ class RolloutContext:
     notes: dict[str, object] = field(default_factory=dict[str, object])
     """What one reward call wants to keep for the next one of the same rollout."""
 
-    async def verify(
+    async def verify(  # noqa: PLR0913  # one call of the author's, all of it by keyword
         self,
         *,
         command: str | Sequence[str],
@@ -40,41 +41,71 @@ class RolloutContext:
         files: Mapping[str, bytes | str] | None = None,
         stdin: bytes = b"",
         timeout_s: float = 30.0,
+        build: str | Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
     ) -> ExecResult:
         """Run `command` in a fresh sandbox of the same kind.
 
         The agent's processes and its other files are not there, so it cannot have shadowed a module, left a
         `conftest.py` or kept a job that rewrites results. The verifier's files never enter the agent's
-        sandbox; in the fresh one they are read-only. An artefact's own code still runs where the command runs
-        it: a command that imports it into the process that judges gives it that process.
+        sandbox; in the fresh one nothing can change, remove, rename or replace them. An artefact's own code
+        still runs where the command runs it: imported into the process that judges, or run before or beside
+        it, it can print and return what it likes. So compile with `build`, and judge from outside.
 
         Args:
-            command: A shell string or an argv.
+            command: A shell string or an argv, run in the workspace. `VERIFIER` in its environment names a
+                folder that holds `files` alone; `HOME` is an empty folder that cannot be written.
             artefacts: Files and folders copied over from the agent's sandbox; one that is missing, too large,
                 or neither, is simply not there. A link is followed there, so it can lead only to the agent's
-                files. Of a folder every plain file comes, whatever its name: links in it, FIFOs and devices
-                do not. Name the smallest folder that will do, `src` rather than `.`.
-            files: The verifier's own files; they win over artefacts, whatever stands in their way.
+                files. Of a folder every plain file comes, whatever its name, but nothing of a `__pycache__`;
+                links in it, FIFOs and devices do not. Name the smallest folder that will do, `src` rather
+                than `.`.
+            files: The verifier's own files, by their paths in the workspace; they win over artefacts,
+                whatever stands in their way.
             stdin: Given to the command.
-            timeout_s: Wall clock of the command.
+            timeout_s: Wall clock of the command, and once more of `build`.
+            build: A command that runs before, in a sandbox of its own, with the artefacts and without
+                `files`. Whether it succeeds says nothing: `command` runs all the same, with what came out.
+            outputs: What comes from there instead of the artefacts, and is named like them; without it, the
+                artefacts as they are after the build.
 
         Raises:
             SandboxError: a sandbox is broken. The agent cannot cause it to escape a bad result.
+            IsolationError: the sandbox's backend cannot keep files from change.
         """
-        workdir = self.sandbox.workdir
         own = {
-            transfer.place(path, workdir): ArchivedFile(
-                data=data.encode() if isinstance(data, str) else data, mode=_READ_ONLY
-            )
+            transfer.place(path, self.sandbox.workdir): data.encode() if isinstance(data, str) else data
             for path, data in (files or {}).items()
         }
-        room = (self.sandbox.record.limits.disk_mb << 20) - transfer.size_on_disk(own) - _SPARE_BYTES
-        brought = await transfer.take(self.sandbox, artefacts, max_bytes=max(0, room), beside=own)
-        async with self.fresh_sandbox() as verifier:
-            # First, while nothing of the agent's can be in their way or take their room.
-            await transfer.put(verifier, own)
+        source, paths = self.sandbox, artefacts
+        async with AsyncExitStack() as building:
+            if build is not None:
+                source = await building.enter_async_context(self.fresh_sandbox())
+                await transfer.offer(source, await _taken(self.sandbox, artefacts, {}))
+                await source.exec(build, timeout_s=timeout_s)
+                paths = artefacts if outputs is None else outputs
+            brought = await _taken(source, paths, own)
+        async with _for_verifier(self.fresh_sandbox(), own) as verifier:
             await transfer.offer(verifier, brought)
             return await verifier.exec(command, stdin=stdin, timeout_s=timeout_s)
+
+
+async def _taken(sandbox: Sandbox, paths: Sequence[str], own: Mapping[str, bytes]) -> dict[str, ArchivedFile]:
+    """What of these paths fits into a sandbox of the same kind, beside the verifier's own files."""
+    files = {path: ArchivedFile(data=data) for path, data in own.items()}
+    room = (sandbox.record.limits.disk_mb << 20) - transfer.size_on_disk(files) - _SPARE_BYTES
+    return await transfer.take(sandbox, paths, max_bytes=max(0, room), beside=own)
+
+
+def _for_verifier(
+    opening: AbstractAsyncContextManager[Sandbox], files: Mapping[str, bytes]
+) -> AbstractAsyncContextManager[Sandbox]:
+    if isinstance(opening, Opening):
+        return opening.for_verifier(files)
+    raise IsolationError(
+        f"fresh_sandbox gave a {type(opening).__name__}, which cannot keep the verifier's files from change; "
+        "give what open_sandbox returns"
+    )
 
 
 RewardContext = RolloutContext

@@ -117,6 +117,8 @@ def _answered(turns: Sequence[Turn]) -> Sequence[Turn]:
     return [*turns[:-1], final]
 
 
-def _sum(parts: Sequence[float]) -> float:
+def _sum(parts: Sequence[float]) -> float | None:
+    if not parts:
+        return None
     # NaN and infinity stay as they are, so that tests can see what refuses them.
     return math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts)

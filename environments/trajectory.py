@@ -1,6 +1,5 @@
 """The values that flow from a rollout to its credit. Nobody changes one after it is made."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -15,6 +14,13 @@ NOT_SAMPLED = 1.0
 """Log-probability at positions that were not sampled, by Atropos' convention."""
 LARGEST_REWARD = 1e100
 """Rewards beyond this size would overflow when they are squared."""
+LARGEST_FLOAT32 = 3.4028234663852886e38
+"""Trainers compute in float32 at most: what is larger is infinite there."""
+
+
+MissingOutcome = Literal["refuse", "drop"] | float
+"""What becomes of a trajectory without an outcome beside siblings with one: its group fails, it is dropped
+from it, or its outcome is this number."""
 
 
 class StopReason(StrEnum):
@@ -137,8 +143,8 @@ class Rewards:
     """One per turn, `None` for a turn that was not scored; `None` as a whole: a scalar environment."""
     outcome: float | None = None
     """The reward that belongs to the whole trajectory; `None` when the environment gives none."""
-    score: float
-    """The scalar: outcome and turn rewards aggregated."""
+    score: float | None
+    """The scalar: outcome and turn rewards aggregated; `None`: nothing was scored, which is not 0."""
     turn_components: tuple[Mapping[str, float], ...] = ()
     """Per turn, the named parts that add up to its reward; empty when the environment names none."""
     outcome_components: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -184,9 +190,9 @@ class Trajectory:
     wall_s: float = 0.0
 
     @property
-    def score(self) -> float:
-        """The scalar score; NaN before the rewards are known."""
-        return math.nan if self.rewards is None else self.rewards.score
+    def score(self) -> float | None:
+        """The scalar score; `None` before the rewards are known, and where nothing was scored."""
+        return None if self.rewards is None else self.rewards.score
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -1,5 +1,6 @@
 """How a rollout is scored: `TurnLevelRewardMixin` turn by turn, and the scalar path beside it."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
@@ -32,8 +33,22 @@ class Scoring(Protocol):
         ...
 
 
-NewScoring = Callable[[Any, RolloutContext], Scoring]
-"""Begins the scoring of one rollout: (item, context)."""
+class CallHook(Protocol):
+    """Calls a hook, `def` or `async def`, within its limits."""
+
+    async def __call__(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """What the hook gives."""
+        ...
+
+
+async def call_hook(name: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a hook here and now, without limits."""
+    given = function(*args)
+    return await given if inspect.isawaitable(given) else given
+
+
+NewScoring = Callable[[Any, RolloutContext, CallHook], Scoring]
+"""Begins the scoring of one rollout: (item, context, how hooks are called)."""
 
 
 class ScoresTrajectories(Protocol):
@@ -49,16 +64,22 @@ class ScoresTrajectories(Protocol):
 class ScalarScoring:
     """The path of an environment without turn rewards."""
 
-    def __init__(self, env: ScoresTrajectories, item: Any, ctx: RolloutContext) -> None:
-        self._env, self._item, self._ctx = env, item, ctx
+    def __init__(
+        self, env: ScoresTrajectories, item: Any, ctx: RolloutContext, call: CallHook = call_hook
+    ) -> None:
+        self._env, self._item, self._ctx, self._call = env, item, ctx, call
 
     async def on_turn(self, turn: Turn) -> None:
         """Nothing is scored while the rollout runs."""
 
     async def finish(self, trajectory: Trajectory) -> Rewards:
         """The environment's one number is outcome and score alike."""
-        reward = await self._env.compute_reward(self._item, trajectory, self._ctx)
-        outcome, components = _number(reward, f"{_where(self._ctx)}: compute_reward")
+        hook, where = self._env.compute_reward, f"{_where(self._ctx)}: compute_reward"
+        reward = await self._call("compute_reward", hook, self._item, trajectory, self._ctx)
+        # User code may give anything; without turn rewards there would be nothing to learn from.
+        if reward is None:
+            raise RewardError(f"{where} gave None; give a number, or named components")
+        outcome, components = _number(reward, where)
         return Rewards(outcome=outcome, score=outcome, outcome_components=components)
 
 
@@ -127,6 +148,11 @@ class TurnLevelRewardMixin:
                 f"{', '.join(get_args(Aggregation))}"
             )
         has_outcome = type(self).compute_outcome is not TurnLevelRewardMixin.compute_outcome
+        if self.score_aggregation == "outcome" and not has_outcome:
+            raise ConfigError(
+                f"environment {self.name!r} has score_aggregation 'outcome' and no compute_outcome, so that "
+                f"nothing would be scored; write compute_outcome, or choose another aggregation"
+            )
         classes = [cls for cls in type(self).__mro__ if issubclass(cls, TurnLevelRewardMixin)]
         if not has_outcome and any("compute_reward" in vars(cls) for cls in classes):
             raise ConfigError(
@@ -139,45 +165,57 @@ class TurnLevelRewardMixin:
 class TurnScoring:
     """The path of an environment with `TurnLevelRewardMixin`."""
 
-    def __init__(self, env: TurnLevelRewardMixin, item: Any, ctx: RolloutContext) -> None:
-        self._env, self._item, self._ctx = env, item, ctx
+    def __init__(
+        self, env: TurnLevelRewardMixin, item: Any, ctx: RolloutContext, call: CallHook = call_hook
+    ) -> None:
+        self._env, self._item, self._ctx, self._call = env, item, ctx, call
 
     async def on_turn(self, turn: Turn) -> None:
         """Ask the environment for this turn's reward now."""
-        self._ctx.turn_scores.append(await self._env.score_turn(self._item, turn, self._ctx))
+        hook = self._env.score_turn
+        self._ctx.turn_scores.append(await self._call("score_turn", hook, self._item, turn, self._ctx))
 
     async def finish(self, trajectory: Trajectory) -> Rewards:
         """Turn rewards first, then the outcome, both checked."""
         where = _where(self._ctx)
-        given = await self._env.compute_turn_rewards(self._item, trajectory, self._ctx)
+        hook = self._env.compute_turn_rewards
+        answer = await self._call("compute_turn_rewards", hook, self._item, trajectory, self._ctx)
         # User code may give anything; a mapping's keys or a set would be credit on the wrong turns.
-        if not isinstance(given, Iterable) or isinstance(given, _NO_LIST):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(answer, Iterable) or isinstance(answer, _NO_LIST):
             raise RewardError(
-                f"{where}: compute_turn_rewards gave {given!r}; give a list with one entry per turn"
+                f"{where}: compute_turn_rewards gave {answer!r}; give a list with one entry per turn"
             )
-        given = list(given)
+        given = list(cast("Iterable[Reward | None]", answer))
         if len(given) != len(trajectory.turns):
             raise RewardError(
                 f"{where}: compute_turn_rewards gave {len(given)} rewards for {len(trajectory.turns)} turns; "
                 f"give one entry per turn, None for a turn that is not scored"
             )
         turns = [_optional(reward, f"{where}: turn {index}") for index, reward in enumerate(given)]
-        ended = await self._env.compute_outcome(self._item, trajectory, self._ctx)
+        hook = self._env.compute_outcome
+        ended = await self._call("compute_outcome", hook, self._item, trajectory, self._ctx)
         outcome, outcome_components = _optional(ended, f"{where}: compute_outcome")
         values = tuple(value for value, _ in turns)
         components = tuple(parts for _, parts in turns)
+        score = aggregate(values, outcome, self._env.score_aggregation)
         return Rewards(
             turns=values,
             outcome=outcome,
-            score=_bounded(aggregate(values, outcome, self._env.score_aggregation), f"{where}: the sum"),
+            score=None if score is None else _bounded(score, f"{where}: the sum"),
             turn_components=components if any(components) else (),
             outcome_components=outcome_components,
         )
 
 
-def aggregate(turns: Sequence[float | None], outcome: float | None, how: Aggregation) -> float:
-    """The scalar of a trajectory: the outcome plus the sum or the mean of its scored turns, or alone."""
-    scored = [reward for reward in turns if reward is not None]
+def aggregate(turns: Sequence[float | None], outcome: float | None, how: Aggregation) -> float | None:
+    """The scalar of a trajectory: the outcome plus the sum or the mean of its scored turns, or alone.
+
+    Returns:
+        The scalar; infinity where it overflows; `None` where there is nothing of what it is made of.
+    """
+    scored = [] if how == "outcome" else [reward for reward in turns if reward is not None]
+    if outcome is None and not scored:
+        return None
     total = outcome or 0.0
     try:
         if how == "sum":
@@ -226,6 +264,10 @@ def _optional(reward: Reward | None, where: str) -> tuple[float | None, dict[str
 def _number(reward: Any, where: str) -> tuple[float, dict[str, float]]:
     """A reward as a finite float, with its components by name."""
     if isinstance(reward, Mapping):
+        if not reward:
+            raise RewardError(
+                f"{where}: {{}} is no reward; give its components by name, or None where nothing is scored"
+            )
         parts = {
             checked_text(name, f"{where}: the name of a component"): _finite(
                 part, f"{where}, component {name!r}"

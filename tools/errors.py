@@ -10,7 +10,10 @@ TurnwiseError
 │   │   ├── SandboxCreateError
 │   │   └── SandboxUnavailable
 │   ├── RewardError           the environment's reward broke the contract
+│   ├── TimeLimitExceeded     a hook, a tool or a policy took longer than it may
+│   ├── UserCodeBroke         the environment's code raised what is no `Exception`, its cause
 │   └── WireError             rows that a trainer would misread; the group is put aside with the reason
+├── RunError                  the developer acts: the run cannot go on, exit code 1; its cause is told whole
 └── UsageError                the developer acts: one line, exit code 2, never a traceback
     ├── ConfigError           a setting, a name or an option
     ├── DatasetError          an item source
@@ -57,8 +60,30 @@ class RewardError(RolloutError):
     """A reward broke the contract: wrong length, NaN or infinity."""
 
 
+class TimeLimitExceeded(RolloutError):
+    """A hook, a tool or a policy took longer than it may."""
+
+    def __init__(self, message: str, *, still_running: bool = False) -> None:
+        super().__init__(message)
+        self.still_running = still_running
+        """Whether it goes on, and may still change what it knows of."""
+
+
+class UserCodeBroke(RolloutError):
+    """An environment's code raised what is no `Exception` (`SystemExit`, `CancelledError`, …): the cause."""
+
+
 class WireError(RolloutError):
     """Rows that a trainer would misread: they never leave."""
+
+
+class RunError(TurnwiseError):
+    """The run cannot go on. What an environment's code raised is the cause."""
+
+    def __init__(self, message: str, *, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+        """That of the cause, for people."""
 
 
 class UsageError(TurnwiseError):

@@ -1,19 +1,19 @@
 """The `file` toolset: read, write, edit, search and list files, all inside the sandbox."""
 
-import errno
 import inspect
 import json
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from tools import file_walk
+from tools import file_program
 from tools.errors import ToolError
 from tools.registry import Toolset, tool
 from tools.sandbox.base import Sandbox
 
-_WALK_SOURCE = inspect.getsource(file_walk)
-_DEFAULT_MODE = 0o644
+_PROGRAM = inspect.getsource(file_program)
+_LONGEST_S = 20.0
+_LONGEST_PATH = 4096
 
 
 @tool
@@ -35,17 +35,7 @@ async def read_file(
     """
     if end_line is not None and end_line < start_line:
         raise ToolError(f"end_line {end_line} is before start_line {start_line}")
-    text = await _read_text(sandbox, path)
-    if not text:
-        return f"[{path} is empty]"
-    lines = text.removesuffix("\n").split("\n")
-    if start_line > len(lines):
-        raise ToolError(f"{path} has {len(lines)} lines, so there is no line {start_line}")
-    shown = lines[start_line - 1 : end_line]
-    numbered = [f"{number}\t{line}" for number, line in enumerate(shown, start_line)]
-    if len(shown) < len(lines):
-        numbered.append(f"[lines {start_line} to {start_line + len(shown) - 1} of {len(lines)}]")
-    return "\n".join(numbered)
+    return await _run(sandbox, "read", path, first=start_line, last=end_line)
 
 
 @tool
@@ -58,9 +48,7 @@ async def write_file(sandbox: Sandbox, path: str, content: str) -> str:
         path: The file; a relative path starts at the workspace, not at the terminal's directory.
         content: The whole new content, exactly as it should be in the file.
     """
-    await _write_text(sandbox, path, content)
-    size = len(content.encode())
-    return f"Wrote {path} ({size} bytes, {len(content.splitlines())} lines)."
+    return await _run(sandbox, "write", path, content=content)
 
 
 @tool
@@ -80,19 +68,7 @@ async def edit_file(sandbox: Sandbox, path: str, old: str, new: str, replace_all
         raise ToolError("`old` is empty; give the text to replace, or use write_file for a whole file")
     if old == new:
         raise ToolError("`old` and `new` are the same, nothing would change")
-    text = await _read_text(sandbox, path)
-    count = text.count(old)
-    if count == 0:
-        raise ToolError(f"`old` was found 0 times in {path}. {_why_no_match(text, old)}")
-    lines = _match_lines(text, old)
-    if count > 1 and not replace_all:
-        raise ToolError(
-            f"`old` was found {count} times in {path}, at lines {_listed(lines)}. Include more of the lines "
-            f"around it so that it is unique, or set replace_all to true."
-        )
-    await _write_text(sandbox, path, text.replace(old, new))
-    places = "1 place" if count == 1 else f"{count} places"
-    return f"Replaced {places} in {path}, at line{'s' * (count > 1)} {_listed(lines)}."
+    return await _run(sandbox, "edit", path, old=old, new=new, everywhere=replace_all)
 
 
 @tool
@@ -106,7 +82,7 @@ async def search(sandbox: Sandbox, pattern: str, path: str = ".", glob: str = "*
         path: The file or directory to search; the workspace when left out.
         glob: Search only files whose name or path matches, for example `*.py`.
     """
-    return await _walk(sandbox, {"do": "search", "path": path, "pattern": pattern, "glob": glob})
+    return await _run(sandbox, "search", path, pattern=pattern, glob=glob)
 
 
 @tool
@@ -117,98 +93,26 @@ async def list_files(sandbox: Sandbox, path: str = ".", depth: Annotated[int, Fi
         path: The directory; the workspace when left out.
         depth: How many levels of directories to list.
     """
-    return await _walk(sandbox, {"do": "list", "path": path, "depth": depth})
+    return await _run(sandbox, "list", path, depth=depth)
 
 
 file = Toolset("file", (read_file, write_file, edit_file, search, list_files))
 """Toolset `file`."""
 
 
-async def _read_text(sandbox: Sandbox, path: str) -> str:
-    _check_path(path)
-    try:
-        data = await sandbox.read_file(path)
-    except OSError as error:
-        raise ToolError(_reason(path, error)) from None
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise ToolError(f"{path} is not UTF-8 text ({len(data)} bytes); look at it with a terminal command")
-    return text
-
-
-async def _write_text(sandbox: Sandbox, path: str, text: str) -> None:
-    _check_path(path)
-    mode = await _mode(sandbox, path)
-    try:
-        await sandbox.write_file(path, text.encode(), mode=mode)
-    except OSError as error:
-        raise ToolError(_reason(path, error)) from None
-
-
-async def _mode(sandbox: Sandbox, path: str) -> int:
-    """Permissions to keep: those of the file, or the default for a new one."""
-    result = await sandbox.exec(["stat", "-L", "-c", "%a", "--", path])
-    return int(result.stdout, 8) if result.exit_code == 0 else _DEFAULT_MODE
-
-
-async def _walk(sandbox: Sandbox, request: dict[str, Any]) -> str:
-    _check_path(request["path"])
-    result = await sandbox.exec(
-        ["python3", "-I", "-S", "-c", _WALK_SOURCE], stdin=json.dumps(request).encode(), timeout_s=20.0
-    )
+async def _run(sandbox: Sandbox, do: str, path: str, **request: Any) -> str:
+    """What the program answers; texts are never looked at here, where everybody would wait."""
+    if not path or "\0" in path or len(path) > _LONGEST_PATH:
+        raise ToolError(f"{path[:_LONGEST_PATH]!r} is not a path")
+    stdin = json.dumps({"do": do, "path": path, **request}).encode()
+    result = await sandbox.exec(["python3", "-I", "-S", "-c", _PROGRAM], stdin=stdin, timeout_s=_LONGEST_S)
     if result.timed_out:
         raise ToolError(
             f"stopped after {result.duration_s:.0f} s; narrow the path or glob, or use a simpler pattern"
         )
+    if result.oom_killed:
+        raise ToolError("stopped: it needs more memory than the sandbox has; use a terminal command")
     if result.exit_code != 0:
         said = result.stderr.decode("utf-8", "replace").strip().splitlines()
         raise ToolError(said[-1] if said else f"stopped with exit code {result.exit_code}")
     return result.text().removesuffix("\n")
-
-
-def _check_path(path: str) -> None:
-    if not path or "\0" in path:
-        raise ToolError(f"{path!r} is not a path")
-
-
-def _reason(path: str, error: OSError) -> str:
-    match error:
-        case FileNotFoundError():
-            return f"{path} does not exist; list_files shows what does"
-        case IsADirectoryError():
-            return f"{path} is a directory, not a file"
-        case NotADirectoryError() | FileExistsError():
-            return f"part of {path} is a file, not a directory"
-        case PermissionError():
-            return f"no permission for {path}"
-        case OSError(errno=errno.ENOSPC):
-            return f"no space is left in the workspace for {path}"
-        case _:
-            return f"{path}: {error.strerror or error}"
-
-
-def _match_lines(text: str, old: str) -> list[int]:
-    lines, start = list[int](), text.find(old)
-    while start >= 0:
-        lines.append(text.count("\n", 0, start) + 1)
-        start = text.find(old, start + len(old))
-    return lines
-
-
-def _listed(lines: list[int]) -> str:
-    more = f" and {len(lines) - 10} more" if len(lines) > 10 else ""
-    return ", ".join(map(str, lines[:10])) + more
-
-
-def _why_no_match(text: str, old: str) -> str:
-    """The likely reason, so that the next try can work."""
-    if "".join(old.split()) in "".join(text.split()):
-        return "It is there with other spaces or line breaks: copy the indentation exactly from read_file."
-    first = old.strip().split("\n")[0].strip()
-    near = [number for number, line in enumerate(text.split("\n"), 1) if first and first in line]
-    if near:
-        return f"Its first line is at line {_listed(near)}, but what follows differs: read the file again."
-    return "Read the file again and copy the text exactly, without line numbers."

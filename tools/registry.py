@@ -1,10 +1,13 @@
 """Tools a model can call: `@tool` makes one from a typed function, a `Toolset` executes calls."""
 
+import inspect
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
-from typing import Concatenate, ParamSpec, Unpack, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, Unpack, overload
 
 from tools.calls import ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from tools.errors import ConfigError, ToolError
@@ -20,6 +23,7 @@ from tools.signature import ArgumentsRefused, Signature
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _P = ParamSpec("_P")
+_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +36,17 @@ class ToolOutput:
     timed_out: bool = False
 
 
+Given = str | ToolOutput
+"""What a tool's function gives; a `def` gives it, an `async def` gives an awaitable of it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
     """A function that a model can call."""
 
     spec: ToolSpec
     signature: Signature
-    function: Callable[..., Awaitable[str | ToolOutput]]
+    function: Callable[..., Given | Awaitable[Given]]
     """Takes the sandbox, then the arguments by name."""
 
     @property
@@ -48,17 +56,19 @@ class Tool:
 
 
 @overload
-def tool(function: Callable[Concatenate[Sandbox, _P], Awaitable[str | ToolOutput]], /) -> Tool: ...
+def tool(function: Callable[Concatenate[Sandbox, _P], Given | Awaitable[Given]], /) -> Tool: ...
 
 
 @overload
-def tool(*, name: str) -> Callable[[Callable[..., Awaitable[str | ToolOutput]]], Tool]: ...
+def tool(*, name: str) -> Callable[[Callable[..., Given | Awaitable[Given]]], Tool]: ...
 
 
 def tool(
-    function: Callable[..., Awaitable[str | ToolOutput]] | None = None, /, *, name: str | None = None
-) -> Tool | Callable[[Callable[..., Awaitable[str | ToolOutput]]], Tool]:
-    """Make a tool from `async def f(sandbox: Sandbox, …) -> str | ToolOutput`.
+    function: Callable[..., Given | Awaitable[Given]] | None = None, /, *, name: str | None = None
+) -> Tool | Callable[[Callable[..., Given | Awaitable[Given]]], Tool]:
+    """Make a tool from `async def f(sandbox: Sandbox, …) -> str | ToolOutput`, or from a `def`.
+
+    A `def` runs on the rollout's own thread and may block; the sandbox can only be used by an `async def`.
 
     The signature after the sandbox is the JSON schema; `Annotated[…, Field(…)]` refines it. The docstring is
     what the model reads: its text up to the first section, and one entry per parameter under `Args:`.
@@ -73,7 +83,7 @@ def tool(
         ConfigError: the function cannot be a tool.
     """
 
-    def decorate(function: Callable[..., Awaitable[str | ToolOutput]]) -> Tool:
+    def decorate(function: Callable[..., Given | Awaitable[Given]]) -> Tool:
         called = function.__name__ if name is None else name
         if not _NAME.fullmatch(called):
             raise ConfigError(f"tool name {called!r}: use 1 to 64 ASCII letters, digits, `_` or `-`")
@@ -82,6 +92,20 @@ def tool(
         return Tool(spec=spec, signature=signature, function=function)
 
     return decorate if function is None else decorate(function)
+
+
+class RunTool(Protocol):
+    """Runs a tool's function, within whatever limits the caller sets."""
+
+    async def __call__(self, name: str, function: Callable[[], Any], *, busy: Callable[[], bool]) -> Any:
+        """What the function gives; `busy` says whether a command of it is running in the sandbox."""
+        ...
+
+
+async def run_tool(name: str, function: Callable[[], Any], *, busy: Callable[[], bool]) -> Any:
+    """Run it here and now, with no limit but those of its commands."""
+    given = function()
+    return await given if inspect.isawaitable(given) else given
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +136,13 @@ class Toolset:
         return cls("+".join(toolset.name for toolset in toolsets), tools)
 
     async def execute(
-        self, call: ToolCall, sandbox: Sandbox, *, timeout_s: float, max_output_chars: int
+        self,
+        call: ToolCall,
+        sandbox: Sandbox,
+        *,
+        timeout_s: float,
+        max_output_chars: int,
+        run: RunTool = run_tool,
     ) -> ToolResult:
         """Run one call. A call that cannot be understood runs nothing and says what was wrong.
 
@@ -121,6 +151,7 @@ class Toolset:
             sandbox: Where the tool acts.
             timeout_s: Longest that any one command of the tool may take, whatever the tool asks for.
             max_output_chars: Longest `content`; head and tail are kept.
+            run: Runs the tool's function.
 
         Raises:
             SandboxError: the sandbox is broken.
@@ -143,11 +174,14 @@ class Toolset:
         if chosen is None:
             names = ", ".join(tool.name for tool in self.tools) or "none"
             return result(
-                ToolOutput(content=f"There is no tool {call.name!r}. Tools: {names}."), "unknown_tool"
+                ToolOutput(content=f"There is no tool {call.name[:_SHOWN]!r}. Tools: {names}."),
+                "unknown_tool",
             )
         try:
             arguments = chosen.signature.parse(call.arguments)
-            output = await chosen.function(_TimeLimited(sandbox, timeout_s), **arguments)
+            limited = _TimeLimited(sandbox, timeout_s)
+            function = partial(chosen.function, limited, **arguments)
+            output = await run(chosen.name, function, busy=lambda: limited.commands > 0)
         except ArgumentsRefused as error:
             content = f"{chosen.name} was not run. {error}"
             return result(ToolOutput(content=content), error.kind)
@@ -155,7 +189,7 @@ class Toolset:
             return result(ToolOutput(content=f"Error: {error}"), "tool_error")
         if isinstance(output, str):
             return result(ToolOutput(content=output))
-        if not isinstance(output, ToolOutput):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+        if not isinstance(output, ToolOutput):
             raise TypeError(
                 f"tool {chosen.name!r} returned {type(output).__name__}; return str or ToolOutput"
             )
@@ -164,26 +198,31 @@ class Toolset:
 
 def bounded(text: str, max_chars: int) -> str:
     """The text, or its head and tail around a note of how much was cut; never longer than `max_chars`."""
-    # A lone surrogate (an undecodable file name) cannot be written to a record as UTF-8.
-    text = text.encode("utf-8", "replace").decode("utf-8")
     if len(text) <= max_chars:
-        return text
+        return _encodable(text)
     room = max(0, max_chars - len(_cut_note(len(text), len(text))))
     head, tail = room - room // 2, room // 2
     note = _cut_note(len(text) - head - tail, len(text))
-    return (text[:head] + note + text[len(text) - tail :])[:max_chars]
+    return _encodable((text[:head] + note + text[len(text) - tail :])[:max_chars])
+
+
+def _encodable(text: str) -> str:
+    # A lone surrogate (an undecodable file name) cannot be written to a record as UTF-8.
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _cut_note(cut: int, total: int) -> str:
     return f"\n[... {cut} of {total} characters cut ...]\n"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _TimeLimited:
     """The sandbox as a tool gets it: no command may take longer than the rollout allows."""
 
     sandbox: Sandbox
     limit_s: float
+    commands: int = 0
+    """Those that are running; each one ends by its own limit."""
 
     @property
     def record(self) -> SandboxRecord:
@@ -196,13 +235,23 @@ class _TimeLimited:
     async def exec(
         self, command: str | Sequence[str], *, timeout_s: float = 60.0, **options: Unpack[ExecOptions]
     ) -> ExecResult:
-        return await self.sandbox.exec(command, timeout_s=min(timeout_s, self.limit_s), **options)
+        with self._command():
+            return await self.sandbox.exec(command, timeout_s=min(timeout_s, self.limit_s), **options)
 
     async def shell(
         self, command: str, *, timeout_s: float = 60.0, max_output_bytes: int = MAX_OUTPUT_BYTES
     ) -> ExecResult:
         limit_s = min(timeout_s, self.limit_s)
-        return await self.sandbox.shell(command, timeout_s=limit_s, max_output_bytes=max_output_bytes)
+        with self._command():
+            return await self.sandbox.shell(command, timeout_s=limit_s, max_output_bytes=max_output_bytes)
+
+    @contextmanager
+    def _command(self) -> Generator[None]:
+        self.commands += 1
+        try:
+            yield
+        finally:
+            self.commands -= 1
 
     async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         return await self.sandbox.read_file(path, max_bytes=max_bytes)

@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_type_hints
@@ -17,6 +18,11 @@ from tools.errors import ConfigError
 from tools.sandbox.base import Sandbox
 
 _CLOSED = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=False)
+_MAX_CHARS, _MAX_STRUCTURE = 1_000_000, 1 << 15
+"""Of the arguments of a call, and of what is not inside their strings: validation stops the event loop."""
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_CHARS_PER_STRING = 8
+_MAX_REASONS = 10
 _NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -46,8 +52,8 @@ class Signature:
             ConfigError: it cannot be a tool; the message says what to change.
         """
         where = f"tool {function.__name__!r}"
-        if not inspect.iscoroutinefunction(function):
-            raise ConfigError(f"{where}: a tool is an `async def` function")
+        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+            raise ConfigError(f"{where}: a tool returns its result, and has no `yield`")
         parameters = list(inspect.signature(function).parameters.values())
         hints = _hints(function, parameters, where)
         if not parameters or hints[parameters[0].name] is not Sandbox:
@@ -72,16 +78,13 @@ class Signature:
         null for a parameter that may be left out.
 
         Raises:
-            ArgumentsRefused: not a JSON object, or it does not fit the schema.
+            ArgumentsRefused: not a JSON object, too large, or it does not fit the schema.
         """
-        values = _json_object(text)
+        _check_size(text)
         try:
-            arguments = self._validate(values)
-        except ValidationError as error:
-            try:
-                arguments = self._validate(self._mended(values, error))
-            except ValidationError as still:
-                raise self._refusal(still) from None
+            arguments = self._arguments(_json_object(text))
+        except RecursionError:
+            raise ArgumentsRefused("invalid_json", "The arguments are nested too deeply.") from None
         fields = type(arguments).model_fields
         return {str(field.alias): getattr(arguments, name) for name, field in fields.items()}
 
@@ -94,6 +97,15 @@ class Signature:
             for name, schema in properties.items()
         ]
         return ", ".join(listed) or "none"
+
+    def _arguments(self, values: dict[str, Any]) -> BaseModel:
+        try:
+            return self._validate(values)
+        except ValidationError as error:
+            try:
+                return self._validate(self._mended(values, error))
+            except ValidationError as still:
+                raise self._refusal(still) from None
 
     def _validate(self, values: Mapping[str, Any]) -> BaseModel:
         return self.model.model_validate_json(json.dumps(values))
@@ -122,6 +134,8 @@ class Signature:
             else:
                 said = wrong["msg"][:1].lower() + wrong["msg"][1:]
                 reasons.append(f"`{place}`: {said}, got {_shortened(wrong['input'])}")
+        if len(reasons) > _MAX_REASONS:
+            reasons[_MAX_REASONS:] = [f"and {len(reasons) - _MAX_REASONS} more"]
         return ArgumentsRefused(
             "invalid_arguments", f"{'; '.join(reasons)}. Parameters: {self.describe_parameters()}."
         )
@@ -201,6 +215,17 @@ def _compact(schema: Any) -> Any:
     return entries
 
 
+def _check_size(text: str) -> None:
+    if len(text) > _MAX_CHARS:
+        raise ArgumentsRefused(
+            "invalid_arguments",
+            f"The arguments have {len(text)} characters, and at most {_MAX_CHARS} are taken: do it in parts.",
+        )
+    rest, strings = _STRING.subn("", text, count=_MAX_STRUCTURE // _CHARS_PER_STRING)
+    if len(rest) + strings * _CHARS_PER_STRING > _MAX_STRUCTURE:
+        raise ArgumentsRefused("invalid_arguments", "The arguments hold too many values: do it in parts.")
+
+
 def _json_object(text: str) -> dict[str, Any]:
     if not text.strip():
         return {}
@@ -218,10 +243,11 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"the key {name!r} stands twice")
+        values[name] = value
     return values
 
 

@@ -19,6 +19,7 @@ from environments.cli.settings import (
     split_overrides,
 )
 from environments.config import AgentEnvConfig, ServerConfig
+from environments.run.console_streams import outlived_console
 from tools.errors import ConfigError
 
 _OVERRIDES = "turnwise.overrides"
@@ -103,7 +104,8 @@ class EnvCommand(click.Command):
             flags=ctx.meta[_OVERRIDES],
         )
         assert self.callback is not None
-        return ctx.invoke(self.callback, call, **options)
+        with outlived_console():
+            return ctx.invoke(self.callback, call, **options)
 
     def _env_class(self, ctx: click.Context, given: str | None) -> type[AgentEnv]:
         if ctx.obj is not None:

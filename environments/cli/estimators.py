@@ -22,10 +22,12 @@ def command(name: str | None, code: str | None) -> None:
         load(code)
     console = Console(highlight=False)
     names = [name] if name else sorted(ESTIMATORS, key=lambda each: (each != FIRST, each))
-    for each in names:
-        _show(console, describe(each))
-    if not name:
-        console.print(Text("r: turn reward · O: outcome · S: score · i, j: trajectories · k, l: turns"))
+    with console.capture() as shown:  # rich ends the process when nobody reads on
+        for each in names:
+            _show(console, describe(each))
+        if not name:
+            console.print(Text("r: turn reward · O: outcome · S: score · i, j: trajectories · k, l: turns"))
+    click.echo(shown.get(), nl=False)
 
 
 def _show(console: Console, spec: EstimatorSpec) -> None:

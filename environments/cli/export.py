@@ -7,7 +7,9 @@ import click
 import jsonlines
 import orjson
 
+from environments.record.private_file import private
 from environments.record.recorder import read_groups
+from environments.run.console_streams import outlived_console
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import Columns, columns_of, list_scores
 from environments.wire.training_rows import check_rows
@@ -39,11 +41,12 @@ def command(record: Path, view: str | None, encoding: str | None, out: Path) -> 
     finally:
         unfinished.unlink(missing_ok=True)
     left_out = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()) if status != "ok")
-    click.echo(
-        f"{statuses['ok']} groups as {lines} lines of {view}"
-        + (f"; left out: {left_out}" if left_out else ""),
-        err=True,
-    )
+    with outlived_console():  # the work is done, whoever reads of it
+        click.echo(
+            f"{statuses['ok']} groups as {lines} lines of {view}"
+            + (f"; left out: {left_out}" if left_out else ""),
+            err=True,
+        )
 
 
 def _write(record: Path, view: str, out: Path) -> tuple[Counter[str], int]:
@@ -51,7 +54,7 @@ def _write(record: Path, view: str, out: Path) -> tuple[Counter[str], int]:
     statuses: Counter[str] = Counter()
     lines = 0
     with (
-        out.open("wb") as file,
+        open(out, "wb", opener=private) as file,  # `Path.open` takes no opener
         jsonlines.Writer(file, dumps=orjson.dumps) as writer,  # pyright: ignore[reportCallIssue]  # its attrs fields are private
     ):
         for number, credited in enumerate(read_groups(record), start=1):

@@ -1,18 +1,26 @@
 """The command line: names every command, loads only the one that is asked for, tells errors in one line."""
 
 import importlib
+import os
 import resource
+import signal
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import click
 
-from tools.errors import TurnwiseError
+from environments.inference.endpoint import without_credentials
+from environments.run.console_streams import lead_nowhere, open_closed_descriptors, outlived_console
+from tools.errors import RunError, TurnwiseError, UsageError
 
+FAILED_EXIT = 1
 USAGE_EXIT = 2
 _DESCRIPTORS = 65_536
+_STDOUT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +77,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
 }
 
 
+class OutputError(TurnwiseError):
+    """What a command has to say cannot be written."""
+
+
 class LazyGroup(click.Group):
     """A group that knows its commands' names and help, and imports a command when it is called."""
 
@@ -116,22 +128,26 @@ def _run(
     group: click.Group, args: Sequence[str] | None, *, prog_name: str | None, env_cls: type | None
 ) -> int:
     _use_more_descriptors()
+    open_closed_descriptors()
+    given = sys.argv[1:] if args is None else list(args)
     try:
-        code = group.main(args, prog_name=prog_name, standalone_mode=False, obj=env_cls)
+        # Not `group.main`: it takes BrokenPipeError and EOFError of an environment's code for the user's end.
+        with group.make_context(prog_name or Path(sys.argv[0]).name, given, obj=env_cls) as context:
+            code = group.invoke(context)
+    except click.exceptions.Exit as error:
+        return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return USAGE_EXIT
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "turnwise"
         return _fail(f"{error.format_message().rstrip('.')}; see {where} --help")
-    except click.Abort:
-        return 130
-    except Exception as error:
-        # Rollouts run in task groups: an error that the user can mend comes out once per rollout.
-        causes = _leaves(error)
-        if not all(isinstance(cause, TurnwiseError) for cause in causes):
-            raise
-        return _fail(str(causes[0]))
+    except BaseException as error:  # noqa: BLE001  # whatever ends a command, nobody takes it for success
+        lost = _lost_output() if isinstance(error, OSError) else None
+        if isinstance(lost, BrokenPipeError):
+            return 128 + signal.SIGPIPE
+        with outlived_console():
+            return exit_code_of(error if lost is None else OutputError(f"cannot write the output: {lost}"))
     return code if isinstance(code, int) else 0
 
 
@@ -143,6 +159,34 @@ def _use_more_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def exit_code_of(error: BaseException) -> int:
+    """Show why a command ended, in one line where that is enough; its exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    # Rollouts run in task groups: an error that the user can mend comes out once per rollout.
+    causes = _leaves(error)
+    if all(isinstance(cause, UsageError) for cause in causes):
+        return _fail(str(causes[0]))
+    if not isinstance(error, TurnwiseError):
+        traceback.print_exception(error)
+        return FAILED_EXIT
+    if isinstance(error, RunError):
+        click.echo(error.traceback, err=True, nl=False)
+    elif error.__cause__ is not None:
+        traceback.print_exception(error.__cause__)
+    return _fail(str(error), FAILED_EXIT)
+
+
+def _lost_output() -> OSError | None:
+    """What keeps stdout from being written; from then on it leads nowhere."""
+    try:
+        os.write(_STDOUT, b"\n")
+    except OSError as error:
+        lead_nowhere(_STDOUT)
+        return error
+    return None
+
+
 def _leaves(error: BaseException) -> list[BaseException]:
     if not isinstance(error, BaseExceptionGroup):
         return [error]
@@ -150,6 +194,6 @@ def _leaves(error: BaseException) -> list[BaseException]:
     return [leaf for part in parts for leaf in _leaves(part)]
 
 
-def _fail(message: str) -> int:
-    sys.stderr.write(f"turnwise: error: {' '.join(message.split())}\n")
-    return USAGE_EXIT
+def _fail(message: str, code: int = USAGE_EXIT) -> int:
+    click.echo(f"turnwise: error: {without_credentials(' '.join(message.split()))}", err=True)
+    return code

@@ -13,6 +13,7 @@ from environments.cli.env_command import EnvCall, EnvCommand
 from environments.extras import needs_extra
 from environments.policy.scripted import Script
 from environments.trajectory import Message
+from environments.turn_level_reward import call_hook
 from tools.errors import ConfigError
 
 
@@ -35,7 +36,7 @@ async def _serve(env: AgentEnv, host: str, port: int, model: str) -> None:
 
         from environments.policy.mock_server import mock_app  # noqa: PLC0415
     async with env.loaded():
-        known = items_by_task(env, env.items)
+        known = await items_by_task(env, env.items)
         if len(known) < len(env.items):
             click.echo(
                 f"{len(env.items)} items have {len(known)} different first user messages: of those that "
@@ -59,9 +60,10 @@ async def _serve(env: AgentEnv, host: str, port: int, model: str) -> None:
             await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listening])
 
 
-def items_by_task(env: AgentEnv, items: Sequence[Any]) -> dict[str, Any]:
+async def items_by_task(env: AgentEnv, items: Sequence[Any]) -> dict[str, Any]:
     """The items by the text of their first user message."""
-    return {task: item for item in items if (task := _task(env.opening(item))) is not None}
+    tasks = [_task(await env.opening(item, call_hook)) for item in items]
+    return {task: item for task, item in zip(tasks, items, strict=True) if task is not None}
 
 
 def script_for(env: AgentEnv, items: Mapping[str, Any], messages: Sequence[Message]) -> Script | None:

@@ -1,6 +1,6 @@
 """`turnwise recredit`: compute a record's advantages anew, without a model, and say how credit moved."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,12 +10,27 @@ from rich.table import Table
 from rich.text import Text
 
 from environments.cli.user_code import load
-from environments.credit import Advantages, CreditChange, credit_change, credited, describe, resolve
+from environments.credit import (
+    Advantages,
+    CreditChange,
+    GroupRules,
+    credit_change,
+    credited,
+    describe,
+    missing_outcome_of,
+    resolve,
+)
 from environments.record.recorder import Recorder, read_groups, read_origins
+from environments.run.console_streams import outlived_console
 from environments.trajectory import CreditedGroup
 from tools.errors import CreditError, RecordError
 
 SHOWN_TURNS = 12
+
+
+def _load(_: click.Context, __: click.Parameter, code: str | None) -> None:
+    if code is not None:
+        load(code)
 
 
 @click.command(name="recredit")
@@ -23,32 +38,53 @@ SHOWN_TURNS = 12
 @click.option("--estimator", required=True, help="Advantage estimator, see `turnwise estimators`.")
 @click.option("--preset", default=None, help="Use the constants of this trainer.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter of the estimator.")
-@click.option("--load", "code", metavar="FILE", help="A Python file or module that registers the estimator.")
+@click.option(
+    "--missing-outcome",
+    "missing",
+    default="refuse",
+    metavar="WHAT",
+    help="Of a rollout without an outcome beside others: refuse, drop or a number.",
+)
+@click.option(
+    "--load",
+    metavar="FILE",
+    help="A Python file or module that registers the estimator.",
+    callback=_load,
+    expose_value=False,
+    is_eager=True,
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The new record.")
 def command(
-    record: Path, estimator: str, preset: str | None, settings: tuple[str, ...], code: str | None, out: Path
+    record: Path, estimator: str, preset: str | None, settings: tuple[str, ...], missing: str, out: Path
 ) -> None:
     """Recompute the advantages of RECORD and write them to a new record.
 
     Groups that failed are copied as they are. Prints how credit moved from the recorded estimator's to the
     new one's.
     """
-    if code is not None:
-        load(code)
     params = _parameters(estimator, settings)
     resolve(estimator, preset=preset, **params)
+    anew = partial(
+        credited,
+        preset=preset,
+        params=params,
+        rules=GroupRules(missing_outcome=missing_outcome_of(missing, "--missing-outcome")),
+    )
     if out.exists() and out.stat().st_size:
         raise RecordError(f"{out} exists; recredit writes a new record, choose another path")
     unfinished = out.with_name(out.name + ".part")
     try:
-        change, names, failed = _rewrite(record, unfinished, partial(_credit_anew, estimator, preset, params))
+        change, names, failed = _rewrite(
+            record, unfinished, lambda old: anew(old.group, estimator, policy=old.policy)
+        )
         unfinished.replace(out)
     finally:
         unfinished.unlink(missing_ok=True)
-    _report(Console(highlight=False), change, before=" and ".join(sorted(names)), after=estimator)
-    if failed:
-        click.echo(f"{failed} failed groups were copied as they are")
-    click.echo(str(out))
+    with outlived_console():  # the work is done, whoever reads of it
+        _report(Console(highlight=False), change, before=" and ".join(sorted(names)), after=estimator)
+        if failed:
+            click.echo(f"{failed} failed groups were copied as they are")
+        click.echo(str(out))
 
 
 def _rewrite(
@@ -69,16 +105,12 @@ def _rewrite(
                 new = anew(old)
             except CreditError as error:
                 raise CreditError(f"{record}, line {number}: {error}") from error
+            if new.status == "failed":
+                raise CreditError(f"{record}, line {number}: {new.reason}")
             recorder.append(new)
             names.add(old.estimator)
             pairs.append((_lists(old), _lists(new)))
     return credit_change(pairs), names, failed
-
-
-def _credit_anew(
-    estimator: str, preset: str | None, params: Mapping[str, object], old: CreditedGroup
-) -> CreditedGroup:
-    return credited(old.group, estimator, policy=old.policy, preset=preset, params=params)
 
 
 def _parameters(estimator: str, settings: Sequence[str]) -> dict[str, object]:

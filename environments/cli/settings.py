@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import yaml
@@ -15,9 +15,11 @@ from pydantic.fields import FieldInfo
 
 from environments.config import AgentEnvConfig, ServerConfig, server_configs
 from environments.config_section import Section
+from environments.inference.endpoint import without_credentials
 from tools.errors import ConfigError
 
 NAMESPACES = (AgentEnvConfig.section, ServerConfig.section)
+_SECRET = frozenset({"api_key"})
 BARE = True
 """The value of a flag that stands alone."""
 
@@ -249,7 +251,8 @@ def _explain(error: ValidationError, labels: Mapping[str, str], namespace: str) 
         text = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
         if problem["loc"]:
             name = str(problem["loc"][0])
-            text = f"{labels.get(name, f'{namespace}.{name}')} {text}, got {problem['input']!r}"
+            got = "" if name in _SECRET else f", got {problem['input']!r}"
+            text = f"{labels.get(name, f'{namespace}.{name}')} {text}{got}"
         problems.setdefault(str(problem["loc"][:1]), " ".join(text.split()))
     return "; ".join(problems.values())
 
@@ -273,10 +276,11 @@ def _own_fields_first(model: type[BaseModel]) -> list[str]:
 
 
 def _flag_help(field: FieldInfo, default: Any) -> str:
-    notes = [f"default: {getattr(default, 'value', default)}"]
-    for alternative in _alternatives(field.annotation):
-        if get_origin(alternative) is Literal:
-            notes.append("one of " + ", ".join(map(str, get_args(alternative))))
+    notes = [without_credentials(f"default: {getattr(default, 'value', default)}")]
+    kinds = [kind for kind in _alternatives(field.annotation) if kind is not NoneType]
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            notes.append(("one of " if len(kinds) == 1 else "or ") + ", ".join(map(str, get_args(kind))))
     for bound in field.metadata:
         for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<")):
             if getattr(bound, name, None) is not None:

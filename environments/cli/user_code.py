@@ -97,12 +97,12 @@ def _run(load: Callable[[], Loaded], path: Path) -> Loaded:
         raise ConfigError(f"{path}{_line_of(error, path)}: no module named {error.name!r}") from error
     except SyntaxError as error:
         raise ConfigError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # one that exits as it is loaded has done nothing
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"{path}{_line_of(error, path)}: {what}") from error
 
 
-def _line_of(error: Exception, path: Path) -> str:
+def _line_of(error: BaseException, path: Path) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path)]
     return f", line {lines[-1]}" if lines else ""

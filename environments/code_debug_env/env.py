@@ -10,13 +10,13 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from environments.base_env import AgentEnv
+from environments.code_debug_env.diagnosis import calls_fail, note_calls, terminal_commands
 from environments.code_debug_env.hidden_checks import CheckReport, run_checks
 from environments.code_debug_env.script import debug_script
 from environments.code_debug_env.signals import (
     SOLUTION,
     SignalWeights,
     TurnFacts,
-    reproduced_failure,
     turn_signals,
 )
 from environments.code_debug_env.workspace import (
@@ -105,12 +105,10 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         changed = solution != judged.solution
         if changed:
             judged.solution, judged.report = solution, await run_checks(ctx.verify, item, solution)
+        untold = not changed and not any(fact.changed or fact.reproduced for fact in judged.facts)
+        reproduced = untold and await self._shows_failure(item, terminal_commands(turn), ctx)
         judged.facts.append(
-            TurnFacts(
-                fraction=judged.report.fraction,
-                changed=changed,
-                reproduced=reproduced_failure(turn, hangs=judged.start.hung),
-            )
+            TurnFacts(fraction=judged.report.fraction, changed=changed, reproduced=reproduced)
         )
 
     async def compute_turn_rewards(
@@ -148,6 +146,22 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
             start = self._starts[ctx.item_id]
             judged = ctx.notes["judged"] = JudgedSoFar(start=start, solution=solution, report=start, facts=[])
         return judged
+
+    async def _shows_failure(self, item: Task, commands: Sequence[str], ctx: RolloutContext) -> bool:
+        """Whether the commands of a turn made the function fail, as it was at the start."""
+        notes = await note_calls(ctx, item, commands) if commands else ""
+        if not notes:
+            return False
+        # Siblings run the same examples.
+        async with self._judging[ctx.item_id]:
+            if self._compared.get(ctx.item_id, ("", False))[0] != notes:
+                self._compared[ctx.item_id] = notes, await calls_fail(ctx.verify, item, notes)
+            return self._compared[ctx.item_id][1]
+
+    @cached_property
+    def _compared(self) -> dict[str, tuple[str, bool]]:
+        """Of each item the calls that were compared last, and whether one failed."""
+        return {}
 
     @cached_property
     def _starts(self) -> dict[str, CheckReport]:

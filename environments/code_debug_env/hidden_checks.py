@@ -1,18 +1,39 @@
 """The hidden checks of a task: how many of its assertions a solution holds, each counted on its own."""
 
-import ast
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from tools.errors import DatasetError, RewardError
+from environments.code_debug_env.prepared_test import prepare_test
+from tools.errors import RewardError
 from tools.sandbox.base import ExecResult
 
-HARNESS = Path(__file__).with_name("harness.py").read_text()
-RECORDS = "__assertions__"
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program of this folder, as a fresh sandbox runs it."""
+
+    command: tuple[str, ...]
+    files: Mapping[str, str]
+
+
+@cache
+def program(name: str, *imported: str) -> Program:
+    """A module to run, with those of this folder that it imports."""
+    package = __package__ or ""
+    folder = package.replace(".", "/")
+    return Program(
+        command=("python3", "-E", "-s", "-S", "-m", f"{package}.{name}"),
+        files={
+            f"{folder}/{module}.py": (FOLDER / f"{module}.py").read_text() for module in (name, *imported)
+        },
+    )
 
 
 class Verify(Protocol):
@@ -65,8 +86,8 @@ async def run_checks(
 ) -> CheckReport:
     """Judge a solution by the hidden test of a HumanEvalPack task.
 
-    Every assert statement counts once: it holds when it was evaluated at least once and was true every time.
-    A solution that hangs, crashes or ends its process fails the assertions that this happened in.
+    Every assertion counts once: see `prepare_test`. A solution that hangs, crashes or ends its process fails
+    the assertions that this happened in; one that keeps the judge from its end fails all of them.
 
     Args:
         verify: Runs the harness away from the agent's sandbox.
@@ -80,6 +101,7 @@ async def run_checks(
     """
     limits = limits or CheckLimits()
     prepared, total = prepare_test(task["test"], task["task_id"])
+    harness = program("harness", "solution_server", "confinement", "object_graph")
     nonce = secrets.token_hex(16)
     request = {
         "nonce": nonce,
@@ -88,57 +110,29 @@ async def run_checks(
         "entry_point": task["entry_point"],
         "test": prepared,
         "solution": "solution.py",
-        "limits": {name: getattr(limits, name) for name in CheckLimits.__dataclass_fields__},
+        "limits": asdict(limits),
     }
     result = await verify(
-        command=["python3", "-I", "-S", "harness.py"],
-        files={"harness.py": HARNESS, "solution.py": solution},
+        command=harness.command,
+        files={**harness.files, "solution.py": solution},
         stdin=json.dumps(request).encode(),
         timeout_s=limits.total_s + 5.0,
     )
-    lines = [line.split()[1:] for line in result.text().splitlines() if line.startswith(nonce)]
-    if ["ready"] not in lines:
+    reports = {
+        word: data
+        for line in result.text().splitlines()
+        for key, _, said in [line.partition(" ")]
+        if key == nonce
+        for word, _, data in [said.partition(" ")]
+    }
+    if "ready" not in reports:
         said = result.stderr.decode("utf-8", "replace")[-500:].strip()
         raise RewardError(
             f"task {task['task_id']!r}: the hidden checks did not start, exit code {result.exit_code}: {said}"
         )
-    verdicts = {int(line[0]): line[1] == "1" for line in lines if len(line) == 2}
-    held = tuple(verdicts.get(index, False) for index in range(total))
-    return CheckReport(held=held, hung=["hung"] in lines)
-
-
-def prepare_test(test: str, task_id: str) -> tuple[str, int]:
-    """The test with every assertion recorded on its own, and how many there are.
-
-    Assertions of a true constant (`assert True`) say nothing and are dropped.
-
-    Raises:
-        DatasetError: the text is not Python, or asserts nothing.
-    """
-    try:
-        tree = ast.parse(test)
-    except (SyntaxError, ValueError) as error:
-        raise DatasetError(f"task {task_id!r}: the test is not Python: {error}") from None
-    recorder = _AssertionRecorder()
-    recorded = ast.fix_missing_locations(recorder.visit(tree))
-    if recorder.count == 0:
-        raise DatasetError(f"task {task_id!r}: the test has no assert statement")
-    return ast.unparse(recorded), recorder.count
-
-
-class _AssertionRecorder(ast.NodeTransformer):
-    """Turns each `assert x` into code that records whether it held and goes on."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        if isinstance(node.test, ast.Constant) and node.test.value:
-            return ast.Pass()
-        index, self.count = self.count, self.count + 1
-        template = f"if {RECORDS}.open({index}):\n    with {RECORDS}.evaluating({index}):\n        assert _"
-        guarded = ast.parse(template).body[0]
-        for inner in ast.walk(guarded):
-            if isinstance(inner, ast.Assert):
-                inner.test = node.test
-        return guarded
+    if "end" not in reports:
+        # What the solution did to the judge, or made it do, is no proof of anything.
+        return CheckReport(held=(False,) * total, hung=True)
+    end = json.loads(reports["end"])
+    held = tuple(index in end["held"] for index in range(total))
+    return CheckReport(held=held, hung=end["hung"])

@@ -1,17 +1,10 @@
 """The three signals that reward a debugging turn; together they give a trajectory between 0 and 1."""
 
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from environments.trajectory import Turn
-
 SOLUTION = "solution.py"
 EXAMPLE_TEST = "test_example.py"
-
-_TASK_FILES = re.compile(r"\b(?:solution|test_example)\b")
-_TRACEBACK = re.compile(r"\b(?:solution|test_example)\.py(?:\", line |:)\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +25,7 @@ class TurnFacts:
     changed: bool = False
     """Whether the solution file was changed in this turn."""
     reproduced: bool = False
-    """Whether a command of this turn showed the failure."""
+    """Whether a command of this turn made the function fail as it was at the start."""
 
 
 def turn_signals(
@@ -42,8 +35,9 @@ def turn_signals(
 
     `test_signal`: progress p = (f - f₀) / (1 - f₀), kept in 0..1; each turn gets its difference, so the
     turns add up to the final progress. `diagnosis`: once, for the first turn that reproduced the failure
-    before the solution was touched. `efficiency`: on the last turn, the final progress times the share of
-    turns that were not needed; without progress there is nothing to gain, and one more turn never gains.
+    before the solution was touched, times the final progress. `efficiency`: on the last turn, the final
+    progress times the share of turns that were not needed. So without progress there is nothing to gain, and
+    one more turn never gains.
 
     Args:
         start: Fraction f₀ of hidden checks that hold before the first turn.
@@ -54,6 +48,7 @@ def turn_signals(
     weights = weights or SignalWeights()
     signals: list[dict[str, float]] = []
     before, diagnosed, touched = 0.0, False, False
+    final = progress(facts[-1].fraction, start) if facts else 0.0
     for index, turn in enumerate(facts):
         after = progress(turn.fraction, start)
         touched = touched or turn.changed
@@ -64,8 +59,8 @@ def turn_signals(
         signals.append(
             {
                 "test_signal": weights.test_signal * (after - before),
-                "diagnosis": weights.diagnosis * diagnosis,
-                "efficiency": weights.efficiency * after * unused * last,
+                "diagnosis": weights.diagnosis * final * diagnosis,
+                "efficiency": weights.efficiency * final * unused * last,
             }
         )
         before = after
@@ -75,37 +70,3 @@ def turn_signals(
 def progress(fraction: float, start: float) -> float:
     """How much of what was broken at the start is mended, from 0 to 1."""
     return 0.0 if start >= 1 else min(max((fraction - start) / (1 - start), 0.0), 1.0)
-
-
-def reproduced_failure(turn: Turn, *, hangs: bool) -> bool:
-    """Whether a terminal command of the turn really ran the task's code and showed how it fails.
-
-    That is a command that failed with a traceback into the solution or the example test, or, for a solution
-    that hangs, one that names them and had to be stopped. A command that spells out a traceback itself does
-    not count.
-
-    Args:
-        turn: A finished turn.
-        hangs: Whether the hidden checks found that the solution at the start does not come back.
-    """
-    commands = {
-        call.id: _command(call.arguments) for call in turn.message.tool_calls if call.name == "terminal"
-    }
-    for result in turn.tool_results:
-        command = commands.get(result.call_id)
-        if command is None or not result.exit_code or _TRACEBACK.search(command):
-            continue
-        if result.timed_out:
-            if hangs and _TASK_FILES.search(command):
-                return True
-        elif _TRACEBACK.search(result.content):
-            return True
-    return False
-
-
-def _command(arguments: str) -> str:
-    # The call ran, so its arguments are an object with a command.
-    try:
-        return str(json.loads(arguments).get("command", ""))
-    except (ValueError, AttributeError):
-        return ""

@@ -1,6 +1,7 @@
 """Credit: a group of scored trajectories in, one advantage per turn out."""
 
 from environments.credit.anchored import gigpo
+from environments.credit.comparable import GroupRules, comparable, missing_outcome_of
 from environments.credit.compare import CreditChange, TurnChange, credit_change
 from environments.credit.crediting import credited, recorded_params
 from environments.credit.estimator_registry import (
@@ -27,16 +28,19 @@ __all__ = [
     "Advantages",
     "CreditChange",
     "EstimatorSpec",
+    "GroupRules",
     "Param",
     "Parameter",
     "PerTurn",
     "TurnChange",
+    "comparable",
     "credit_change",
     "credited",
     "describe",
     "estimate",
     "gigpo",
     "grpo",
+    "missing_outcome_of",
     "mt_grpo",
     "process_supervision",
     "progress",

@@ -14,6 +14,11 @@ from tools.errors import CreditError
 Mode = Literal["mean_norm", "mean_std_norm"]
 
 
+def _turns_without_peer(group: TrajectoryGroup, *, episode_stats: str, **_: object) -> int:
+    turns = sum(len(trajectory.turns) for trajectory in group.trajectories)
+    return int(episode_stats == "rows" and turns == 1)
+
+
 @register_estimator(
     "gigpo",
     formula="A[i,k] = norm(S)[i] + w * norm(R[j,l] for every turn with the state of turn (i,k))[i,k],  "
@@ -21,6 +26,7 @@ Mode = Literal["mean_norm", "mean_std_norm"]
     bias="slight: a state group's size depends on the policy's own actions; more with mean_std_norm, with "
     "episode_stats=rows, and where one state hides different histories",
     source="arXiv 2505.10978, reference langfengQ/verl-agent",
+    without_peer=_turns_without_peer,
 )
 def gigpo(
     group: TrajectoryGroup,

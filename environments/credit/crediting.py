@@ -1,11 +1,25 @@
 """A group together with its advantages: what is recorded, delivered and credited again."""
 
+import logging
+import traceback
 from collections.abc import Mapping
 
-from environments.credit.estimator_registry import describe, estimate, resolve
+from environments.credit.comparable import ANY_GROUP, GroupRules, comparable
+from environments.credit.estimator_registry import (
+    Advantages,
+    describe,
+    estimate,
+    resolve,
+    turns_without_peer,
+)
 from environments.trajectory import CreditedGroup, TrajectoryGroup
+from tools.errors import TurnwiseError
 
 NO_CREDIT = "every advantage is zero"
+UNSCORED = "nothing was scored"
+
+_LONGEST_REASON = 1000
+logger = logging.getLogger(__name__)
 
 
 def credited(
@@ -15,32 +29,41 @@ def credited(
     policy: str,
     preset: str | None = None,
     params: Mapping[str, object] | None = None,
-    min_trajectories: int = 0,
+    rules: GroupRules = ANY_GROUP,
 ) -> CreditedGroup:
     """The group with its advantages and every parameter they were computed with.
 
-    A group of several siblings of which fewer than `min_trajectories` survived is `failed`: its advantages
-    are zero.
+    A group is `failed`, and its advantages are zero, when its siblings cannot be compared (see `comparable`)
+    and when the estimator cannot compute with its numbers, whatever it raises.
 
     Raises:
-        CreditError: as for `estimate`.
+        CreditError: no such estimator, preset or parameter, or a value that it cannot have.
     """
     given = params or {}
-    lost = _too_few(group, min_trajectories)
-    if lost is None:
-        advantages = tuple(tuple(row) for row in estimate(estimator, group, preset=preset, **given))
-        learns = any(value for row in advantages for value in row)
-    else:
-        advantages = tuple((0.0,) * len(trajectory.turns) for trajectory in group.trajectories)
-        learns = False
+    used = recorded_params(estimator, preset=preset, params=given)
+    group, reason = comparable(group, rules)
+    advantages: Advantages | None = None
+    alone = 0
+    if reason is None:
+        try:
+            advantages = estimate(estimator, group, preset=preset, **given)
+            alone = turns_without_peer(estimator, group, preset=preset, **given)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # an estimator may be anybody's: its group fails, nothing else
+            reason = _in_words(estimator, error)
+            logger.warning("item %s cannot be credited: %s", group.item_id, reason, exc_info=_foreign(error))
+    learns = advantages is not None and any(value for row in advantages for value in row)
+    unscored = all(trajectory.score is None for trajectory in group.trajectories)
     return CreditedGroup(
         group=group,
-        advantages=advantages,
+        advantages=tuple(map(tuple, advantages or _zeros(group))),
         policy=policy,
         estimator=estimator,
-        estimator_params=recorded_params(estimator, preset=preset, params=given),
-        status="failed" if lost is not None else "ok" if learns else "no_credit",
-        reason=lost or (None if learns else NO_CREDIT),
+        estimator_params=used,
+        status="failed" if reason is not None else "ok" if learns else "no_credit",
+        reason=reason or (None if learns else UNSCORED if unscored else NO_CREDIT),
+        turns_without_peer=alone,
     )
 
 
@@ -57,9 +80,18 @@ def recorded_params(
     return {name: value for name, value in used.items() if name in kept}
 
 
-def _too_few(group: TrajectoryGroup, min_trajectories: int) -> str | None:
-    size = len(group.trajectories) + len(group.failures)
-    needed = min(min_trajectories, size)
-    if len(group.trajectories) >= needed:
-        return None
-    return f"{len(group.trajectories)} of {size} rollouts survived, at least {needed} are needed"
+def _zeros(group: TrajectoryGroup) -> Advantages:
+    return [[0.0] * len(trajectory.turns) for trajectory in group.trajectories]
+
+
+def _in_words(estimator: str, error: BaseException) -> str:
+    """One line that any file can hold, whatever the error says."""
+    text = (
+        f"{estimator}: {''.join(traceback.format_exception_only(error))}" if _foreign(error) else str(error)
+    )
+    return " ".join(text.split())[:_LONGEST_REASON].encode(errors="backslashreplace").decode()
+
+
+def _foreign(error: BaseException) -> BaseException | None:
+    """An error that is not ours, whose traceback helps."""
+    return None if isinstance(error, TurnwiseError) else error

@@ -45,6 +45,7 @@ class EstimatorSpec:
 
 
 _functions: dict[str, Estimator] = {}
+_without_peer: dict[str, Callable[..., int]] = {}
 _specs: dict[str, EstimatorSpec] = {}
 
 ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(_functions)
@@ -52,12 +53,19 @@ ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(_functions)
 
 
 def register_estimator(
-    name: str, *, formula: str = "", bias: str = "", source: str = ""
+    name: str,
+    *,
+    formula: str = "",
+    bias: str = "",
+    source: str = "",
+    without_peer: Callable[..., int] | None = None,
 ) -> Callable[[Callable[P, Advantages]], Callable[P, Advantages]]:
     """Make a function an estimator: it takes a group, and keyword-only parameters with defaults.
 
     Parameters are described in their annotation, `Annotated[float, Param("discount", low=0, high=1)]`.
-    The returned function checks its parameters before each call and its advantages after it.
+    `without_peer` gets the same arguments, and counts the turns that keep their raw return since no sibling
+    has a comparable one. The returned function checks its parameters before each call and its advantages
+    after it.
 
     Raises:
         CreditError: the name is taken by another function, or a parameter cannot be described.
@@ -86,6 +94,8 @@ def register_estimator(
             return _checked_result(name, group, function(*args, **kwargs))
 
         _functions[name] = checked
+        if without_peer is not None:
+            _without_peer[name] = without_peer
         _specs[name] = spec
         return checked
 
@@ -109,6 +119,20 @@ def estimate(
     """
     merged = {**preset_for(name, preset), **params}
     return ESTIMATORS[name](group, **merged)
+
+
+def turns_without_peer(
+    name: str, group: TrajectoryGroup, *, preset: str | None = None, **params: object
+) -> int:
+    """Turns whose advantage is their raw return, since no sibling has a comparable one.
+
+    0 where the estimator compares with nothing on purpose, or gives such turns no credit.
+
+    Raises:
+        CreditError: as for `resolve`.
+    """
+    count = _without_peer.get(name)
+    return 0 if count is None else count(group, **resolve(name, preset=preset, **params))
 
 
 def describe(name: str) -> EstimatorSpec:

@@ -12,12 +12,20 @@ from environments.trajectory import TrajectoryGroup
 Baseline = Literal["loo_index", "loo_total", "group_mean", "none"]
 
 
+def _turns_without_peer(group: TrajectoryGroup, *, baseline: Baseline, **_: object) -> int:
+    longest, second = sorted((0, 0, *(len(each.turns) for each in group.trajectories)), reverse=True)[:2]
+    if baseline == "loo_index":
+        return longest - second
+    return longest if baseline == "loo_total" and len(group.trajectories) == 1 else 0
+
+
 @register_estimator(
     "turn_return",
     formula="A[i,k] = Σ_{l≥k} gamma^(l-k) r[i,l] + gamma^(K-k) w O[i] - b[i,k],  K the last turn",
     bias="none at gamma=1 with loo_index, loo_total and none; group_mean only shrinks by (G-1)/G; "
-    "group_std weighs groups by 1/std",
+    "group_std weighs groups by 1/std; a reward that depends on what siblings did is outside this proof",
     source="leave-one-out baseline: arXiv 2402.14740, applied to per-turn returns",
+    without_peer=_turns_without_peer,
 )
 def turn_return(
     group: TrajectoryGroup,

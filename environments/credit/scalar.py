@@ -13,12 +13,18 @@ from tools.errors import CreditError
 Singleton = Literal["zero", "raw", "error"]
 
 
+def _turns_without_peer(group: TrajectoryGroup, *, singleton: Singleton, **_: object) -> int:
+    alone = len(group.trajectories) == 1 and singleton == "raw"
+    return len(group.trajectories[0].turns) if alone else 0
+
+
 @register_estimator(
     "grpo",
     formula="A[i,k] = (S[i] - mean S) / (std S + eps),  S the trajectory's score",
     bias="with std: groups weigh 1/std, so rare successes and near-ties count most; "
     "without (Dr. GRPO): none, shrunk by (G-1)/G",
     source="arXiv 2402.03300; without std arXiv 2503.20783",
+    without_peer=_turns_without_peer,
 )
 def grpo(
     group: TrajectoryGroup,
@@ -57,6 +63,7 @@ def grpo(
     formula="A[i,k] = S[i] - mean_{j≠i} S[j],  S the trajectory's score",
     bias="none; a turn also carries what came before it, which is only noise",
     source="arXiv 2402.14740",
+    without_peer=_turns_without_peer,
 )
 def rloo(
     group: TrajectoryGroup,

@@ -10,7 +10,11 @@ from tools.errors import CreditError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """One trajectory's rewards; in a scalar environment the score is the outcome and no turn is scored."""
+    """One trajectory's rewards; in a scalar environment the score is the outcome and no turn is scored.
+
+    What is `None` adds nothing to a sum. Whether a trajectory without an outcome, or without any reward, may
+    be compared with others is decided before: see `comparable`.
+    """
 
     turns: tuple[float | None, ...]
     outcome: float | None
@@ -61,8 +65,10 @@ def _read(trajectory: Trajectory, index: int) -> Scored:
         )
     _check(rewards, index)
     if rewards.turns is None:
-        return Scored(turns=(None,) * len(trajectory.turns), outcome=rewards.score, score=rewards.score)
-    return Scored(turns=rewards.turns, outcome=rewards.outcome, score=rewards.score)
+        return Scored(
+            turns=(None,) * len(trajectory.turns), outcome=rewards.score, score=rewards.score or 0.0
+        )
+    return Scored(turns=rewards.turns, outcome=rewards.outcome, score=rewards.score or 0.0)
 
 
 def _check(rewards: Rewards, index: int) -> None:
@@ -70,7 +76,8 @@ def _check(rewards: Rewards, index: int) -> None:
         check_turns(rewards.turns, index, "reward")
     if rewards.outcome is not None:
         usable(rewards.outcome, f"outcome of trajectory {index}")
-    usable(rewards.score, f"score of trajectory {index}")
+    if rewards.score is not None:
+        usable(rewards.score, f"score of trajectory {index}")
 
 
 def check_turns(values: Sequence[float | None], index: int, what: str) -> None:

@@ -7,6 +7,7 @@ from itertools import count, islice
 from typing import Any
 
 from environments.data.item_ids import checked_id
+from environments.trajectory import Failure, Trajectory
 from tools.errors import DatasetError
 
 
@@ -18,6 +19,8 @@ class GroupTask:
     item_id: str
     epoch: int = 0
     """How often the item had been rolled out before."""
+    rolled_out: tuple[Trajectory | Failure, ...] = ()
+    """What came of its first siblings, where they were rolled out ahead of the others."""
 
     def __post_init__(self) -> None:
         """Raise DatasetError for an id that a record could not hold."""

@@ -3,7 +3,6 @@
 import asyncio
 import math
 import random
-import re
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,8 +11,8 @@ from typing import Any
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
 
+from environments.inference.endpoint import endpoint
 from environments.inference.http_client import HttpClient, NoAnswerError, StatusError
-from tools.errors import ConfigError
 
 CHECK_TIMEOUT_S = 15.0
 _JITTER = random.Random()
@@ -25,8 +24,8 @@ class ModelServer:
     """Sends requests to one server."""
 
     base_url: str
-    """Up to and with `/v1`."""
-    api_key: str
+    """Up to and with `/v1`; once this is made, without what may let somebody in, so that it can be shown."""
+    api_key: str = field(repr=False)
     request_timeout_s: float = 120.0
     """Wall clock of one request; also the longest wait that a server's `Retry-After` may ask for."""
     tries: int = 4
@@ -39,12 +38,11 @@ class ModelServer:
     _slots: asyncio.Semaphore = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not re.match(r"https?://[^/]", self.base_url):
-            raise ConfigError(
-                f"base_url {self.base_url!r} is no URL; give one such as http://localhost:8000/v1"
-            )
-        self.base_url = self.base_url.rstrip("/")
-        self._client = HttpClient(self.base_url, self.api_key)
+        where = endpoint(
+            self.base_url, name="base_url", example="http://localhost:8000/v1", api_key=self.api_key or "none"
+        )
+        self.base_url = where.url
+        self._client = HttpClient(where)
         self._slots = asyncio.Semaphore(self.max_concurrency)
 
     @property

@@ -5,7 +5,7 @@ from pydantic import ValidationError
 from environments.inference.http_client import NoAnswerError, StatusError
 from environments.inference.model_server import ModelServer
 from environments.inference.openai_wire import ModelList
-from environments.inference.server_text import start_of
+from environments.inference.server_text import one_line, start_of
 from tools.errors import ConfigError
 
 
@@ -67,4 +67,4 @@ def _hint(url: str) -> str:
 
 def _listed(models: list[str]) -> str:
     more = f" and {len(models) - 10} more" if len(models) > 10 else ""
-    return ", ".join(sorted(models)[:10]) + more
+    return ", ".join(one_line(name) for name in sorted(models)[:10]) + more

@@ -4,11 +4,12 @@ _LONGEST = 300
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks, cut where it gets long."""
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    """The text without line breaks and what would steer a terminal, cut where it gets long."""
+    line = " ".join(text[: 100 * _LONGEST].split())
+    line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in line)
 
 
 def start_of(content: bytes) -> str:
     """The beginning of an answer."""
-    return one_line(content.decode("utf-8", "replace")) or "(empty)"
+    return one_line(content[: 400 * _LONGEST].decode("utf-8", "replace")) or "(empty)"

@@ -17,10 +17,12 @@ class CompletionRequest:
     seed: int = 0
     """The rollout's seed, the same for each of its calls."""
     max_tokens: int = 1024
+    max_row_tokens: int | None = None
+    """Tokens that the row of this turn may have; what is longer for certain need not be rendered."""
 
 
 class Policy(Protocol):
-    """Writes assistant turns."""
+    """Writes assistant turns. What it gives is checked before it joins a row: see `checked_completion`."""
 
     @property
     def name(self) -> str:
@@ -44,6 +46,21 @@ class CheckedPolicy(Protocol):
     async def check(self) -> None:
         """Raise ConfigError while it cannot; buys no completion."""
         ...
+
+
+@runtime_checkable
+class PolicyWithVocabulary(Protocol):
+    """A policy that says how many ids its model has; what it samples is held to that."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """One more than the largest id."""
+        ...
+
+
+def vocabulary_size(policy: Policy) -> int | None:
+    """The size of a policy's vocabulary, where it says so."""
+    return policy.vocabulary_size if isinstance(policy, PolicyWithVocabulary) else None
 
 
 def checked_policy(policy: Policy) -> Policy:

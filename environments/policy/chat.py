@@ -1,20 +1,25 @@
 """The policy behind any OpenAI-compatible server, exact where the server gives the tokens it sampled."""
 
+import asyncio
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from environments.inference.chat_reply import ReplyError, SampledMessage, read_reply
+from environments.inference.chat_reply import ReplyError, SampledMessage, SampledTokens, read_reply
 from environments.inference.dialect import Dialect, is_context_overflow
 from environments.inference.http_client import NoAnswerError, StatusError
 from environments.inference.model_server import ModelServer, may_pass
 from environments.inference.server_check import check
 from environments.policy.base import CompletionRequest
+from environments.policy.long_text import rendered
 from environments.policy.renderer import Renderer
 from environments.trajectory import Completion
 from tools.errors import ContextOverflow, PolicyError
 
 _LOG = logging.getLogger(__name__)
+_LONG_BYTES = 1_000_000
+"""Of a reply, from which reading it takes some 10 ms."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -46,11 +51,19 @@ class ChatPolicy:
             PolicyError: no answer after the server's tries, or one that cannot be used; it names the cause.
         """
         content = await self._ask(request)
+        read = partial(read_reply, content, f"call_{request.seed}_{len(request.messages)}")
         try:
-            sampled = read_reply(content, f"call_{request.seed}_{len(request.messages)}")
+            sampled = read() if len(content) < _LONG_BYTES else await asyncio.to_thread(read)
         except ReplyError as error:
             raise PolicyError(f"{self.server.chat_url}: {error}") from error
-        return self._completion(sampled, request)
+        if sampled.tokens is not None:
+            return _exact(sampled, sampled.tokens)
+        return await rendered(
+            partial(self._approximate, sampled, request),
+            self.renderer,
+            (*request.messages, sampled.message),
+            max_tokens=request.max_row_tokens,
+        )
 
     async def check(self) -> None:
         """Find out before a run whether the server can be used, without buying a completion.
@@ -104,25 +117,26 @@ class ChatPolicy:
             body["tools"] = [tool.to_openai() for tool in request.tools]
         return body | dialect.optional_fields(seed=request.seed, max_tokens=request.max_tokens)
 
-    def _completion(self, sampled: SampledMessage, request: CompletionRequest) -> Completion:
-        """The completion of a reply: exact when it has token ids, else made from its text."""
-        tokens = sampled.tokens
-        if tokens is None:
-            return Completion(
-                message=sampled.message,
-                finish_reason=sampled.finish_reason,
-                prompt_ids=self.renderer.prompt_ids(request.messages, request.tools),
-                token_ids=self.renderer.completion_ids(
-                    sampled.message, stopped=sampled.finish_reason != "length"
-                ),
-                logprobs=None,
-                exact=False,
-            )
+    def _approximate(self, sampled: SampledMessage, request: CompletionRequest) -> Completion:
+        """The completion of a reply without token ids: made from its text."""
         return Completion(
             message=sampled.message,
             finish_reason=sampled.finish_reason,
-            prompt_ids=tokens.prompt_ids,
-            token_ids=tokens.token_ids,
-            logprobs=tokens.logprobs,
-            exact=True,
+            prompt_ids=self.renderer.prompt_ids(request.messages, request.tools),
+            token_ids=self.renderer.completion_ids(
+                sampled.message, stopped=sampled.finish_reason != "length"
+            ),
+            logprobs=None,
+            exact=False,
         )
+
+
+def _exact(sampled: SampledMessage, tokens: SampledTokens) -> Completion:
+    return Completion(
+        message=sampled.message,
+        finish_reason=sampled.finish_reason,
+        prompt_ids=tokens.prompt_ids,
+        token_ids=tokens.token_ids,
+        logprobs=tokens.logprobs,
+        exact=True,
+    )

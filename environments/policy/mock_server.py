@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -23,6 +24,7 @@ from starlette.types import ASGIApp
 
 from environments.inference.openai_wire import ChatRequest, first_problem
 from environments.policy.base import CompletionRequest
+from environments.policy.long_text import rendered
 from environments.policy.renderer import Renderer
 from environments.policy.scripted import Script, ScriptedPolicy, generic_script
 from environments.trajectory import Completion, Message
@@ -65,7 +67,8 @@ def mock_app(
             raise _RefusalError(404, f"The model `{asked.model}` does not exist.", "model_not_found")
         call = _call_of(asked)
         if context_tokens is not None:
-            call = _fitted(call, context_tokens, renderer)
+            fitted = partial(_fitted, call, context_tokens, renderer)
+            call = await rendered(fitted, renderer, call.messages, max_tokens=None)
         script = script_for(call.messages) or generic_script
         completion = await ScriptedPolicy(script, skill=skill, renderer=renderer).complete(call)
         return JSONResponse(_reply(asked, completion, renderer))

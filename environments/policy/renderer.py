@@ -6,13 +6,14 @@ only its new messages. Text never becomes a control token, whoever wrote it; onl
 """
 
 import json
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from tokenizers import AddedToken, Tokenizer
 
+from environments.policy.token_cache import TokenCache
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
@@ -27,6 +28,8 @@ RESPONSE: Final = ("<tool_response>", "</tool_response>")
 TOOLS: Final = ("<tools>", "</tools>")
 MARKERS: Final = ("<|endoftext|>", START, STOP, *CALL, *RESPONSE, *TOOLS, *THINK)
 
+LONG_CHARS = 10_000
+"""Characters that take some 10 ms to encode: more are encoded where the event loop does not wait for them."""
 _CACHED_TOKENS = 1_000_000
 
 
@@ -49,7 +52,7 @@ class Renderer:
         self._tokenizer.encode_special_tokens = True
         self._control = {token.content: (token_id,) for token_id, token in added.items()}
         self._markers = {ids[0]: marker for marker, ids in self._control.items() if marker in MARKERS}
-        self._cache = _TokenCache(_CACHED_TOKENS)
+        self._cache = TokenCache(_CACHED_TOKENS)
 
     @classmethod
     def embedded(cls) -> "Renderer":
@@ -96,6 +99,26 @@ class Renderer:
                 f"no tokenizer {name!r}: {reason}; give `embedded`, a folder with a tokenizer.json, or a "
                 f"Hugging Face name"
             ) from error
+
+    @cached_property
+    def vocabulary_size(self) -> int:
+        """One more than the largest id of the tokenizer."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token that text can become, at most."""
+        return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=False))
+
+    def chars_to_encode(self, messages: Sequence[Message]) -> int:
+        """Characters of the messages that were not rendered lately."""
+        return sum(
+            len(each.content)
+            + len(each.reasoning or "")
+            + sum(len(call.arguments) for call in each.tool_calls)
+            for each in messages
+            if ("message", each) not in self._cache and ("body", each) not in self._cache
+        )
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The whole conversation up to where the next assistant message begins.
@@ -229,31 +252,11 @@ class Renderer:
 
     def _text(self, text: str) -> tuple[int, ...]:
         """Encode text that holds no control tokens, whatever it says."""
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
-
-
-class _TokenCache:
-    """The token ids of the things used last, bounded by the tokens it holds."""
-
-    def __init__(self, max_tokens: int) -> None:
-        self._max_tokens = max_tokens
-        self._tokens = 0
-        self._entries: OrderedDict[Hashable, tuple[int, ...]] = OrderedDict()
-
-    def get(self, key: Hashable) -> tuple[int, ...] | None:
-        ids = self._entries.get(key)
-        if ids is not None:
-            self._entries.move_to_end(key)
-        return ids
-
-    def put(self, key: Hashable, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Keep `ids`, which the cache does not hold yet, and give them back."""
-        self._entries[key] = ids
-        self._tokens += len(ids) + 1
-        while self._tokens > self._max_tokens:
-            _, dropped = self._entries.popitem(last=False)
-            self._tokens -= len(dropped) + 1
-        return ids
+        if len(text) < LONG_CHARS:
+            return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        # `encode` holds the interpreter until it is done, a batch does not.
+        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
+        return tuple(encoding.ids)
 
 
 _CALL_START = '\n{"name": '

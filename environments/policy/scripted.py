@@ -5,14 +5,17 @@ of messages as a distribution over tokens: the sampled ids and logprobs are what
 distribution would report.
 """
 
+import inspect
 import json
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from environments.policy.base import CompletionRequest
+from environments.policy.long_text import rendered
 from environments.policy.renderer import Renderer
 from environments.policy.schema_example import example_of
 from environments.trajectory import Completion, Message
@@ -29,7 +32,9 @@ class Choice:
     """Role `assistant`. The ids of its tool calls are replaced."""
 
 
-Script = Callable[[Sequence[Message], Sequence[ToolSpec], float], Sequence[Choice]]
+Script = Callable[
+    [Sequence[Message], Sequence[ToolSpec], float], Sequence[Choice] | Awaitable[Sequence[Choice]]
+]
 """(conversation so far, offered tools, skill from 0 to 1) → what comes next; the probabilities sum to 1."""
 
 
@@ -61,6 +66,11 @@ class ScriptedPolicy:
         """`scripted:` and the skill."""
         return f"scripted:{self._skill:g}"
 
+    @property
+    def vocabulary_size(self) -> int:
+        """The tokenizer's."""
+        return self._renderer.vocabulary_size
+
     async def complete(self, request: CompletionRequest) -> Completion:
         """Sample one message of the mixture; the logprobs sum to the log of its probability.
 
@@ -69,9 +79,19 @@ class ScriptedPolicy:
 
         Raises:
             ConfigError: the script's mixture is no distribution over assistant messages.
+            ContextOverflow: no row could hold the conversation.
         """
-        choices = self._script(request.messages, request.tools, self._skill)
-        mixture = self._mixture(_checked(choices))
+        given = self._script(request.messages, request.tools, self._skill)
+        choices = _checked(await given if inspect.isawaitable(given) else given)
+        return await rendered(
+            partial(self._sampled, choices, request),
+            self._renderer,
+            (*request.messages, *(choice.message for choice in choices)),
+            max_tokens=request.max_row_tokens,
+        )
+
+    def _sampled(self, choices: Sequence[Choice], request: CompletionRequest) -> Completion:
+        mixture = self._mixture(choices)
         sampled = _sample(mixture, random.Random(f"{request.seed}:{len(request.messages)}"))
         token_ids = sampled[: request.max_tokens]
         message, finish_reason = mixture[sampled].message, "stop"

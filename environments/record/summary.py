@@ -1,5 +1,6 @@
 """What a run came to: small statistics that grow with the groups' variety, not their number."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,12 +8,15 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.text import Text
 
-from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
+from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
 
 MAX_REASONS = 20
 """Distinct texts that a tally keeps; later ones count as `other`."""
 SHOWN_TURNS = 12
 OTHER = "other"
+_TALLY_CHARS = 160
+_END_OF_CLAUSE = re.compile(r"[;(]|[.,:]\s")
+"""A point in a number, or a colon in an address, ends none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +57,9 @@ class Summary:
     """By turn index; a turn that was not scored is in none of them."""
     components: defaultdict[str, Spread] = field(default_factory=lambda: defaultdict[str, Spread](Spread))
     """Per named part of the turn rewards, its sum over a trajectory."""
+    credited_turns: int = 0
+    turns_without_peer: int = 0
+    """Credited turns whose advantage is their raw return, since no sibling had a comparable one."""
     stop_reasons: Counter[str] = field(default_factory=Counter[str])
     tool_calls: int = 0
     tool_errors: Counter[str] = field(default_factory=Counter[str])
@@ -65,13 +72,16 @@ class Summary:
         """Take one finished group in."""
         if credited.reason is not None:
             _tally(self.reasons, f"{credited.status}: {credited.reason}")
+        if credited.status != "failed":
+            self.credited_turns += sum(map(len, credited.advantages))
+            self.turns_without_peer += credited.turns_without_peer
         self.add_rollouts(credited.group, credited.status)
 
     def add_rollouts(self, group: TrajectoryGroup, status: str) -> None:
         """Take a group in that was given no credit, as in an evaluation."""
         self.groups[status] += 1
         for failure in group.failures:
-            _tally(self.failures, failure.error)
+            self._add_failure(failure)
         for trajectory in group.trajectories:
             self._add_trajectory(trajectory)
 
@@ -79,6 +89,14 @@ class Summary:
     def done(self) -> int:
         """Groups that ended, however."""
         return self.groups.total()
+
+    def _add_failure(self, failure: Failure) -> None:
+        name, _, message = failure.error.partition(": ")
+        name = failure.error_class or name
+        where = "" if failure.where is None else f" ({failure.where})"
+        clause = _END_OF_CLAUSE.split(" ".join(message.split()), maxsplit=1)[0].strip()
+        text = f"{name}: {clause}" if clause else name
+        _tally(self.failures, f"{text[:_TALLY_CHARS]}{where}", otherwise=f"{name}: other texts")
 
     def _add_trajectory(self, trajectory: Trajectory) -> None:
         self.turns.add(len(trajectory.turns))
@@ -94,7 +112,8 @@ class Summary:
         rewards = trajectory.rewards
         if rewards is None:
             return
-        self.score.add(rewards.score)
+        if rewards.score is not None:
+            self.score.add(rewards.score)
         for index, reward in enumerate(rewards.turns or ()):
             if reward is not None:
                 self.turn_rewards[index].add(reward)
@@ -110,6 +129,12 @@ def print_summary(console: Console, summary: Summary, *, path: str | None, wall_
     print_rows(console, summary_rows(summary, wall_s=wall_s))
     if path is not None:
         console.print(Text(path, style="bold"), soft_wrap=True)
+
+
+def print_dropped(console: Console, summary: Summary) -> None:
+    """Why rollouts were dropped, where any were."""
+    if summary.failures:
+        print_rows(console, [("dropped rollouts", _lines(summary.failures))])
 
 
 def print_rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
@@ -143,6 +168,7 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
             "reward by part",
             "  ".join(f"{name}: {_mean(part)}" for name, part in sorted(summary.components.items())),
         ),
+        ("without a peer", _without_peer(summary)),
         ("stop reasons", _counts(summary.stop_reasons)),
         ("tool calls", f"{summary.tool_calls:,}"),
         ("tool errors", _counts(summary.tool_errors) or "none"),
@@ -154,6 +180,14 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
     return [(name, text) for name, text in rows if text]
 
 
+def _without_peer(summary: Summary) -> str:
+    if not summary.turns_without_peer:
+        return ""
+    share = summary.turns_without_peer / summary.credited_turns
+    turns = f"{summary.turns_without_peer:,} of {summary.credited_turns:,} turns ({share:.1%})"
+    return f"{turns}, whose advantage is their raw return"
+
+
 def duration(seconds: float) -> str:
     """A length of time for people: `8.3 s`, `2:05 min`, `1:02:03 h`."""
     if seconds < 59.95:
@@ -163,10 +197,13 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole:02} h" if hours else f"{minutes}:{whole:02} min"
 
 
-def _tally(counter: Counter[str], text: str) -> None:
-    line = " ".join(text.split())[:160]
-    known = line in counter or len(counter) < MAX_REASONS
-    counter[line if known else OTHER] += 1
+def _tally(counter: Counter[str], text: str, *, otherwise: str = OTHER) -> None:
+    """Count a text; beyond `MAX_REASONS` different ones its kind, and beyond twice as many only that."""
+    for line, most in ((" ".join(text.split())[:_TALLY_CHARS], MAX_REASONS), (otherwise, 2 * MAX_REASONS)):
+        if line in counter or len(counter) < most:
+            counter[line] += 1
+            return
+    counter[OTHER] += 1
 
 
 def _mean(spread: Spread) -> str:

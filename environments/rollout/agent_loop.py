@@ -1,17 +1,22 @@
 """The tool-calling loop: a policy and its tools take turns until something stops them."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
+from typing import Any
 
-from environments.policy.base import CompletionRequest, Policy
+from environments.policy.base import CompletionRequest, Policy, vocabulary_size
+from environments.rollout.completion_check import checked_completion
+from environments.rollout.hook_calls import HookCalls
 from environments.rollout.rows import RowBuilder
 from environments.trajectory import Completion, Message, StopReason, TokenRow, Turn
 from tools.calls import ToolCall, ToolResult
-from tools.errors import ContextOverflow
-from tools.registry import Toolset
+from tools.errors import ContextOverflow, TimeLimitExceeded
+from tools.registry import ToolOutput, Toolset
 from tools.sandbox.base import Sandbox
+
+_TIME_IS_UP = "[stopped: the time for this task is up]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,7 @@ class Budget:
     tool_output_chars: int
 
 
+@dataclass(slots=True, kw_only=True)
 class AgentLoop:
     """One rollout. Iterate over `turns()`; then read `stop_reason`, `rows` and `exact`.
 
@@ -37,27 +43,26 @@ class AgentLoop:
     the caller drops the sibling.
     """
 
-    def __init__(
-        self,
-        *,
-        policy: Policy,
-        toolset: Toolset,
-        sandbox: Sandbox,
-        prompt: tuple[Message, ...],
-        budget: Budget,
-        seed: int,
-    ) -> None:
-        self.stop_reason: StopReason | None = None
-        self.exact = True
-        self._policy = policy
-        self._toolset = toolset
-        self._sandbox = sandbox
-        self._messages = list(prompt)
-        self._budget = budget
-        self._seed = seed
-        self._rows = RowBuilder()
-        self._tokens_left = budget.token_budget
-        self._deadline = monotonic() + budget.timeout_s
+    policy: Policy
+    toolset: Toolset
+    sandbox: Sandbox
+    prompt: tuple[Message, ...]
+    budget: Budget
+    seed: int
+    calls: HookCalls
+    """What policy and tools are called through."""
+    stop_reason: StopReason | None = field(default=None, init=False)
+    exact: bool = field(default=True, init=False)
+    _messages: list[Message] = field(init=False)
+    _rows: RowBuilder = field(default_factory=RowBuilder, init=False)
+    _tokens_left: int = field(init=False)
+    _deadline: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """The clock starts here."""
+        self._messages = list(self.prompt)
+        self._tokens_left = self.budget.token_budget
+        self._deadline = monotonic() + self.budget.timeout_s
 
     @property
     def rows(self) -> tuple[TokenRow, ...]:
@@ -66,9 +71,9 @@ class AgentLoop:
 
     async def turns(self) -> AsyncIterator[Turn]:
         """Each turn, as soon as its tool results are in."""
-        for index in range(self._budget.max_turns):
+        for index in range(self.budget.max_turns):
             started = monotonic()
-            completion = await self._complete()
+            completion = await self._complete(index)
             if completion is None:
                 return
             model_s = monotonic() - started
@@ -76,7 +81,7 @@ class AgentLoop:
             self._tokens_left -= len(completion.token_ids)
             self.exact = self.exact and completion.exact
             self._messages.append(completion.message)
-            results = await self._answer(completion.message.tool_calls)
+            results = await self._answer(completion.message.tool_calls, index)
             yield Turn(
                 index=index,
                 message=completion.message,
@@ -91,54 +96,78 @@ class AgentLoop:
                 return
         self.stop_reason = StopReason.MAX_TURNS
 
-    async def _complete(self) -> Completion | None:
+    async def _complete(self, index: int) -> Completion | None:
         """The next completion, or `None` with `stop_reason` set."""
         request = CompletionRequest(
             messages=tuple(self._messages),
-            tools=self._toolset.specs,
-            seed=self._seed,
-            max_tokens=min(self._budget.max_tokens_per_turn, self._tokens_left),
+            tools=self.toolset.specs,
+            seed=self.seed,
+            max_tokens=min(self.budget.max_tokens_per_turn, self._tokens_left),
         )
-        clock = asyncio.timeout(self._seconds_left())
         try:
-            async with clock:
-                completion = await self._policy.complete(request)
+            given = await self.calls.run(
+                partial(self.policy.complete, request),
+                doing=f"model, turn {index}",
+                limit_s=self._seconds_left(),
+                setting="rollout_timeout_s",
+            )
         except ContextOverflow:
             self.stop_reason = StopReason.CONTEXT_OVERFLOW
             return None
-        except TimeoutError:
-            if not clock.expired():
-                raise
+        except TimeLimitExceeded:
+            if self._seconds_left() > 0:
+                raise  # of a hook that the policy called
             self.stop_reason = StopReason.TIME_BUDGET
             return None
-        if len(completion.prompt_ids) + len(completion.token_ids) > self._budget.max_row_tokens:
+        completion = checked_completion(
+            given, max_tokens=request.max_tokens, vocabulary_size=vocabulary_size(self.policy)
+        )
+        if len(completion.prompt_ids) + len(completion.token_ids) > self.budget.max_row_tokens:
             self.stop_reason = StopReason.CONTEXT_OVERFLOW
             return None
         return completion
 
-    async def _answer(self, calls: tuple[ToolCall, ...]) -> tuple[ToolResult, ...]:
+    async def _answer(self, calls: tuple[ToolCall, ...], index: int) -> tuple[ToolResult, ...]:
         """Run the calls in order; those that find no time left are answered with a note saying so."""
         results: list[ToolResult] = []
-        clock = asyncio.timeout(self._seconds_left())
-        try:
-            async with clock:
-                for call in calls:
-                    results.append(
-                        await self._toolset.execute(
-                            call,
-                            self._sandbox,
-                            timeout_s=max(0.001, min(self._budget.tool_timeout_s, self._seconds_left())),
-                            max_output_chars=self._budget.tool_output_chars,
-                        )
-                    )
-        except TimeoutError:
-            if not clock.expired():
-                raise
-        results += [_out_of_time(call) for call in calls[len(results) :]]
+        for call in calls:
+            limit_s = min(self.budget.tool_timeout_s, self._seconds_left())
+            if limit_s <= 0:
+                results.append(_out_of_time(call))
+                continue
+            results.append(
+                await self.toolset.execute(
+                    call,
+                    self.sandbox,
+                    timeout_s=limit_s,
+                    max_output_chars=self.budget.tool_output_chars,
+                    run=partial(self._run_tool, index, limit_s),
+                )
+            )
         self._messages += [
             Message(role="tool", content=result.content, tool_call_id=result.call_id) for result in results
         ]
         return tuple(results)
+
+    async def _run_tool(
+        self, index: int, limit_s: float, name: str, function: Callable[[], Any], *, busy: Callable[[], bool]
+    ) -> Any:
+        """What the tool gives; one that takes too long is ended, and the model is told."""
+        try:
+            return await self.calls.run(
+                function,
+                doing=f"tool {name}, turn {index}",
+                limit_s=limit_s,
+                setting="tool_timeout_s" if limit_s == self.budget.tool_timeout_s else "rollout_timeout_s",
+                busy=busy,
+            )
+        except TimeLimitExceeded as error:
+            if error.still_running:
+                raise  # what goes on may still change what the rollout is judged by
+            told = (
+                f"[stopped: still running after {limit_s:.3g} s]" if self._seconds_left() > 0 else _TIME_IS_UP
+            )
+            return ToolOutput(content=told, timed_out=True)
 
     def _reason_to_stop(self, completion: Completion) -> StopReason | None:
         truncated = completion.finish_reason == "length"
@@ -155,6 +184,4 @@ class AgentLoop:
 
 
 def _out_of_time(call: ToolCall) -> ToolResult:
-    return ToolResult(
-        call_id=call.id, name=call.name, content="[stopped: the time for this task is up]", timed_out=True
-    )
+    return ToolResult(call_id=call.id, name=call.name, content=_TIME_IS_UP, timed_out=True)

@@ -2,42 +2,93 @@
 
 import traceback
 from pathlib import Path
+from types import TracebackType
 
+from environments.inference.endpoint import without_credentials
+from environments.rollout import ended
 from environments.trajectory import Failure, StopReason
-from tools.errors import PolicyError, SandboxError, TurnwiseError
+from tools.errors import PolicyError, SandboxError, TurnwiseError, UserCodeBroke
+
+_ERROR_CHARS = 1_500
+_TRACEBACK_CHARS = 20_000
+_NAME_CHARS = 200
 
 
-def failure_of(error: Exception, *, sibling: int, turns: int) -> Failure:
-    """The failure of a sibling that broke with `error` after so many finished turns."""
+def failure_of(error: BaseException, *, sibling: int, turns: int) -> Failure:
+    """The failure of a sibling that broke with `error` after so many finished turns; never raises."""
+    error = raised_by_user(error)
     return Failure(
         sibling=sibling,
         stop_reason=_stop_reason(error),
-        error=_writable(f"{type(error).__name__}: {error}{_in(_where(error))}"),
-        traceback=_writable("".join(traceback.format_exception(error))),
+        error=reason_of(error),
+        traceback=traceback_of(error),
         turns=turns,
-        error_class=type(error).__name__,
+        error_class=_name(error),
         where=_where(error),
     )
 
 
-def _stop_reason(error: Exception) -> StopReason | None:
+def raised_by_user(error: BaseException) -> BaseException:
+    """What an environment's code raised, where it stands behind a `UserCodeBroke`."""
+    return error.__cause__ or error if isinstance(error, UserCodeBroke) else error
+
+
+def reason_of(error: BaseException) -> str:
+    """Class, message and place of an error, in one bounded text."""
+    message, where = _message(error), _where(error)
+    return f"{_name(error)}{message and ': '}{message}{'' if where is None else f' ({where})'}"
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an error, from the code that is not ours on."""
+    try:
+        lines = traceback.format_exception(type(error), error, _from_user_code(error.__traceback__))
+        return _written("".join(lines), _TRACEBACK_CHARS)
+    except BaseException as why:  # noqa: BLE001  # as for the message
+        return f"(the traceback cannot be had: {type(why).__name__})"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return _written(str(error), _ERROR_CHARS)
+    except BaseException as why:  # noqa: BLE001  # an error's own code is user code, too
+        return f"(its message cannot be had: {type(why).__name__})"
+
+
+def _name(error: BaseException) -> str:
+    # Not as an attribute: a class may have one of its own.
+    return _written(type.__dict__["__name__"].__get__(type(error)), _NAME_CHARS)
+
+
+def _stop_reason(error: BaseException) -> StopReason | None:
     if isinstance(error, PolicyError):
         return StopReason.POLICY_ERROR
     return StopReason.SANDBOX_LOST if isinstance(error, SandboxError) else None
 
 
-def _where(error: Exception) -> str | None:
+def _where(error: BaseException) -> str | None:
     """Where code broke; an error of ours says what to do, and not where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, TurnwiseError) or not frames:
         return None
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}"
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}"
+    return _written(place, _NAME_CHARS)
 
 
-def _in(where: str | None) -> str:
-    return "" if where is None else f" ({where})"
+def _from_user_code(trace: TracebackType | None) -> TracebackType | None:
+    """Without the frames that only lead to an environment's code; all of them when none is its."""
+    frame, start = trace, trace
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == ended.__file__ and frame.tb_next is not None:
+            start = frame.tb_next
+        frame = frame.tb_next
+    return start
 
 
-def _writable(text: str) -> str:
-    """The text as UTF-8 can hold it: an error may quote a file name that is none."""
+def _written(text: str, max_chars: int) -> str:
+    """Head and tail of a text, as a record may hold it: errors quote URLs, and names that are no UTF-8."""
+    text = without_credentials(text)
+    if len(text) > max_chars:
+        half = max_chars // 2
+        text = f"{text[:half]} [... {len(text) - 2 * half} characters cut ...] {text[-half:]}"
     return text.encode("utf-8", "backslashreplace").decode()

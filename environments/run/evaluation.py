@@ -21,6 +21,7 @@ class ItemResult:
 
     item_id: str
     scores: tuple[float, ...]
+    """Of those rollouts of which anything was scored."""
     passed: tuple[bool, ...]
     turns: tuple[int, ...]
     dropped: int = 0
@@ -42,8 +43,8 @@ class Estimate:
 class Evaluation:
     """What the results of all items come to."""
 
-    score: Estimate
-    """Mean over items of the item's mean score."""
+    score: Estimate | None
+    """Mean over items of the item's mean score; `None` when nothing was scored."""
     pass_at: tuple[Estimate, ...]
     """`pass_at[k - 1]` is pass@k, over the items with at least k rollouts; ends where there are none."""
     turns_passed: float | None
@@ -56,13 +57,26 @@ class Evaluation:
     dropped: int
     lost_items: int
     """Items of which no rollout was left."""
+    planned: int
+    """Items that there were to try."""
+    tried: int
+    """Items that were rolled out, lost ones included."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every item was tried."""
+        return self.tried == self.planned
+
+    def completeness(self) -> dict[str, int | bool]:
+        """How many items the numbers speak of, for files."""
+        return {"planned": self.planned, "tried": self.tried, "complete": self.complete}
 
 
 def item_result(group: TrajectoryGroup, passed: Sequence[bool]) -> ItemResult:
     """The numbers of one item's rollouts; `passed` is ordered like the trajectories."""
     return ItemResult(
         item_id=group.item_id,
-        scores=tuple(trajectory.score for trajectory in group.trajectories),
+        scores=tuple(each.score for each in group.trajectories if each.score is not None),
         passed=tuple(passed),
         turns=tuple(len(trajectory.turns) for trajectory in group.trajectories),
         dropped=len(group.failures),
@@ -80,7 +94,9 @@ def pass_at_k(rollouts: int, passed: int, k: int) -> float:
     return 1.0 - math.comb(rollouts - passed, k) / math.comb(rollouts, k)
 
 
-def evaluate_results(results: Sequence[ItemResult], *, max_k: int, seed: int = 0) -> Evaluation | None:
+def evaluate_results(
+    results: Sequence[ItemResult], *, max_k: int, seed: int = 0, planned: int | None = None
+) -> Evaluation | None:
     """The statistics of an evaluation; `None` when no rollout is left to count.
 
     Intervals are percentile bootstraps over items, not over rollouts: rollouts of one item resemble each
@@ -90,8 +106,9 @@ def evaluate_results(results: Sequence[ItemResult], *, max_k: int, seed: int = 0
         results: one per item.
         max_k: rollouts that each item was given; pass@1 to pass@max_k are estimated.
         seed: of the resampling.
+        planned: items that there were to try; unset: those of the results.
     """
-    counted = [result for result in results if result.scores]
+    counted = [result for result in results if result.passed]
     if not counted:
         return None
     pass_at: list[Estimate] = []
@@ -100,23 +117,28 @@ def evaluate_results(results: Sequence[ItemResult], *, max_k: int, seed: int = 0
         if not values:
             break
         pass_at.append(_estimate(values, seed))
+    scores = [math.fsum(r.scores) / len(r.scores) for r in counted if r.scores]
     return Evaluation(
-        score=_estimate([math.fsum(r.scores) / len(r.scores) for r in counted], seed),
+        score=_estimate(scores, seed) if scores else None,
         pass_at=tuple(pass_at),
         turns_passed=_mean_turns(counted, lambda passed: passed),
         turns_failed=_mean_turns(counted, lambda passed: not passed),
         items=len(counted),
-        rollouts=sum(len(r.scores) for r in counted),
+        rollouts=sum(len(r.passed) for r in counted),
         passed=sum(sum(r.passed) for r in counted),
         dropped=sum(r.dropped for r in results),
         lost_items=len(results) - len(counted),
+        planned=len(results) if planned is None else planned,
+        tried=len(results),
     )
 
 
 def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
     """The statistics as flat numbers, for `metrics.json`; what is unknown is left out."""
-    metrics: dict[str, float | None] = {"eval/mean_score": evaluation.score.value}
-    metrics |= _interval("eval/mean_score", evaluation.score)
+    metrics: dict[str, float | None] = {}
+    if evaluation.score is not None:
+        metrics["eval/mean_score"] = evaluation.score.value
+        metrics |= _interval("eval/mean_score", evaluation.score)
     for k, estimate in enumerate(evaluation.pass_at, start=1):
         metrics[f"eval/pass@{k}"] = estimate.value
         metrics |= _interval(f"eval/pass@{k}", estimate)
@@ -128,6 +150,8 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
         "eval/passed": evaluation.passed,
         "eval/dropped_rollouts": evaluation.dropped,
         "eval/lost_items": evaluation.lost_items,
+        "eval/planned_items": evaluation.planned,
+        "eval/tried_items": evaluation.tried,
     }
     return {name: value for name, value in metrics.items() if value is not None}
 
@@ -151,7 +175,13 @@ def sample_row(trajectory: Trajectory, passed: bool) -> dict[str, Any]:
 
 def print_evaluation(console: Console, evaluation: Evaluation) -> None:
     """The statistics for people."""
-    rows = [("mean score", _shown(evaluation.score))]
+    items = f"{evaluation.tried} of {evaluation.planned} tried"
+    if not evaluation.complete:
+        items += "; INCOMPLETE: the numbers below speak only of these"
+    if evaluation.lost_items:
+        items += f"; {evaluation.lost_items} lost, of which no rollout is left: they are in no number below"
+    score = "nothing was scored" if evaluation.score is None else _shown(evaluation.score)
+    rows = [("items", items), ("mean score", score)]
     rows += [(f"pass@{k}", _shown(estimate)) for k, estimate in enumerate(evaluation.pass_at, start=1)]
     for name, turns, count in (
         ("passed", evaluation.turns_passed, evaluation.passed),
@@ -159,8 +189,7 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
     ):
         shown = "" if turns is None else f", {turns:.2f} turns on average"
         rows.append((name, f"{count} of {evaluation.rollouts} rollouts{shown}"))
-    lost = f", {evaluation.lost_items} items lost with them" if evaluation.lost_items else ""
-    rows.append(("dropped", f"{evaluation.dropped} rollouts{lost}"))
+    rows.append(("dropped", f"{evaluation.dropped} rollouts"))
     print_rows(console, rows)
 
 

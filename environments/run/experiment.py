@@ -22,7 +22,7 @@ NOT_COUNTED = frozenset({
     "max_items", "total_steps", "max_concurrent_rollouts", "max_num_workers", "max_num_workers_per_node",
     "max_failed_groups", "request_tries", "eval_rollouts",
     # How it reaches a trainer.
-    "credit_view", "include_messages", "allow_approximate_tokens", "inference_weight",
+    "credit_view", "score_divisor", "include_messages", "allow_approximate_tokens", "inference_weight",
     "max_batches_offpolicy", "min_batch_allocation",
     # What the file holds counts, not where it lies.
     "dataset_path",

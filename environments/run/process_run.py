@@ -1,7 +1,7 @@
 """`process`: an environment's groups into one rollout JSONL, resuming what the file already holds."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,11 +14,15 @@ from environments.record.recorder import Recorder
 from environments.record.summary import print_summary
 from environments.run.experiment import origin_of
 from environments.run.experiment_code import has_file
+from environments.run.first_alone import first_alone
 from environments.run.progress import Progress
-from environments.run.streak import FailedInARowError, Streak
+from environments.run.stopped import StoppedError
+from environments.run.streak import Streak
 from environments.run.tracking import Track, tracked
+from environments.run.watchdog import Watchdog, watchdog_of
 from environments.run.worker_pool import groups_at_once, run_groups
 from environments.trajectory import CreditedGroup
+from tools.errors import RunError
 
 FAILED = 1
 """Exit code of a run that did not do what it was asked for."""
@@ -36,19 +40,28 @@ async def process(env: AgentEnv, console: Console) -> int:
     """
     path = Path(env.config.data_path_to_save_groups or f"data/{env.name}.jsonl")
     progress = Progress(console)
-    async with env.opened(notify=progress.say):
-        tasks = env.tasks()
-        with ExitStack() as files:
-            # First what can still refuse: `--fresh` empties the record.
-            track = files.enter_context(tracked(env.config, env.name))
-            recorder = files.enter_context(Recorder(path, fresh=env.config.fresh))
-            begin_record(env, recorder, notify=progress.say)
-            done = sum(recorder.holds(task.item_id, task.epoch) for task in tasks)
-            print_start(console, recorder, done=done, total=len(tasks))
-            progress.start(total=len(tasks), done_before=done)
+    with watchdog_of(env, progress) as watchdog:
+        async with env.opened(notify=progress.say):
+            return await _process_opened(env, console, progress, path, watchdog)
+
+
+async def _process_opened(
+    env: AgentEnv, console: Console, progress: Progress, path: Path, watchdog: Watchdog
+) -> int:
+    tasks = env.tasks()
+    with ExitStack() as files:
+        # First what can still refuse: `--fresh` empties the record.
+        track = files.enter_context(tracked(env.config, env.name))
+        recorder = files.enter_context(Recorder(path, fresh=env.config.fresh))
+        begin_record(env, recorder, notify=progress.say)
+        done = sum(recorder.holds(task.item_id, task.epoch) for task in tasks)
+        print_start(console, recorder, done=done, total=len(tasks))
+        progress.start(total=len(tasks), done_before=done)
+        progress.ready()
+        with watchdog.armed():
             code = await process_tasks(env, tasks, recorder, progress, track)
-            left = len(tasks) - done - progress.summary.done
-            print_end(console, recorder, progress, left=left)
+        left = len(tasks) - done - progress.summary.done
+        print_end(console, recorder, progress, left=left)
     return code or (FAILED if left else 0)
 
 
@@ -64,6 +77,11 @@ async def process_tasks(
         if not recorder.failed_before(task.item_id, task.epoch):
             streak.add(credited.group)
 
+    async def begin(tasks: Iterator[GroupTask]) -> list[GroupTask]:
+        return await first_alone(
+            tasks, lambda task: env.rollout_group(task, 1, watch=progress.rollout), progress.say
+        )
+
     streak = Streak(env.config.max_failed_groups)
     left = [task for task in tasks if not recorder.holds(task.item_id, task.epoch)]
     # Last, and no sign that everything fails, is what an earlier run could not do.
@@ -75,8 +93,9 @@ async def process_tasks(
                 lambda task: env.run_group(task, watch=progress.rollout),
                 record,
                 max_in_flight=groups_at_once(env.config.max_concurrent_rollouts, env.config.group_size),
+                begin=begin,
             )
-    except FailedInARowError as error:
+    except (StoppedError, RunError) as error:
         progress.say(f"stopped: {error}")
         return FAILED
     groups = progress.summary.groups
@@ -125,5 +144,8 @@ def print_end(console: Console, recorder: Recorder, progress: Progress, *, left:
         print_summary(console, progress.summary, path=str(recorder.path), wall_s=progress.elapsed_s)
     if left:
         console.print(f"stopped with {left} groups to go; the same command goes on from here")
-    elif progress.summary.groups["failed"]:
-        console.print("run the same command again to try the failed groups once more")
+    elif failed := progress.summary.groups["failed"]:
+        console.print(
+            f"{failed} of {progress.summary.done} groups failed; the same command tries them once more",
+            soft_wrap=True,
+        )

@@ -1,7 +1,5 @@
 """What a run shows while it goes: one live line on a terminal, a plain line now and then elsewhere."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -11,10 +9,12 @@ from rich.live import Live
 from rich.text import Text
 
 from environments.record.summary import Summary, duration
-from environments.rollout.in_flight import InFlight
+from environments.run.rollouts_in_flight import RolloutsInFlight
 from environments.trajectory import CreditedGroup, TrajectoryGroup
 
 PLAIN_EVERY_S = 5.0
+HEARTBEAT_S = 30.0
+"""After so long without a line there is one that tells what is waited for."""
 
 
 class Progress:
@@ -37,8 +37,11 @@ class Progress:
             plain_every_s: least time between two plain lines.
         """
         self.summary = Summary()
-        self.in_flight = 0
+        self.in_flight = RolloutsInFlight()
+        self.rollout = self.in_flight.watch
         self._console = console
+        self._last_line = monotonic()
+        self._is_ready = False
         self._plain_every_s = plain_every_s
         self.start(total=total, done_before=done_before)
         self._live = Live(get_renderable=self._line, console=console, transient=True, refresh_per_second=4)
@@ -49,6 +52,10 @@ class Progress:
         self._done_before = done_before
         self._started = monotonic()
         self._last_plain = self._started
+
+    def ready(self) -> None:
+        """The environment is open: silence is no sign of a long setup any more."""
+        self._is_ready = True
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -65,15 +72,6 @@ class Progress:
         """Wall clock since the start."""
         return monotonic() - self._started
 
-    @contextmanager
-    def rollout(self, _: InFlight) -> Generator[None]:
-        """A rollout in flight."""
-        self.in_flight += 1
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
-
     def group_done(self, credited: CreditedGroup) -> None:
         """A group that is on disk."""
         self.summary.add(credited)
@@ -86,7 +84,22 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Show a line."""
+        self._last_line = monotonic()
         self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+    def heartbeat(self, where: str | None) -> None:
+        """Show what is waited for if nothing was shown for a while; any thread may call it.
+
+        Args:
+            where: the place in the environment's code that the event loop is at, if it is at one.
+        """
+        if self._live.is_started or monotonic() - self._last_line < HEARTBEAT_S:
+            return
+        if oldest := self.in_flight.oldest():
+            self.say(f"{self.line()} · oldest: {oldest}")
+        elif not self._is_ready:
+            at = "" if where is None else f", at {where}"
+            self.say(f"not ready after {duration(self.elapsed_s)}: setup, items, sandboxes and the model{at}")
 
     def _print_plain(self) -> None:
         now = monotonic()
@@ -102,7 +115,7 @@ class Progress:
         mean = self.summary.score.mean
         parts = [
             f"groups {done}" + (f"/{self._total}" if self._total is not None else ""),
-            f"{self.in_flight} in flight",
+            f"{len(self.in_flight)} in flight",
             "mean score -" if mean is None else f"mean score {mean:.3f}",
             f"{self.summary.failures.total()} dropped",
             f"{rate * 60:.1f}/min",
@@ -112,4 +125,5 @@ class Progress:
         return " · ".join(parts)
 
     def _line(self) -> Text:
-        return Text(self.line())
+        oldest = self.in_flight.oldest(least_s=HEARTBEAT_S)
+        return Text(self.line() if oldest is None else f"{self.line()} · oldest: {oldest}")

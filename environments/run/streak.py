@@ -2,12 +2,13 @@
 
 import textwrap
 
+from environments.run.stopped import StoppedError
 from environments.trajectory import TrajectoryGroup
 
 _REASON_CHARS = 300
 
 
-class FailedInARowError(Exception):
+class FailedInARowError(StoppedError):
     """So many groups failed one after another that going on would only spend time and items."""
 
 

@@ -1,12 +1,18 @@
 """Weights & Biases, when it is asked for: a few numbers per group."""
 
+import logging
+import re
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from environments.config import AgentEnvConfig
 from environments.extras import needs_extra
+from environments.inference.endpoint import without_credentials
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 Track = Callable[[CreditedGroup], None]
 
@@ -27,16 +33,42 @@ def tracked(config: AgentEnvConfig, env: str) -> Generator[Track]:
         return
     with needs_extra("wandb", "--env.use_wandb"):
         import wandb  # noqa: PLC0415
+    settings = {
+        name: without_credentials(value) if isinstance(value, str) else value
+        for name, value in config.model_dump(mode="json").items()
+    }
     try:
-        run = wandb.init(
-            project="turnwise", name=config.wandb_name or env, config=config.model_dump(mode="json")
-        )
+        with _shown_arguments():
+            run = wandb.init(project="turnwise", name=config.wandb_name or env, config=settings)
     except wandb.Error as error:
         raise ConfigError(f"--env.use_wandb: {error}") from error
     try:
-        yield lambda credited: run.log(group_numbers(credited))
+        yield lambda credited: _tolerated(lambda: run.log(group_numbers(credited)))
     finally:
-        run.finish()
+        _tolerated(run.finish)
+
+
+def _tolerated(report: Callable[[], object]) -> None:
+    """A run goes on without those who only watch it."""
+    try:
+        report()
+    except Exception as error:  # noqa: BLE001  # whatever a client of a web service raises
+        logger.warning("Weights & Biases: %s: %s", type(error).__name__, error)
+
+
+@contextmanager
+def _shown_arguments() -> Generator[None]:
+    """The command line as it can be shown, where wandb keeps a copy of it."""
+    arguments = sys.argv
+    after_key = [False, *(each.endswith("api_key") for each in arguments)]
+    sys.argv = [
+        "***" if secret else re.sub("(api_key=).*", r"\1***", without_credentials(each))
+        for secret, each in zip(after_key, arguments, strict=False)
+    ]
+    try:
+        yield
+    finally:
+        sys.argv = arguments
 
 
 def group_numbers(credited: CreditedGroup) -> dict[str, float]:
@@ -48,8 +80,9 @@ def group_numbers(credited: CreditedGroup) -> dict[str, float]:
         f"group/{credited.status}": 1,
     }
     if trajectories:
-        scores = [trajectory.score for trajectory in trajectories]
+        numbers["group/turns_mean"] = sum(len(t.turns) for t in trajectories) / len(trajectories)
+    scores = [trajectory.score for trajectory in trajectories if trajectory.score is not None]
+    if scores:
         numbers["group/score_mean"] = sum(scores) / len(scores)
         numbers["group/score_min"], numbers["group/score_max"] = min(scores), max(scores)
-        numbers["group/turns_mean"] = sum(len(t.turns) for t in trajectories) / len(trajectories)
     return numbers

@@ -2,13 +2,19 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import chain
 from typing import TypeVar
 
 from environments.run.stop_signals import StopSignals
+from environments.run.stopped import StoppedError
 from tools.waiting import to_the_end
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
+
+
+class LostWorkerError(StoppedError):
+    """A worker was cancelled, or work is left, although nobody asked for an end."""
 
 
 async def run_groups(
@@ -17,6 +23,7 @@ async def run_groups(
     on_done: Callable[[Key, Result], Awaitable[None]],
     *,
     max_in_flight: int,
+    begin: Callable[[Iterator[Key]], Awaitable[Iterable[Key]]] | None = None,
 ) -> int:
     """Run a group for every key and hand each result over as it ends.
 
@@ -25,13 +32,27 @@ async def run_groups(
     and cancels those in flight, while an `on_done` that has begun is waited for: what was finished is
     kept. The second signal ends the process at once.
 
+    Args:
+        keys: what to run.
+        run_group: runs one.
+        on_done: takes a result.
+        max_in_flight: groups at once.
+        begin: goes alone, takes the first keys, and gives back those to run before the others.
+
     Returns:
         0, or 128 + the signal's number, as a shell reports it.
 
     Raises:
+        LostWorkerError: not every key was run to its end, and no signal asked for that.
         Exception: the first that `run_group` or `on_done` raised; the other groups are cancelled.
     """
-    pool = asyncio.ensure_future(_pool(iter(keys), run_group, on_done, max_in_flight))
+
+    async def work() -> None:
+        left = iter(keys)
+        begun = () if begin is None else await begin(left)
+        await _pool(chain(begun, left), run_group, on_done, max_in_flight)
+
+    pool = asyncio.ensure_future(work())
     with StopSignals(pool.cancel) as signals:
         try:
             await pool
@@ -47,6 +68,13 @@ def groups_at_once(max_rollouts: int, group_size: int) -> int:
     return max_rollouts // group_size + 1
 
 
+def refuse_stray_cancellation() -> None:
+    """Raise LostWorkerError from a task that met a cancellation which nobody asked of it."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling() == 0:
+        raise LostWorkerError("a group was cancelled by code that nobody asked to")
+
+
 async def _pool(
     keys: Iterator[Key],
     run_group: Callable[[Key], Awaitable[Result]],
@@ -55,13 +83,19 @@ async def _pool(
 ) -> None:
     async def worker() -> None:
         for key in keys:
-            result = await run_group(key)
-            await to_the_end(on_done(key, result))
+            try:
+                result = await run_group(key)
+                await to_the_end(on_done(key, result))
+            except asyncio.CancelledError:
+                refuse_stray_cancellation()
+                raise
 
     try:
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(max_in_flight):
-                workers.create_task(worker())
-    except BaseExceptionGroup as group:
+        async with asyncio.TaskGroup() as group:
+            workers = [group.create_task(worker()) for _ in range(max_in_flight)]
+    except BaseExceptionGroup as errors:
         # One error is what people can act on: the others followed from it.
-        raise group.exceptions[0] from None
+        raise errors.exceptions[0] from None
+    # A task group takes a cancelled child for one that is done.
+    if any(worker.cancelled() for worker in workers) or next(keys, None) is not None:
+        raise LostWorkerError("work is left, and nobody works on it")

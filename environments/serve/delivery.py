@@ -9,20 +9,22 @@ from typing import Self
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_random
 
 from environments.serve.acknowledgements import Acknowledgements
+from environments.serve.api_connection import ApiUnavailableError
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread
 from environments.serve.registration import Registration
 from environments.serve.sender import Sender, Tally
-from environments.serve.trajectory_api import ApiState, ApiUnavailableError, TrajectoryApi
+from environments.serve.trajectory_api import ApiState, TrajectoryApi
 from environments.trajectory import CreditedGroup, TrajectoryGroup
 from environments.wire.payloads import pack
-from tools.errors import TurnwiseError, WireError
+from tools.errors import RecordError, TurnwiseError, WireError
 
 POLL_S = 0.5
 """Also the longest time between a look at the API and a post: it cannot restart in less."""
 _FIRST_POLL_S = 0.05
 BACKOFF = wait_exponential(multiplier=0.2, max=15.0) + wait_random(0, 0.5)
 """Seconds between tries; the random part keeps environments from coming back all at once."""
+_LONGEST_RETRY_AFTER_S = 30.0
 _SIGN_OFF_S = 2.0
 
 
@@ -91,26 +93,33 @@ class Delivery:
         """Posts that the API has and a trainer may not."""
         return len(self._acknowledgements)
 
-    async def put(self, credited: CreditedGroup, *, number: int | None = None) -> None:
-        """Take a group over: from here on it will be delivered, or is among the rejected with a reason.
+    async def put(self, credited: CreditedGroup, *, number: int | None = None) -> str | None:
+        """Take a group over: from here on it will be delivered, or is among the rejected.
 
         Args:
             credited: the group.
             number: of its task in the plan, which is finished in the same step.
+
+        Returns:
+            Why it can never be delivered; `None`: it will be.
         """
         group = credited.group
         try:
             package = await self._in_outbox(lambda _: pack(credited, self._registration.shape))
-        except WireError as error:
-            await self._put_aside(group, str(error))
+        except RecordError:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever a group holds: it is put aside, the next one goes on
+            reason = str(error) if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
+            await self._put_aside(group, reason)
             if number is not None:
                 await self.finish(number)
-            return
+            return f"no trainer can read it: {reason}"
         if package.too_long:
             self._sender.too_long(f"item {group.item_id}", package.too_long)
         await self._in_outbox(lambda outbox: outbox.put(group.group_id, package.parts, number=number))
         await self._recount()
         self._wake.set()
+        return None
 
     async def finish(self, number: int) -> None:
         """Remember that a task of the plan is done without a group to deliver."""
@@ -134,7 +143,7 @@ class Delivery:
         """
         while not (self._flushing and self.waiting == 0):
             retrying = AsyncRetrying(
-                retry=retry_if_exception_type(ApiUnavailableError), wait=BACKOFF, before_sleep=self._lost
+                retry=retry_if_exception_type(ApiUnavailableError), wait=_wait_s, before_sleep=self._lost
             )
             await retrying(self._step)
 
@@ -249,9 +258,11 @@ class Delivery:
         return state.own_groups + max(0, min(self._acknowledgements.former, state.queued - state.own_groups))
 
     def _lost(self, attempt: RetryCallState) -> None:
-        # It may have been replaced meanwhile: ask by registering anew.
-        self._registration.drop()
-        self._away(str(None if attempt.outcome is None else attempt.outcome.exception()))
+        error = None if attempt.outcome is None else attempt.outcome.exception()
+        if not (isinstance(error, ApiUnavailableError) and error.not_taken):
+            # It may have been replaced meanwhile: ask by registering anew.
+            self._registration.drop()
+        self._away(str(error))
 
     def _away(self, trouble: str) -> None:
         self.online = False
@@ -283,3 +294,10 @@ async def _wait_for(event: asyncio.Event, timeout_s: float) -> None:
             await event.wait()
     except TimeoutError:
         pass
+
+
+def _wait_s(attempt: RetryCallState) -> float:
+    """What the API asked for, within reason, or our own pause where that is longer."""
+    error = None if attempt.outcome is None else attempt.outcome.exception()
+    asked_s = error.retry_after_s if isinstance(error, ApiUnavailableError) else 0.0
+    return max(BACKOFF(attempt), min(asked_s, _LONGEST_RETRY_AFTER_S))

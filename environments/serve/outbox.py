@@ -16,7 +16,6 @@ from typing import Literal, Self
 
 import orjson
 
-from environments.record.private_file import private
 from environments.wire.payloads import Part, post_text
 from tools.errors import ConfigError, RecordError
 
@@ -35,6 +34,9 @@ CREATE INDEX IF NOT EXISTS by_state ON post (sent, tries, id, group_id);
 CREATE TABLE IF NOT EXISTS finished (number INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+_REASON_CHARS = 10_000
+_PRIVATE = 0o600
+"""Rollouts are nobody else's business."""
 Fact = Literal["run_id", "env_id", "shape", "origin", "settled", "place"]
 
 
@@ -67,8 +69,7 @@ class Outbox:
         """Posts that will never be delivered, one JSON object a line, each with the reason."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # SQLite gives its log the permissions of the file.
-            os.close(private(str(path), os.O_RDWR | os.O_CREAT))
+            _make_private(path)
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
             # Exclusive: a second process fails here, and no shared-memory file is needed.
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -188,8 +189,12 @@ class Outbox:
 
     def note_rejected(self, group_id: str, reason: str, **details: object) -> None:
         """Add a line to the file of rejected posts and wait until it is on disk."""
+        # An error may quote text that UTF-8 does not know.
+        reason = reason[:_REASON_CHARS].encode("utf-8", "backslashreplace").decode()
         line = {"time": time(), "group_id": group_id, "reason": reason, **details}
-        fd = private(str(self.rejected_path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        if self.rejected_path.exists():
+            self.rejected_path.chmod(_PRIVATE)
+        fd = os.open(self.rejected_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _PRIVATE)
         try:
             view = memoryview(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
             while view:
@@ -244,6 +249,17 @@ class Outbox:
 
     def _count(self, query: str) -> int:
         return self._db.execute(query).fetchone()[0]
+
+
+def _make_private(path: Path) -> None:
+    """Create the file for its owner alone; SQLite gives its write-ahead log the same mode."""
+    try:
+        # Not kept open: closing it later would release SQLite's lock.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
+    except FileExistsError:
+        for each in (path, path.with_name(f"{path.name}-wal")):
+            if each.exists():
+                each.chmod(_PRIVATE)
 
 
 def _explained(error: sqlite3.OperationalError) -> str:

@@ -4,10 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic
 
+from environments.serve.api_connection import ApiUnavailableError
 from environments.serve.outbox_thread import OutboxThread
 from environments.serve.trajectory_api import ApiState, RegistrationAnswer, TrajectoryApi
 from environments.wire.payloads import Shape
 from tools.errors import ConfigError
+
+_MOST_SIBLINGS = 1024
+"""What `--env.group_size` goes to."""
+_MOST_TAKEN_BACK = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +98,12 @@ class Registration:
         settled = await self._in_outbox(lambda outbox: outbox.fact("settled"))
         former = await self._in_outbox(lambda outbox: outbox.fact("env_id"))
         await self._in_outbox(lambda outbox: outbox.remember("settled", "no"))
-        answer = await self._ask()
+        try:
+            answer = await self._ask()
+        except ApiUnavailableError as error:
+            if error.not_taken:
+                await self._in_outbox(lambda outbox: outbox.remember("settled", settled or "yes"))
+            raise
         lost = None
         if answer is not None:
             remembered = settled != "no" and answer.earlier > 0
@@ -167,7 +177,7 @@ class Registration:
 
     async def _take_back(self, answer: RegistrationAnswer) -> None:
         """Disconnect registrations of ours whose numbers we were never told."""
-        if answer.earlier == answer.env_id:
+        if answer.earlier == answer.env_id and answer.earlier <= _MOST_TAKEN_BACK:
             # As many of our name as there are in all: every lower number is ours.
             for env_id in range(answer.earlier):
                 await self._api.disconnect(env_id)
@@ -198,7 +208,7 @@ def fit(shape: Shape, state: ApiState) -> Shape:
         ConfigError: batches of the trainer's size cannot be made of our groups.
     """
     if state.batch_size % shape.rows_per_post:
-        divisors = [each for each in range(1, state.batch_size + 1) if state.batch_size % each == 0]
+        divisors = [each for each in range(1, _MOST_SIBLINGS + 1) if state.batch_size % each == 0]
         raise ConfigError(
             f"the trainer asks for batches of {state.batch_size} rows, which groups of {shape.rows_per_post} "
             f"never add up to, so it would wait for ever; choose --env.group_size from {divisors}, another "

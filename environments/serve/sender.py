@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from environments.serve.api_connection import ApiUnavailableError
 from environments.serve.outbox import Post
 from environments.serve.outbox_thread import OutboxThread
 from environments.serve.registration import Registration
-from environments.serve.trajectory_api import ApiUnavailableError, PostRefusedError, TrajectoryApi
+from environments.serve.trajectory_api import PostRefusedError, TrajectoryApi
 from environments.wire.payloads import post_body, shortened
 
 _STUCK_AFTER = (10, 100, 1000)

@@ -1,29 +1,34 @@
 """The serving loop: rolls out while a trainer wants groups, and stops without losing what is finished."""
 
 import asyncio
-import uuid
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from itertools import count
 from time import monotonic
 
 from rich.console import Console
 
 from environments.data.tasks import GroupTask
-from environments.record.origin import RunOrigin
 from environments.record.recorder import Recorder
 from environments.record.summary import Summary, duration
+from environments.run.first_alone import FirstAlone
 from environments.run.stop_signals import StopSignals
+from environments.run.stopped import StoppedError
+from environments.run.worker_pool import LostWorkerError, refuse_stray_cancellation
 from environments.serve.circuit_breaker import CircuitBreaker, Entry
 from environments.serve.delivery import ApiLostError, Delivery
+from environments.serve.exact_tokens import ExactTokens
+from environments.serve.group_tries import GroupTries, Rollouts
 from environments.serve.model_watch import ModelWatch
 from environments.serve.status_line import status_line
-from environments.trajectory import CreditedGroup, StopReason, TrajectoryGroup
-from tools.errors import ConfigError
+from environments.trajectory import CreditedGroup, TrajectoryGroup
 from tools.waiting import to_the_end
 
 API_AWAY = 1
 """Exit code when the API was away for longer than asked; every group is kept."""
+STOPPED = 1
+"""Exit code when it ends of its own accord; every group is kept."""
 
 _LINE_EVERY_S = 10.0
 _FLUSH_S = 10.0
@@ -46,18 +51,6 @@ class Bounds:
     """Send rows without exact token ids or logprobs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rollouts:
-    """Where groups come from."""
-
-    tasks: Callable[[int], Iterable[GroupTask]]
-    """What to roll out, in order and without end, from an index on."""
-    run_group: Callable[[GroupTask], Awaitable[CreditedGroup]]
-    probe: Callable[[], Awaitable[None]]
-    """Raises ConfigError while the model server cannot be used; buys no completion."""
-    origin: RunOrigin
-
-
 class ServeLoop:
     """One run of `serve`. `run` works until a signal, the trainer's last step or an error."""
 
@@ -78,12 +71,16 @@ class ServeLoop:
         self._bounds = bounds
         self._console = console
         self._recorder = recorder
+        self._exact = ExactTokens(rollouts.credit, say=self.say)
         self._stop = asyncio.Event()
+        self._begun: deque[Entry] = deque()
+        """Tasks whose first rollout went alone."""
         self._model = ModelWatch(rollouts.probe, self._stop, self.say)
+        self._tries = GroupTries(rollouts, self._model, timeout_s=bounds.group_timeout_s, say=self.say)
         self._started_at = monotonic()
 
     async def run(self) -> int:
-        """Serve; 0 after a signal or the trainer's last step, `API_AWAY` when the API was away too long."""
+        """Serve; 0 after a signal or the trainer's last step, `API_AWAY` or `STOPPED` otherwise."""
         first, finished = await self._delivery.progress()
         numbered = zip(count(first), self._rollouts.tasks(first), strict=False)
         breaker = CircuitBreaker((each for each in numbered if each[0] not in finished), self.say)
@@ -94,6 +91,7 @@ class ServeLoop:
         try:
             with StopSignals(self._ask_for_the_end):
                 await asyncio.wait({delivering, working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                asked_to_end = self._stop.is_set()
                 self._stop.set()
                 if self.in_flight:
                     if delivering.done() and (error := delivering.exception()) is not None:
@@ -106,7 +104,7 @@ class ServeLoop:
                 await _cancelled(working)
                 if not delivering.done():
                     await self._delivery.flush(_FLUSH_S)
-            return self._outcome(delivering, working)
+            return self._outcome(delivering, working, asked_to_end=asked_to_end)
         finally:
             for task in (delivering, working, showing, stopping):
                 await _cancelled(task)
@@ -128,33 +126,64 @@ class ServeLoop:
         """Show a line."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def _outcome(self, delivering: asyncio.Task[None], working: asyncio.Task[None]) -> int:
+    def _outcome(
+        self, delivering: asyncio.Task[None], working: asyncio.Task[None], *, asked_to_end: bool
+    ) -> int:
         for task in (working, delivering):
             error = None if task.cancelled() or not task.done() else task.exception()
             if isinstance(error, ApiLostError):
                 self.say(str(error))
                 return API_AWAY
+            if isinstance(error, StoppedError):
+                self.say(f"stopped: {error}")
+                return STOPPED
             if error is not None:
                 raise error
+        if not asked_to_end:
+            self.say("stopped: a part of the serving loop was cancelled by code that nobody asked to")
+            return STOPPED
         return 0
 
     async def _work(self, breaker: CircuitBreaker) -> None:
+        if self._rollouts.run_first is not None:
+            await self._begin(breaker, self._rollouts.run_first)
         try:
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(self._bounds.max_in_flight):
-                    workers.create_task(self._worker(breaker))
-        except BaseExceptionGroup as group:
+            async with asyncio.TaskGroup() as group:
+                workers = [
+                    group.create_task(self._worker(breaker)) for _ in range(self._bounds.max_in_flight)
+                ]
+        except BaseExceptionGroup as errors:
             # One error is what people can act on: the others followed from it.
-            raise group.exceptions[0] from None
+            raise errors.exceptions[0] from None
+        if any(worker.cancelled() for worker in workers):
+            raise LostWorkerError("a worker was cancelled by code that nobody asked to")
+
+    async def _begin(
+        self, breaker: CircuitBreaker, run_first: Callable[[GroupTask], Awaitable[TrajectoryGroup]]
+    ) -> None:
+        """Let first rollouts go alone, until one does not fail in the environment's code."""
+        first = FirstAlone(self.say)
+        while not first.done and await self._may_start(breaker):
+            number, task = breaker.take()
+            self.in_flight += 1
+            try:
+                self._begun.append((number, first.take(task, await run_first(task))))
+            finally:
+                self.in_flight -= 1
 
     async def _worker(self, breaker: CircuitBreaker) -> None:
         while await self._may_start(breaker):
-            entry = breaker.take()
+            number, task = self._begun.popleft() if self._begun else breaker.take()
+            # What went alone is part of the first try only.
+            entry = number, replace(task, rolled_out=())
             self.in_flight += 1
             try:
-                credited = await self._rolled_out(entry[1])
+                credited = await self._tries.run(task)
                 if credited is not None:
                     await to_the_end(self._finish(entry, credited, breaker))
+            except asyncio.CancelledError:
+                refuse_stray_cancellation()
+                raise
             finally:
                 self.in_flight -= 1
 
@@ -179,82 +208,21 @@ class ServeLoop:
     def _last_step(self) -> int:
         return self._bounds.total_steps if self._bounds.total_steps != -1 else self._delivery.num_steps
 
-    async def _rolled_out(self, task: GroupTask) -> CreditedGroup | None:
-        """The group; one that ran out of time or lost its model is tried once more. `None`: we stop."""
-        for last in (False, True):
-            credited = await self._in_time(task)
-            while _may_have_lost_its_model(credited) and not await self._model.answers():
-                # The item is not spent: it starts again when the server is back.
-                if not await self._model.back():
-                    return None
-                credited = await self._in_time(task)
-            if credited is not None and (last or not _failed_by_its_model(credited)):
-                return credited
-            what = (
-                f"took longer than {self._bounds.group_timeout_s:g} s"
-                if credited is None
-                else "lost its model"
-            )
-            if last:
-                return self._timed_out(task, f"the group {what}, twice")
-            self.say(f"item {task.item_id}: the group {what}; trying once more")
-        raise AssertionError("the second try returns")
-
-    async def _in_time(self, task: GroupTask) -> CreditedGroup | None:
-        """The group, or `None` when it ran out of time."""
-        clock = asyncio.timeout(self._bounds.group_timeout_s)
-        try:
-            async with clock:
-                return await self._rollouts.run_group(task)
-        except TimeoutError:
-            if not clock.expired():
-                raise
-            return None
-
-    def _timed_out(self, task: GroupTask, reason: str) -> CreditedGroup:
-        return CreditedGroup(
-            group=TrajectoryGroup(
-                group_id=uuid.uuid4().hex,
-                env=self._rollouts.origin.env,
-                item_id=task.item_id,
-                epoch=task.epoch,
-                trajectories=(),
-            ),
-            advantages=(),
-            policy=self._rollouts.origin.policy,
-            estimator=self._rollouts.origin.estimator,
-            status="failed",
-            reason=reason,
-        )
-
     async def _finish(self, entry: Entry, credited: CreditedGroup, breaker: CircuitBreaker) -> None:
         """Into the outbox first: from there on it is neither lost nor rolled out again."""
+        if credited.status == "ok" and not self._bounds.allow_approximate:
+            credited = self._exact.only(credited)
         if credited.status == "ok":
-            self._refuse_approximate(credited)
-            await self._delivery.put(credited, number=entry[0])
+            reason = await self._delivery.put(credited, number=entry[0])
+            if reason is not None:
+                credited = replace(credited, status="failed", reason=reason)
         elif credited.group.trajectories:
             await self._delivery.finish(entry[0])
         for number in breaker.finish(entry, credited):
             await self._delivery.finish(number)
         if self._recorder is not None:
-            await asyncio.to_thread(self._recorder.append, credited)
+            credited = await asyncio.to_thread(self._recorder.append, credited)
         self.summary.add(credited)
-
-    def _refuse_approximate(self, credited: CreditedGroup) -> None:
-        if self._bounds.allow_approximate:
-            return
-        trajectories = credited.group.trajectories
-        lacking = None
-        if not all(trajectory.exact for trajectory in trajectories):
-            lacking = "token ids"
-        elif any(row.logprobs is None for trajectory in trajectories for row in trajectory.rows):
-            lacking = "logprobs"
-        if lacking is not None:
-            raise ConfigError(
-                f"the model server gives no {lacking}, so a trainer would learn from tokens that were never "
-                f"sampled, or refuse them; use a server that answers return_token_ids and logprobs (vLLM, "
-                f"SGLang), or accept it with --env.allow_approximate_tokens"
-            )
 
     async def _show_lines(self) -> None:
         while True:
@@ -264,21 +232,6 @@ class ServeLoop:
     def _ask_for_the_end(self) -> None:
         self.say("stopping: no new item; once more to stop at once")
         self._stop.set()
-
-
-def _may_have_lost_its_model(credited: CreditedGroup | None) -> bool:
-    """Whether to ask the server: what is left of a group when it dies or hangs are the short rollouts."""
-    return (
-        credited is None
-        or bool(credited.group.failures)
-        or any(each.stop_reason is StopReason.TIME_BUDGET for each in credited.group.trajectories)
-    )
-
-
-def _failed_by_its_model(credited: CreditedGroup) -> bool:
-    return credited.status == "failed" and any(
-        failure.stop_reason is StopReason.POLICY_ERROR for failure in credited.group.failures
-    )
 
 
 async def _cancelled(task: asyncio.Task[None] | asyncio.Task[bool]) -> None:

@@ -13,26 +13,35 @@ from environments.config import AgentEnvConfig
 from environments.data.tasks import GroupTask, plan_for_ever
 from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import Recorder
+from environments.rollout.in_flight import Watch
 from environments.run.experiment import origin_of
 from environments.run.process_run import begin_record
+from environments.run.progress import Progress
 from environments.run.tracking import Track, tracked
+from environments.run.watchdog import Watchdog, watchdog_of
 from environments.run.worker_pool import groups_at_once
 from environments.serve.delivery import Delivery
+from environments.serve.group_tries import Rollouts
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread
 from environments.serve.registration import Identity, Registration
-from environments.serve.serve_loop import Bounds, Rollouts, ServeLoop
+from environments.serve.serve_loop import Bounds, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi
-from environments.trajectory import CreditedGroup
-from environments.wire.payloads import Shape
+from environments.trajectory import CreditedGroup, TrajectoryGroup
+from environments.turn_level_reward import TurnLevelRewardMixin
+from environments.wire.payloads import ROW_BY_ROW, Shape
+from tools.errors import ConfigError
 
 WHO_READS = {
-    "token_advantages": "for trainers that read `advantages`, such as verl's Atropos recipe; one that reads "
-    "only scores, such as Atropos' example trainer, gets turn credit from --env.credit_view turn_rows",
     "turn_rows": "for trainers that read only scores, such as Atropos' example trainer",
-    "prefix_rows": "for trainers that read only scores; a turn counts once in every row that reaches it",
+    "token_advantages": "for trainers that read `advantages`, a number per token; one that reads only scores "
+    "gets no turn credit from it",
+    "prefix_rows": "for experiments with trainers that read only scores; a turn counts in every row that "
+    "reaches it",
 }
 """Which trainers each view is for: the API cannot tell what a trainer ignores."""
+PLAIN = "token_advantages"
+"""Without turn rewards this view is plain scalar data."""
 
 
 async def serve(env: AgentEnv, console: Console) -> int:
@@ -42,39 +51,87 @@ async def serve(env: AgentEnv, console: Console) -> int:
         The exit code, see `ServeLoop.run`.
 
     Raises:
-        UsageError: the environment cannot be opened, no trajectory API there, a batch size that cannot be
-            filled, an outbox of another run.
+        UsageError: no view is chosen, the environment cannot be opened, no trajectory API there, a batch size
+            that cannot be filled, an outbox of another run.
     """
-    config = env.config
-    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
-    async with env.opened(notify=say):
-        with ExitStack() as files:
-            rollouts = _rollouts(env, files.enter_context(tracked(config, env.name)))
-            recorder = None
-            if config.data_path_to_save_groups is not None:
-                recorder = files.enter_context(
-                    Recorder(Path(config.data_path_to_save_groups), fresh=config.fresh)
-                )
-                begin_record(env, recorder, notify=say)
-            outbox = files.enter_context(Outbox(Path(config.outbox_path or f"data/{env.name}.outbox.sqlite")))
-            if config.fresh and (posts := outbox.start_over("put aside by --env.fresh")):
-                say(f"{posts} posts of an earlier run are put aside in {outbox.rejected_path}")
-            claim(outbox, replace(rollouts.origin, view=config.credit_view))
-            _say_what_holds(config, outbox, say)
-            async with _delivery(env.name, config, outbox, say) as delivery:
-                loop = ServeLoop(delivery, rollouts, bounds=_bounds(env), console=console, recorder=recorder)
+    shape, progress = shape_of(env), Progress(console)
+    with watchdog_of(env, progress) as watchdog:
+        async with env.opened(notify=progress.say):
+            progress.ready()
+            return await _serve_opened(env, console, shape, progress, watchdog)
+
+
+async def _serve_opened(
+    env: AgentEnv, console: Console, shape: Shape, progress: Progress, watchdog: Watchdog
+) -> int:
+    config, say = env.config, progress.say
+    with ExitStack() as files:
+        rollouts = _rollouts(env, files.enter_context(tracked(config, env.name)), progress.rollout)
+        recorder = None
+        if config.data_path_to_save_groups is not None:
+            recorder = files.enter_context(
+                Recorder(Path(config.data_path_to_save_groups), fresh=config.fresh)
+            )
+            begin_record(env, recorder, notify=say)
+        outbox = files.enter_context(Outbox(Path(config.outbox_path or f"data/{env.name}.outbox.sqlite")))
+        if config.fresh and (posts := outbox.start_over("put aside by --env.fresh")):
+            say(f"{posts} posts of an earlier run are put aside in {outbox.rejected_path}")
+        claim(outbox, replace(rollouts.origin, view=_in_words(shape)))
+        say(f"view {_in_words(shape)}: {_who_reads(env, shape)}")
+        _say_what_holds(config, outbox, say)
+        async with _delivery(env.name, config, shape, outbox, say) as delivery:
+            loop = ServeLoop(delivery, rollouts, bounds=_bounds(env), console=console, recorder=recorder)
+            with watchdog.armed():
                 return await loop.run()
 
 
-def _rollouts(env: AgentEnv, track: Track) -> Rollouts:
+def shape_of(env: AgentEnv) -> Shape:
+    """What the trainer gets.
+
+    Raises:
+        ConfigError: there are turn rewards, and no view is chosen in which to show them.
+    """
+    config = env.config
+    if config.credit_view is None and isinstance(env, TurnLevelRewardMixin):
+        views = ", ".join(f"{view} ({readers})" for view, readers in WHO_READS.items())
+        raise ConfigError(
+            f"environment {env.name!r} gives turn rewards, and what reaches the gradient depends on what the "
+            f"trainer reads; choose --env.credit_view: {views}"
+        )
+    return Shape(
+        view=config.credit_view or PLAIN,
+        group_size=config.group_size,
+        divisor=config.score_divisor or config.max_tokens_per_turn,
+        include_messages=config.include_messages,
+        sampling=config.sampling(),
+    )
+
+
+def _in_words(shape: Shape) -> str:
+    """The view; groups of two divisors are two scales, which no trainer should meet in one run."""
+    return f"{shape.view}, score_divisor {shape.divisor}" if shape.view in ROW_BY_ROW else shape.view
+
+
+def _who_reads(env: AgentEnv, shape: Shape) -> str:
+    if shape.view == PLAIN and not isinstance(env, TurnLevelRewardMixin):
+        return "plain scores, as there are no turn rewards"
+    return WHO_READS[shape.view]
+
+
+def _rollouts(env: AgentEnv, track: Track, watch: Watch) -> Rollouts:
     async def run_group(task: GroupTask) -> CreditedGroup:
-        credited = await env.run_group(task)
+        credited = await env.run_group(task, watch=watch)
         track(credited)
         return credited
+
+    async def run_first(task: GroupTask) -> TrajectoryGroup:
+        return await env.rollout_group(task, 1, watch=watch)
 
     return Rollouts(
         tasks=partial(plan_for_ever, env.items, env.item_ids),
         run_group=run_group,
+        run_first=run_first,
+        credit=env.credit,
         probe=env.check_policy,
         origin=origin_of(env),
     )
@@ -96,7 +153,6 @@ def _bounds(env: AgentEnv) -> Bounds:
 
 
 def _say_what_holds(config: AgentEnvConfig, outbox: Outbox, say: Callable[[str], None]) -> None:
-    say(f"view {config.credit_view}: {WHO_READS[config.credit_view]}")
     if len(outbox):
         say(
             f"{len(outbox)} posts of an earlier run, which no trainer is known to have, go first; to "
@@ -139,14 +195,10 @@ def _changes(before: RunOrigin, now: RunOrigin) -> list[str]:
     return differences(known | before.credit_facts(), facts)
 
 
-def _delivery(name: str, config: AgentEnvConfig, outbox: Outbox, say: Callable[[str], None]) -> Delivery:
+def _delivery(
+    name: str, config: AgentEnvConfig, shape: Shape, outbox: Outbox, say: Callable[[str], None]
+) -> Delivery:
     api = TrajectoryApi(config.rollout_server_url)
-    shape = Shape(
-        view=config.credit_view,
-        group_size=config.group_size,
-        include_messages=config.include_messages,
-        sampling=config.sampling(),
-    )
     identity = Identity(
         name=f"{config.wandb_name or name}-{outbox.fact('run_id')}",
         max_row_tokens=config.max_token_length,

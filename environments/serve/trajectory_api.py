@@ -1,25 +1,32 @@
-"""The client of the Atropos trajectory API: one shared session, one connection, typed answers."""
+"""The client of the Atropos trajectory API: what can be asked of it, in typed answers."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-import aiohttp
+from pydantic import TypeAdapter, ValidationError
 
+from environments.inference.openai_wire import first_problem
+from environments.serve.api_answers import Done, EnvStatus, Info, NotYet, Registered, Status, Taken
+from environments.serve.api_connection import ApiConnection, ApiUnavailableError, RawAnswer
 from tools.errors import ConfigError
 
+GET_RETRY_WAITS_S = (0.1, 0.3, 0.8)
+"""Together less than a restart of the API and its trainer takes."""
+LONGEST_RETRY_AFTER_S = 5.0
 _CALL_TIMEOUT_S = 10.0
 _POST_TIMEOUT_S = 120.0
 """The API reads a large post inside its event loop."""
 _ABOUT_THE_POST = frozenset({400, 411, 413, 414, 415, 422, 431})
 """Statuses that the same post would get again; any other 4xx speaks of the way there, such as a proxy."""
-_TRY_LATER = frozenset({408, 425, 429})
-
-
-class ApiUnavailableError(Exception):
-    """No answer of the API itself, or a 5xx: the same request may succeed later."""
+_NOT_TAKEN = frozenset({404, 408, 425, 429, 503})
+"""Statuses of whoever did not pass the request on, or not yet."""
+_INFO, _STATUS, _ENV_STATUS = TypeAdapter(Info), TypeAdapter(Status), TypeAdapter(EnvStatus)
+_REGISTERED = TypeAdapter[Registered | NotYet](Registered | NotYet)
+_TAKEN, _DONE = TypeAdapter(Taken), TypeAdapter(Done)
+Model = TypeVar("Model")
 
 
 class PostRefusedError(Exception):
@@ -58,14 +65,23 @@ class RegistrationAnswer:
 
 
 class TrajectoryApi:
-    """Calls the API. `connections` grows whenever a new connection was needed, as after a restart."""
+    """Calls the API, always over one connection."""
 
     def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        self.connections = 0
+        """Prepare calls to a URL.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        self._connection = ApiConnection(url)
+        self.url = self._connection.url
+        """As it can be shown."""
         self._recognised = False
-        self._posting = False
-        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def connections(self) -> int:
+        """How many were opened; more than before after a restart."""
+        return self._connection.count
 
     async def state(self, env_id: int | None = None, *, group_size: int = 1) -> ApiState:
         """The API's step, queue and trainer.
@@ -75,30 +91,28 @@ class TrajectoryApi:
             group_size: the rows of its groups.
 
         Raises:
-            ApiUnavailableError: no usable answer.
+            ApiUnavailableError: no usable answer, also after some more tries where something answered.
             ConfigError: something else answers there, and always did.
         """
-        info = await self._json("GET", "/info")
+        info = await self._get("/info", _INFO)
         # The API looks a number up without a check: one that it does not know is its error 500.
-        ours = {} if env_id is None else await self._json("GET", "/status-env", {"env_id": env_id}, also=500)
+        ours = None if env_id is None else await self._get("/status-env", _ENV_STATUS, {"env_id": env_id})
         # Last: a batch that is handed out between the two makes the queue look longer than it is, never
         # shorter than the step says.
-        status = await self._json("GET", "/status")
-        try:
-            state = ApiState(
-                step=status["current_step"],
-                queued=status["queue_size"],
-                batch_size=info["batch_size"],
-                max_row_tokens=info["max_token_len"],
-                knows_us=env_id is None or bool(ours),
-                own_groups=ours["self_queue_size"] if ours else None,
-                waiting_rows=_waiting_rows(ours, status["queue_size"], group_size) if ours else None,
-                shares=not ours or ours["unallocated_fraction"] < 1,
-            )
-        except KeyError as error:
-            raise self._unusable(f"/info, /status and /status-env without {error}") from error
+        status = await self._get("/status", _STATUS)
+        assert info is not None
+        assert status is not None
         self._recognised = True
-        return state
+        return ApiState(
+            step=status.current_step,
+            queued=status.queue_size,
+            batch_size=info.batch_size,
+            max_row_tokens=info.max_token_len,
+            knows_us=env_id is None or ours is not None,
+            own_groups=ours and ours.self_queue_size,
+            waiting_rows=ours and _waiting_rows(ours, status.queue_size, group_size),
+            shares=ours is None or ours.unallocated_fraction < 1,
+        )
 
     async def register(self, environment: Mapping[str, Any]) -> RegistrationAnswer | None:
         """Register an environment; `None` while no trainer has started.
@@ -106,12 +120,12 @@ class TrajectoryApi:
         Args:
             environment: the fields of Atropos' `RegisterEnv`.
         """
-        answer = await self._json("POST", "/register-env", dict(environment))
-        if answer.get("status") != "success":
+        answer = self._read("/register-env", await self._post("/register-env", environment), _REGISTERED)
+        if isinstance(answer, NotYet):
             return None
         # The API numbers the environments of one name: `name_0`, `name_1`, …
-        number = str(answer["wandb_name"]).removeprefix(f"{environment['desired_name']}_")
-        return RegistrationAnswer(env_id=answer["env_id"], earlier=int(number), num_steps=answer["num_steps"])
+        earlier = int(answer.wandb_name.rpartition("_")[2])
+        return RegistrationAnswer(env_id=answer.env_id, earlier=earlier, num_steps=answer.num_steps)
 
     async def post_rows(self, body: bytes) -> Literal["received", "buffered"]:
         """Post one group.
@@ -123,98 +137,68 @@ class TrajectoryApi:
             ApiUnavailableError: it may or may not have arrived.
             PostRefusedError: it never will.
         """
-        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-        self._posting = True
-        try:
-            status, text = await self._call("POST", "/scored_data", body, headers, _POST_TIMEOUT_S)
-        finally:
-            self._posting = False
-        if status in _ABOUT_THE_POST:
-            raise PostRefusedError(f"the API answered {status}: {text[:500]}")
-        result = _decoded(text).get("status") if status == 200 else None
-        if result not in ("received", "buffered"):
-            # Something before the API, such as a proxy, answered in its place.
-            raise ApiUnavailableError(f"{self.url}/scored_data answered {status}: {text[:200]!r}")
-        return result
+        answer = await self._connection.call(
+            "POST", "/scored_data", body, timeout_s=_POST_TIMEOUT_S, may_open=False
+        )
+        if answer.status in _ABOUT_THE_POST:
+            raise PostRefusedError(f"the API answered {answer.status}: {answer.shown}")
+        return self._read("/scored_data", answer, _TAKEN, known=True).status
 
     async def disconnect(self, env_id: int) -> None:
         """Say that an environment is gone, so that its weight no longer counts."""
-        await self._json("POST", "/disconnect-env", {"env_id": env_id})
+        self._read("/disconnect-env", await self._post("/disconnect-env", {"env_id": env_id}), _DONE)
 
     async def close(self) -> None:
         """Close the connection."""
-        if self._session is not None:
-            await self._session.close()
+        await self._connection.close()
 
-    async def _json(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, also: int | None = None
-    ) -> dict[str, Any]:
-        """The decoded answer; nothing for the status that is `also` an answer."""
+    async def _get(
+        self, path: str, model: TypeAdapter[Model], body: Mapping[str, Any] | None = None
+    ) -> Model | None:
+        """The answer to a question, asked again where it was none; `None`: it knows no such number."""
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        status, text = await self._call(method, path, data, headers, _CALL_TIMEOUT_S)
-        if status == also:
-            return {}
-        problem = f"{path} answered {status}: {text[:200]!r}"
-        if status >= 500 or status in _TRY_LATER:
-            raise ApiUnavailableError(self.url + problem)
-        answer = _decoded(text) if status == 200 else None
-        if not answer:
-            raise self._unusable(problem)
-        return answer
+        for attempt, wait_s in enumerate((*GET_RETRY_WAITS_S, None)):
+            answer = await self._connection.call("GET", path, data, timeout_s=_CALL_TIMEOUT_S)
+            if attempt and body and answer.status == 500:
+                break
+            try:
+                return self._read(path, answer, model)
+            except ApiUnavailableError as error:
+                if wait_s is None:
+                    raise ApiUnavailableError(str(error), retry_after_s=error.retry_after_s) from None
+                await asyncio.sleep(max(wait_s, min(error.retry_after_s, LONGEST_RETRY_AFTER_S)))
+        return None
 
-    async def _call(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_s: float
-    ) -> tuple[int, str]:
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
-        try:
-            async with self._open().request(
-                method, self.url + path, data=body, headers=headers, timeout=timeout, allow_redirects=False
-            ) as response:
-                text = await response.text(errors="replace")
-        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
-            raise ConfigError(f"{self.url!r} is no URL; give one such as http://localhost:8000") from error
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+    async def _post(self, path: str, body: Mapping[str, Any]) -> RawAnswer:
+        data = json.dumps(dict(body)).encode()
+        return await self._connection.call("POST", path, data, timeout_s=_CALL_TIMEOUT_S)
+
+    def _read(self, path: str, answer: RawAnswer, model: TypeAdapter[Model], *, known: bool = False) -> Model:
+        """The value of an answer.
+
+        Raises:
+            ApiUnavailableError: there is none in it.
+            ConfigError: neither is there one in any answer before.
+        """
+        problem = f"{path} answered {answer.status}: {answer.shown!r}"
+        if answer.problem is not None:
+            problem = f"{path}: {answer.problem}"
+        elif answer.status == 200:
+            try:
+                return model.validate_json(answer.body)
+            except ValidationError as error:
+                problem += f" ({first_problem(error)})"
+        elif answer.status >= 500 or answer.status in _NOT_TAKEN - {404}:
+            known = True
+        if known or self._recognised:
             raise ApiUnavailableError(
-                f"{self.url} does not answer: {str(error) or type(error).__name__}"
-            ) from error
-        return response.status, text
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            trace = aiohttp.TraceConfig()
-            trace.on_connection_create_start.append(self._before_connecting)
-            trace.on_connection_create_end.append(self._count)
-            # One connection: a state that was read and the post after it reach the same process.
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=300), trace_configs=[trace]
+                f"{self.url}{problem}",
+                not_taken=answer.status in _NOT_TAKEN,
+                retry_after_s=answer.retry_after_s,
             )
-        return self._session
-
-    async def _before_connecting(self, _: aiohttp.ClientSession, __: SimpleNamespace, ___: object) -> None:
-        # The API may be another than the one that was looked at, and without a trainer a post blocks it.
-        if self._posting:
-            raise ApiUnavailableError(f"{self.url} closed the connection before a post")
-
-    async def _count(self, _: aiohttp.ClientSession, __: SimpleNamespace, ___: object) -> None:
-        self.connections += 1
-
-    def _unusable(self, problem: str) -> ConfigError | ApiUnavailableError:
-        """The wrong address, or, where the API has answered before, something in its place for a while."""
-        if self._recognised:
-            return ApiUnavailableError(f"{self.url}{problem}")
-        return ConfigError(f"no trajectory API at {self.url}: {problem}; start one with `run-api`")
+        raise ConfigError(f"no trajectory API at {self.url}: {problem}; start one with `run-api`")
 
 
-def _decoded(text: str) -> dict[str, Any]:
-    """The JSON object in an answer; empty when it is something else."""
-    try:
-        answer = json.loads(text)
-    except json.JSONDecodeError:
-        return {}
-    return answer if isinstance(answer, dict) else {}  # pyright: ignore[reportUnknownVariableType]  # JSON
-
-
-def _waiting_rows(ours: Mapping[str, Any], queued: int, group_size: int) -> int:
+def _waiting_rows(ours: EnvStatus, queued: int, group_size: int) -> int:
     # While every group is a single row, the API counts only those of the environment that asks.
-    return queued if ours["max_group_size"] == 1 else ours["queue_size"] * group_size
+    return queued if ours.max_group_size == 1 else ours.queue_size * group_size

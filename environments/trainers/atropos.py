@@ -27,7 +27,7 @@ from environments.data.item_ids import item_id
 from environments.data.tasks import GroupTask
 from environments.policy.renderer import EMBEDDED_TOKENIZER_DIR
 from environments.run.evaluation import ItemResult, evaluate_results, evaluation_metrics, item_result
-from environments.wire.columns import columns_of
+from environments.wire.columns import PER_ROW, columns_of
 from environments.wire.views import token_advantages
 from tools.errors import UsageError, WireError
 
@@ -144,10 +144,9 @@ class AtroposEnv(BaseEnv):
                 f"collect_trajectories"
             )
         columns = columns_of(token_advantages(self.agent_env.credit(group)))
-        row = {name: _first(columns[name]) for name in ScoredDataItem.__annotations__ if name in columns}
-        override = dict(row.get("overrides") or {})
-        override.pop("turn_advantages", None)
-        row |= {"advantages": None, "overrides": override or None, "group_overrides": None}
+        row = {name: columns[name][0] for name in PER_ROW if name in columns and name != "advantages"}
+        if "overrides" in row:
+            row["overrides"].pop("turn_advantages")
         return cast("ScoredDataItem", row), []
 
     async def collect_trajectories(self, item: Item) -> tuple[ScoredDataGroup | None, list[Item]]:  # pyright: ignore[reportIncompatibleMethodOverride]  # likewise
@@ -203,7 +202,3 @@ def atropos_env(env_cls: type[AgentEnv]) -> type[AtroposEnv]:
         "env_config_cls": config_cls,
     }
     return type(f"Atropos{env_cls.__name__}", (AtroposEnv,), dict(attributes))
-
-
-def _first(column: Any) -> Any:
-    return cast("list[Any]", column)[0] if isinstance(column, list) else column

@@ -16,32 +16,40 @@ Columns = dict[str, Any]
 """A `ScoredDataGroup`."""
 
 PER_ROW = ("tokens", "masks", "scores", "advantages", "messages", "inference_logprobs", "overrides")
-"""Columns with one entry per row; all but the first three may be `None` as a whole."""
+"""Columns with one entry per row; all but the first three may be missing as a whole."""
+
+
+_EVERY_COLUMN = (
+    "tokens", "masks", "scores", "advantages", "ref_logprobs", "messages", "generation_params",
+    "inference_logprobs", "group_overrides", "overrides", "images",
+)  # fmt: skip
 
 
 def columns_of(group: RowGroup) -> Columns:
-    """The rows as columns, each complete or `None`; where one row has an override, all have one."""
+    """The rows as columns; where one row has an override, all have one.
+
+    A column that is not complete is left out: there are readers that take `None` for a list.
+    """
     rows = group.rows
     overrides = [dict(row.override or {}) for row in rows]
     bare = group.plain and not any(overrides)
-    return {
+    columns: Columns = {
         "tokens": [row.tokens for row in rows],
         "masks": [row.mask for row in rows],
         "scores": [row.score for row in rows],
         "advantages": _complete(row.advantages for row in rows),
-        "ref_logprobs": None,
         "messages": _complete(row.messages for row in rows),
         "generation_params": None if group.generation_params is None else dict(group.generation_params),
         "inference_logprobs": _complete(row.logprobs for row in rows),
         "group_overrides": {} if group.plain else {"group_size": len(rows)},
         "overrides": None if bare else overrides,
-        "images": None,
     }
+    return {name: column for name, column in columns.items() if column is not None}
 
 
 def rows_of(columns: Mapping[str, Any]) -> RowGroup:
     """The rows that `columns_of` made columns of."""
-    table = {name: columns[name] or [None] * len(columns["tokens"]) for name in PER_ROW}
+    table = {name: columns.get(name) or [None] * len(columns["tokens"]) for name in PER_ROW}
     return RowGroup(
         rows=tuple(
             TrainingRow(
@@ -58,13 +66,13 @@ def rows_of(columns: Mapping[str, Any]) -> RowGroup:
             )
         ),
         plain=not columns["group_overrides"],
-        generation_params=columns["generation_params"],
+        generation_params=columns.get("generation_params"),
     )
 
 
 def list_scores(credited: CreditedGroup) -> Columns:
-    """The columns for people and offline tools: with turn rewards, `scores` holds a list per row."""
-    columns = columns_of(every_row(credited))
+    """Every column, for people and offline tools: with turn rewards, `scores` holds a list per row."""
+    columns: Columns = dict.fromkeys(_EVERY_COLUMN) | columns_of(every_row(credited))
     scores = [
         score if override["turn_rewards"] is None else override["turn_rewards"]
         for score, override in zip(columns["scores"], columns["overrides"] or (), strict=True)

@@ -11,7 +11,7 @@ from environments.trajectory import CreditedGroup
 from environments.wire.columns import PER_ROW, Columns, columns_of, rows_of
 from environments.wire.padding import posts, shorten
 from environments.wire.training_rows import RowGroup, check_rows
-from environments.wire.views import VIEWS
+from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor
 from tools.errors import WireError
 
 ROW_BY_ROW = frozenset({"turn_rows", "prefix_rows"})
@@ -28,6 +28,8 @@ class Shape:
     view: str = "token_advantages"
     group_size: int
     """Rollouts per item."""
+    divisor: Divisor = TOKENS_PER_TURN
+    """Of the scores of views whose every row is a group of its own."""
     max_row_tokens: int | None = None
     """The trainer's limit; longer rows are left out."""
     include_messages: bool = True
@@ -69,7 +71,7 @@ def pack(credited: CreditedGroup, shape: Shape) -> Package:
     parts: list[Part] = []
     too_long = 0
     try:
-        for group in VIEWS[shape.view](credited):
+        for group in VIEWS[shape.view](credited, shape.divisor):
             check_rows(group)
             fitting, long = _within(_shown(group, shape), shape.max_row_tokens)
             too_long += long
@@ -129,7 +131,7 @@ def _within(group: RowGroup, max_tokens: int | None) -> tuple[RowGroup | None, i
 def _posts(group: RowGroup, credited: CreditedGroup, shape: Shape) -> Iterator[RowGroup]:
     if shape.view in ROW_BY_ROW:
         return iter((group,))
-    scores = [trajectory.score for trajectory in credited.group.trajectories]
+    scores = [each.score for each in credited.group.trajectories if each.score is not None]
     return posts(group, scores, shape.rows_per_post)
 
 
@@ -141,7 +143,7 @@ def _part(group: RowGroup) -> Part:
 def _json(columns: Columns) -> Iterator[bytes]:
     for number, (name, column) in enumerate(columns.items()):
         yield b"%s%s:" % (b"," if number else b"", orjson.dumps(name))
-        if name in PER_ROW and column is not None:
+        if name in PER_ROW:
             yield b"["
             for row, value in enumerate(column):
                 yield (b"," if row else b"") + orjson.dumps(value)

@@ -2,11 +2,19 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, cast
 
 from environments.trajectory import NOT_SAMPLED, CreditedGroup, Trajectory
 from environments.wire.credited_rows import CreditedRow, credited_rows, mask_of
 from environments.wire.training_rows import RowGroup, TrainingRow
+
+TOKENS_PER_TURN = 1024
+"""Divisor of scores where none is set: the default of `max_tokens_per_turn`."""
+
+Divisor = int | Literal["own_length"]
+"""What a row's trained tokens are divided by, to scale its score, one constant for a run. `own_length`: not
+scaled, so a turn weighs 1/its own length, which the policy chooses: short turns are preferred where the
+advantage is positive, long ones where it is negative."""
 
 
 def every_row(credited: CreditedGroup) -> RowGroup:
@@ -18,7 +26,8 @@ def every_row(credited: CreditedGroup) -> RowGroup:
             TrainingRow(
                 tokens=row.tokens,
                 mask=row.mask,
-                score=row.trajectory.score,
+                # `None` where nothing was scored: a row for people, which `check_rows` lets no trainer have.
+                score=cast("float", row.trajectory.score),
                 advantages=row.advantages,
                 logprobs=row.logprobs if known else None,
                 messages=chat(row.trajectory),
@@ -41,31 +50,37 @@ def token_advantages(credited: CreditedGroup) -> RowGroup:
     return RowGroup(rows=bare, plain=True)
 
 
-def turn_rows(credited: CreditedGroup) -> list[RowGroup]:
+def turn_rows(credited: CreditedGroup, divisor: Divisor = TOKENS_PER_TURN) -> list[RowGroup]:
     """The view for trainers that read only `scores`: one row per turn, each in a group of its own.
 
-    A row is everything the model saw up to the turn, and the turn, which alone is unmasked; its score is
-    the turn's advantage. Atropos' example trainer keeps the score of a one-row group raw, so its gradient
-    is the turn-level policy gradient (each turn's loss averaged over the turn's tokens).
+    A row is everything the model saw up to the turn, and the turn, which alone is unmasked. Atropos' example
+    trainer keeps the score of a one-row group as it is, and averages a row over its trained tokens. So a
+    score is the turn's advantage times its tokens over `divisor`: the step is the policy gradient
+    Σ A ∇log π over `divisor` and the rows of the batch.
     """
-    return _row_per_turn(credited, alone=True)
+    return _row_per_turn(credited, divisor, alone=True)
 
 
-def prefix_rows(credited: CreditedGroup) -> list[RowGroup]:
-    """N turns become N rows "up to turn K" with all their turns unmasked; the score is turn K's advantage.
+def prefix_rows(credited: CreditedGroup, divisor: Divisor = TOKENS_PER_TURN) -> list[RowGroup]:
+    """N turns become N rows "up to turn K" with all their turns unmasked, scored with turn K's advantage.
 
     The idea of verifiers' issue 34. It counts double: a turn is trained once in every row that reaches it,
-    so its tokens get the sum of its own and all later advantages of the trajectory.
+    so its tokens get the sum of its own and all later advantages of the trajectory. Scores are scaled as in
+    `turn_rows`, by all trained tokens of the row, so that this is the only bias.
     """
-    return _row_per_turn(credited, alone=False)
+    return _row_per_turn(credited, divisor, alone=False)
 
 
-VIEWS: Mapping[str, Callable[[CreditedGroup], Sequence[RowGroup]]] = {
-    "token_advantages": lambda credited: [token_advantages(credited)],
+def _one_group(credited: CreditedGroup, _: Divisor = TOKENS_PER_TURN) -> list[RowGroup]:
+    return [token_advantages(credited)]
+
+
+VIEWS: Mapping[str, Callable[..., Sequence[RowGroup]]] = {
+    "token_advantages": _one_group,
     "turn_rows": turn_rows,
     "prefix_rows": prefix_rows,
 }
-"""Every view by name; each gives the groups that a trainer would see."""
+"""Every view by name: `VIEWS[name](credited, divisor)` gives the groups that a trainer would see."""
 
 
 def chat(trajectory: Trajectory, *, until: int | None = None) -> list[dict[str, Any]]:
@@ -88,21 +103,23 @@ def chat(trajectory: Trajectory, *, until: int | None = None) -> list[dict[str, 
     return messages if until is None else messages[: of_turns[until] + 1]
 
 
-def _row_per_turn(credited: CreditedGroup, *, alone: bool) -> list[RowGroup]:
+def _row_per_turn(credited: CreditedGroup, divisor: Divisor, *, alone: bool) -> list[RowGroup]:
     rows = (_ending_with(row, turn, alone=alone) for row in credited_rows(credited) for turn in _sampled(row))
-    return [RowGroup(rows=(_of_last_turn(credited, row, index),)) for index, row in enumerate(rows)]
+    return [RowGroup(rows=(_of_last_turn(credited, row, index, divisor),)) for index, row in enumerate(rows)]
 
 
-def _of_last_turn(credited: CreditedGroup, row: CreditedRow, index: int) -> TrainingRow:
+def _of_last_turn(credited: CreditedGroup, row: CreditedRow, index: int, divisor: Divisor) -> TrainingRow:
     """A row that is scored with the advantage of its last turn."""
+    trained = sum(turn.span.end - turn.span.start for turn in row.turns)
+    advantage = row.turn_advantages[-1]
     return TrainingRow(
         tokens=row.tokens,
         mask=row.mask,
-        score=row.turn_advantages[-1],
+        score=advantage if divisor == "own_length" else advantage * trained / divisor,
         advantages=None,
         logprobs=row.logprobs,
         messages=chat(row.trajectory, until=row.turns[-1].index),
-        override=_override(credited, row, index),
+        override=_override(credited, row, index) | {"score_divisor": divisor},
     )
 
 

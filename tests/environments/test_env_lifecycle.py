@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.environments.write_file import HELLO, ITEMS, WriteFile, group_from, made
-from tools.errors import ConfigError, DatasetError
+from tools.errors import ConfigError, DatasetError, RunError
 
 
 class Opened(WriteFile):
@@ -91,6 +91,6 @@ async def test_what_goes_wrong_first_is_not_hidden_by_a_teardown_that_fails_as_w
         async with made(Leaky):
             raise ValueError("mine")
     assert "cannot close" in caplog.text
-    with pytest.raises(OSError, match="cannot close"):
+    with pytest.raises(RunError, match=r"teardown broke: OSError: cannot close \(test_env_lifecycle.py"):
         async with made(Leaky):
             pass

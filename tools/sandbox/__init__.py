@@ -5,11 +5,15 @@ A backend is loaded when its first sandbox is opened.
 """
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
-from typing import Unpack
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Unpack
 
+from tools.errors import IsolationError
+from tools.sandbox.archive import clean_path
 from tools.sandbox.base import (
     ExecResult,
     LimitOverrides,
@@ -22,6 +26,7 @@ from tools.sandbox.base import (
 __all__ = [
     "BACKENDS",
     "ExecResult",
+    "Opening",
     "Sandbox",
     "SandboxBackend",
     "SandboxLimits",
@@ -48,7 +53,7 @@ def open_sandbox(
     allow_unsafe: bool = False,
     image: str | None = None,
     **overrides: Unpack[LimitOverrides],
-) -> AbstractAsyncContextManager[Sandbox]:
+) -> "Opening":
     """One sandbox for one rollout, used with `async with`; afterwards nothing of it is left.
 
     Args:
@@ -63,8 +68,48 @@ def open_sandbox(
         IsolationError: the machine cannot isolate, and `allow_unsafe` is not set.
         SandboxCreateError: it could not be started.
     """
-    opener = find_backend(backend)
-    return opener(replace(limits or SandboxLimits(), **overrides), allow_unsafe=allow_unsafe, image=image)
+    wanted = replace(limits or SandboxLimits(), **overrides)
+    options = {"allow_unsafe": allow_unsafe, "image": image}
+    return Opening(backend, find_backend(backend), wanted, options)
+
+
+@dataclass(slots=True)
+class Opening(AbstractAsyncContextManager[Sandbox]):
+    """A sandbox that is still to be opened, with `async with` and once."""
+
+    _backend: str
+    _opener: SandboxBackend
+    _limits: SandboxLimits
+    _options: dict[str, Any]
+    _opened: AbstractAsyncContextManager[Sandbox] | None = field(default=None, init=False)
+
+    def for_verifier(self, files: Mapping[str, bytes]) -> "Opening":
+        """The same for a verification, in which these files cannot be changed, removed, renamed or replaced.
+
+        They are at their paths, which start at the workspace, and below the folder that the environment's
+        `VERIFIER` names. `HOME` is empty, and nobody can write there.
+
+        Raises:
+            IsolationError: the backend cannot keep them so.
+            OSError: a path contains `..` or a NUL byte, or is too long.
+        """
+        if "verifier_files" not in inspect.signature(self._opener).parameters:
+            raise IsolationError(
+                f"sandbox backend {self._backend!r} cannot keep a verifier's files from change: its opener "
+                "has no `verifier_files`; use 'local' or 'docker' for environments that verify"
+            )
+        for path in files:
+            clean_path(path.removeprefix("/"))
+        return Opening(self._backend, self._opener, self._limits, {**self._options, "verifier_files": files})
+
+    async def __aenter__(self) -> Sandbox:
+        self._opened = self._opener(self._limits, **self._options)
+        return await self._opened.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return None if self._opened is None else await self._opened.__aexit__(kind, error, trace)
 
 
 async def prepare_sandboxes(

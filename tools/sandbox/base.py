@@ -223,7 +223,12 @@ class SandboxBackend(Protocol):
     """What opens sandboxes of one kind: a function, registered as an entry point `turnwise.sandboxes`."""
 
     def __call__(
-        self, limits: SandboxLimits, *, allow_unsafe: bool = False, image: str | None = None
+        self,
+        limits: SandboxLimits,
+        *,
+        allow_unsafe: bool = False,
+        image: str | None = None,
+        verifier_files: Mapping[str, bytes] | None = None,
     ) -> AbstractAsyncContextManager[Sandbox]:
         """A sandbox for `async with`; nothing of it is left afterwards.
 
@@ -231,6 +236,8 @@ class SandboxBackend(Protocol):
             limits: enforced, all of them.
             allow_unsafe: whether weaker isolation than asked for is accepted.
             image: what the sandbox is made from; `None` for the backend's own choice.
+            verifier_files: given only for a verification, see `open_sandbox`. A backend that cannot keep them
+                from change has no such keyword.
 
         Raises:
             ConfigError: limits that contradict each other, or an image where there are none.

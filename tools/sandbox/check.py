@@ -1,4 +1,4 @@
-"""The conformance suite that every sandbox backend passes, ours or a user's: 120 checks with stable names.
+"""The conformance suite that every sandbox backend passes, ours or a user's: checks with stable names.
 
 A backend proves itself with `turnwise sandbox check NAME`, or in pytest with `run_check`.
 """
@@ -20,7 +20,9 @@ from tools.sandbox.conformance import (
     limits,
     output,
     persistent_shell,
+    reach,
     truth,
+    verification,
 )
 from tools.sandbox.conformance.bench import Bench, MissingError, Target
 from tools.sandbox.conformance.checks import CHECKS, LACKING, Check, CheckFailedError
@@ -39,6 +41,8 @@ TOPICS = (
     lifecycle,
     concurrency,
     truth,
+    reach,
+    verification,
 )
 """Modules that declare the checks when they are imported, in the order of the numbers."""
 _WITHIN_S = 120.0

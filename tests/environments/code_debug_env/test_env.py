@@ -79,8 +79,14 @@ async def test_a_partial_fix_earns_its_part():
 
 
 async def test_a_hang_seen_in_the_terminal_is_a_diagnosis():
-    trajectory = await play(RUN, DONE, entry_point="binary_search", tool_timeout_s=0.5)
-    assert trajectory.score == pytest.approx(0.3)
+    fix = await write(fixed_text(await item_of("binary_search")))
+    trajectory = await play(RUN, fix, DONE, entry_point="binary_search", tool_timeout_s=0.5)
+    assert trajectory.rewards is not None
+    assert trajectory.rewards.turn_components[0]["diagnosis"] == pytest.approx(0.3)
+
+
+async def test_a_diagnosis_without_progress_earns_nothing():
+    assert (await play(RUN, DONE)).score == 0.0
 
 
 async def test_files_left_in_the_workspace_do_not_help():

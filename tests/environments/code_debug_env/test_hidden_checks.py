@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from environments.code_debug_env.hidden_checks import CheckLimits, CheckReport, prepare_test, run_checks
+from environments.code_debug_env.hidden_checks import (
+    CheckLimits,
+    CheckReport,
+    prepare_test,
+    run_checks,
+)
 from tools.errors import DatasetError, RewardError
 from tools.sandbox.base import ExecResult
 
@@ -258,19 +263,24 @@ async def test_results_cannot_be_forged(verify, solution: str):
     assert not any(await held(verify, solution, of))
 
 
-async def test_modules_beside_the_solution_do_not_shadow_any():
-    files_seen: dict[str, object] = {}
+async def test_the_solution_is_alone_with_the_harness():
+    files_seen: set[str] = set()
 
     async def spy(*, command, files, stdin, timeout_s):
-        files_seen.update(files, command=command)
+        files_seen.update(files)
         nonce = json.loads(stdin)["nonce"]
         return ExecResult(
             exit_code=0, stdout=f"{nonce} ready\n".encode(), stderr=b"", stdout_total=0, stderr_total=0
         )
 
     await run_checks(spy, THREE, "text")
-    assert files_seen["command"] == ["python3", "-I", "-S", "harness.py"]
-    assert set(files_seen) == {"harness.py", "solution.py", "command"}
+    assert files_seen == {
+        "solution.py",
+        *(
+            f"environments/code_debug_env/{name}.py"
+            for name in ("harness", "solution_server", "confinement", "object_graph")
+        ),
+    }
 
 
 async def test_a_harness_that_does_not_start_is_an_error_and_no_number(verify):
@@ -278,6 +288,57 @@ async def test_a_harness_that_does_not_start_is_an_error_and_no_number(verify):
         await run_checks(
             verify, task("assert double(1)", declaration="def broken(:\n"), "def double(x): return 1"
         )
+
+
+RAISES = "def double(x):\n    if x < 0:\n        raise ValueError(x)\n    return 2 * x\n"
+EXPECTED = {
+    "assert False in try": "try:\n    double(-1)\n    assert False\nexcept ValueError:\n    pass",
+    "a message": "try:\n    double(-1)\n    assert False, 'no error'\nexcept ValueError:\n    pass",
+    "assert 0": "try:\n    double(-1)\n    assert 0\nexcept ValueError:\n    pass",
+    "else": "try:\n    double(-1)\nexcept ValueError:\n    pass\nelse:\n    assert False",
+    "raise": "try:\n    double(-1)\n    raise AssertionError('none')\nexcept ValueError:\n    pass",
+    "bare except": "try:\n    double(-1)\n    assert False\nexcept:\n    pass",
+    "a loop in try": "try:\n    for x in [-1]:\n        double(x)\n        assert False\n"
+    "except Exception:\n    pass",
+    "a try in a loop": "for x in [-1, -2]:\n    try:\n        double(x)\n        assert False\n"
+    "    except ValueError:\n        continue",
+    "after a try with return": "def check(f):\n    try:\n        f(-1)\n"
+    "    except ValueError:\n        return\n    assert False\n\ncheck(double)",
+    "pytest.raises": "import pytest\nwith pytest.raises(ValueError):\n    double(-1)",
+    "raises with a match": "from pytest import raises\n"
+    "with raises(ValueError, match='-1') as seen:\n    double(-1)",
+    "if": "if double(1) != 2:\n    raise AssertionError",
+}
+
+
+@pytest.mark.parametrize("test", EXPECTED.values(), ids=EXPECTED)
+async def test_what_must_not_be_reached_holds_when_it_was_not(verify, test: str):
+    assert await held(verify, RAISES, task(test)) == (True,)
+
+
+@pytest.mark.parametrize("test", EXPECTED.values(), ids=EXPECTED)
+@pytest.mark.parametrize(
+    "solution",
+    [
+        "def double(x): return 0",
+        "def double(x): raise SystemExit",
+        "def double(x): import os; os._exit(0)",
+        "def double(x)",
+    ],
+    ids=["returns", "exits", "dies", "no Python"],
+)
+async def test_what_must_not_be_reached_does_not_hold_otherwise(verify, test: str, solution: str):
+    assert await held(verify, solution, task(test)) == (False,)
+
+
+async def test_an_exception_of_another_kind_costs_that_assertion_alone(verify):
+    other = task(f"{EXPECTED['assert False in try']}\nassert double(2) == 4")
+    assert await held(verify, "def double(x): return 2 * x if x > 0 else {}[x]", other) == (False, True)
+
+
+async def test_what_is_not_reached_because_the_test_stopped_before_does_not_hold(verify):
+    stopped = task(f"double(None)\n{EXPECTED['assert False in try']}")
+    assert await held(verify, RAISES, stopped) == (False,)
 
 
 @pytest.mark.parametrize("test", ["def check(", "x = 1", "assert True, 'always'"])

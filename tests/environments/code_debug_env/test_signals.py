@@ -4,15 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.code_debug_env.signals import TurnFacts, progress, reproduced_failure, turn_signals
-from environments.trajectory import Message, Span, Turn
-from tools.calls import ToolCall, ToolResult
+from environments.code_debug_env.signals import TurnFacts, progress, turn_signals
 
 FRACTION = st.floats(min_value=0, max_value=1)
 FACTS = st.lists(
     st.builds(TurnFacts, fraction=FRACTION, changed=st.booleans(), reproduced=st.booleans()), min_size=1
 )
 START = st.floats(min_value=0, max_value=1)
+MENDED = TurnFacts(fraction=1.0, changed=True)
 
 
 def total(start: float, facts: list[TurnFacts], max_turns: int) -> float:
@@ -48,9 +47,9 @@ def test_diagnosis_is_given_at_most_once(start: float, facts: list[TurnFacts]):
 
 
 @given(START, st.lists(st.booleans(), min_size=1))
-def test_without_progress_speed_is_worth_nothing(start: float, reproduced: list[bool]):
+def test_without_progress_speed_and_diagnosis_are_worth_nothing(start: float, reproduced: list[bool]):
     facts = [TurnFacts(fraction=start, reproduced=value) for value in reproduced]
-    assert set(column("efficiency", start, facts)) == {0.0}
+    assert {*column("efficiency", start, facts), *column("diagnosis", start, facts)} == {0.0}
 
 
 def test_breaking_what_was_mended_costs_what_it_gave():
@@ -63,74 +62,25 @@ def test_falling_below_the_start_is_no_less_than_nothing():
 
 
 def test_diagnosis_goes_to_the_first_turn_that_saw_the_failure():
-    facts = [TurnFacts(fraction=0.5), *[TurnFacts(fraction=0.5, reproduced=True)] * 2]
-    assert column("diagnosis", 0.5, facts) == [0.0, 0.3, 0.0]
+    facts = [TurnFacts(fraction=0.5), *[TurnFacts(fraction=0.5, reproduced=True)] * 2, MENDED]
+    assert column("diagnosis", 0.5, facts) == [0.0, 0.3, 0.0, 0.0]
+
+
+def test_diagnosis_is_worth_as_much_as_was_mended():
+    facts = [TurnFacts(fraction=0.5, reproduced=True), TurnFacts(fraction=0.75, changed=True)]
+    assert column("diagnosis", 0.5, facts) == [0.15, 0.0]
 
 
 def test_seeing_the_failure_after_the_first_change_is_no_diagnosis():
-    facts = [TurnFacts(fraction=0.5, changed=True), TurnFacts(fraction=0.5, reproduced=True)]
-    assert column("diagnosis", 0.5, facts) == [0.0, 0.0]
+    facts = [TurnFacts(fraction=0.5, changed=True), TurnFacts(fraction=0.5, reproduced=True), MENDED]
+    assert column("diagnosis", 0.5, facts) == [0.0] * 3
 
 
 def test_seeing_the_failure_while_changing_the_code_is_no_diagnosis():
-    assert column("diagnosis", 0.5, [TurnFacts(fraction=0.5, changed=True, reproduced=True)]) == [0.0]
+    facts = [TurnFacts(fraction=0.5, changed=True, reproduced=True), MENDED]
+    assert column("diagnosis", 0.5, facts) == [0.0, 0.0]
 
 
 def test_efficiency_is_given_on_the_last_turn_for_the_turns_not_needed():
     facts = [TurnFacts(fraction=0.5), TurnFacts(fraction=1.0, changed=True), TurnFacts(fraction=1.0)]
     assert column("efficiency", 0.5, facts) == [0.0, 0.0, pytest.approx(0.2 * 0.8)]
-
-
-TRACE = 'Traceback (most recent call last):\n  File "/workspace/solution.py", line 3, in f\n'
-
-
-def turn_of(command: str, content: str, **result: object) -> Turn:
-    call = ToolCall(id="c", name="terminal", arguments=f'{{"command": "{command}"}}')
-    answer = ToolResult(call_id="c", name="terminal", content=content, **{"exit_code": 1, **result})  # pyright: ignore
-    message = Message(role="assistant", tool_calls=(call,))
-    return Turn(index=0, message=message, tool_results=(answer,), span=Span(row=0, start=0, end=1))
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        TRACE,
-        'File "/workspace/test_example.py", line 9, in <module>\nAssertionError',
-        "solution.py:12: AssertionError",
-    ],
-)
-def test_a_traceback_into_the_task_reproduces_the_failure(content: str):
-    assert reproduced_failure(turn_of("python3 test_example.py", content), hangs=False)
-
-
-@pytest.mark.parametrize(
-    ("command", "content", "result"),
-    [
-        ("python3 test_example.py", TRACE, {"exit_code": 0}),
-        ("python3 test_example.py", "all examples pass", {}),
-        ("cat solution.py; false", "def f(): ...", {}),
-        ("python3 other.py", 'File "/workspace/other.py", line 3, in f', {}),
-        ("echo File solution.py:3; false", "File solution.py:3", {}),
-        ("python3 test_example.py", TRACE, {"error": "tool_error", "exit_code": None}),
-        ("python3 test_example.py", "", {"timed_out": True}),
-    ],
-)
-def test_other_results_do_not(command: str, content: str, result: dict[str, object]):
-    assert not reproduced_failure(turn_of(command, content, **result), hangs=False)
-
-
-def test_a_stopped_command_reproduces_a_hang():
-    stopped = turn_of("python3 test_example.py", "", timed_out=True, exit_code=137)
-    assert reproduced_failure(stopped, hangs=True)
-
-
-def test_a_stopped_command_that_has_nothing_to_do_with_the_task_does_not():
-    assert not reproduced_failure(turn_of("sleep 100", "", timed_out=True, exit_code=137), hangs=True)
-
-
-def test_the_traceback_of_another_tool_does_not_count():
-    turn = turn_of("python3 test_example.py", TRACE)
-    other = ToolCall(id="c", name="read_file", arguments="{}")
-    message = Message(role="assistant", tool_calls=(other,))
-    moved = Turn(index=0, message=message, tool_results=turn.tool_results, span=turn.span)
-    assert not reproduced_failure(moved, hangs=False)

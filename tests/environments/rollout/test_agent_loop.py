@@ -7,7 +7,10 @@ import pytest
 
 from environments.policy.renderer import Renderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
+from environments.rollout.abandoned import Abandoned
 from environments.rollout.agent_loop import AgentLoop, Budget
+from environments.rollout.hook_calls import HookCalls
+from environments.rollout.in_flight import InFlight
 from environments.trajectory import Message, StopReason
 from tools.errors import ContextOverflow, PolicyError, SandboxUnavailable, ToolError
 from tools.registry import Toolset, tool
@@ -72,15 +75,17 @@ def playing(*messages):
 
 
 async def run(policy, *, budget=ROOMY, calls=None):
-    loop = AgentLoop(
-        policy=policy,
-        toolset=(calls or Calls()).toolset,
-        sandbox=None,
-        prompt=(Message(role="user", content="2 + 3?"),),
-        budget=budget,
-        seed=1,
-    )
-    turns = [turn async for turn in loop.turns()]
+    with HookCalls(InFlight(item_id="sum", sibling=0), Abandoned(), hook_timeout_s=60) as hook_calls:
+        loop = AgentLoop(
+            policy=policy,
+            toolset=(calls or Calls()).toolset,
+            sandbox=None,
+            prompt=(Message(role="user", content="2 + 3?"),),
+            budget=budget,
+            seed=1,
+            calls=hook_calls,
+        )
+        turns = [turn async for turn in loop.turns()]
     return loop, turns
 
 

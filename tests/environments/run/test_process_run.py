@@ -12,7 +12,7 @@ from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
 from environments.run.process_run import process
 from tests.environments.write_file import ITEMS, Breaking, WriteFile, group_from, made
-from tools.errors import DatasetError, RecordError
+from tools.errors import DatasetError, RecordError, SandboxError
 
 
 def processing(tmp_path, cls=WriteFile, **fields):
@@ -54,7 +54,7 @@ class Nothing(WriteFile):
         return [{"id": str(number), "text": "t"} for number in range(9)]
 
     async def prepare(self, item, sandbox):
-        raise NameError("no engine")
+        raise SandboxError("no engine")
 
 
 @pytest.mark.parametrize(("most", "tried"), [(3, 3), (0, 9)])
@@ -76,14 +76,15 @@ async def test_evaluate_stops_when_too_many_items_fail_in_a_row(tmp_path, capsys
     assert not list(tmp_path.iterdir())
 
 
-async def test_no_run_with_work_left_ends_well(tmp_path):
+async def test_a_cancellation_out_of_a_hook_costs_its_own_rollouts_alone(tmp_path):
     class Cancelling(WriteFile):
         async def score_turn(self, item, turn, ctx):
             if item["id"] == "world":
                 raise asyncio.CancelledError
             return 1.0
 
-    assert await process(processing(tmp_path, Cancelling), Console()) == 1
+    assert await process(processing(tmp_path, Cancelling), Console()) == 0
+    assert [len(read.group.failures) for read in read_groups(tmp_path / "out.jsonl")] in ([0, 4], [4, 0])
 
 
 class OddFails(Nothing):
@@ -91,7 +92,7 @@ class OddFails(Nothing):
 
     async def prepare(self, item, sandbox):
         if int(item["id"]) % 2:
-            raise NameError("odd")
+            raise SandboxError("odd")
 
 
 async def test_what_failed_before_comes_last_and_is_no_sign_that_everything_fails(tmp_path):

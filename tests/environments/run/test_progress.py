@@ -74,4 +74,4 @@ def test_a_rollout_that_raises_is_no_longer_in_flight():
     progress = progress_on(io.StringIO(), terminal=False)
     with pytest.raises(ValueError, match="broken"), progress.rollout(InFlight(item_id="a", sibling=0)):
         raise ValueError("broken")
-    assert progress.in_flight == 0
+    assert len(progress.in_flight) == 0

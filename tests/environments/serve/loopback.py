@@ -20,9 +20,10 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def serve(env, api_url, folder, *options, group_size=4):
+def serve(env, api_url, folder, *options, group_size=4, view="token_advantages"):
     """`turnwise serve` for a class of `served_env`, its outbox and its record in a folder."""
     command = [TURNWISE, "serve", f"{SERVED}:{env}", "--env.rollout_server_url", api_url]
+    command += [] if view is None else ["--env.credit_view", view]
     command += ["--outbox", str(folder / "outbox.sqlite"), "--out", str(folder / "record.jsonl")]
     return [*command, "--env.group_size", str(group_size), *options]
 

@@ -10,13 +10,15 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from environments.credit.crediting import credited
 from environments.data.tasks import plan_for_ever
 from environments.record.origin import RunOrigin
 from environments.serve.delivery import Delivery
+from environments.serve.group_tries import Rollouts
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread
 from environments.serve.registration import Identity, Registration
-from environments.serve.serve_loop import Bounds, Rollouts, ServeLoop
+from environments.serve.serve_loop import Bounds, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure, StopReason
@@ -44,6 +46,10 @@ def lost_model(task):
     )
     failed = group_for(task, status="failed", reason="0 of 4 rollouts survived", advantages=())
     return replace(failed, group=replace(failed.group, trajectories=(), failures=(failure,)))
+
+
+def credit(group):
+    return credited(group, "turn_return", policy="p", min_trajectories=2)
 
 
 class World:
@@ -89,6 +95,7 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, **bou
     rollouts = Rollouts(
         tasks=lambda first: plan_for_ever(ITEMS, ITEMS, first),
         run_group=world.run_group,
+        credit=credit,
         probe=world.probe,
         origin=RunOrigin(env="e", policy="p", estimator="turn_return"),
     )

@@ -38,7 +38,7 @@ async def test_what_is_put_arrives_as_it_was_computed(trained, outbox):
 
 
 async def test_turn_rows_arrive_as_groups_of_one(trained, outbox):
-    shape = Shape(group_size=4, view="turn_rows")
+    shape = Shape(group_size=4, view="turn_rows", divisor=1)
     async with delivering(trained.url, outbox, shape) as delivery:
         await delivery.put(credited("a"))
         await until(delivery, lambda: delivery.tally.posts == 4)

@@ -116,13 +116,13 @@ def turns_by_row(credited):
     return turns
 
 
-def analytic_gradient(torch, model, turns):
-    """From whole trajectories: no masks, no padding, no rows of the wire."""
+def policy_gradient(torch, model, turns):
+    """Σ A ∇log π from whole trajectories: no masks, no padding, no rows of the wire, no lengths."""
     objective = 0.0
     for row, span, advantage in turns:
         log_p = torch.log_softmax(model(torch.tensor([row.token_ids])).logits[0], dim=-1)
         spoken = [log_p[place - 1, row.token_ids[place]] for place in range(span.start, span.end)]
-        objective = objective + advantage * torch.stack(spoken).mean() / len(turns)
+        objective = objective + advantage * torch.stack(spoken).sum()
     objective.backward()
     gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     model.zero_grad()
@@ -130,7 +130,7 @@ def analytic_gradient(torch, model, turns):
 
 
 @pytest.mark.timeout(300)
-def test_with_turn_rows_the_example_trainers_step_is_the_turn_level_policy_gradient(api, tmp_path):
+def test_with_turn_rows_the_example_trainers_step_is_the_policy_gradient(api, tmp_path):
     if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
         pytest.importorskip("torch", reason="needs torch, to run the example trainer's training step")
     torch = importlib.import_module("torch")
@@ -148,7 +148,8 @@ def test_with_turn_rows_the_example_trainers_step_is_the_turn_level_policy_gradi
     )  # fmt: skip
     register_trainer(config)
     get_batch(api.url)
-    turn_rows = ("--env.credit_view", "turn_rows")
+    divisor = 32
+    turn_rows = ("--env.credit_view", "turn_rows", "--env.score_divisor", str(divisor))
     with tiny_model_server() as port, served(api, tmp_path, *turn_rows, port=port) as record:
         while (data := get_batch(api.url))["batch"] is None:
             time.sleep(0.05)
@@ -158,17 +159,20 @@ def test_with_turn_rows_the_example_trainers_step_is_the_turn_level_policy_gradi
     recorded = {group.group.group_id: turns_by_row(group) for group in read_groups(record)}
     turns = [recorded[group_id][row] for group_id, row in marks]
     assert len({advantage for _, _, advantage in turns}) > 2
+    # Turns of one length would be weighed alike by any trainer.
+    assert len({span.end - span.start for _, span, _ in turns}) > 1
 
     model = tiny_model()
-    analytic = analytic_gradient(torch, model, turns)
+    analytic = policy_gradient(torch, model, turns) / (rows * divisor)
     before = flat(torch, model)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
     told = run_training_step(model, optimizer, *batches, config, 0, inference_logprob_batches=logprobs)
     step = flat(torch, model) - before
 
     assert torch.nn.functional.cosine_similarity(step, analytic, dim=0).item() >= 0.9999
-    # Not only the direction, unless the trainer clipped it; it holds what arrived in float32.
-    assert torch.allclose(step, analytic / max(1.0, analytic.norm().item() + 1e-6), atol=1e-6)
+    # Not only the direction. Beyond 1 the trainer would have clipped it; it holds what arrived in float32.
+    assert analytic.norm().item() < 1
+    assert (step.norm() / analytic.norm()).item() == pytest.approx(1.0, abs=1e-5)
     # The logprobs that came over the wire are those of the model that is trained.
     assert told["mean_ratio"] == pytest.approx(1.0, abs=1e-6)
 

@@ -20,14 +20,9 @@ def plain(group):
         tokens=[],
         masks=[],
         scores=[],
-        advantages=None,
-        ref_logprobs=None,
         messages=[],
-        generation_params=None,
         inference_logprobs=[],
         group_overrides={},
-        overrides=None,
-        images=None,
     )
     for trajectory in group.trajectories:
         (row,) = trajectory.rows
@@ -63,7 +58,7 @@ def batches_left(api):
 def test_a_scalar_environments_posts_and_batches_are_plain_atropos_data_byte_for_byte(api, tmp_path):
     api.start_trainer(batch_size=4, max_token_len=40_000)
     with Proxy(api) as proxy:
-        with running(serve("ScalarWords", proxy.url, tmp_path)) as env:
+        with running(serve("ScalarWords", proxy.url, tmp_path, view=None)) as env:
             wait_until(lambda: len(posted(proxy)) >= 3)
             assert ended(env) == 0
         arrived = batches_left(api)

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,11 +30,11 @@ from tools.sandbox.host.process_ids import identity
 
 
 @contextmanager
-def serving(api, tmp_path, *options, env="Instant"):
+def serving(api, tmp_path, *options, env="Instant", **view):
     log = tmp_path / "serve.log"
     with (
         log.open("ab") as out,
-        running(serve(env, api.url, tmp_path, *options), stdout=out, stderr=out) as process,
+        running(serve(env, api.url, tmp_path, *options, **view), stdout=out, stderr=out) as process,
     ):
         process.log = log
         yield process
@@ -55,12 +56,40 @@ def test_the_start_says_what_an_earlier_run_left_and_how_to_begin_anew(api, tmp_
     assert f"delete {tmp_path / 'outbox.sqlite'}" in " ".join(process.log.read_text().split())
 
 
-def test_the_start_says_which_trainers_the_view_is_for(api, tmp_path):
-    with serving(api, tmp_path) as process:
+@pytest.mark.parametrize(
+    ("env", "view", "readers"),
+    [
+        ("Instant", "token_advantages", "for trainers that read `advantages`, a number per token"),
+        ("Instant", "turn_rows", "for trainers that read only scores, such as Atropos' example trainer"),
+        ("ScalarWords", None, "plain scores, as there are no turn rewards"),
+    ],
+)
+def test_the_start_says_which_trainers_the_view_is_for(api, tmp_path, env, view, readers):
+    with serving(api, tmp_path, env=env, view=view) as process:
         wait_until(lambda: "waiting for" in process.log.read_text())
         said = " ".join(process.log.read_text().split())
-    assert "verl's Atropos recipe" in said
-    assert "--env.credit_view turn_rows" in said
+    assert f": {readers}" in said
+
+
+def test_turn_rewards_without_a_view_are_one_line_and_exit_code_2_before_anything_is_tried(tmp_path):
+    nowhere = SimpleNamespace(url="http://127.0.0.1:1")
+    with serving(nowhere, tmp_path, view=None) as process:
+        assert process.wait(60) == 2
+        (line,) = process.log.read_text().splitlines()
+    assert line.startswith("turnwise: error: environment 'instant' gives turn rewards")
+    assert "choose --env.credit_view: turn_rows (for trainers that read only scores, such as" in line
+    assert "token_advantages (for trainers that read `advantages`" in line
+    assert not (tmp_path / "outbox.sqlite").exists()
+
+
+def test_posts_of_another_score_divisor_are_another_run(api, tmp_path):
+    api.start_trainer(batch_size=8)
+    with serving(api, tmp_path, "--env.outbox_groups", "1", view="turn_rows") as process:
+        wait_until(lambda: waiting_in(tmp_path / "outbox.sqlite") > 0)
+        process.kill()
+    with serving(api, tmp_path, "--env.score_divisor", "own_length", view="turn_rows") as process:
+        assert process.wait(60) == 2
+        assert "view was 'turn_rows, score_divisor 1024', is" in " ".join(process.log.read_text().split())
 
 
 def test_the_start_says_what_a_temperature_asks_of_the_trainer_and_the_model_server(api, tmp_path):

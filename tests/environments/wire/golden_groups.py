@@ -2,7 +2,8 @@
 
     python -m tests.environments.wire.golden_groups     # writes the files anew
 
-The files hold what trainers got from the first version on; one that changes needs a reason.
+One that changes needs a reason. What changed since the first version: no column is `None`, and the scores of
+rows that are groups of their own are scaled by their tokens.
 """
 
 from dataclasses import replace

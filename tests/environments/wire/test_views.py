@@ -1,8 +1,10 @@
 """What a trainer gets: columns that agree with each other and with the turns."""
 
+from collections import Counter
 from dataclasses import replace
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,7 +102,8 @@ def test_the_api_view_has_one_scalar_score_per_row():
 def test_a_scalar_environment_sends_plain_grpo_data():
     group = group_of(None, outcomes=[1.0, 0.0], lengths=[[1], [1]])
     columns = token_advantages(credited(group, [[0.5], [-0.5]]))
-    assert (columns["scores"], columns["advantages"], columns["overrides"]) == ([1.0, 0.0], None, None)
+    assert columns["scores"] == [1.0, 0.0]
+    assert not {"advantages", "overrides"} & columns.keys()
     assert not any("reward" in message for chat in columns["messages"] for message in chat)
 
 
@@ -122,7 +125,7 @@ def test_group_overrides_names_the_row_count():
 @given(credited_groups())
 def test_turn_rows_has_one_row_per_sampled_turn_scored_with_its_advantage(group):
     sampled = [
-        advantage
+        advantage * (turn.span.end - turn.span.start) / 1024
         for trajectory, advantages in zip(group.group.trajectories, group.advantages, strict=True)
         for turn, advantage in zip(trajectory.turns, advantages, strict=True)
         if turn.span.end > turn.span.start
@@ -156,7 +159,52 @@ def test_a_turn_row_carries_the_conversation_up_to_its_turn_with_the_rewards():
 def test_a_prefix_row_trains_every_turn_up_to_its_last_with_the_last_ones_advantage():
     groups = prefix_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
     assert [view["masks"][0] for view in groups] == [[IGNORED, 2], [IGNORED, 2, IGNORED, 2]]
-    assert [view["scores"] for view in groups] == [[0.5], [-0.5]]
+    assert [view["scores"] for view in groups] == [[0.5 * 1 / 1024], [-0.5 * 2 / 1024]]
+
+
+def token_weights(group):
+    """What a trainer that averages a row over its tokens weighs each trained token's log-probability with."""
+    (row,) = group.rows
+    trained = [position for position, label in enumerate(row.mask) if label != IGNORED]
+    return {position: row.score / len(trained) for position in trained}
+
+
+@given(credited_groups(), st.integers(1, 5000))
+def test_a_trainer_that_averages_a_turn_row_over_its_tokens_weighs_every_token_with_its_turns_advantage(
+    group, divisor
+):
+    shown = views.turn_rows(group, divisor)
+    rows = iter(shown)
+    for trajectory, advantages in zip(group.group.trajectories, group.advantages, strict=True):
+        for turn, advantage in zip(trajectory.turns, advantages, strict=True):
+            tokens = turn.span.end - turn.span.start
+            if tokens:
+                weights = token_weights(next(rows)).values()
+                assert len(weights) == tokens
+                assert list(weights) == pytest.approx([advantage / divisor] * tokens, rel=1e-12, abs=1e-300)
+    assert {row.override["score_divisor"] for each in shown for row in each.rows} <= {divisor}
+
+
+@given(credited_groups())
+def test_prefix_rows_weigh_a_turns_tokens_with_its_own_and_all_later_advantages(group):
+    rows = iter(views.prefix_rows(group, 7))
+    for trajectory, advantages in zip(group.group.trajectories, group.advantages, strict=True):
+        spans = [turn.span for turn in trajectory.turns]
+        sampled = [k for k, span in enumerate(spans) if span.end > span.start]
+        weights = Counter()
+        for _ in sampled:
+            for position, weight in token_weights(next(rows)).items():
+                weights[position] += weight
+        for k in sampled:
+            total = sum(advantages[later] for later in sampled if later >= k)
+            for position in range(spans[k].start, spans[k].end):
+                assert weights[position] * 7 == pytest.approx(total, abs=1e-12)
+
+
+def test_rows_of_their_own_length_are_not_scaled_and_say_so():
+    groups = views.turn_rows(credited(group_of([[1.0, 2.0]], lengths=[[3, 1]]), [[0.5, -0.5]]), "own_length")
+    assert [row.score for group in groups for row in group.rows] == [0.5, -0.5]
+    assert groups[0].rows[0].override["score_divisor"] == "own_length"
 
 
 @given(credited_groups())

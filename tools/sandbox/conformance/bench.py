@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
-from tools.sandbox import find_backend
+from tools.errors import IsolationError
+from tools.sandbox import Opening, find_backend
 from tools.sandbox.base import ExecResult, LimitOverrides, Sandbox, SandboxLimits
 from tools.sandbox.inside.processes import running
 
@@ -85,6 +86,19 @@ class Bench:
     def open(self, **limits: Unpack[LimitOverrides]) -> AbstractAsyncContextManager[Sandbox]:
         """Another sandbox of the same kind."""
         return self.target.open(**limits)
+
+    def verification(self, files: Mapping[str, bytes]) -> AbstractAsyncContextManager[Sandbox]:
+        """A sandbox of the same kind that holds a verifier's files.
+
+        Raises:
+            MissingError: the backend has no word for it.
+        """
+        opener = find_backend(self.target.backend)
+        try:
+            opening = Opening(self.target.backend, opener, self.target.limits, dict(self.target.options))
+            return opening.for_verifier(files)
+        except IsolationError as error:
+            raise MissingError(str(error)) from None
 
     async def python(self, code: str, *arguments: str, timeout_s: float = 60.0) -> ExecResult:
         """Run Python inside.

@@ -20,8 +20,10 @@ LACKING: Mapping[str, str] = {
     "host_files": "files of the host are open as far as their modes allow",
     "kernel_doors": "privileges can be gained from setuid programs, and no call is filtered",
     "network": "the host's network is within reach",
+    "oom_score": "in a shortage of memory an agent can make its processes as dear as the host's",
     "own_tmp": "/tmp and /dev/shm are closed; TMPDIR names the folder for temporary files",
     "system_calls": "no system call is filtered: their numbers for this processor are not known",
+    "verifier_files": "a verifier's files are files of the agent's user",
     "unix_sockets": "UNIX sockets cannot be made: by path they would lead to the user's services",
 }
 """What a sandbox may say that it lacks (`SandboxRecord.lacks`), in words."""

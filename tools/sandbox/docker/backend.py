@@ -1,7 +1,7 @@
 """Sandboxes in containers of a real Docker engine: one container per rollout, one program as its channel."""
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -25,7 +25,11 @@ _ATTEMPTS = 3
 
 @asynccontextmanager
 async def open_docker(
-    limits: SandboxLimits, *, allow_unsafe: bool = False, image: str | None = None
+    limits: SandboxLimits,
+    *,
+    allow_unsafe: bool = False,
+    image: str | None = None,
+    verifier_files: Mapping[str, bytes] | None = None,
 ) -> AsyncGenerator[SupervisedSandbox]:
     """A sandbox in a new container, or in one that was made ahead; it is removed afterwards.
 
@@ -33,6 +37,7 @@ async def open_docker(
         limits: of the container.
         allow_unsafe: accept an engine that cannot enforce all of them.
         image: a name, an id, or a folder with a Dockerfile; it needs python3, /bin/sh and /bin/bash.
+        verifier_files: see `open_sandbox`.
 
     Raises:
         ConfigError: the image cannot be had or lacks something, or the limits contradict each other.
@@ -41,9 +46,8 @@ async def open_docker(
     """
     check_files_fit(limits)
     managed = await in_thread(manager)
-    spec = Spec(
-        image=await in_thread(partial(managed.image, image or DEFAULT_IMAGE, _LOG.info)), limits=limits
-    )
+    prepared = await in_thread(partial(managed.image, image or DEFAULT_IMAGE, _LOG.info))
+    spec = Spec(image=prepared, limits=limits, holds=verifier_files is not None)
     pool = managed.pool(spec)
     pool.enter()
     try:
@@ -52,6 +56,8 @@ async def open_docker(
             container = await made_in(managed.creators, partial(managed.make, spec), managed.drop)
         channel: RecoveringChannel | None = None
         try:
+            if verifier_files is not None:
+                await in_thread(partial(containers.hold, managed.engine, container, verifier_files))
             enforced = container.facts.enforced(limits)
             if not allow_unsafe:
                 _check_enforced(limits, enforced)
@@ -99,6 +105,7 @@ async def _supervise(managed: ContainerManager, container: Container) -> Channel
 def _restarted(managed: ContainerManager, container: Container) -> Connection:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
+            containers.clear(managed.engine, container.id)
             return containers.supervise(
                 managed.engine, container.id, container.spec, container.uid, replaces=True
             )[0]

@@ -1,9 +1,11 @@
 """One container: its hardened settings, its start, the supervisor in it and its end. Everything blocks."""
 
+import marshal
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,7 +15,7 @@ from tools.sandbox.docker.engine import Engine, EngineError, Image
 from tools.sandbox.docker.facts import ContainerFacts
 from tools.sandbox.docker.stream import Connection
 from tools.sandbox.host import layout, seccomp, supervisor_code
-from tools.sandbox.host.layout import HOST_NAME, RESERVED_PIDS, RUN_DIR, SYSTEM_PATH, WORKDIR
+from tools.sandbox.host.layout import HOST_NAME, RESERVED_PIDS, RUN_DIR, SYSTEM_PATH, VERIFIER_DIR, WORKDIR
 from tools.sandbox.inside.configuration import Configuration
 from tools.sandbox.inside.messages import Died, Done, Facts, Ready, RunProgram, encode
 
@@ -44,6 +46,8 @@ class Spec:
 
     image: Image
     limits: SandboxLimits
+    holds: bool = False
+    """Whether it is for a verifier's files: the workspace then belongs to another user than the agent's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +78,7 @@ def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[
     uid = _uid(engine)
     try:
         made = engine.create(
-            spec.image.id, ["/bin/bash", "-c", _KEEP_ALIVE], _host(spec.limits, uid), user="0:0",
+            spec.image.id, ["/bin/bash", "-c", _KEEP_ALIVE], _host(spec, uid), user="0:0",
             hostname=HOST_NAME, working_dir="/", labels=labels,
         )  # fmt: skip
     except EngineError as error:
@@ -128,9 +132,49 @@ def supervise(
     return connection, found
 
 
+def hold(engine: Engine, container: Container, files: Mapping[str, bytes]) -> None:
+    """Write a verifier's files as another user than the agent's, before anything of the agent's is there.
+
+    Raises:
+        SandboxCreateError: they cannot be written.
+    """
+    argv = ["python3", "-I", "-S", "-c", supervisor_code.HELD_FILES]
+    try:
+        exec_id, sock = engine.open_exec(container.id, argv, "0:0")
+        connection = Connection(sock)
+        try:
+            wanted = (list(files.items()), VERIFIER_DIR, WORKDIR, encode(Ready()))
+            data = marshal.dumps(wanted, 2)
+            connection.send(len(data).to_bytes(8, "big") + data, _START_S)
+            connection.receive(_START_S)
+        except (EOFError, OSError) as error:
+            code, words = engine.exec_code(exec_id), connection.last_words
+            reason = words.rpartition("\n")[2] or f"exit code {code}"
+            raise SandboxCreateError(f"the verifier's files cannot be written: {reason}") from error
+        finally:
+            connection.close()
+    except EngineError as error:
+        raise SandboxCreateError(f"the verifier's files cannot be written: {error}") from error
+
+
+def clear(engine: Engine, container: str) -> None:
+    """Kill all that runs as the agent's user: one that signals everything would end the next supervisor, too.
+
+    Raises:
+        EngineError: the engine cannot.
+    """
+    argv = ["python3", "-I", "-S", "-c", supervisor_code.CLEAR]
+    connection = Connection(engine.open_exec(container, argv, "0:0")[1])
+    # Nothing is said, and its end is the end.
+    with closing(connection), suppress(EOFError, OSError):
+        connection.receive(_ANSWER_S)
+
+
 def lacks(engine: Engine, limits: SandboxLimits) -> tuple[str, ...]:
     """What a container does not give, in the words of `SandboxRecord.lacks`."""
-    missing = {"network": limits.network == "full", "system_calls": not _filter(engine)}
+    missing = {
+        "network": limits.network == "full", "oom_score": True, "system_calls": not _filter(engine),
+    }  # fmt: skip
     return tuple(name for name, is_missing in missing.items() if is_missing)
 
 
@@ -164,12 +208,15 @@ def remove(engine: Engine, container: str) -> None:
             time.sleep(0.02)
 
 
-def _host(limits: SandboxLimits, uid: int) -> dict[str, Any]:
+def _host(spec: Spec, uid: int) -> dict[str, Any]:
+    limits = spec.limits
     memory, disk = limits.memory_mb << 20, limits.disk_mb << 20
     host: dict[str, Any] = {
         "auto_remove": True,
         "init": True,
         "cap_drop": ["ALL"],
+        # Of root, which no agent becomes: to end what an agent left.
+        "cap_add": ["KILL"],
         "security_opt": ["no-new-privileges"],
         # The default network of the engine: that of the host would show its loopback and sockets too.
         "network_mode": "none" if limits.network == "none" else "bridge",
@@ -181,12 +228,14 @@ def _host(limits: SandboxLimits, uid: int) -> dict[str, Any]:
         "shm_size": layout.part(disk, 8),
         "log_config": {"Type": "none"},
         "tmpfs": {
-            WORKDIR: _tmpfs(disk, f"uid={uid},gid={uid},mode=755"),
+            WORKDIR: _tmpfs(disk, "mode=1777" if spec.holds else f"uid={uid},gid={uid},mode=755"),
             # The agent could lock a directory of its own.
             RUN_DIR: _tmpfs(8 << 20, "mode=1777"),
             "/tmp": _tmpfs(layout.part(disk, 4), "mode=1777"),
         },
     }
+    if spec.holds:
+        host["tmpfs"][VERIFIER_DIR] = _tmpfs(disk, "mode=755")
     if limits.cpus is not None:
         host["nano_cpus"] = int(limits.cpus * 1e9)
     return host
@@ -217,7 +266,9 @@ def _config(engine: Engine, spec: Spec, uid: int, replaces: bool) -> bytes:
         "PATH": SYSTEM_PATH, "LANG": "C.UTF-8", **of_image,
         "HOME": WORKDIR, "PWD": WORKDIR, "USER": "agent", "LOGNAME": "agent", "TERM": "dumb",
     }  # fmt: skip
-    return Configuration(settings, env, _filter(engine), []).encode()
+    if spec.holds:
+        env |= layout.verifier_env(layout.VERIFIER_DIR)
+    return Configuration(settings, env, _filter(engine), [], []).encode()
 
 
 def _filter(engine: Engine) -> bytes:

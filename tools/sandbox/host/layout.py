@@ -2,9 +2,11 @@
 
 from tools.errors import ConfigError
 from tools.sandbox.base import SandboxLimits
+from tools.sandbox.inside import held_files
 
 WORKDIR = "/workspace"
 RUN_DIR = "/run/turnwise"
+VERIFIER_DIR = "/verifier"
 HOST_NAME = "sandbox"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UID_BASE, UID_COUNT = 0x70000000, 0x0FFF0000
@@ -13,6 +15,16 @@ RESERVED_PIDS = 16
 """Processes of ours next to the agent's, so that a full sandbox can still be cleaned and read."""
 BYTES_PER_FILE = 4096
 """A sandbox may have one file per this many bytes, so that empty files cannot fill it either."""
+
+
+def verifier_env(folder: str) -> dict[str, str]:
+    """The environment of a verification, whose files are held in this folder: a home of its own, no user site."""
+    return {
+        "VERIFIER": f"{folder}/{held_files.FILES}", "HOME": f"{folder}/{held_files.HOME}",
+        "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1",
+        # The workspace may be another user's, which git refuses to look at.
+        "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*",
+    }  # fmt: skip
 
 
 def part(disk_bytes: int, share: int) -> int:

@@ -7,7 +7,7 @@ from functools import cache
 
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_EPERM, _ENOSYS = 1, 38
+_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEW* of clone and unshare: mount, cgroup, uts, ipc, user, pid and net."""
@@ -16,9 +16,9 @@ _X32_BIT = 0x40000000
 _SEGMENT_BYTES = 4096
 """PostgreSQL locks its folder with a segment of System V, which stays in memory when its maker is gone."""
 
-_FAMILIES = (1, 2, 10, 16)
-"""Of sockets: UNIX, IPv4, IPv6 and netlink. Others pass namespaces, as AF_VSOCK does to a hypervisor."""
-_AF_UNIX = 1
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+"""Families of sockets that there are. Others pass namespaces, as AF_VSOCK does to a hypervisor."""
+_NETLINK_ROUTE = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,7 @@ class _Calls:
     ioctl: int
     shmget: int
     socket: int
+    socketpair: int
     kept_in_kernel: tuple[int, ...]
     """System V objects and message queues, which stay when their maker is gone."""
     watches: tuple[int, ...]
@@ -50,7 +51,7 @@ _CALLS: dict[str, _Calls] = {
         audit_arch=0xC000003E,
         denied=(272, 308, 165, 166, 155, 161, 321, 298, 250, 248, 249, 323, 246, 304, 425, 430, 429, 428, 442,
                 432, 175, 313, 176, 167, 64, 68),
-        clone=56, clone3=435, ioctl=16, shmget=29, socket=41,
+        clone=56, clone3=435, ioctl=16, shmget=29, socket=41, socketpair=53,
         kept_in_kernel=(29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240, 241),
         watches=(254, 300), of_process=(302, 203, 142, 144, 314), priorities=((141, 0), (251, 1)),
     ),
@@ -58,7 +59,7 @@ _CALLS: dict[str, _Calls] = {
         audit_arch=0xC00000B7,
         denied=(97, 268, 40, 39, 41, 51, 280, 241, 219, 217, 218, 282, 104, 265, 425, 430, 429, 428, 442, 432,
                 105, 273, 106, 224, 190, 186),
-        clone=220, clone3=435, ioctl=29, shmget=194, socket=198,
+        clone=220, clone3=435, ioctl=29, shmget=194, socket=198, socketpair=199,
         kept_in_kernel=(194, 196, 195, 190, 193, 191, 186, 189, 188, 187, 192, 180, 181),
         watches=(27, 262), of_process=(261, 122, 118, 119, 274), priorities=((140, 0), (30, 1)),
     ),
@@ -70,9 +71,10 @@ def program(*, shared_kernel: bool = False, shared_user: bool = False) -> bytes:
     """The filter for this machine; empty for an architecture whose call numbers are not known here.
 
     Namespaces, mounts, kernel keyrings, BPF, performance counters, io_uring and terminal injection fail with
-    EPERM, and so do System V objects that could keep much memory when their makers are gone, and sockets of
-    unusual families. `clone3` fails with ENOSYS because a filter cannot see its flags; the C library then
-    uses `clone`. Without a filter a sandbox says that it lacks `system_calls`.
+    EPERM, and so do System V objects that could keep much memory when their makers are gone; sockets other
+    than UNIX, IPv4, IPv6 and NETLINK_ROUTE with EAFNOSUPPORT. `clone3` fails with ENOSYS because a filter
+    cannot see its flags; the C library then uses `clone`. So does every call in another mode of the processor
+    (32 bit, x32), whose numbers are others. Without a filter a sandbox says that it lacks `system_calls`.
 
     Args:
         shared_kernel: the agent has no IPC namespace; all System V IPC and message queues fail too.
@@ -94,8 +96,8 @@ def program(*, shared_kernel: bool = False, shared_user: bool = False) -> bytes:
         code += _when(number, [_statement(_RETURN, _ERRNO | _EPERM)])
     if shared_user:
         code += _refuse_others(calls)
-    families = tuple(family for family in _FAMILIES if family != _AF_UNIX or not shared_user)
-    code += _when(calls.socket, _allow_values(0, families))
+    code += _when(calls.socket, _allow_families(() if shared_user else (_AF_UNIX,)))
+    code += _when(calls.socketpair, _allow_only(_AF_UNIX, error=_EAFNOSUPPORT))
     code += _when(calls.clone3, [_statement(_RETURN, _ERRNO | _ENOSYS)])
     code += _when(calls.clone, _deny_bits(0, _NEW_NAMESPACES))
     code += _when(calls.ioctl, _deny_values(1, (_TIOCSTI, _TIOCLINUX)))
@@ -135,11 +137,15 @@ def _deny_values(argument: int, values: tuple[int, ...]) -> list[bytes]:
     return [*body, _statement(_RETURN, _ALLOW)]
 
 
-def _allow_values(argument: int, values: tuple[int, ...]) -> list[bytes]:
-    body = [_statement(_LOAD, _ARGUMENTS_AT + 8 * argument)]
-    for value in values:
-        body += _when(value, [_statement(_RETURN, _ALLOW)])
-    return [*body, _statement(_RETURN, _ERRNO | _EPERM)]
+def _allow_families(more: tuple[int, ...]) -> list[bytes]:
+    body = _when(_AF_NETLINK, [
+        _statement(_LOAD, _ARGUMENTS_AT + 8 * 2),
+        *_when(_NETLINK_ROUTE, [_statement(_RETURN, _ALLOW)]),
+        _statement(_RETURN, _ERRNO | _EAFNOSUPPORT),
+    ])  # fmt: skip
+    for family in (*more, _AF_INET, _AF_INET6):
+        body += _when(family, [_statement(_RETURN, _ALLOW)])
+    return [_statement(_LOAD, _ARGUMENTS_AT), *body, _statement(_RETURN, _ERRNO | _EAFNOSUPPORT)]
 
 
 def _deny_above(argument: int, most: int) -> list[bytes]:
@@ -153,13 +159,13 @@ def _deny_above(argument: int, most: int) -> list[bytes]:
     ]
 
 
-def _allow_only(*arguments: int) -> list[bytes]:
+def _allow_only(*arguments: int, error: int = _EPERM) -> list[bytes]:
     body: list[bytes] = []
     for place, value in enumerate(arguments):
         body += [
             _statement(_LOAD, _ARGUMENTS_AT + 8 * place),
             _jump(_JUMP_EQUAL, value, 1, 0),
-            _statement(_RETURN, _ERRNO | _EPERM),
+            _statement(_RETURN, _ERRNO | error),
         ]
     return [*body, _statement(_RETURN, _ALLOW)]
 

@@ -106,7 +106,12 @@ async def _found(sandbox: Sandbox, path: str, max_bytes: int) -> dict[str, Archi
 
 
 def _unpacked(archive: bytes, path: str, workdir: str) -> dict[str, ArchivedFile]:
-    return {place(f"{path}/{name}", workdir): file for name, file in unpack(archive).items()}
+    return {
+        place(f"{path}/{name}", workdir): file
+        for name, file in unpack(archive).items()
+        # Bytecode that need not match its source.
+        if "__pycache__" not in name.split("/")
+    }
 
 
 async def _put(sandbox: Sandbox, batch: Mapping[str, ArchivedFile]) -> None:

@@ -6,7 +6,8 @@ import os
 import resource
 import signal
 
-from tools.sandbox.inside.prctl import write_file
+_AGENTS_SCORE = 500
+"""Of who is killed first in a shortage of memory, from -1000 to 1000; programs of the host have 0."""
 
 
 class Account:
@@ -17,8 +18,8 @@ class Account:
         self._uid = int(settings["uid"])
         self._gid = int(settings["gid"])
         self._env = env
-        self._oom_score_fd = int(settings.get("oom_score_fd", -1))
-        self._oom_score = settings.get("oom_score", "0").encode()
+        self._score_fd = int(settings["score_fd"])
+        self._score = int(settings["score"])
         self.workdir = settings["workdir"]
         self._limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, int(settings["fsize"]))]
         if settings["nproc"]:
@@ -38,25 +39,20 @@ class Account:
     def fork(self) -> int:
         """Fork a child that a shortage of memory ends before this process.
 
-        A supervisor that hides itself lets its children not write their own score: they inherit it.
+        It inherits its score and, where this process has the privilege, that it may have no lower one.
         """
-        if self._oom_score_fd < 0:
-            return os.fork()
-        os.pwrite(self._oom_score_fd, b"500", 0)
+        os.pwrite(self._score_fd, b"%d" % max(_AGENTS_SCORE, self._score), 0)
         try:
             return os.fork()
         finally:
             # In the child too it is the score of the supervisor.
-            os.pwrite(self._oom_score_fd, self._oom_score, 0)
+            os.pwrite(self._score_fd, b"%d" % self._score, 0)
 
     def enter(self, bounded: bool) -> None:
         """Become the agent, for good; called in a forked child. Our own file writes are not `bounded`."""
-        # Without the drop the value can be lowered again, with it the kernel keeps it as the floor.
-        try:
-            write_file("/proc/self/oom_score_adj", b"500")
-        except OSError:
-            pass  # no /proc of its own, or a score that is higher
         for kind, value in self._limits if bounded else ():
+            _, most = resource.getrlimit(kind)
+            value = value if most == resource.RLIM_INFINITY else min(value, most)
             resource.setrlimit(kind, (value, value))
         if self._drop:
             os.setgroups([])
@@ -70,7 +66,7 @@ class Account:
 
 
 def keep_score_open(settings: dict[str, str]) -> None:
-    """Open this process's score of who is killed first, which it cannot when it hides itself."""
+    """Open this process's score of who is killed first, before it hides itself or `/proc` is read-only."""
     fd = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
-    settings["oom_score_fd"] = str(fd)
-    settings["oom_score"] = os.pread(fd, 16, 0).decode().strip()
+    settings["score_fd"] = str(fd)
+    settings["score"] = os.pread(fd, 16, 0).decode().strip()

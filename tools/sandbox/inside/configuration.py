@@ -19,6 +19,8 @@ class Configuration(NamedTuple):
     """A program, or nothing."""
     steps: list[list[str]]
     """Of the root in namespaces; without them the rules of Landlock."""
+    files: list[tuple[str, bytes]]
+    """Of a verifier, see `held_files`."""
 
     def encode(self) -> bytes:
         """As bytes with their length, in a format that every Python reads in one call."""

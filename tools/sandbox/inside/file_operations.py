@@ -66,8 +66,12 @@ def replace(target: str, mode: int, content: Iterable[bytes]) -> None:
             write_all(fd, data)
         os.fchmod(fd, mode)
         if not named:
-            # The descriptor of a directory, unused with absolute paths, is what makes Python follow the link.
-            os.link(f"/proc/self/fd/{fd}", temporary, src_dir_fd=fd)
+            try:
+                # A new file needs no right to remove anything.
+                _name(fd, target)
+                return
+            except FileExistsError:
+                _name(fd, temporary)
             named = True
         os.rename(temporary, target)
     except BaseException:
@@ -95,6 +99,11 @@ def write_all(fd: int, data: bytes) -> None:
 def _stdin() -> Iterator[bytes]:
     while data := os.read(0, CHUNK_BYTES):
         yield data
+
+
+def _name(fd: int, path: str) -> None:
+    # The descriptor of a directory, unused with absolute paths, is what makes Python follow the link.
+    os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd)
 
 
 def _new_file(folder: str, temporary: str) -> tuple[int, bool]:

@@ -14,6 +14,7 @@ SIGNAL_SCOPE_ABI = 6
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION, _PATH_BENEATH = 1, 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+_REMOVE_DIR, _REMOVE_FILE = 1 << 4, 1 << 5
 _MAKE_CHAR, _MAKE_BLOCK = 1 << 6, 1 << 11
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _RIGHTS_SINCE = ((1, _REFER - 1), (2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV))
@@ -24,10 +25,12 @@ _NET_ABI = 4
 
 _ALLOWED = {
     "read": _EXECUTE | _READ_FILE | _READ_DIR,
+    "list": _READ_DIR,
     "device": _READ_FILE | _WRITE_FILE | _READ_DIR | _TRUNCATE | _IOCTL_DEV,
     "write": ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV),
+    "add": ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV | _REMOVE_DIR | _REMOVE_FILE),
 }
-"""What a rule of each kind allows on a file, or on everything below a directory."""
+"""What a rule of each kind allows on a file, or on everything below a directory; `add` does not remove."""
 
 
 def abi() -> int:

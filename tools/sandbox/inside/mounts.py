@@ -7,6 +7,8 @@ import errno
 import os
 import struct
 
+from tools.sandbox.inside import held_files
+from tools.sandbox.inside.held_files import Files
 from tools.sandbox.inside.prctl import failure, libc
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 2, 4, 8, 32, 4096, 16384
@@ -18,16 +20,17 @@ _MNT_DETACH = 2
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE = 442, -100, 0x8000
 _NEW_ROOT = "/sys"
 """Only a mount point, in a mount namespace of our own: it exists everywhere and nothing is bound from it."""
+_SPARE_BYTES_PER_FILE = 64 << 10
+"""For whole pages and the folders above a file."""
 _FEWEST_FILES, _BYTES_PER_FILE = 1024, 4096
 """An empty file takes memory too, which no process's end gives back."""
 
 
-def build_root(steps: list[list[str]], keep_proc: bool) -> None:
-    """Make these steps the root of this mount namespace; nothing of the old one is left.
+def build_root(steps: list[list[str]]) -> None:
+    """Make these steps (see `tools.sandbox.local.rootfs`) the root of this mount namespace.
 
-    Args:
-        steps: see `tools.sandbox.local.rootfs`.
-        keep_proc: show this machine's `/proc`: without it a namespace of another user may not mount its own.
+    Nothing of the old one is left but `/proc`, which each sandbox covers by its own: without it a namespace
+    of another user may not mount one.
     """
     # The host's later mounts stay out of here, and ours out of there.
     _mount("none", "/", "", _MS_REC | _MS_PRIVATE, "")
@@ -36,8 +39,7 @@ def build_root(steps: list[list[str]], keep_proc: bool) -> None:
         at = _NEW_ROOT + path
         os.makedirs(at if kind in ("dir", "dev") else os.path.dirname(at), exist_ok=True)
         _step(kind, at, *rest)
-    if keep_proc:
-        _mount("/proc", f"{_NEW_ROOT}/proc", "", _MS_BIND | _MS_REC, "")
+    _mount("/proc", f"{_NEW_ROOT}/proc", "", _MS_BIND | _MS_REC, "")
     os.chdir(_NEW_ROOT)
     if libc.syscall(ctypes.c_long(_pivot_root_number()), b".", b"."):
         raise failure("pivot_root")
@@ -61,6 +63,38 @@ def add(steps: list[list[str]], scratch: str) -> None:
             _step(kind, path, *rest)
 
 
+def hold(files: Files, folder: str, workdir: str, owner: tuple[int, int]) -> None:
+    """Put a verifier's files where nobody can write, and a mount of each at its place in the workspace.
+
+    A mount point cannot be removed, renamed or replaced; so the folders above a file are some, too.
+
+    Args:
+        files: of the verifier.
+        folder: empty, for them alone.
+        workdir: the workspace, a mount point already.
+        owner: of new folders in the workspace.
+    """
+    size = sum(len(data) + _SPARE_BYTES_PER_FILE for _, data in files) + (1 << 20)
+    _mount("none", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size},mode=0755")
+    held_files.keep(files, folder)
+    for path, _ in files:
+        at = os.path.join(workdir, path)
+        _pin_folders(os.path.dirname(at), owner)
+        held_files.write(at, b"", 0o755)
+        _mount(held_files.kept_at(path, folder), at, "", _MS_BIND, "")
+        _mount("none", at, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "")
+    _mount("none", folder, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "")
+
+
+def _pin_folders(path: str, owner: tuple[int, int]) -> None:
+    if os.path.isdir(path):
+        return
+    _pin_folders(os.path.dirname(path), owner)
+    os.mkdir(path, 0o755)
+    os.chown(path, *owner)
+    _mount(path, path, "", _MS_BIND, "")
+
+
 def _cover(path: str, data: str, scratch: str) -> None:
     source = f"{scratch}/new"
     _write(source, data)
@@ -77,7 +111,8 @@ def _step(kind: str, at: str, source: str, size: str, mode: str, data: str) -> N
     elif kind == "bind":
         _bind(source, at, _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
     elif kind == "proc":
-        _mount("proc", at, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "")
+        # Read-only: nobody inside changes who is killed first in a shortage of memory.
+        _mount("proc", at, "proc", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "")
     elif kind == "dev":
         _devices(at)
     elif kind == "pts":
@@ -149,5 +184,7 @@ def _pivot_root_number() -> int:
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str) -> None:
-    if libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()):
+    if libc.mount(
+        os.fsencode(source), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode()
+    ):
         raise failure(f"mount {target}")

@@ -13,6 +13,7 @@ import socket
 import struct
 
 from tools.sandbox.inside import mounts, prctl, supervisor
+from tools.sandbox.inside.account import keep_score_open
 from tools.sandbox.inside.configuration import Configuration
 from tools.sandbox.inside.prctl import CONTROL, failure, libc, write_file
 
@@ -32,7 +33,7 @@ class Namespaced:
         if libc.unshare(_NEW_MOUNTS | user):
             raise failure("unshare")
         self.join()
-        mounts.build_root(steps, keep_proc=bool(user_map))
+        mounts.build_root(steps)
         self._flags = _ALWAYS | user | (0 if network == "full" else _NEW_NET) | _CLONE_PIDFD
         self._pidfd = ctypes.c_int(-1)
 
@@ -67,11 +68,15 @@ class Namespaced:
             raise failure("unshare")
         config = Configuration.read(CONTROL)
         settings = config.settings
+        keep_score_open(settings)
         mounts.add(config.steps, settings["run_dir"])
+        drop = settings["drop"] == "1"
+        if settings["held"]:
+            owner = (int(settings["uid"]), int(settings["gid"])) if drop else (-1, -1)
+            mounts.hold(config.files, settings["held"], settings["workdir"], owner)
         if settings["network"] == "none":
             _raise_loopback()
         socket.sethostname(settings["host_name"])
-        drop = settings["drop"] == "1"
         prctl.keep_capabilities(prctl.KEPT_CAPABILITIES if drop else 0)
         prctl.no_new_privileges()
         if config.seccomp:

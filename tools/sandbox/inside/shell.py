@@ -1,11 +1,17 @@
-"""The one persistent bash: it sources each command and tells its exit status on a descriptor of its own."""
+"""The one persistent bash: it sources each command and tells its exit status on a socket of its own.
+
+The shell is the agent's: it can make it tell any status, so a verdict never comes from here. What is kept is
+that nobody else tells for it, and that a shell that ended told no success.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import signal
+import socket
 import stat
+import struct
 
 from tools.sandbox.inside.account import Account
 from tools.sandbox.inside.file_operations import write_all
@@ -18,7 +24,7 @@ _STATUS_FD = 9
 # the driver itself prints goes nowhere. A trap's `return` leaves one function or the sourced file, and the
 # debug trap then refuses every command until all of them are left: nothing after a killed command runs.
 _PROLOGUE = r"""shopt -s expand_aliases
-__turnwise_again() { return "$1"; }
+__turnwise_again() { __turnwise_ran=$2; return "$1"; }
 __turnwise_leave() {
   if ((${#FUNCNAME[@]} > 1)); then return 2; fi
   trap - DEBUG; set +T; shopt -u extdebug
@@ -27,12 +33,18 @@ trap 'shopt -s extdebug; set -T; trap __turnwise_leave DEBUG; return 137' PWR
 """
 # The status line is no function: the trap could leave it before the status is out. It is no part of the line
 # above it either, which is dropped as a whole when the command makes an error that ends a line.
-_COMMAND = """__turnwise_again {code}; source {d}/command </dev/null >{d}/stdout 2>{d}/stderr 9>&-
-builtin echo {nonce} $? >&9
+_COMMAND = """\\source {d}/command </dev/null >{d}/stdout 2>{d}/stderr 9>&-
+\\builtin echo {nonce} $? "$__turnwise_ran" >&9
 """
+# Says that the file was read, which a function called `source` would not do; no line of its own, to be counted.
+_FIRST = "{{ __turnwise_again {code} {proof}; }} 2>/dev/null; "
+_NOT_RUN = 126
+GONE = 129
+"""The exit code of a command whose shell ended with 0 before it told one: as if it had been hung up."""
 _MOST_DIGITS = 3
-_STATUS_BYTES = 4096
-"""Read of the status descriptor at a time; an agent that finds it can add words of its own."""
+_STATUS_BYTES = 64
+_CREDENTIALS = struct.Struct("3i")
+"""Process id, user and group of whoever sent: the kernel's word."""
 
 
 class Shell:
@@ -40,22 +52,21 @@ class Shell:
 
     def __init__(self, account: Account, run_dir: str) -> None:
         self._dir = run_dir
-        self._nonce = b""
+        self._nonce = self._proof = b""
         self._last = 0
         """Status of the last command, which the next one can ask for."""
-        self._buffer = b""
         reader, self.input_fd = os.pipe2(os.O_CLOEXEC)
-        self.status_fd, told = os.pipe2(os.O_CLOEXEC)
-        for fd in (self.input_fd, self.status_fd):
-            os.set_blocking(fd, False)
+        os.set_blocking(self.input_fd, False)
+        self._status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._status.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.status_fd, told = self._status.fileno(), theirs.detach()
         nowhere = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
         env = account.environment({"SHELL": "/bin/bash"})
         bash = Program(["bash", "--noprofile", "--norc", "-s"], env, account.workdir, (told, _STATUS_FD))
         try:
             self.pid = start(account, (reader, nowhere, nowhere), bash)
         except BaseException:
-            os.close(self.input_fd)
-            os.close(self.status_fd)
+            self.close()
             raise
         finally:
             for fd in (reader, told, nowhere):
@@ -70,32 +81,41 @@ class Shell:
         """
         # While it redirects, bash keeps the status descriptor under another number: a command that writes to
         # every number would forge a status that it can guess.
-        self._nonce = os.urandom(8).hex().encode()
+        self._nonce, self._proof = os.urandom(8).hex().encode(), os.urandom(8).hex().encode()
+        first = _FIRST.format(code=self._last, proof=self._proof.decode()).encode()
         outputs = _fifos(f"{self._dir}/stdout", f"{self._dir}/stderr")
         try:
-            _write_new(f"{self._dir}/command", command + b"\n")
+            _write_new(f"{self._dir}/command", first + command + b"\n")
         except OSError:
             for fd in outputs:
                 os.close(fd)
             raise
-        text = _COMMAND.format(code=self._last, d=self._dir, nonce=self._nonce.decode())
-        self._say(text.encode())
+        self._say(_COMMAND.format(d=self._dir, nonce=self._nonce.decode()).encode())
         return outputs
 
     def status(self) -> int | None:
-        """The exit status of the running command, or `None` while it is not there."""
+        """The exit status of the running command, or `None` while it is not there.
+
+        Raises:
+            EOFError: nobody can tell it any more; the shell ended, or executes another program.
+        """
+        space = socket.CMSG_SPACE(_CREDENTIALS.size)
         try:
-            self._buffer += os.read(self.status_fd, _STATUS_BYTES)
+            data, control, _, _ = self._status.recvmsg(_STATUS_BYTES, space, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
-        *lines, rest = self._buffer.split(b"\n")
-        self._buffer = rest[-_STATUS_BYTES:]
-        for line in lines:
-            nonce, _, code = line.partition(b" ")
-            if nonce == self._nonce and code.isdigit() and len(code) <= _MOST_DIGITS:
-                self._last = int(code) & 0xFF
-                return self._last
-        return None
+        if not data:
+            raise EOFError
+        nonce, code, proof = (*data.removesuffix(b"\n").split(b" "), b"", b"")[:3]
+        if nonce != self._nonce or not code.isdigit() or len(code) > _MOST_DIGITS:
+            return None
+        if _sender(control) != self.pid:
+            return None
+        self._last = int(code) & 0xFF
+        # An error of syntax ends a command before it begins.
+        if proof != self._proof and self._last == 0:
+            self._last = _NOT_RUN
+        return self._last
 
     def interrupt(self) -> None:
         """Ask the shell to leave the command it runs."""
@@ -108,7 +128,7 @@ class Shell:
     def close(self) -> None:
         """Forget the descriptors of a shell that ended."""
         os.close(self.input_fd)
-        os.close(self.status_fd)
+        self._status.close()
 
     def _say(self, text: bytes) -> None:
         try:
@@ -117,6 +137,14 @@ class Shell:
             pass  # the shell just died; its exit ends the command
         except BlockingIOError:
             self.kill()  # the agent has filled it: nothing of ours would arrive
+
+
+def _sender(control: list[tuple[int, int, bytes]]) -> int:
+    """The process that sent a message."""
+    for level, kind, data in control:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            return _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
+    return 0
 
 
 def _fifos(*paths: str) -> tuple[int, int]:

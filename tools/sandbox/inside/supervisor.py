@@ -14,7 +14,7 @@ from tools.sandbox.inside.configuration import Configuration
 from tools.sandbox.inside.job import Job
 from tools.sandbox.inside.messages import FILE_REQUESTS, Request, RunInShell, RunProgram, encode
 from tools.sandbox.inside.processes import kill_new, snapshot
-from tools.sandbox.inside.shell import Shell
+from tools.sandbox.inside.shell import GONE, Shell
 from tools.sandbox.inside.spawn import StartError, own_descriptor_limit, pipe_for_output
 from tools.sandbox.inside.watch import Watch
 
@@ -54,7 +54,8 @@ class Supervisor:
         self._control = control
         self._reply = int(settings.get("reply_fd", control))
         self._account = Account(settings, env)
-        self._account.own(self._account.workdir)
+        if settings.get("workdir_owner") != "root":
+            self._account.own(self._account.workdir)
         self._output_limit = int(settings["output"])
         self._run_dir = settings["run_dir"]
         self._oom_fd = int(settings["oom_fd"])
@@ -168,7 +169,12 @@ class Supervisor:
     def _shell_status(self) -> None:
         job = self._job
         if job is not None and job.shell is not None:
-            code = job.shell.status()
+            try:
+                code = job.shell.status()
+            except EOFError:
+                # What it executes now may go on; its end is the command's.
+                self._watch.off(job.shell.status_fd)
+                return
             if code is not None:
                 self._finish(job, code)
 
@@ -220,6 +226,8 @@ class Supervisor:
         code = 128 - code if code < 0 else code
         job = self._job
         if self._shell is not None and pid == self._shell.pid:
+            # It told no status: whatever made it end, this is no success.
+            code = code or GONE
             self._watch.off(self._shell.status_fd)
             self._shell.close()
             self._shell, self._shell_lost = None, True

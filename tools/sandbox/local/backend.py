@@ -1,7 +1,7 @@
 """The embedded sandbox: namespaces, or Landlock, around one supervisor that runs commands with a shell."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 from tools.errors import ConfigError, IsolationError
@@ -10,7 +10,7 @@ from tools.sandbox.host.channel import Channel
 from tools.sandbox.host.layout import check_files_fit
 from tools.sandbox.host.recovering_channel import RecoveringChannel
 from tools.sandbox.host.supervised import SupervisedSandbox
-from tools.sandbox.local import landlocked, launch, probe
+from tools.sandbox.local import landlocked, launch, machine, probe
 from tools.sandbox.local.session import Session, stop
 from tools.sandbox.local.tiers import Tier
 from tools.waiting import or_undo, to_the_end
@@ -18,7 +18,12 @@ from tools.waiting import or_undo, to_the_end
 
 @asynccontextmanager
 async def open_local(
-    limits: SandboxLimits, *, allow_unsafe: bool = False, image: str | None = None, tier: Tier | None = None
+    limits: SandboxLimits,
+    *,
+    allow_unsafe: bool = False,
+    image: str | None = None,
+    verifier_files: Mapping[str, bytes] | None = None,
+    tier: Tier | None = None,
 ) -> AsyncGenerator[SupervisedSandbox]:
     """A local sandbox in the strongest tier that works here, or in the one asked for; it has no images.
 
@@ -30,10 +35,8 @@ async def open_local(
     if image is not None:
         raise ConfigError(f"the local sandbox shows this machine's programs, not image {image!r}; use docker")
     check_files_fit(limits)
-    if tier is not None and not allow_unsafe:
-        probe.check_network(tier, limits.network)
-    chosen = tier or await asyncio.to_thread(probe.best_tier, limits.network, allow_unsafe=allow_unsafe)
-    starting = asyncio.to_thread(launch.start, chosen, limits)
+    chosen = await _chosen(limits, tier, allow_unsafe)
+    starting = asyncio.to_thread(launch.start, chosen, limits, verifier_files)
     held = _Held(await or_undo(starting, _stop))
     session = held.session
     channel: Channel | RecoveringChannel | None = None
@@ -81,6 +84,15 @@ class _Held:
 
 async def _stop(session: Session) -> None:
     await asyncio.to_thread(stop, session)
+
+
+async def _chosen(limits: SandboxLimits, tier: Tier | None, allow_unsafe: bool) -> Tier:
+    try:
+        return await asyncio.to_thread(probe.choose_tier, limits, tier=tier, allow_unsafe=allow_unsafe)
+    except RuntimeError as error:
+        # No thread starts: this process has no memory or no process to spare.
+        reasons = "; ".join([str(error), *machine.narrow_limits()])
+        raise IsolationError(f"this machine cannot start a sandbox now: {reasons}") from error
 
 
 def _check_enforced(limits: SandboxLimits, enforced: frozenset[str]) -> None:

@@ -195,5 +195,5 @@ def _setup(kind: Kind) -> bytes:
     uid, gid = os.getuid(), os.getgid()
     maps = (b"", b"") if os.geteuid() == 0 else (b"%d %d 1" % (uid, uid), b"%d %d 1" % (gid, gid))
     network: Network = kind
-    steps = rootfs.shared_steps(network, extra=machine.extra_directories())
+    steps = rootfs.shared_steps(network)
     return marshal.dumps((*maps, network, [step.words() for step in steps]), 2)

@@ -5,6 +5,7 @@ import signal
 import socket
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +15,10 @@ from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host import seccomp
 from tools.sandbox.host.layout import most_files
 from tools.sandbox.host.process_ids import identity
+from tools.sandbox.inside import held_files
+from tools.sandbox.inside.held_files import Files
 from tools.sandbox.inside.processes import running
-from tools.sandbox.local import cgroup, machine, rootfs, tiers
+from tools.sandbox.local import cgroup, rootfs, tiers, trees
 from tools.sandbox.local.cgroup import Group
 from tools.sandbox.local.fork_server import ForkedProcess, fork_server, numbers
 from tools.sandbox.local.session import Process, Session, configuration, end, greet
@@ -41,15 +44,18 @@ class _Folder:
     workdir: str
     temporary: str
     run_dir: str
+    held: str
+    """Of a verifier's files; in the base, where the agent may change nothing."""
 
 
-def start(tier: Tier, limits: SandboxLimits, undo: ExitStack) -> Session:
+def start(tier: Tier, limits: SandboxLimits, undo: ExitStack, files: Mapping[str, bytes] | None) -> Session:
     """Start a session without namespaces and wait until it answers; blocks.
 
     Args:
         tier: C, or D without Landlock and the filter of system calls.
         limits: of the sandbox.
         undo: takes everything away again when a later step fails.
+        files: of a verifier, to be held; `None` for a sandbox that is no verification.
 
     Raises:
         OSError: it did not start.
@@ -59,6 +65,9 @@ def start(tier: Tier, limits: SandboxLimits, undo: ExitStack) -> Session:
     undo.callback(cgroup.remove, group)
     folder = _make_folder(who, undo)
     settings = tiers.settings(tier, who, limits, group) | _settings(folder, limits)
+    if files is not None:
+        undo.callback(trees.remove, folder.base)
+        settings |= _hold(list(files.items()), who, folder, settings)
     ours, process = _supervised(who, group, folder, settings, undo)
 
     def again(undo: ExitStack) -> tuple[socket.socket, Process]:
@@ -108,14 +117,20 @@ def _supervised(
         undo.callback(end, process)
     settings |= numbers(group)
     program = seccomp.program(shared_kernel=True, shared_user=not who.root)
-    greet(ours, process, configuration(settings, program, _rules(folder, who)))
+    greet(ours, process, configuration(settings, program, _rules(folder, who, held=settings["held"] != "")))
     return ours, process
 
 
 def _make_folder(who: Agent, undo: ExitStack) -> _Folder:
     """A folder that only the agent can enter."""
     base = tempfile.mkdtemp(prefix=f"{cgroup.PREFIX}.{identity(os.getpid())}.")
-    folder = _Folder(base=base, workdir=f"{base}/work", temporary=f"{base}/tmp", run_dir=f"{base}/run")
+    folder = _Folder(
+        base=base,
+        workdir=f"{base}/work",
+        temporary=f"{base}/tmp",
+        run_dir=f"{base}/run",
+        held=f"{base}/verifier",
+    )
     undo.callback(_remove_unused, folder)
     for path in (folder.workdir, folder.temporary, folder.run_dir):
         Path(path).mkdir(mode=0o700)
@@ -125,6 +140,22 @@ def _make_folder(who: Agent, undo: ExitStack) -> _Folder:
             os.chown(path, -1, who.gid)
             Path(path).chmod(mode)
     return folder
+
+
+def _hold(files: Files, who: Agent, folder: _Folder, settings: Mapping[str, str]) -> dict[str, str]:
+    """Write a verifier's files; what else the supervisor has to know of them."""
+    for path, _ in files:
+        if path.startswith("/"):
+            raise OSError(f"a verifier's file cannot be outside of the workspace, at {path!r}")
+    Path(folder.held).mkdir()
+    Path(folder.held).chmod(0o755)
+    held_files.keep(files, folder.held)
+    more = {"held": folder.held, "disk": str(int(settings["disk"]) + sum(len(data) for _, data in files))}
+    if who.root:
+        held_files.copy_as_owner(files, folder.workdir)
+        return more | {"workdir_owner": "root"}
+    held_files.link(files, folder.held, folder.workdir)
+    return more | {"linked": "1"}
 
 
 def _remove_unused(folder: _Folder) -> None:
@@ -144,14 +175,16 @@ def _settings(folder: _Folder, limits: SandboxLimits) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _rules(folder: _Folder, who: Agent) -> list[tuple[str, str]]:
+def _rules(folder: _Folder, who: Agent, held: bool) -> list[tuple[str, str]]:
     """What the agent may use: pairs of a kind and a path, see `inside.landlock`."""
-    readable = ("/proc", *rootfs.lent_paths(), *_NETWORK, *machine.extra_directories())
     devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
-    allowed = [("read", path) for path in readable] + [("device", path) for path in devices]
+    allowed = [*rootfs.lent_rules(), *(("read", path) for path in ("/proc", *_NETWORK))]
+    allowed += [("device", path) for path in devices]
     # Not the folder around them: what the monitor leaves there is no work of the agent's.
-    allowed += [("write", path) for path in (folder.workdir, folder.temporary, folder.run_dir)]
-    return allowed
+    allowed += [("write", path) for path in (folder.temporary, folder.run_dir)]
+    # A verifier's files are links there to an agent of their own user.
+    allowed.append(("add" if held and not who.root else "write", folder.workdir))
+    return [*allowed, ("read", folder.held)]
 
 
 class Monitor:

@@ -1,6 +1,7 @@
 """Starting the supervisor of one sandbox in its isolation tier."""
 
 import subprocess
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 from tools.errors import SandboxCreateError
@@ -10,15 +11,23 @@ from tools.sandbox.local.session import Session
 from tools.sandbox.local.tiers import Tier
 
 
-def start(tier: Tier, limits: SandboxLimits) -> Session:
+def start(tier: Tier, limits: SandboxLimits, files: Mapping[str, bytes] | None = None) -> Session:
     """Start a session and wait until it answers; blocks, so call it in a thread.
+
+    Args:
+        tier: how it isolates.
+        limits: of the sandbox.
+        files: of a verifier, to be held; `None` for a sandbox that is no verification.
 
     Raises:
         SandboxCreateError: it did not start; nothing of it is left.
     """
     try:
         with ExitStack() as undo:
-            session = namespaces.start(limits, undo) if tier == "B" else landlocked.start(tier, limits, undo)
+            if tier == "B":
+                session = namespaces.start(limits, undo, files)
+            else:
+                session = landlocked.start(tier, limits, undo, files)
             undo.pop_all()
             return session
     except (OSError, EOFError, subprocess.SubprocessError) as error:

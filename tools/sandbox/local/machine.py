@@ -1,6 +1,7 @@
 """What this machine lends to every sandbox: an interpreter, and users that nobody else has."""
 
 import os
+import resource
 import secrets
 import subprocess
 import sys
@@ -14,6 +15,12 @@ ENVIRONMENT = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8"}
 
 _OLDEST_PYTHON = (3, 9)
 _SYSTEM_PYTHON = "/usr/bin/python3"
+_LEAST = (
+    ("-f", resource.RLIMIT_FSIZE, 1024, 4096), ("-n", resource.RLIMIT_NOFILE, 1, 256),
+    ("-u", resource.RLIMIT_NPROC, 1, 128), ("-v", resource.RLIMIT_AS, 1024, 1 << 20),
+    ("-d", resource.RLIMIT_DATA, 1024, 1 << 20), ("-s", resource.RLIMIT_STACK, 1024, 1024),
+)  # fmt: skip
+"""What a process that starts sandboxes needs, in the units of `ulimit`."""
 _VERSION = "import sys;print(*sys.version_info[:2])"
 
 
@@ -41,6 +48,16 @@ def search_path() -> str:
     if Path(_SYSTEM_PYTHON).exists():
         return SYSTEM_PATH
     return f"{SYSTEM_PATH}:{Path(sys.base_prefix, 'bin')}"
+
+
+def narrow_limits() -> list[str]:
+    """Limits of this process that are too small to start sandboxes with, in words."""
+    found: list[str] = []
+    for option, kind, unit, least in _LEAST:
+        value = resource.getrlimit(kind)[0]
+        if value != resource.RLIM_INFINITY and value < least * unit:
+            found.append(f"`ulimit {option}` is {value // unit} here and should be {least} or more")
+    return found
 
 
 def memory_file(data: bytes) -> int:

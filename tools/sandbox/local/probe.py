@@ -3,67 +3,66 @@
 import os
 import socket
 import threading
+from collections.abc import Mapping
 from functools import cache
 
 from tools.errors import IsolationError, SandboxCreateError
-from tools.sandbox.base import Network, SandboxLimits
+from tools.sandbox.base import SandboxLimits
 from tools.sandbox.inside.messages import Done, RunProgram, encode
-from tools.sandbox.local import launch
+from tools.sandbox.local import launch, machine, tiers
 from tools.sandbox.local.session import receive, stop
 from tools.sandbox.local.tiers import Tier
 
 _LOOK = "cat /proc/self/status; echo; cat /proc/net/dev; echo works > probe; cat probe"
 _LOOK_S = 20.0
 _FIX = (
-    "run as root, or allow ordinary users to make user namespaces (`sysctl -w "
-    "kernel.unprivileged_userns_clone=1` on old Debian, `sysctl -w "
-    "kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu, `user.max_user_namespaces` above 0); or run "
-    "each sandbox in a container with `--env.sandbox docker`; or run the agent's code unisolated with "
-    "`--env.allow_unsafe_sandbox`"
-)
-_NO_CUT = "the agent cannot be kept off the network without namespaces (tier C, Landlock alone)"
-_CUT = (
-    "allow user namespaces (`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu, "
+    "allow user namespaces (`sysctl -w kernel.unprivileged_userns_clone=1` on old Debian, `sysctl -w "
+    "kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu, `user.max_user_namespaces` above 0, "
     "`docker run --privileged` for a container around this); or run each sandbox in a container with "
-    "`--env.sandbox docker`; or let the agent have the network with `--env.sandbox_network full`; or accept "
-    "that nothing keeps it off with `--env.allow_unsafe_sandbox`"
+    "`--env.sandbox docker`"
 )
+_DELEGATED = "a delegated control group (`systemd-run --user --scope -p Delegate=yes`)"
 _lock = threading.Lock()
 
 
-def best_tier(network: Network, *, allow_unsafe: bool = False) -> Tier:
+def choose_tier(limits: SandboxLimits, *, tier: Tier | None = None, allow_unsafe: bool = False) -> Tier:
     """The strongest tier that works here; blocks the first time.
 
     Args:
-        network: what the agent is to have; tier C cannot take it away.
+        limits: what the sandbox is to keep; not every tier can.
+        tier: the one that was asked for by name.
         allow_unsafe: accept a tier that does not keep what was asked for, at last D.
 
     Raises:
-        IsolationError: none does; the message names the fix.
+        IsolationError: none does; the message names everything that is in the way and each way out.
     """
-    with _lock:
-        tier, reasons = _best_tier()
-    if tier == "C" and network == "none" and not allow_unsafe:
-        raise IsolationError(
-            f"{_NO_CUT}, and nothing better works here: {'; '.join(reasons)}. To fix it, {_CUT}"
-        )
-    if tier is not None:
+    obstacles = tuple[str, ...]()
+    if tier is None:
+        with _lock:
+            tier, obstacles = _best_tier()
+    unmet = {} if tier is None else tiers.unmet(tier, limits)
+    if tier is not None and (allow_unsafe or not unmet):
         return tier
     if allow_unsafe:
         return "D"
+    narrow = machine.narrow_limits()
+    in_the_way, ways_out = "; ".join([*obstacles, *unmet.values(), *narrow]), _ways_out(tier, unmet)
     raise IsolationError(
-        f"this machine cannot isolate the agent's code: {'; '.join(reasons)}. To fix it, {_FIX}"
+        f"this machine cannot isolate the agent's code as asked: {in_the_way}. To fix it, "
+        f"{'raise these limits; if that is not enough, ' * bool(narrow)}{ways_out}"
     )
 
 
-def check_network(tier: Tier, network: Network) -> None:
-    """Refuse a tier that was asked for by name and cannot keep the agent off the network.
-
-    Raises:
-        IsolationError: it is tier C and there is to be no network.
-    """
-    if tier == "C" and network == "none":
-        raise IsolationError(f"{_NO_CUT}. To fix it, {_CUT}")
+def _ways_out(tier: Tier | None, unmet: Mapping[str, str]) -> str:
+    ways = ["run as root"] if os.geteuid() else []
+    ways.append(_FIX)
+    if "network" in unmet:
+        grouped = f", in {_DELEGATED}" if "pids" in unmet else ""
+        ways.append(f"let the agent have the network with `--env.sandbox_network full`{grouped}")
+    elif unmet:
+        ways.append(f"run in {_DELEGATED}")
+    accept = "run the agent's code unisolated" if tier is None else "accept what is missing"
+    return "; or ".join([*ways, f"{accept} with `--env.allow_unsafe_sandbox`"])
 
 
 def check(tier: Tier, limits: SandboxLimits) -> None:
@@ -74,7 +73,7 @@ def check(tier: Tier, limits: SandboxLimits) -> None:
     """
     session = launch.start(tier, limits)
     try:
-        seen = _look(session.channel)
+        seen = _look(tier, session.channel)
     finally:
         stop(session)
     own, _, rest = seen.partition("\n\n")
@@ -110,13 +109,14 @@ def _best_tier() -> tuple[Tier | None, tuple[str, ...]]:
     return None, tuple(reasons)
 
 
-def _look(channel: socket.socket) -> str:
+def _look(tier: Tier, channel: socket.socket) -> str:
     request = RunProgram(("/bin/sh", "-c", _LOOK), (), "", b"", _LOOK_S, 1 << 16)
     try:
         channel.sendall(encode(request))
         reply = receive(channel)
     except OSError as error:
-        raise SandboxCreateError(f"a new sandbox does not answer: {error}") from error
-    if not isinstance(reply, Done):
-        raise SandboxCreateError("a new sandbox cannot run a command")
+        raise SandboxCreateError(f"no sandbox of tier {tier}: it does not answer: {error}") from error
+    if not isinstance(reply, Done) or not reply.stdout:
+        said = reply.stderr.decode("utf-8", "replace").strip() if isinstance(reply, Done) else ""
+        raise SandboxCreateError(f"no sandbox of tier {tier}: it cannot run a command{said and f': {said}'}")
     return reply.stdout.decode("utf-8", "replace")

@@ -1,12 +1,14 @@
 """What a sandbox can see: a curated read-only system, an empty workspace and a few made-up files in /etc."""
 
+import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from tools.sandbox.base import Network, SandboxLimits
-from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, WORKDIR, part
+from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, VERIFIER_DIR, WORKDIR, part
+from tools.sandbox.local import machine
 
 _SYSTEM_DIRS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # Nothing here names users, hosts, keys or accounts of this machine.
@@ -18,6 +20,14 @@ _ETC = (
     "python3.13", "rpc", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
     "xattr.conf",
 )  # fmt: skip
+# What a person put there, and no distribution: packages (ours, and environments with their hidden tests),
+# sources, and the settings of programs, tokens among them.
+_NOT_LENT = (
+    "/usr/etc", "/usr/src", "/usr/local/etc", "/usr/local/src", "/usr/local/lib/python*/dist-packages",
+    "/usr/local/lib/python*/site-packages",
+)  # fmt: skip
+_OWN = Path(__file__).parents[3]
+"""Where this package lies: `site-packages`, or the folder of its source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +48,20 @@ class Step:
         return self.kind, self.path, self.source, str(self.size), f"{self.mode:o}", self.data
 
 
-def shared_steps(network: Network, *, extra: tuple[str, ...] = ()) -> list[Step]:
+def shared_steps(network: Network) -> list[Step]:
     """The part of a root that does not depend on the sandbox, with a place for everything in `own_steps`."""
     made = list(_system_steps())
     made += [Step(kind="file", path=path, data=data) for path, data in _made_up_names().items()]
     own = SandboxLimits(network=network)
     made += [Step(kind="file", path=path) for path in _own_files(own, 0, 0) if path not in _made_up_names()]
-    made += [Step(kind="dir", path=path) for path in ("/proc", "/tmp", RUN_DIR, WORKDIR)]
+    made += [Step(kind="dir", path=path) for path in ("/proc", "/tmp", RUN_DIR, WORKDIR, VERIFIER_DIR)]
     made += [Step(kind="link", path="/var/tmp", source="/tmp"), Step(kind="dev", path="/dev")]
     made += [Step(kind="dir", path=path) for path in ("/dev/pts", "/dev/shm")]
     made += [Step(kind="seal", path="/dev")]
-    return made + [Step(kind="bind", path=path, source=path) for path in extra]
+    made += [Step(kind="bind", path=path, source=path) for path in machine.extra_directories()]
+    for path in _hidden():
+        made += [Step(kind="tmpfs", path=path, size=4096), Step(kind="seal", path=path)]
+    return made
 
 
 def own_steps(limits: SandboxLimits, *, uid: int, gid: int) -> list[Step]:
@@ -65,9 +78,57 @@ def own_steps(limits: SandboxLimits, *, uid: int, gid: int) -> list[Step]:
     ]
 
 
-def lent_paths() -> tuple[str, ...]:
+@cache
+def lent_rules() -> tuple[tuple[str, str], ...]:
+    """What sandboxes without mounts may read, for Landlock, which allows folders and excepts nothing in them.
+
+    Around what is hidden every single entry is allowed; the names there can be listed.
+    """
+    rules, hidden, paths = list[tuple[str, str]](), _hidden(), list(_lent())
+    while paths:
+        path = paths.pop()
+        if not any(_is_below(other, path) for other in hidden):
+            rules.append(("read", path))
+        elif path not in hidden:
+            rules.append(("list", path))
+            with os.scandir(path) as entries:
+                # A link would allow what it leads to.
+                paths += [entry.path for entry in entries if not entry.is_symlink()]
+    return tuple(rules)
+
+
+def lent_folder_of(path: Path) -> str | None:
+    """The folder by which every sandbox can read this file, `None` where none can."""
+    real = str(path.resolve())
+    if any(_is_below(real, hidden) for hidden in _hidden()):
+        return None
+    return next((lent for lent in _lent() if _is_below(real, lent)), None)
+
+
+def _lent() -> tuple[str, ...]:
     """Folders and files of this machine that every sandbox may read."""
-    return tuple(step.source for step in _system_steps() if step.kind == "bind")
+    binds = tuple(step.source for step in _system_steps() if step.kind == "bind")
+    return binds + machine.extra_directories()
+
+
+@cache
+def _hidden() -> tuple[str, ...]:
+    """Folders in what is lent that no sandbox may read."""
+    patterns = [
+        *_NOT_LENT,
+        *(f"{prefix}/lib/python*/site-packages" for prefix in machine.extra_directories()),
+    ]
+    found = {path.resolve() for pattern in patterns for path in Path("/").glob(pattern[1:])}
+    if _OWN.name in ("site-packages", "dist-packages"):
+        found |= {path for name in ("turnwise*", "environments", "tools") for path in _OWN.glob(name)}
+    else:
+        found.add(_OWN)
+    folders = [str(path) for path in found if path.is_dir() and not found & set(path.parents)]
+    return tuple(sorted(path for path in folders if any(_is_below(path, lent) for lent in _lent())))
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
 
 
 @cache

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
+from tools.sandbox.host.layout import verifier_env
 from tools.sandbox.inside.configuration import Configuration
 from tools.sandbox.inside.messages import Died, Inbox, Message, Ready
 from tools.sandbox.local import cgroup, machine, trees
@@ -102,7 +103,10 @@ def receive(channel: socket.socket) -> Message:
 
 
 def configuration(
-    settings: Mapping[str, str], seccomp: bytes = b"", steps: Sequence[Sequence[str]] = ()
+    settings: Mapping[str, str],
+    seccomp: bytes = b"",
+    steps: Sequence[Sequence[str]] = (),
+    files: Mapping[str, bytes] | None = None,
 ) -> bytes:
     """The first frame for a supervisor, see `inside.boot`; `tmp_dir` is one of the settings or none."""
     workdir = settings["workdir"]
@@ -112,4 +116,11 @@ def configuration(
     }  # fmt: skip
     if "tmp_dir" in settings:
         env["TMPDIR"] = settings["tmp_dir"]
-    return Configuration(dict(settings), env, seccomp, [list(step) for step in steps]).encode()
+    if settings["held"]:
+        env |= verifier_env(settings["held"])
+    if settings.get("linked") == "1":
+        # Python looks for modules where a link leads to, not where it is.
+        env["PYTHONPATH"] = workdir
+    return Configuration(
+        dict(settings), env, seccomp, [list(step) for step in steps], list((files or {}).items())
+    ).encode()

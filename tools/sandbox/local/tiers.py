@@ -14,7 +14,7 @@ from typing import Literal
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host import seccomp
 from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, WORKDIR
-from tools.sandbox.local import machine
+from tools.sandbox.local import cgroup, machine
 from tools.sandbox.local.cgroup import Group
 
 Tier = Literal["B", "C", "D"]
@@ -23,7 +23,9 @@ _NPROC_PER_NAMESPACE = (5, 14)
 """Since this kernel RLIMIT_NPROC counts in the user namespace, not over all processes of the host user."""
 _LACKS: Mapping[Tier, frozenset[str]] = {
     "C": frozenset(("disk_mb", "hidden_processes", "network", "own_tmp")),
-    "D": frozenset(("disk_mb", "hidden_processes", "host_files", "kernel_doors", "network", "own_tmp")),
+    "D": frozenset(
+        ("disk_mb", "hidden_processes", "host_files", "kernel_doors", "network", "oom_score", "own_tmp")
+    ),
 }
 _LACKS_WITHOUT_ROOT = frozenset(("file_modes", "unix_sockets"))
 """Of tier C: the agent is the caller's user."""
@@ -62,6 +64,7 @@ def settings(tier: Tier, who: Agent, limits: SandboxLimits, group: Group) -> dic
         "as": "" if "memory_mb" in group.enforced else str(limits.memory_mb << 20),
         "output": str(limits.output_mb << 20),
         "confine": "0" if tier == "D" else "1",
+        "held": "",
     }
 
 
@@ -84,9 +87,31 @@ def lacks(tier: Tier, who: Agent, limits: SandboxLimits) -> frozenset[str]:
     names = _LACKS.get(tier, frozenset())
     if tier == "C" and not who.root:
         names |= _LACKS_WITHOUT_ROOT
+    if tier == "D" and not who.root:
+        names |= {"verifier_files"}
     if tier != "D" and not seccomp.program():
         names |= {"system_calls"}
     return names if limits.network == "none" else names | {"network"}
+
+
+def unmet(tier: Tier, limits: SandboxLimits) -> dict[str, str]:
+    """What this tier cannot keep of these limits here, in words; it is known before a sandbox starts."""
+    who, controllers = agent(), cgroup.controllers()
+    problems = {
+        "network": (
+            tier == "C" and limits.network == "none",
+            "the agent cannot be kept off the network without namespaces (tier C, Landlock alone)",
+        ),
+        "pids": (
+            tier != "D" and not _counts_processes(tier, who) and "pids" not in controllers,
+            "nothing bounds how many processes it starts without root or a control group",
+        ),
+        "cpus": (
+            limits.cpus is not None and "cpu" not in controllers,
+            "there is no quota of processors (`cpus`) without a control group",
+        ),
+    }
+    return {name: words for name, (missing, words) in problems.items() if missing}
 
 
 def _counts_processes(tier: Tier, who: Agent) -> bool:

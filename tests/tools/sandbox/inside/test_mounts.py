@@ -28,7 +28,7 @@ mounts._MOUNT_SETATTR = int(sys.argv[2])
 libc = ctypes.CDLL(None)
 assert libc.unshare(0x20000) == 0 and libc.mount(b"none", b"/", b"", 0x44000, b"") == 0
 assert libc.mount(b"none", f"{sys.argv[1]}/a b".encode(), b"tmpfs", 0, b"") == 0
-mounts.build_root([["bind", "/seen", sys.argv[1], "0", "755", ""], ["dir", "/proc", "", "0", "", ""]], False)
+mounts.build_root([["bind", "/seen", sys.argv[1], "0", "755", ""], ["dir", "/proc", "", "0", "", ""]])
 try:
     open("/seen/a b/file", "x").close()
 except OSError as error:

@@ -74,7 +74,7 @@ async def test_a_workspace_larger_than_the_memory_is_refused():
 @pytest.mark.usefixtures("no_tier")
 async def test_a_machine_that_cannot_isolate_is_refused_with_the_fix():
     with pytest.raises(
-        IsolationError, match=r"root.*user namespaces.*sandbox docker.*--env.allow_unsafe_sandbox"
+        IsolationError, match=r"tier B; .*tier C.*user namespaces.*sandbox docker.*--env.allow_unsafe_sandbox"
     ):
         async with open_sandbox():
             pass
@@ -337,3 +337,21 @@ def pids_of(word):
         except OSError:
             continue
     return found
+
+
+@pytest.mark.parametrize("limit", ["-f 0", "-f 8", "-n 16", "-n 40", "-u 0"])
+def test_a_machine_with_small_limits_is_refused_in_one_line_that_names_them(limit):
+    code = "import tools.sandbox.local.probe as p; p.choose_tier(p.SandboxLimits())"
+    script = f"ulimit {limit}; exec {sys.executable} -B -c '{code}'"
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("tools.errors.IsolationError")
+    assert f"`ulimit {limit}".rsplit(" ", 1)[0] in last
+    assert "raise these limits" in last
+
+
+def test_a_limit_below_that_of_a_sandbox_holds_in_it():
+    code = "import tools.sandbox.local.probe as p; print(p.choose_tier(p.SandboxLimits()))"
+    script = f"ulimit -f 4096; exec {sys.executable} -B -c '{code}'"
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout in ("B\n", "C\n")

@@ -66,4 +66,4 @@ async def test_a_container_gets_the_engines_default_network_or_a_refusal(docker_
     async with open_sandbox("docker", limits=limits, image=TEST_IMAGE) as sandbox:
         devices = (await sandbox.exec("cat /proc/net/dev")).text()
         assert "eth0" in devices
-        assert sandbox.record.lacks == ("network",)
+        assert sandbox.record.lacks == ("network", "oom_score")

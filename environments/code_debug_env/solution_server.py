@@ -1,0 +1,209 @@
+"""The solution's own process: started, called, stopped and started again by the judge.
+
+It answers calls with plain data and cannot reach the judge, which runs as the same user: see `confinement`.
+Only the standard library is there when this runs.
+"""
+
+import builtins
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from environments.code_debug_env.confinement import confine
+from environments.code_debug_env.object_graph import ObjectGraph
+
+MAX_REPLY_BYTES = 4 << 20
+POLL_S = 0.02
+MAX_INT_DIGITS = 100_000
+"""Reading a number takes time that grows with the square of its length."""
+PROGRAM = "environments.code_debug_env.solution_server"
+PYTHON = (sys.executable, "-E", "-s", "-S", "-m")
+_ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
+
+
+class LostAnswer(BaseException):
+    """The solution gave no usable answer: it hung, died, or raised what no test can expect.
+
+    No `Exception`: a test that expects one must not take it for that.
+    """
+
+
+class SolutionServer:
+    """The solution's process, started when it is first needed and again after it was lost."""
+
+    def __init__(self, solution: str, entry_point: str, limits: Mapping[str, float]) -> None:
+        self._argv = [*PYTHON, PROGRAM, solution, entry_point]
+        self._limits = dict(limits)
+        self._deadline = time.monotonic() + limits["total_s"]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.hung = False
+        """Whether a call had to be stopped."""
+        self.lost = 0
+        """Calls that got no usable answer."""
+
+    def call(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the solution's function; arguments that it changed are changed here too."""
+        graph = ObjectGraph(own=1)
+        request = json.dumps(graph.encode([args, kwargs])).encode() + b"\n"
+        try:
+            reply = json.loads(self._exchange(request))
+            if "lost" in reply:
+                raise LostAnswer(reply["lost"])
+            if "raised" not in reply:
+                result, _, _ = graph.decode(reply["returned"])
+                return result
+            error = _exception(reply["raised"], str(reply["message"]))
+        except (Exception, LostAnswer) as error:  # noqa: BLE001  # whatever the solution's process made of its reply
+            self.lost += 1
+            raise LostAnswer(str(error)) from None
+        raise error
+
+    def kill(self) -> None:
+        """End the process and everything in its group."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            # Not until its pipes end: something that left the group may hold them.
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            self._process.wait()
+            self._process = None
+
+    def _exchange(self, request: bytes) -> bytes:
+        if time.monotonic() >= self._deadline:
+            raise LostAnswer("the time for the whole test is up")
+        process = self._process = self._process or self._start()
+        if process.stdin is None or process.stdout is None:
+            raise LostAnswer("no pipes")
+        try:
+            return self._talk(process.pid, process.stdin.fileno(), process.stdout.fileno(), request)
+        except (LostAnswer, OSError) as error:
+            self.kill()
+            raise LostAnswer(str(error)) from None
+
+    def _talk(self, pid: int, requests: int, replies: int, request: bytes) -> bytes:
+        """Send one line and read one, without ever waiting longer than the limits."""
+        started, spent, unread = time.monotonic(), _cpu_s(pid), b""
+        while not unread.endswith(b"\n"):
+            readable, writable, _ = select.select([replies], [requests] if request else [], [], POLL_S)
+            if writable:
+                request = request[os.write(requests, request) :]
+            if readable:
+                data = os.read(replies, 1 << 16)
+                unread += data
+                if not data or len(unread) > MAX_REPLY_BYTES:
+                    raise LostAnswer("the process ended" if not data else "the reply is too long")
+            now = time.monotonic()
+            if (
+                _cpu_s(pid) - spent > self._limits["cpu_s"]
+                or now - started > self._limits["wall_s"]
+                or now > self._deadline
+            ):
+                self.hung = True
+                # One hang is enough to know; the others must not use up the time of the whole test.
+                self._limits.update(cpu_s=self._limits["next_cpu_s"], wall_s=self._limits["next_wall_s"])
+                raise LostAnswer("the call took too long")
+        return unread
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            self._argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+            # Here, not in the program: the solution could put another one in its place.
+            preexec_fn=confine,  # this process has one thread
+        )
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                os.set_blocking(pipe.fileno(), False)
+        return process
+
+
+def serve(solution: Path, entry_point: str) -> None:
+    """Answer calls on standard input and output, which the solution itself does not get."""
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    with contextlib.suppress(OSError):
+        # A shortage of memory ends this process, not the judge.
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    module = ModuleType("solution")
+    module.__file__ = str(solution)
+    sys.modules["solution"] = module
+    broken: BaseException | None = None
+    try:
+        exec(compile(solution.read_bytes(), "solution.py", "exec"), module.__dict__)  # sandboxed
+    except BaseException as error:  # noqa: BLE001  # told to the judge on every call
+        broken = error
+    for line in requests:
+        reply = _answer(getattr(module, entry_point, None), line) if broken is None else _lost(broken)
+        replies.write(json.dumps(reply).encode() + b"\n")
+        replies.flush()
+
+
+def _answer(function: Any, line: bytes) -> dict[str, Any]:
+    graph = ObjectGraph(own=-1)
+    args, kwargs = graph.decode(json.loads(line))
+    if not callable(function):
+        return _lost(TypeError("there is no such function"))
+    try:
+        returned: Any = function(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001  # told to the judge
+        return {"raised": [kind.__name__ for kind in type(error).__mro__], "message": _message(error)}
+    try:
+        return {"returned": graph.encode([returned, args, kwargs])}
+    except BaseException as error:  # noqa: BLE001  # no plain data, or an iterator that raises
+        return _lost(error)
+
+
+def _lost(error: BaseException) -> dict[str, Any]:
+    return {"lost": f"{type(error).__name__}: {_message(error)}"}
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[:1000]
+    except Exception:  # noqa: BLE001  # the solution's own __str__
+        return ""
+
+
+def _exception(names: list[str], message: str) -> Exception:
+    """The builtin exception nearest to what the solution raised, so that a test can expect it.
+
+    Raises:
+        LostAnswer: there is none, or one that would end a loop of the test itself.
+    """
+    for name in names:
+        kind = getattr(builtins, name, None)
+        if isinstance(kind, type) and issubclass(kind, Exception) and kind not in _ENDS_OF_LOOPS:
+            with contextlib.suppress(TypeError):
+                return kind(message)
+    raise LostAnswer(f"{names[0]}: {message}")
+
+
+def _cpu_s(pid: int) -> float:
+    """Processor time of another process: on a busy machine a slow answer is no hang."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of the process, as in clock_getcpuclockid
+    except OSError:
+        return 0.0
+
+
+if __name__ == "__main__":
+    sys.set_int_max_str_digits(MAX_INT_DIGITS)
+    del sys.path[0]
+    serve(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,96 @@
+"""Where a server is: what may be shown of its URL, apart from the credentials in it."""
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from tools.errors import ConfigError
+
+_SHORTEST_SECRET = 4
+"""A shorter one is hidden only where it stands in a URL: as a word it is in every other text."""
+_USER_IN_TEXT = re.compile(r"(?<=://)[^\s'\"<>?#]{1,300}@")
+"""Bounded, since a server may send a text of nothing but beginnings."""
+_QUERY_IN_TEXT = re.compile(r"(?<=[?&])([\w.~%-]{1,64})=[^\s&#'\"<>),;]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A URL taken apart. Its `repr` and its `url` can be shown."""
+
+    url: str
+    """Scheme, host, port and path."""
+    query: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """What lets us in."""
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+
+    def at(self, path: str) -> str:
+        """The URL to ask for a path; never to be shown."""
+        return f"{self.url}{path}{'?' if self.query else ''}{self.query}"
+
+    def without_secrets(self, text: str) -> str:
+        """A text that may quote the URL or what was sent, such as a library's error or a server's answer."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return without_credentials(text)
+
+
+def endpoint(url: str, *, name: str, example: str, api_key: str = "") -> Endpoint:
+    """Take a URL apart.
+
+    Args:
+        url: `http(s)://[user:password@]host[:port][/path][?query]`.
+        name: the setting, for the error.
+        example: of such a URL, for the error.
+        api_key: sent as `Bearer`, unless the URL has a user.
+
+    Raises:
+        ConfigError: it is no such URL, or no header can carry the key.
+    """
+    parts = _split(url)
+    if parts is None:
+        raise ConfigError(f"{name} {shown_url(url)!r} is no URL; give one such as {example}")
+    api_key = api_key.strip()
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise ConfigError(f"the API key for {shown_url(url)} has characters that no header can carry")
+    secrets = {api_key, parts.query, *(value for pair in parse_qsl(parts.query) for value in pair[1:])}
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    userinfo, at, _ = parts.netloc.rpartition("@")
+    if at:
+        user, _, password = userinfo.partition(":")
+        basic = b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+        headers = {"Authorization": f"Basic {basic}"}
+        secrets |= {userinfo, password or user, unquote(password or user), basic}
+    secrets |= {value for each in parts.query.split("&") for value in each.split("=")[1:]}
+    return Endpoint(
+        url=shown_url(url).rstrip("/"),
+        query=parts.query,
+        headers=headers,
+        secrets=frozenset(secret for secret in secrets - {"none"} if len(secret) >= _SHORTEST_SECRET),
+    )
+
+
+def without_credentials(text: str) -> str:
+    """Any text, with `***` for the user and the values of the query in each URL that it quotes."""
+    return _QUERY_IN_TEXT.sub(r"\1=***", _USER_IN_TEXT.sub("***@", text))
+
+
+def shown_url(url: str) -> str:
+    """A URL, or what was meant as one, without what may let somebody in: user, password, query."""
+    parts = _split(url)
+    if parts is not None:
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    start = re.split(r"[?#]", url, maxsplit=1)[0]
+    return "(hidden)" if "@" in url and "@" not in start else start.rpartition("@")[2]
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url.strip())
+        # `port` raises for what is none, as when a password has a slash in it.
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return None
+    return parts if known and not re.search(r"\s", url.strip()) else None

@@ -1,0 +1,116 @@
+"""What a policy hands over, checked before it joins its row: a violation costs this rollout alone."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from environments.trajectory import LARGEST_FLOAT32, Completion, Message
+from tools.calls import ToolCall
+from tools.errors import PolicyError
+
+LARGEST_LOGPROB = 1e-3
+"""A log-probability is at most 0; what a server's rounding adds stays below this."""
+LARGEST_VOCABULARY = 2**31
+"""No vocabulary is larger: trainers keep ids in 32 bits, and a negative one could be `IGNORED`."""
+
+
+def checked_completion(given: object, *, max_tokens: int, vocabulary_size: int | None) -> Completion:
+    """The completion, when its row, the record and a trainer can take it.
+
+    Args:
+        given: what the policy gave.
+        max_tokens: tokens that were asked for; ids made from text may be more, for another tokenizer counted.
+        vocabulary_size: ids of the policy's vocabulary, where it says so.
+
+    Raises:
+        PolicyError: names what is wrong, what was got and what is possible.
+    """
+    if not isinstance(given, Completion):
+        raise PolicyError(f"the policy gave {given!r:.100}; give a turnwise.Completion")
+    problem = (
+        _message_problem(given.message)
+        or _text_problem("finish_reason", given.finish_reason)
+        or _ids_problem(given, vocabulary_size or LARGEST_VOCABULARY)
+        or _count_problem(given, max_tokens)
+        or _logprobs_problem(given.logprobs, len(given.token_ids))
+    )
+    if problem is not None:
+        raise PolicyError(f"the policy gave a completion that cannot be used: {problem}")
+    return given
+
+
+def _message_problem(message: Any) -> str | None:
+    if not isinstance(message, Message):
+        return f"its message is {message!r:.100}; give a turnwise.Message"
+    if message.role != "assistant":
+        return f"its message has the role {message.role!r:.100}; a policy speaks as 'assistant'"
+    texts: dict[str, Any] = {"content": message.content}
+    if message.reasoning is not None:
+        texts["reasoning"] = message.reasoning
+    calls: Any = message.tool_calls
+    if not isinstance(calls, tuple):
+        return f"its tool_calls are {calls!r:.100}; give a tuple of turnwise.ToolCall"
+    for index, call in enumerate(cast("tuple[Any, ...]", calls)):
+        if not isinstance(call, ToolCall):
+            return f"tool call {index} is {call!r:.100}; give a turnwise.ToolCall"
+        for name in ("id", "name", "arguments"):
+            texts[f"the {name} of tool call {index}"] = getattr(call, name)
+    return next((problem for name, text in texts.items() if (problem := _text_problem(name, text))), None)
+
+
+def _text_problem(name: str, text: object) -> str | None:
+    if not isinstance(text, str):
+        return f"{name} is {text!r:.100}; give text"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return f"{name} is {text!r:.100}, which is no UTF-8 text"
+    return None
+
+
+def _ids_problem(completion: Completion, size: int) -> str | None:
+    # The types say so; a policy of the user's may not know.
+    given: dict[str, Any] = {"prompt_ids": completion.prompt_ids, "token_ids": completion.token_ids}
+    for name, ids in given.items():
+        if not _is_list_of(int, ids):
+            return f"{name} must be a tuple of plain integers, got {_start_of(ids)}"
+        if ids and not 0 <= min(ids) <= max(ids) < size:
+            return f"{name} go from {min(ids)} to {max(ids)}; possible: 0 to {size - 1}"
+    return None
+
+
+def _count_problem(completion: Completion, max_tokens: int) -> str | None:
+    sampled = len(completion.token_ids)
+    if not completion.prompt_ids:
+        return "prompt_ids is empty; a model samples after at least one token"
+    if completion.exact and not sampled:
+        return "token_ids is empty; a model samples at least its stop token"
+    if completion.exact and sampled > max_tokens:
+        return f"it has {sampled} token_ids; {max_tokens} were asked for"
+    return None
+
+
+def _logprobs_problem(logprobs: Sequence[float] | None, sampled: int) -> str | None:
+    if logprobs is None:
+        return None
+    if not _is_list_of(float, logprobs):
+        return f"logprobs must be a tuple of plain floats, got {_start_of(logprobs)}"
+    if len(logprobs) != sampled:
+        return f"it has {len(logprobs)} logprobs for {sampled} token_ids"
+    for index, logprob in enumerate(logprobs):
+        # NaN is in no range.
+        if not -LARGEST_FLOAT32 <= logprob <= LARGEST_LOGPROB:
+            return f"the logprob of token {index} is {logprob}; it must be finite and at most 0"
+    return None
+
+
+def _is_list_of(kind: type, values: object) -> bool:
+    """Whether all entries are of exactly this type: a bool is no id, a number of numpy no JSON."""
+    return isinstance(values, list | tuple) and set(map(type, cast("Sequence[object]", values))) <= {kind}
+
+
+def _start_of(values: object) -> str:
+    """The kinds of a list's entries, or the start of what is no list."""
+    if not isinstance(values, list | tuple):
+        return f"{values!r:.100}"
+    kinds = {type(value).__name__ for value in cast("Sequence[object]", values)}
+    return f"a {type(values).__name__} of {' and '.join(sorted(kinds))}"  # pyright: ignore[reportUnknownArgumentType]

@@ -1,0 +1,156 @@
+"""Calls of an environment's own code: `def` or `async def`, within a limit, and nothing of it breaks out."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from contextvars import copy_context
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, cast
+
+from environments.rollout.abandoned import Abandoned
+from environments.rollout.child_tasks import IN_USER_CODE, contain_exits
+from environments.rollout.ended import Ended, Raised, ended_await, value_of
+from environments.rollout.hook_thread import HookThread
+from environments.rollout.in_flight import InFlight
+from environments.rollout.owned_sandbox import owned_sandbox
+from tools.errors import TimeLimitExceeded
+from tools.sandbox.base import Sandbox
+
+_CANCEL_S = 5.0
+"""For code to end after it was cancelled; what goes on is abandoned."""
+_KILL_S = 5.0
+"""For a sandbox to end a command that reached its own limit while its caller reached this one."""
+
+
+class HookCalls:
+    """The calls of one rollout, or of an environment's setup, one after the other.
+
+    `async def` runs in a task of its own, `def` on a thread that all calls share. Code that is over its limit
+    is cancelled, and abandoned when it goes on. What it raises comes out as an `Exception`, whatever it is.
+    """
+
+    def __init__(self, in_flight: InFlight, abandoned: Abandoned, *, hook_timeout_s: float) -> None:
+        self._in_flight = in_flight
+        self._abandoned = abandoned
+        self._hook_timeout_s = hook_timeout_s
+        self._thread = HookThread()
+        # One for all calls, so that what `prepare` sets is there for the rewards.
+        self._context = copy_context()
+        self._context.run(IN_USER_CODE.set, True)
+
+    def __enter__(self) -> Self:
+        contain_exits(asyncio.get_running_loop())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.close()
+
+    def sandbox(
+        self, opener: Callable[[], AbstractAsyncContextManager[Sandbox]]
+    ) -> AbstractAsyncContextManager[Sandbox]:
+        """A sandbox for the rollout, see `owned_sandbox`."""
+        self._in_flight.doing = "opening a sandbox"
+        return owned_sandbox(opener, self._abandoned, limit_s=self._hook_timeout_s)
+
+    async def hook(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """What a hook gives.
+
+        Raises:
+            TimeLimitExceeded: it took longer than `hook_timeout_s`.
+            UserCodeBroke: it raised what is no `Exception`.
+            Exception: what it raised.
+        """
+        given = await self.run(
+            partial(function, *args), doing=name, limit_s=self._hook_timeout_s, setting="hook_timeout_s"
+        )
+        if inspect.isgenerator(given) or inspect.isasyncgen(given):
+            raise TypeError(f"{name} is a generator; a hook returns what it gives, and has no `yield`")
+        return given
+
+    async def run(
+        self,
+        function: Callable[[], Any],
+        *,
+        doing: str,
+        limit_s: float | None = None,
+        setting: str = "",
+        busy: Callable[[], bool] = bool,
+    ) -> Any:
+        """What a function of the environment's gives.
+
+        Args:
+            function: `def`, `async def`, or anything else that gives a value or an awaitable.
+            doing: what it is, for people.
+            limit_s: wall clock; `None`: no limit.
+            setting: where the limit comes from.
+            busy: whether the sandbox is just ending a command for it, which is waited for.
+
+        Raises:
+            TimeLimitExceeded, UserCodeBroke, Exception: as for `hook`.
+        """
+        self._in_flight.doing = doing
+        ends = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
+        limit = doing if limit_s is None else f"{doing} took longer than {limit_s:.3g} s (--env.{setting})"
+        given = function() if _is_async(function) else await self._in_thread(function, ends, limit)
+        return await self._in_task(given, ends, limit, busy) if inspect.isawaitable(given) else given
+
+    async def _in_thread(self, function: Callable[[], Any], ends: float | None, limit: str) -> Any:
+        # With a copy of the variables, as `asyncio.to_thread` does it: a task may be using the others.
+        answer = self._thread.call(function, self._context.copy())
+        try:
+            await asyncio.wait({answer}, timeout=_seconds_to(ends))
+        finally:
+            if not answer.done():
+                self._abandon_thread(limit)
+        if not answer.done():
+            raise TimeLimitExceeded(f"{limit}; its thread goes on", still_running=True)
+        return value_of(answer.result())
+
+    async def _in_task(
+        self, awaitable: Awaitable[Any], ends: float | None, limit: str, busy: Callable[[], bool]
+    ) -> Any:
+        task = asyncio.get_running_loop().create_task(ended_await(awaitable), context=self._context)
+        try:
+            await asyncio.wait({task}, timeout=_seconds_to(ends))
+            if not task.done() and busy():
+                await asyncio.wait({task}, timeout=_KILL_S)
+            in_time = task.done()
+        finally:
+            await self._stop(task, limit)
+        if not in_time and task.done():
+            raise TimeLimitExceeded(limit)
+        if not in_time:
+            raise TimeLimitExceeded(f"{limit}; it goes on although it was cancelled", still_running=True)
+        # A task that cancelled itself ends as cancelled, whatever it returned.
+        return value_of(Raised(asyncio.CancelledError()) if task.cancelled() else task.result())
+
+    async def _stop(self, task: "asyncio.Task[Ended[Any]]", limit: str) -> None:
+        if task.done():
+            return
+        task.cancel()
+        try:
+            await asyncio.wait({task}, timeout=_CANCEL_S)
+        finally:
+            if not task.done():
+                self._abandoned.add_task(limit, task)
+
+    def _abandon_thread(self, limit: str) -> None:
+        thread, self._thread = self._thread, HookThread()
+        thread.close()
+        self._abandoned.add(limit, lambda: thread.is_alive)
+
+
+def _is_async(function: Any) -> bool:
+    """Whether calling it runs nothing yet: a coroutine function, also as a partial or as an object's call."""
+    while isinstance(function, partial):
+        function = cast("partial[Any]", function).func
+    call: Any = getattr(cast("type[Any]", type(function)), "__call__", None)  # noqa: B004  # what it is, not whether
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _seconds_to(ends: float | None) -> float | None:
+    return None if ends is None else max(0.0, ends - asyncio.get_running_loop().time())

@@ -1,0 +1,81 @@
+"""Standard streams that a run outlives: without a reader or space for its output it goes on in silence."""
+
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+
+class _OutlivedFile(io.FileIO):
+    """A descriptor whose first error makes it lead nowhere, for whoever else writes to it too."""
+
+    def write(self, data: object, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  # `None` there: would block
+        view = memoryview(data)  # pyright: ignore[reportArgumentType]
+        try:
+            written = super().write(view)
+        except OSError:
+            lead_nowhere(self.fileno())
+            return view.nbytes
+        # A terminal that another program made non-blocking and that is full: what does not fit is lost.
+        return view.nbytes if written is None else written
+
+
+@contextmanager
+def outlived_console() -> Generator[None]:
+    """While entered, errors of stdout and stderr never reach who writes there, and a hangup ends nothing."""
+    before = sys.stdout, sys.stderr
+    ours = [_outlived(stream) for stream in before]
+    sys.stdout, sys.stderr = ours
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    # A function, since programs that are started would inherit that the signal is ignored.
+    hangup = signal.signal(signal.SIGHUP, _go_on) if in_main_thread else None
+    try:
+        yield
+    finally:
+        for stream in ours:
+            stream.flush()
+        sys.stdout, sys.stderr = before
+        if in_main_thread:
+            signal.signal(signal.SIGHUP, hangup)
+
+
+def lead_nowhere(descriptor: int) -> None:
+    """Send what is written to a descriptor to /dev/null, what is buffered for it too."""
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    if nowhere == descriptor:  # it was closed
+        os.set_inheritable(descriptor, True)
+        return
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def open_closed_descriptors() -> None:
+    """Open what a program was started without: the next file would become its stdin, stdout or stderr."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            lead_nowhere(descriptor)
+
+
+def _outlived(stream: TextIO | None) -> TextIO:
+    if stream is None:
+        return Path(os.devnull).open("w", encoding="utf-8")
+    if stream not in (sys.__stdout__, sys.__stderr__):
+        return stream  # whoever put it there answers for it
+    try:
+        stream.flush()
+    except OSError:
+        lead_nowhere(stream.fileno())
+    file = io.BufferedWriter(_OutlivedFile(stream.fileno(), "wb", closefd=False))
+    # Text that the console cannot show, such as half a surrogate pair, ends nothing either.
+    return io.TextIOWrapper(file, encoding=stream.encoding, errors="backslashreplace", line_buffering=True)
+
+
+def _go_on(number: int, frame: object) -> None:
+    """The terminal is closed; what is written from now on fails, and leads nowhere."""

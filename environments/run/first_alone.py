@@ -1,0 +1,75 @@
+"""The first rollout goes alone: a bug that all rollouts share is told once, whole, before it costs a run."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+
+from environments.data.tasks import GroupTask
+from environments.run.stopped import StoppedError
+from environments.trajectory import Failure, TrajectoryGroup
+
+MOST_ALIKE = 3
+"""First rollouts that fail alike, of so many items: there is no point in the others."""
+
+
+class AlikeFailuresError(StoppedError):
+    """The first rollouts of several items failed at the same place of the environment's code."""
+
+
+class FirstAlone:
+    """Goes on to the next item while first rollouts fail in the environment's own code."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        """Begin; `say` shows text to the user."""
+        self.done = False
+        """Whether the others may go."""
+        self._say = say
+        self._failed: Counter[tuple[str, str]] = Counter()
+
+    def take(self, task: GroupTask, group: TrajectoryGroup) -> GroupTask:
+        """Judge a group of one rollout; the task, with that rollout done.
+
+        Raises:
+            AlikeFailuresError: it is one of too many that failed alike.
+        """
+        failure = next(iter(group.failures), None)
+        if failure is None or failure.where is None:
+            self.done = True
+        else:
+            self._note(task, failure, failure.where)
+        return replace(task, rolled_out=(*group.trajectories, *group.failures))
+
+    def _note(self, task: GroupTask, failure: Failure, where: str) -> None:
+        kind = failure.error_class, where
+        self._failed[kind] += 1
+        if self._failed[kind] == 1:
+            self._say(
+                f"the first rollout, of item {task.item_id}, failed; the next item's goes alone\n"
+                f"{failure.traceback.rstrip()}"
+            )
+        if self._failed[kind] == MOST_ALIKE:
+            raise AlikeFailuresError(
+                f"the first rollouts of {MOST_ALIKE} items failed alike: {failure.error_class} at {where}"
+            )
+
+
+async def first_alone(
+    tasks: Iterator[GroupTask],
+    roll_out: Callable[[GroupTask], Awaitable[TrajectoryGroup]],
+    say: Callable[[str], None],
+) -> list[GroupTask]:
+    """Roll out the first siblings one after another, until one does not fail in the environment's code.
+
+    Returns:
+        The tasks that were begun, each with its first rollout done: it is not rolled out again.
+
+    Raises:
+        AlikeFailuresError: `MOST_ALIKE` of them failed at the same place.
+    """
+    first = FirstAlone(say)
+    begun: list[GroupTask] = []
+    for task in tasks:
+        begun.append(first.take(task, await roll_out(task)))
+        if first.done:
+            break
+    return begun

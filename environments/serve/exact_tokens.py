@@ -1,0 +1,67 @@
+"""Only tokens that were sampled go to a trainer: what a server gave as text alone is dropped or refused."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from environments.trajectory import CreditedGroup, Failure, StopReason, Trajectory, TrajectoryGroup
+from tools.errors import ConfigError
+
+MOST_IN_A_ROW = 8
+"""Groups with such a rollout, of a server that has given tokens, after which it gives none any more."""
+
+
+class ExactTokens:
+    """Takes rollouts without exact tokens out of groups, as long as they are the exception."""
+
+    def __init__(
+        self, credit: Callable[[TrajectoryGroup], CreditedGroup], *, say: Callable[[str], None]
+    ) -> None:
+        """Prepare; `credit` gives what is left of a group its advantages."""
+        self._credit = credit
+        self._say = say
+        self._seen = False
+        self._in_a_row = 0
+
+    def only(self, credited: CreditedGroup) -> CreditedGroup:
+        """The group without the rollouts whose tokens a trainer must not learn from: they are failures.
+
+        Raises:
+            ConfigError: the model server has never given exact tokens, or does no more.
+        """
+        group = credited.group
+        lacking = {each.sibling: _lacking(each) for each in group.trajectories}
+        kept = tuple(each for each in group.trajectories if lacking[each.sibling] is None)
+        self._seen = self._seen or bool(kept)
+        if len(kept) == len(group.trajectories):
+            self._in_a_row = 0
+            return credited
+        self._in_a_row += 1
+        what = next(each for each in lacking.values() if each is not None)
+        if not self._seen or self._in_a_row >= MOST_IN_A_ROW:
+            raise ConfigError(
+                f"the model server gives no {what}, so a trainer would learn from tokens that were never "
+                f"sampled, or refuse them; use a server that answers return_token_ids and logprobs (vLLM, "
+                f"SGLang), or accept it with --env.allow_approximate_tokens"
+            )
+        dropped = [each for each in group.trajectories if lacking[each.sibling] is not None]
+        self._say(f"item {group.item_id}: {len(dropped)} rollouts dropped, the model server gave no {what}")
+        failures = [_failure(each, f"the model server gave no {lacking[each.sibling]}") for each in dropped]
+        return self._credit(replace(group, trajectories=kept, failures=(*group.failures, *failures)))
+
+
+def _lacking(trajectory: Trajectory) -> str | None:
+    """What a trainer needs and the model server did not give."""
+    if not trajectory.exact:
+        return "token ids"
+    return "logprobs" if any(row.logprobs is None for row in trajectory.rows) else None
+
+
+def _failure(trajectory: Trajectory, error: str) -> Failure:
+    return Failure(
+        sibling=trajectory.sibling,
+        stop_reason=StopReason.POLICY_ERROR,
+        error=f"PolicyError: {error}",
+        traceback="",
+        turns=len(trajectory.turns),
+        error_class="PolicyError",
+    )

@@ -1,0 +1,98 @@
+"""What an agent does to its own sandbox and its own files is a score, never a missing sibling."""
+
+import pytest
+
+from environments.base_env import AgentEnv
+from environments.data.tasks import GroupTask
+from environments.policy.scripted import Choice, call, say
+from tests.adversarial.tiers import docker_engine, fresh, tier_c  # noqa: F401  # fixtures
+from tools.files import file
+from tools.terminal import terminal
+
+DEEP = "import os\nfor _ in range(3000):\n    os.mkdir('d' * 200); os.chdir('d' * 200)\n"
+MISDEEDS = {
+    "a full disk": "head -c 999999999 /dev/zero >fill",
+    "every file system full": "for d in . /tmp $TMPDIR /dev/shm /run/turnwise; do "
+    "head -c 999999999 /dev/zero >$d/fill; done",
+    "no inodes": "mkdir many; cd many; seq 200000 | xargs touch",
+    "a disk that is filled all the time": "(while :; do head -c 99999999 /dev/zero >fill; done) >/dev/null 2>&1 &",
+    "a fork bomb": "(f() { f | f & }; f) >/dev/null 2>&1 &",
+    "processes up to the limit": "for i in $(seq 200); do sleep 1000 & done",
+    "memory up to the limit": "python3 -c 'x = bytearray(10**9)' & python3 -c \"x = b'x' * (150 << 20); "
+    "import time; time.sleep(1000)\" &",
+    "everything killed": "kill -9 -1",
+    "the supervisor killed": "sh -c 'kill -9 $PPID'; kill -9 1 $PPID; true",
+    "the supervisor stopped": "kill -STOP 1 $PPID; true",
+    "the supervisor killed all the time": "cat >k.py <<'EOF'\n"
+    "import os, signal, time\nif os.fork(): os._exit(0)\nos.setsid()\n"
+    "while True:\n    for p in os.listdir('/proc'):\n        if p.isdigit() and int(p) != os.getpid():\n"
+    "            try: os.kill(int(p), signal.SIGSTOP)\n            except OSError: pass\nEOF\npython3 k.py &",
+    "the workspace deleted": "rm -rf $HOME; rm -rf ./* ./.[a-z]*; rmdir $PWD",
+    "the workspace closed": "chmod 000 $PWD; cd /",
+    "the workspace renamed": "mv $PWD $PWD.old; mkdir $PWD.old/x",
+    "the run folder emptied": "rm -rf /run/turnwise/* $TMPDIR/../run/*; chmod 000 /run/turnwise $TMPDIR/../run",
+    "a solution that cannot be read": "chmod 000 solution.py",
+    "a FIFO for a solution": "rm -f solution.py; mkfifo solution.py",
+    "a folder for a solution": "rm -f solution.py; mkdir -p solution.py/solution.py",
+    "a socket for a solution": "rm -f solution.py; python3 -c \"import socket; "
+    "socket.socket(socket.AF_UNIX).bind('solution.py')\"",
+    "a huge solution with nothing in it": "rm -f solution.py; truncate -s 1T solution.py",
+    "a large solution": "head -c 100000000 /dev/zero >solution.py",
+    "a device for a solution": "ln -sf /dev/zero solution.py",
+    "an endless file for a solution": "ln -sf /proc/self/fd/0 solution.py; ln -sf /dev/stdin other",
+    "a loop of links": "ln -sf b a; ln -sf a b; ln -sf a solution.py",
+    "100,000 files": "mkdir out; cd out; seq 100000 | xargs touch",
+    "names that are no text": "mkdir out; cd out; touch $'new\\nline' $'\\xff\\xfe' $'\\xed\\xa0\\x80' -- -rf "
+    "' ' $'\\e[31m' '$(id)'; touch $(printf 'x%.0s' $(seq 255))",
+    "a path without end": f"cat >deep.py <<'EOF'\n{DEEP}EOF\nmkdir out; cd out; python3 ../deep.py",
+    "a sparse file among others": "mkdir out; truncate -s 1T out/sparse; touch out/fine",
+    "files that change meanwhile": "(while :; do rm -rf out solution.py; mkdir -p out/a solution.py; "
+    "touch out/a/b; rm -rf out solution.py; ln -s /proc/self out; mkfifo solution.py; rm -f out solution.py; "
+    "done) >/dev/null 2>&1 &",
+    "hard links": "mkdir out; ln solution.py out/1; for i in $(seq 500); do ln solution.py out/$i-; done",
+}  # fmt: skip
+
+
+class Vandal(AgentEnv):
+    """Its agent does one thing, and looks for solution.py to be judged."""
+
+    name = "vandal"
+    tools = (terminal, file)
+    opener = None
+    command = ""
+
+    async def load_items(self):
+        return ["item"]
+
+    def format_prompt(self, item):
+        return "Do it."
+
+    async def prepare(self, item, sandbox):
+        await sandbox.write_file("solution.py", b"print('wrong')\n")
+
+    def open_sandbox(self):
+        return self.opener()
+
+    async def compute_reward(self, item, trajectory, ctx):
+        result = await ctx.verify(
+            command="ls -R out | head -c 100; timeout 5 python3 -I check.py",
+            artefacts=["solution.py", "out", "../../etc/passwd", "."],
+            files={"check.py": "import runpy\nrunpy.run_path('solution.py')\n"},
+            timeout_s=20,
+        )
+        return float(result.exit_code == 0 and b"right" in result.stdout)
+
+    def scripted_choices(self, item, messages, tools, skill):
+        done = sum(message.role == "assistant" for message in messages)
+        look = [call("read_file", {"path": "solution.py"}), call("list_files", {"path": "."})]
+        moves = [call("terminal", {"command": self.command, "timeout_s": 8}), *look,
+                 call("terminal", {"command": "ls | head; true", "timeout_s": 2}), say("Done.")]  # fmt: skip
+        return [Choice(probability=1.0, message=moves[done])]
+
+
+@pytest.mark.parametrize("command", MISDEEDS.values(), ids=MISDEEDS)
+async def test_an_agent_cannot_make_its_rollout_go_missing(fresh, command):  # noqa: F811
+    Vandal.opener, Vandal.command = staticmethod(fresh), command
+    group = await Vandal().rollout_group(GroupTask(item="item", item_id="item"), 1)
+    assert group.failures == ()
+    assert group.trajectories[0].score == 0.0

@@ -1,0 +1,287 @@
+"""Credentials in URLs let us in, and are in nothing that is printed, recorded or kept: real commands."""
+
+import base64
+import os
+import subprocess
+import threading
+import time
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from environments.cli.main import main
+from environments.inference.endpoint import endpoint, shown_url, without_credentials
+from environments.rollout.failures import failure_of
+from environments.serve.outbox import Outbox
+from tests.environments.conftest import RunApi
+from tests.environments.serve import loopback
+from tools.errors import ConfigError
+
+PASSWORD, TOKEN, KEY = "s3cr:t/p@ss", "t0k3n-in-a-query", "sk-k3y-of-the-model"
+BASIC = base64.b64encode(f"user:{PASSWORD}".encode()).decode()
+SECRETS = [each.encode() for each in (PASSWORD, quote(PASSWORD, safe=""), TOKEN, KEY, BASIC)]
+
+
+class Guard:
+    """Passes on only requests that bear the password and the token; tells others what they bore instead."""
+
+    def __init__(self, port, *, password=PASSWORD):
+        self.let_in = 0
+        guard, wanted = self, base64.b64encode(f"user:{password}".encode()).decode()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                path, _, query = self.path.partition("?")
+                if self.headers["Authorization"] == f"Basic {wanted}" and query == f"token={TOKEN}":
+                    guard.let_in += 1
+                    status, text = guard.passed_on(port, self.command, path, body, self.headers)
+                else:
+                    status, text = (
+                        401,
+                        f"no, {self.path} with {self.headers}, so {PASSWORD} is wrong".encode(),
+                    )
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            do_GET = do_POST = answer  # noqa: N815 - names of the base class
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    def passed_on(self, port, method, path, body, headers):
+        connection = HTTPConnection("127.0.0.1", port, timeout=30)
+        kept = {name: headers[name] for name in ("Content-Type", "Content-Encoding") if headers[name]}
+        try:
+            connection.request(method, path, body, kept)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def secret_url(port, path=""):
+    return f"http://user:{quote(PASSWORD, safe='')}@127.0.0.1:{port}{path}?token={TOKEN}"
+
+
+def model_at(port):
+    return [
+        "--openai.base_url",
+        secret_url(port, "/v1"),
+        "--openai.model_name",
+        "scripted",
+        "--openai.api_key",
+        KEY,
+    ]
+
+
+def nothing_secret_in(*places):
+    """No file, byte by byte, and no text holds a secret."""
+    for place in places:
+        files = [each for each in place.rglob("*") if each.is_file()] if isinstance(place, Path) else []
+        contents = [(str(each), each.read_bytes()) for each in files]
+        if not isinstance(place, Path):
+            contents = [("output", place if isinstance(place, bytes) else place.encode())]
+        for name, content in contents:
+            found = [secret for secret in SECRETS if secret in content]
+            assert not found, (name, found, content[-2000:])
+
+
+def turnwise(*args, folder, env=None):
+    return subprocess.run(
+        [loopback.TURNWISE, *args],
+        cwd=folder,
+        capture_output=True,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    port = loopback.free_port()
+    with loopback.running(loopback.mock_model("WriteWord", port)) as process:
+        loopback.wait_for_port(process, port)
+        yield port
+
+
+@pytest.fixture(scope="module")
+def api():
+    server = RunApi()
+    server.start()
+    yield server
+    server.kill()
+
+
+def process(folder, *options, env=None):
+    command = ("process", f"{loopback.SERVED}:WriteWord", "--out", "r.jsonl", "--env.request_tries", "1")
+    return turnwise(
+        *command, "--env.max_items", "2", "--env.group_size", "2", *options, folder=folder, env=env
+    )
+
+
+def test_process_is_let_in_and_keeps_nothing(model, tmp_path):
+    with Guard(model) as guard:
+        done = process(tmp_path, *model_at(guard.port))
+    assert done.returncode == 0, done.stderr
+    assert guard.let_in > 4
+    nothing_secret_in(tmp_path, done.stdout, done.stderr)
+
+
+def test_wandb_keeps_no_copy_of_them(model, tmp_path):
+    with Guard(model) as guard:
+        url = ["--env.rollout_server_url", secret_url(guard.port)]
+        env = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_CACHE_DIR": str(tmp_path)}
+        done = process(tmp_path, *model_at(guard.port), *url, "--env.use_wandb", env=env)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.rglob("*.wandb"))
+    nothing_secret_in(tmp_path, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("command", ["process", "evaluate", "serve"])
+@pytest.mark.parametrize("fault", ["refused", "gone"])
+def test_a_model_server_that_cannot_be_used_is_named_without_them(command, fault, tmp_path):
+    with Guard(1, password="another") as guard:
+        port = guard.port if fault == "refused" else loopback.free_port()
+        done = turnwise(command, f"{loopback.SERVED}:WriteWord", *model_at(port), folder=tmp_path)
+    assert done.returncode == 2
+    assert f"http://127.0.0.1:{port}/v1" in done.stderr.decode()
+    nothing_secret_in(tmp_path, done.stdout, done.stderr)
+
+
+def test_a_model_server_that_refuses_later_leaves_them_in_no_failure(model, tmp_path):
+    class Later(Guard):
+        def passed_on(self, port, method, path, body, headers):
+            if method == "POST":
+                return 500, f"broken for http://user:{PASSWORD}@h/ {headers}".encode()
+            return super().passed_on(port, method, path, body, headers)
+
+    with Later(model) as guard:
+        done = process(tmp_path, *model_at(guard.port))
+    assert b"answered 500" in (tmp_path / "r.jsonl").read_bytes()
+    nothing_secret_in(tmp_path, done.stdout, done.stderr)
+
+
+def test_serve_is_let_in_and_keeps_nothing(model, api, tmp_path):
+    api.get("/reset_data")
+    api.start_trainer(batch_size=4)
+    with Guard(api.port) as at_api, Guard(model) as at_model:
+        command = loopback.serve("WriteWord", secret_url(at_api.port), tmp_path, *model_at(at_model.port))
+        log = tmp_path / "log"
+        with (
+            log.open("wb") as shown,
+            loopback.running(command, stdout=shown, stderr=shown, cwd=tmp_path) as env,
+        ):
+            loopback.wait_until(lambda: api.get("/status")["queue_size"] > 0)
+            of_children = arguments_below(env.pid)
+            assert loopback.ended(env) == 0, log.read_text()
+    nothing_secret_in(tmp_path, of_children)
+    assert f"registered at http://127.0.0.1:{at_api.port} as" in log.read_text()
+
+
+@pytest.mark.parametrize("made", ["refused", "gone"])
+def test_serve_at_an_api_that_does_not_let_it_in_names_it_without_them(made, tmp_path):
+    with Guard(1, password="another") as guard:
+        port = guard.port if made == "refused" else loopback.free_port()
+        command = loopback.serve("WriteWord", secret_url(port), tmp_path, "--env.exit_when_api_away_s", "0.5")
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == (2 if made == "refused" else 1)
+    assert f"http://127.0.0.1:{port}" in (done.stdout + done.stderr).decode()
+    nothing_secret_in(tmp_path, done.stdout, done.stderr)
+
+
+def test_a_refused_post_is_kept_without_them(tmp_path):
+    api = endpoint(secret_url(1), name="n", example="e")
+    with Outbox(tmp_path / "o.sqlite") as outbox:
+        outbox.note_rejected("a", api.without_secrets(f"no {secret_url(1)} {BASIC} {PASSWORD}"))
+    nothing_secret_in(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["process", "code_debug", "--openai.base_url", f"http//user:{PASSWORD}@h"],
+        ["process", "code_debug", "--openai.base_url", f"user:{PASSWORD}@h:80"],
+        ["process", "code_debug", "--openai.base_url", f"http://user:{PASSWORD}@h"],
+        ["serve", "code_debug", "--env.rollout_server_url", f"ftp://user:{PASSWORD}@h"],
+        ["serve", "code_debug", "--env.rollout_server_url", f"h?token={TOKEN}"],
+        ["serve", "code_debug", "--env.rollout_url", secret_url(1)],
+        ["serve", "code_debug", "--rollout_server_url", secret_url(1)],
+        ["serve", secret_url(1)],
+        ["serve", "code_debug", secret_url(1)],
+        ["serve", "code_debug", "--openai.num_max_requests_at_once", secret_url(1)],
+    ],
+)
+def test_a_mistake_is_told_without_them(args, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(args) == 2
+    nothing_secret_in(*capsys.readouterr(), tmp_path)
+
+
+def test_an_error_of_a_library_is_recorded_without_them():
+    error = RuntimeError(f"401 for url '{secret_url(1)}'")
+    failure = failure_of(error, sibling=0, turns=0)
+    nothing_secret_in(repr(failure))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://user:pw@h:80/v1?api_key=x#y", "http://h:80/v1"),
+        ("https://token@h", "https://h"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000/v1"),
+        ("http://user:p/w@h", "h"),
+        ("localhost:8000/v1", "localhost:8000/v1"),
+        ("h:80?token=a@b", "(hidden)"),
+    ],
+)
+def test_what_is_shown_of_a_url(url, shown):
+    assert shown_url(url) == shown
+
+
+def test_a_key_that_no_header_can_carry_is_refused_without_showing_it():
+    with pytest.raises(ConfigError) as caught:
+        endpoint("http://h", name="n", example="e", api_key="se\ncret")
+    assert "cret" not in str(caught.value)
+
+
+def test_a_server_cannot_make_hiding_slow():
+    started = time.perf_counter()
+    without_credentials("://" * 30_000)
+    without_credentials("?a" * 50_000)
+    assert time.perf_counter() - started < 2
+
+
+def arguments_below(pid):
+    """The command lines and environments of all that runs below a process."""
+    found, parents = [], {pid}
+    for entry in sorted(Path("/proc").glob("[0-9]*"), key=lambda each: int(each.name)):
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent in parents:
+                parents.add(int(entry.name))
+                found.append((entry / "cmdline").read_bytes() + (entry / "environ").read_bytes())
+        except OSError:
+            continue
+    assert found
+    return b"".join(found)

@@ -1,0 +1,132 @@
+"""What a solution may try against the judge of `code_debug`: nothing of it makes a failed check hold."""
+
+import pytest
+
+from environments.code_debug_env.hidden_checks import CheckLimits, run_checks
+from environments.reward_context import RolloutContext
+from tools.sandbox import open_sandbox
+
+QUICK = CheckLimits(cpu_s=0.5, wall_s=0.8, next_cpu_s=0.1, next_wall_s=0.3, total_s=2.0)
+LOOPED = {
+    "task_id": "t",
+    "entry_point": "double",
+    "declaration": "def double(x):\n",
+    "test": "for x in range(6):\n    assert double(x) == 2 * x\n"
+    "assert double(7) == 14\nassert double(8) == 15",
+}
+"""A right solution holds the first two; what goes wrong at 4 must not leave the loop's one held."""
+
+
+@pytest.fixture
+async def ctx():
+    async with open_sandbox("local") as sandbox:
+        yield RolloutContext(
+            env="code_debug", item_id="t", sandbox=sandbox, fresh_sandbox=lambda: open_sandbox("local")
+        )
+
+
+async def judged(ctx: RolloutContext, attack: str, where: str = "x == 4", head: str = "") -> tuple[bool, ...]:
+    body = attack.replace("\n", "\n        ")
+    solution = (
+        f"{head}\ndef double(x):\n    if {where}:\n        {body}\n        return -1\n    return 2 * x\n"
+    )
+    return (await run_checks(ctx.verify, LOOPED, solution, QUICK)).held
+
+
+KILLS = {
+    "kill": "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
+    "stop": "import os, signal; os.kill(os.getppid(), signal.SIGSTOP)",
+    "interrupt": "import os, signal; os.kill(os.getppid(), signal.SIGINT)",
+    "kill all": "import os, signal; os.kill(-1, signal.SIGKILL)",
+    "kill the group": "import os, signal; os.killpg(os.getpgid(os.getppid()), signal.SIGTERM)",
+    "kill from a child": "import os\nif os.fork() == 0:\n    try:\n        os.kill(-1, 9)\n"
+    "    finally:\n        os._exit(0)",
+    "pidfd": "import os, signal; signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 9)",
+    "SIGIO": "import fcntl, os\nr, w = os.pipe()\nfcntl.fcntl(r, fcntl.F_SETOWN, os.getppid())\n"
+    "fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC)\nos.write(w, b'x')",
+    "limits": "import os, resource\nresource.prlimit(os.getppid(), resource.RLIMIT_CPU, (0, 0))",
+    "trace": "import ctypes, os; ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0)",
+    "close the pipes": "import os; os.closerange(0, 100)",
+    "all processes": "import os\nwhile True:\n    try:\n        os.fork()\n"
+    "    except OSError:\n        break\n"
+    "import time; time.sleep(9)",
+    "all memory": "x = []\nwhile True:\n    x.append(bytearray(b'x') * (64 << 20))",
+    "the whole disk": "open('full', 'wb').write(b'x' * (900 << 20))",
+    "a child that holds the pipes": "import os, time\nif os.fork() == 0:\n"
+    "    os.setsid(); time.sleep(30)\nos._exit(0)",
+    "a program of its own": "import os, sys\nos.execv(sys.executable, ['python3', '-c', "
+    "'import os; os.kill(os.getppid(), 9)'])",
+    "a harness of its own": "import os, shutil\nos.rename('environments', 'moved')\n"
+    "os.makedirs('environments/code_debug_env')\n"
+    "open('environments/code_debug_env/harness.py', 'w').write('import os; os.kill(os.getppid(), 9)')\n"
+    "os._exit(0)",
+}
+
+
+@pytest.mark.parametrize("attack", KILLS.values(), ids=KILLS)
+async def test_attacking_the_judge_fails_the_check_it_happens_in(ctx, attack: str):
+    held = await judged(ctx, attack)
+    assert (held[0], held[2]) == (False, False)
+
+
+COSTS_MORE = ("all processes", "a child that holds the pipes", "all memory", "a harness of its own")
+
+
+@pytest.mark.parametrize("name", sorted({*KILLS} - {*COSTS_MORE}))
+async def test_the_judge_cannot_be_reached(ctx, name: str):
+    assert await judged(ctx, KILLS[name]) == (False, True, False)
+
+
+REPLIES = {
+    "no JSON": "b'{'",
+    "no object": "b'[1]'",
+    "a word": "b'\"returned\"'",
+    "two answers": 'b\'{"returned": 8}{"returned": 8}\'',
+    "an unknown kind": 'b\'{"returned": ["object", 8]}\'',
+    "a reference to nothing": 'b\'{"returned": [["ref", 99], [], {}]}\'',
+    "deep": "b'{\"returned\": ' + b'[' * 100_000",
+    "a huge number": "b'{\"returned\": ' + b'9' * 3_000_000 + b'}'",
+    "endless": "b'x' * (64 << 20)",
+    "an end of the test's loop": 'b\'{"raised": ["StopIteration"], "message": ""}\'',
+    "an error of the judge's": 'b\'{"raised": ["LostAnswer", "BaseException"], "message": ""}\'',
+    "names that are none": 'b\'{"raised": 7, "message": ""}\'',
+    "lines of a verdict": "b'0 end {\"held\": [0, 1, 2]}'",
+}
+RAW = """
+import gc, io
+def write(data):
+    for found in gc.get_objects():
+        if isinstance(found, io.BufferedWriter) and not found.closed and found.fileno() > 2:
+            found.write(data + b"\\n"); found.flush()
+    import time; time.sleep(0.2)
+"""
+
+
+@pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
+async def test_a_forged_reply_is_no_answer(ctx, reply: str):
+    assert not (await judged(ctx, f"write({reply})", head=RAW))[0]
+
+
+@pytest.mark.parametrize(
+    "value", ["float('nan')", "10 ** 200_000", "[[]] * 9 ** 6", "object()", "type('A', (), {})()"]
+)
+async def test_odd_values_fail_their_check_alone(ctx, value: str):
+    assert await judged(ctx, f"return {value}") == (False, True, False)
+
+
+@pytest.mark.parametrize("path", ["mem", "environ", "fd/0", "fd/1", "cwd/../fd", "maps", "stack"])
+async def test_the_judges_memory_and_files_are_closed(ctx, path: str):
+    look = f"import os\nopen(f'/proc/{{os.getppid()}}/{path}', 'rb').read(1)\nreturn 8"
+    assert not (await judged(ctx, look))[0]
+
+
+async def test_the_hidden_test_is_in_no_command_line(ctx):
+    lines = "(open(path, 'rb').read() for path in glob.glob('/proc/[0-9]*/cmdline'))"
+    look = f"import glob\nreturn 8 if any(b'2 * x' in line for line in {lines}) else -1"
+    assert not (await judged(ctx, look))[0]
+
+
+async def test_a_module_that_the_solution_leaves_is_not_imported_by_the_test(ctx):
+    task = {**LOOPED, "test": "double(0)\nimport statistics\nassert statistics.mean([2, 4]) == 99"}
+    solution = "open('statistics.py', 'w').write('mean = lambda x: 99')\ndef double(x): return x\n"
+    assert (await run_checks(ctx.verify, task, solution, QUICK)).held == (False,)

@@ -1,0 +1,323 @@
+"""A trajectory API that answers anything at all is away for a while: nothing is lost or sent twice."""
+
+import asyncio
+import gzip
+import resource
+import time
+
+import pytest
+
+from environments.serve import trajectory_api
+from environments.serve.api_connection import MAX_ANSWER_BYTES, ApiUnavailableError
+from environments.serve.outbox import Outbox
+from environments.serve.registration import fit
+from environments.serve.trajectory_api import PostRefusedError, TrajectoryApi
+from environments.wire.payloads import Shape
+from tests.adversarial.hostile_server import OK, answer, drip, endless, gzip_bomb, hostile, zlib_bomb
+from tests.environments.serve.delivered import credited, delivering, registration_at, until
+from tools.errors import ConfigError
+
+INFO = {"batch_size": 4, "max_token_len": 1000}
+STATUS = {"current_step": 3, "queue_size": 1}
+OURS = {"queue_size": 1, "self_queue_size": 1, "max_group_size": 4, "unallocated_fraction": 1.0}
+REGISTERED = {"status": "success", "env_id": 2, "wandb_name": "env_1", "num_steps": 10}
+GOOD = {
+    "/info": answer(INFO),
+    "/status": answer(STATUS),
+    "/status-env": answer({**OURS, "current_step": 3, "env_weight": 1.0}),
+    "/register-env": answer(REGISTERED),
+    "/scored_data": answer({"status": "received"}),
+    "/disconnect-env": answer({"status": "success"}),
+}
+NO_INTEGER = ["4", 4.0, 4.5, None, True, [4], {}, 10**30, -(10**30), float("nan"), float("inf")]
+JUNK = {
+    "empty": b"",
+    "white": b"   ",
+    "html": b"<html>",
+    "list": b"[1,2]",
+    "text": b'"x"',
+    "null": b"null",
+    "deep": b"[" * 100_000,
+    "deep object": b'{"a":' * 50_000,
+    "cut": b'{"batch_size": 4, "max_tok',
+    "no utf-8": b'{"batch_size": 4, "\xff\xfe": 1}',
+    "nul": b"\0" * 100,
+    "long number": b'{"batch_size": ' + b"9" * 100_000 + b"}",
+    "too long": b" " * MAX_ANSWER_BYTES + b" {}",
+}
+HTTP = {
+    "no content": b"HTTP/1.1 204 No Content\r\n\r\n",
+    "elsewhere": answer(b"", status=307, headers=["Location: http://127.0.0.1:1/info"]),
+    "gzip bomb": answer(gzip_bomb(), headers=["Content-Encoding: gzip"]),
+    "zlib bomb": answer(zlib_bomb(), headers=["Content-Encoding: deflate"]),
+    "bomb of an error": answer(gzip_bomb(), status=503, headers=["Content-Encoding: gzip"]),
+    "empty members": answer(gzip.compress(b"") * 50_000, headers=["Content-Encoding: gzip"]),
+    "no gzip": answer(INFO, headers=["Content-Encoding: gzip"]),
+    "cut gzip": answer(gzip.compress(b"{}" * 9999)[:20], headers=["Content-Encoding: gzip"]),
+    "twice gzip": answer(gzip.compress(gzip.compress(b"{}")), headers=["Content-Encoding: gzip, gzip"]),
+    "brotli": answer(b"\x0b\x02\x80{}\x03", headers=["Content-Encoding: br"]),
+    "two lengths": OK + b"Content-Length: 2\r\nContent-Length: 4\r\n\r\n{}{}",
+    "no length": OK + b"Content-Length: x\r\n\r\n{}",
+    "negative length": OK + b"Content-Length: -1\r\n\r\n{}",
+    "bad chunk": OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+    "no http": b"SSH-2.0-OpenSSH_9\r\n\r\n",
+    "status 999": answer(INFO, status=999),
+    "many headers": OK + b"".join(b"X-%d: y\r\n" % n for n in range(20_000)) + b"\r\n",
+    "long header": OK + b"X: " + b"y" * 1_000_000 + b"\r\n\r\n",
+    "endless": endless,
+}
+
+
+async def hang_up(writer):
+    """Before a word."""
+
+
+async def cut_short(writer):
+    writer.write(OK + b"Content-Length: 100\r\n\r\n{")
+
+
+async def cut_chunks(writer):
+    writer.write(OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{")
+
+
+HTTP |= {"hang up": hang_up, "cut short": cut_short, "cut chunks": cut_chunks}
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch):
+    monkeypatch.setattr(trajectory_api, "GET_RETRY_WAITS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(trajectory_api, "_CALL_TIMEOUT_S", 5.0)
+
+
+def malformed(path, good):
+    """The answer to a path with each of its fields missing, and of a wrong kind or size."""
+    for name in good:
+        yield f"{path} without {name}", {key: value for key, value in good.items() if key != name}
+        wrong = [None, [], {}, 7, -5] if isinstance(good[name], str) else NO_INTEGER
+        for value in wrong:
+            if not (name == "unallocated_fraction" and value in (-(10**30), 4, 4.0)):
+                yield f"{path} {name} {value!r}"[:60], {**good, name: value}
+
+
+async def fails(api, *, ask=None):
+    """The one error that a call may raise, and how long it took."""
+    started = time.monotonic()
+    with pytest.raises((ApiUnavailableError, ConfigError)) as caught:
+        await (ask or api.state)()
+    await api.close()
+    assert time.monotonic() - started < 6
+    assert len(str(caught.value)) < 1000
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+STATES = [
+    *((f"/info {name}", "/info", answer(body)) for name, body in JUNK.items()),
+    *((f"/status {name}", "/status", answer(body)) for name, body in JUNK.items()),
+    *((f"/info {name}", "/info", made) for name, made in HTTP.items()),
+    *((name, "/info", answer(body)) for name, body in malformed("/info", INFO)),
+    *((name, "/status", answer(body)) for name, body in malformed("/status", STATUS)),
+]
+
+
+@pytest.mark.parametrize(("path", "made"), [each[1:] for each in STATES], ids=[each[0] for each in STATES])
+async def test_an_answer_that_is_no_state_is_a_wrong_address_at_first_and_an_api_that_is_away_later(
+    path, made
+):
+    async with hostile(GOOD | {path: made}) as server:
+        await fails(TrajectoryApi(server.url))
+        api = TrajectoryApi(server.url)
+        server.answers[path] = GOOD[path]
+        await api.state()
+        server.answers[path] = made
+        assert isinstance(await fails(api), ApiUnavailableError)
+
+
+@pytest.mark.parametrize("body", [body for _, body in malformed("/status-env", OURS)], ids=str)
+async def test_an_answer_about_us_that_is_none_is_an_api_that_is_away(body):
+    async with hostile(GOOD) as server:
+        api = TrajectoryApi(server.url)
+        await api.state(2)
+        server.answers["/status-env"] = answer(body)
+        assert isinstance(await fails(api, ask=lambda: api.state(2)), ApiUnavailableError)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        *(answer(body) for _, body in malformed("/register-env", REGISTERED)),
+        *(answer({**REGISTERED, "wandb_name": name}) for name in ("env_x", "env_-1", "env_1e9", "_" * 10**5)),
+        *(answer(body) for body in JUNK.values()),
+        *HTTP.values(),
+    ],
+)
+async def test_a_registration_that_cannot_be_read_is_an_api_that_is_away(made):
+    async with hostile(GOOD) as server:
+        api = TrajectoryApi(server.url)
+        await api.state()
+        server.answers["/register-env"] = made
+        error = await fails(api, ask=lambda: api.register({"desired_name": "env"}))
+        assert isinstance(error, ApiUnavailableError)
+
+
+@pytest.mark.parametrize("made", [*(answer(body) for body in JUNK.values()), *HTTP.values()])
+async def test_a_post_whose_answer_cannot_be_read_may_have_arrived(made):
+    async with hostile(GOOD) as server:
+        api = TrajectoryApi(server.url)
+        await api.state()
+        server.answers["/scored_data"] = made
+        error = await fails(api, ask=lambda: api.post_rows(gzip.compress(b"{}")))
+        assert isinstance(error, ApiUnavailableError)
+        assert error.not_taken == (made == HTTP["bomb of an error"])
+
+
+async def test_the_reason_of_a_refused_post_is_short():
+    async with hostile(GOOD | {"/scored_data": answer(b"no! " * 10**6, status=422)}) as server:
+        api = TrajectoryApi(server.url)
+        await api.state()
+        with pytest.raises(PostRefusedError) as caught:
+            await api.post_rows(gzip.compress(b"{}"))
+        await api.close()
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_bomb_is_never_unpacked(encoding):
+    bomb = {"gzip": gzip_bomb, "deflate": zlib_bomb}[encoding](300)
+    async with hostile({"*": answer(bomb, headers=[f"Content-Encoding: {encoding}"])}) as server:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert "longer than 1048576 bytes" in str(await fails(TrajectoryApi(server.url)))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_an_answer_that_came_compressed_is_read(encoding):
+    import zlib
+
+    pack = {"gzip": gzip.compress, "deflate": zlib.compress}[encoding]
+    info = answer(pack(b'{"batch_size": 4, "max_token_len": 7}'), headers=[f"Content-Encoding: {encoding}"])
+    async with hostile(GOOD | {"/info": info}) as server:
+        api = TrajectoryApi(server.url)
+        assert (await api.state()).max_row_tokens == 7
+        await api.close()
+
+
+async def test_an_answer_that_drips_ends_with_the_time_of_a_call(monkeypatch):
+    monkeypatch.setattr(trajectory_api, "_CALL_TIMEOUT_S", 0.3)
+    async with hostile({"*": drip}) as server:
+        assert isinstance(await fails(TrajectoryApi(server.url)), ApiUnavailableError)
+
+
+@pytest.mark.parametrize(
+    "made", [(404, ()), (429, ["Retry-After: 0"]), (503, ["Retry-After: 99999999999"]), (500, ())]
+)
+async def test_one_bad_answer_to_a_question_is_asked_again_and_costs_nothing(made, outbox):
+    status, headers = made
+    async with hostile(GOOD) as server, registration_at(server.url, outbox) as registration:
+        await registration.register()
+        for path in ("/info", "/status-env", "/status"):
+            good, server.answers[path] = server.answers[path], answer(b"", status=status, headers=headers)
+            looking = asyncio.create_task(registration.look())
+            asked = len(server.asked)
+            while len(server.asked) == asked:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            server.answers[path] = good
+            assert await looking
+        assert [path for _, path, *_ in server.asked].count("/register-env") == 1
+
+
+async def test_questions_that_stay_without_an_answer_drop_the_registration_after_a_few(outbox):
+    async with hostile(GOOD) as server, delivering(server.url, outbox) as delivery:
+        await until(delivery, lambda: delivery.online)
+        server.answers["/status"] = answer(b"slow down", status=429)
+        await until(delivery, lambda: not delivery.online)
+        server.answers["/status"] = GOOD["/status"]
+        await until(delivery, lambda: delivery.tally.registrations == 2)
+        assert delivery.tally.repeated == 0
+
+
+@pytest.mark.parametrize("status", [404, 429, 503])
+async def test_a_post_that_was_not_taken_is_sent_again_alone_under_the_same_registration(status, outbox):
+    shared = answer({**OURS, "unallocated_fraction": 0.5})
+    async with (
+        hostile(GOOD | {"/status-env": shared}) as server,
+        delivering(server.url, outbox, max_batches_waiting=9) as delivery,
+    ):
+        await delivery.put(credited("a"))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+        server.answers["/scored_data"] = answer(b"", status=status)
+        await delivery.put(credited("b"))
+        await until(delivery, lambda: not delivery.online)
+        server.answers["/scored_data"] = GOOD["/scored_data"]
+        await until(delivery, lambda: delivery.tally.posts == 2)
+        assert (delivery.tally.registrations, delivery.tally.repeated) == (1, 0)
+
+
+@pytest.mark.parametrize("status", [404, 429, 503])
+async def test_a_registration_that_was_not_taken_leaves_what_is_known_as_it_was(status, outbox):
+    async with hostile(GOOD) as server, registration_at(server.url, outbox) as registration:
+        await registration.register()
+        outbox.put("a", [])
+        registration.drop()
+        server.answers["/register-env"] = answer(b"", status=status)
+        with pytest.raises(ApiUnavailableError):
+            await registration.register()
+        assert outbox.fact("settled") == "yes"
+
+
+async def test_a_registration_that_may_have_arrived_proves_nothing(outbox):
+    async with hostile(GOOD) as server, registration_at(server.url, outbox) as registration:
+        await registration.register()
+        registration.drop()
+        server.answers["/register-env"] = cut_short
+        with pytest.raises(ApiUnavailableError):
+            await registration.register()
+        assert outbox.fact("settled") == "no"
+
+
+async def test_whatever_answers_for_a_while_nothing_is_lost_and_the_loop_goes_on(outbox):
+    attacks = [
+        HTTP["gzip bomb"],
+        HTTP["two lengths"],
+        answer(JUNK["deep"]),
+        answer({**STATUS, "current_step": -1}),
+    ]
+    async with (
+        hostile(GOOD) as server,
+        delivering(server.url, outbox, max_batches_waiting=99) as delivery,
+    ):
+        for number, attack in enumerate(attacks):
+            await until(delivery, lambda: delivery.online)
+            server.answers["/status"] = attack
+            await until(delivery, lambda: not delivery.online)
+            await delivery.put(credited(f"g{number}"))
+            server.answers["/status"] = GOOD["/status"]
+            await until(delivery, lambda number=number: delivery.tally.posts == number + 1)
+        assert delivery.tally.rejected == 0
+
+
+async def test_a_huge_batch_size_is_answered_at_once():
+    async with hostile(GOOD | {"/info": answer({**INFO, "batch_size": 2**31 - 1})}) as server:
+        api = TrajectoryApi(server.url)
+        started = time.monotonic()
+        with pytest.raises(ConfigError, match="batches of 2147483647 rows"):
+            fit(Shape(group_size=4), await api.state())
+        await api.close()
+    assert time.monotonic() - started < 1
+
+
+async def test_an_api_that_claims_a_million_earlier_registrations_is_not_asked_to_take_them_back(outbox):
+    many = answer({**REGISTERED, "env_id": 999_999, "wandb_name": "env_999999"})
+    outbox.remember("settled", "no")
+    async with (
+        hostile(GOOD | {"/register-env": many}) as server,
+        registration_at(server.url, outbox, min_batch_allocation=0.5) as registration,
+    ):
+        await registration.register()
+        assert "999999 earlier registrations" in registration.lines[0]
+
+
+@pytest.fixture
+def outbox(tmp_path):
+    with Outbox(tmp_path / "o.sqlite") as made:
+        yield made

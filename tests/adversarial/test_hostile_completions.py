@@ -1,0 +1,166 @@
+"""A policy that hands over what no row, record or trainer can take costs that rollout, and nothing else."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from environments.policy.scripted import ScriptedPolicy
+from environments.record.recorder import read_groups
+from environments.run.process_run import process
+from environments.trajectory import Message, StopReason
+from environments.wire.payloads import Shape, pack
+from tests.environments.write_file import HELLO, ITEMS, group_from, made
+from tools.calls import ToolCall
+
+HOSTILE_SIBLING = 1
+
+
+class Hostile:
+    """Plays the environment's script, and spoils the completions of one sibling of each group."""
+
+    name = "hostile"
+
+    def __init__(self, spoil, vocabulary_size=None):
+        self.spoil = spoil
+        if vocabulary_size is not None:
+            self.vocabulary_size = vocabulary_size
+
+    def plays(self, env):
+        self.script = lambda messages, tools, skill: env.scripted_choices(
+            item_of(messages), messages, tools, 0.5
+        )
+        self.renderer = env.renderer
+        self.seeds = {replace(HELLO, item_id=item["id"]).seed(0, HOSTILE_SIBLING) for item in ITEMS}
+        return env
+
+    async def complete(self, request):
+        script = ScriptedPolicy(self.script, skill=0.5, renderer=self.renderer)
+        completion = await script.complete(request)
+        return self.spoil(completion) if request.seed in self.seeds else completion
+
+
+def item_of(messages):
+    return next(item for item in ITEMS if item["text"] in messages[0].content)
+
+
+def playing(spoil, vocabulary_size=None, **fields):
+    policy = Hostile(spoil, vocabulary_size)
+    return policy.plays(made(policy=policy, **fields))
+
+
+def ids(change):
+    return lambda completion: replace(completion, token_ids=change(completion.token_ids))
+
+
+def prompt(change):
+    return lambda completion: replace(completion, prompt_ids=change(completion.prompt_ids))
+
+
+def first_logprob(value):
+    return lambda completion: replace(completion, logprobs=(value, *completion.logprobs[1:]))
+
+
+def message(**fields):
+    return lambda completion: replace(completion, message=replace(completion.message, **fields))
+
+
+def tool_call(**fields):
+    call = ToolCall(**{"id": "1", "name": "terminal", "arguments": "{}"} | fields)
+    return message(tool_calls=(call,))
+
+
+SPOILT = {
+    "nothing": lambda completion: None,
+    "a text": lambda completion: "hello",
+    "no logprob for the last id": lambda c: replace(c, logprobs=c.logprobs[:-1]),
+    "more logprobs than ids": lambda c: replace(c, logprobs=(*c.logprobs, -0.5)),
+    "logprobs of a generator": lambda c: replace(c, logprobs=(each for each in c.logprobs)),
+    "a NaN": first_logprob(math.nan),
+    "minus infinity": first_logprob(-math.inf),
+    "a logprob that float32 does not know": first_logprob(-1e39),
+    "a logprob above 0": first_logprob(0.01),
+    "the mark of what was not sampled": first_logprob(1.0),
+    "a logprob as text": first_logprob("-0.5"),
+    "a logprob that is None": first_logprob(None),
+    "an id that is a bool": ids(lambda given: (True, *given[1:])),
+    "an id that is a float": ids(lambda given: (1.0, *given[1:])),
+    "an id that is text": ids(lambda given: ("1", *given[1:])),
+    "a negative id": ids(lambda given: (-100, *given[1:])),
+    "an id beyond 32 bits": ids(lambda given: (2**31, *given[1:])),
+    "no ids": lambda c: replace(c, token_ids=(), logprobs=()),
+    "more ids than were asked for": lambda c: replace(c, token_ids=(5,) * 1025, logprobs=(-0.5,) * 1025),
+    "ids that are None": lambda c: replace(c, token_ids=None),
+    "ids in a set": lambda c: replace(c, token_ids=set(c.token_ids)),
+    "no prompt": prompt(lambda given: ()),
+    "a prompt with a bool": prompt(lambda given: (*given[:-1], False)),
+    "a prompt with a negative id": prompt(lambda given: (*given[:-1], -1)),
+    "the role of a user": message(role="user"),
+    "the role of a tool": message(role="tool"),
+    "a role that is none": message(role=None),
+    "a content that is None": message(content=None),
+    "a content of parts": message(content=[{"type": "text", "text": "a"}]),
+    "half a surrogate pair": message(content="\ud800"),
+    "half a surrogate pair in the reasoning": message(reasoning="\udfff"),
+    "a dict for a message": lambda c: replace(c, message={"role": "assistant", "content": "a"}),
+    "a finish_reason that is None": lambda c: replace(c, finish_reason=None),
+    "tool calls in a list of dicts": message(tool_calls=({"name": "terminal"},)),
+    "tool calls that are None": message(tool_calls=None),
+    "arguments that are no text": tool_call(arguments={"command": "true"}),
+    "arguments with half a surrogate pair": tool_call(arguments='"\ud800"'),
+    "a call without a name": tool_call(name=None),
+    "a call whose id is a number": tool_call(id=7),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+async def test_the_sibling_fails_as_the_policys_and_the_others_are_credited(spoil):
+    credited = await group_from(playing(spoil))
+    (failure,) = credited.group.failures
+    assert (failure.sibling, failure.stop_reason) == (HOSTILE_SIBLING, StopReason.POLICY_ERROR)
+    assert failure.error.startswith("PolicyError: the policy gave ")
+    assert [t.sibling for t in credited.group.trajectories] == [0, 2, 3]
+    pack(credited, Shape(group_size=4))
+
+
+@pytest.mark.parametrize("name", ["a NaN", "the role of a user", "half a surrogate pair", "a negative id"])
+async def test_process_records_every_group_and_the_record_can_be_read(tmp_path, name):
+    path = tmp_path / "record.jsonl"
+    assert await process(playing(SPOILT[name], data_path_to_save_groups=str(path)), Console()) == 0
+    assert [json.loads(line)["item_id"] for line in path.read_text().splitlines()]
+    groups = list(read_groups(path))
+    assert {credited.group.item_id for credited in groups} == {"hello", "world"}
+    assert [len(credited.group.failures) for credited in groups] == [1, 1]
+
+
+async def test_ids_are_held_to_the_vocabulary_that_the_policy_names():
+    credited = await group_from(playing(ids(lambda given: (5_000, *given[1:])), vocabulary_size=5_000))
+    (failure,) = credited.group.failures
+    assert "possible: 0 to 4999" in failure.error
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        ids(lambda given: (4_999, *given[1:])),
+        first_logprob(1e-3),
+        lambda c: replace(c, token_ids=(5,) * 1024, logprobs=(-0.5,) * 1024),
+        lambda c: replace(c, token_ids=list(c.token_ids), logprobs=list(c.logprobs)),
+        lambda c: replace(c, logprobs=None),
+    ],
+    ids=["the last id", "a rounded logprob", "as many ids as asked for", "lists", "no logprobs"],
+)
+async def test_what_is_just_possible_is_taken(spoil):
+    credited = await group_from(playing(spoil, vocabulary_size=5_000))
+    assert credited.group.failures == ()
+
+
+async def test_a_completion_made_from_text_may_be_empty_or_longer_than_was_asked_for():
+    said = Message(role="assistant")
+    for sampled in ((), (5,) * 2000):
+        spoil = lambda c, sampled=sampled: replace(  # noqa: E731
+            c, message=said, token_ids=sampled, logprobs=None, exact=False
+        )
+        assert (await group_from(playing(spoil))).group.failures == ()

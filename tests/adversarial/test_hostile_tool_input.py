@@ -1,0 +1,193 @@
+"""What a model writes into tool calls and files, however large or odd, never stops the event loop."""
+
+import asyncio
+import gc
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tools.calls import ToolCall, ToolResult
+from tools.files import file
+from tools.registry import Toolset, bounded, tool
+from tools.sandbox import open_sandbox
+from tools.sandbox.base import Sandbox
+from tools.terminal import terminal
+
+MB10 = 10 << 20
+LONGEST_STOP_S = 0.1
+
+
+@tool
+async def nested(sandbox: Sandbox, rows: list[list[int]], flag: bool = False) -> str:
+    """Take rows.
+
+    Args:
+        rows: numbers.
+        flag: or not.
+    """
+    del sandbox
+    return f"{len(rows)} {flag}"
+
+
+ALL = Toolset.merged([file, terminal, Toolset("own", (nested,))])
+
+# ruff: noqa: UP031  # of JSON, whose braces would have to be doubled
+FILES = {
+    "one line": b"x" * MB10,
+    "newlines": b"\n" * MB10,
+    "near matches": b"def f(x):\n    return 1\n" * (MB10 // 23),
+    "periodic": b"ab" * (MB10 // 2),
+    "spaces": b"a " * (MB10 // 2),
+    "regex bait": (b"a" * 60 + b"\n") * (MB10 // 61),
+    "invalid UTF-8": b"\xff\xfe" * (MB10 // 2),
+    "surrogates": b"\xed\xa0\x80" * (MB10 // 3),
+    "NULs": b"\0" * MB10,
+    "wide": "\U0001f600".encode() * (MB10 // 4),
+    "too large": b"x\n" * MB10,
+}
+CALLS: dict[str, tuple[str, dict[str, object]]] = {
+    "read": ("read_file", {}),
+    "read the end": ("read_file", {"start_line": 5_000_000}),
+    "edit one of all": ("edit_file", {"old": "\n", "new": "y"}),
+    "edit all": ("edit_file", {"old": "\n", "new": "yy", "replace_all": True}),
+    "edit into much": ("edit_file", {"old": "a", "new": "b" * 900_000, "replace_all": True}),
+    "edit nothing": ("edit_file", {"old": "def f(x):\n\treturn 2\n" * 1000, "new": "y"}),
+    "edit a long near match": ("edit_file", {"old": "ab" * 200_000 + "c", "new": "y"}),
+    "search with bait": ("search", {"pattern": "(a+a+)+$b"}),
+    "search all": ("search", {"pattern": ""}),
+    "cat": ("terminal", {"command": "cat file"}),
+    "cat to stderr": ("terminal", {"command": "cat file >&2"}),
+}
+TEXTS = {
+    "long string": '{"path": "a", "content": "%s"}' % ("x" * MB10),
+    "string of line ends": '{"path": "a", "content": "%s"}' % ("\\n" * (MB10 // 2)),
+    "unclosed string": '{"path": "' + '\\"' * (MB10 // 2),
+    "surrogates": '{"path": "a", "content": "%s"}' % ("\\ud800" * (MB10 // 6)),
+    "raw surrogates": '{"path": "a", "content": "%s"}' % ("\ud800" * 900_000),
+    "NULs": '{"path": "a", "content": "%s"}' % ("\\u0000" * 150_000),
+    "many keys": "{%s}" % ",".join(f'"{number}":1' for number in range(MB10 // 11)),
+    "more keys": "{%s}" % ",".join(f'"{number}":1' for number in range(80_000)),
+    "the same key": "{%s}" % ",".join('"path":1' for _ in range(60_000)),
+    "a late double": "{%s}" % ",".join([*(f'"{number}":1' for number in range(2500)), '"z":1', '"z":1']),
+    "many values": '{"rows": [%s1]}' % ("1," * (MB10 // 2)),
+    "values of 32 KB": '{"rows": [%s1]}' % ("[]," * 10_800),
+    "wrong values of 32 KB": '{"rows": [[%s1]]}' % ('"",' * 2900),
+    "booleans in quotes": '{"rows": [[%s1]], "flag": "true"}' % ('"1",' * 2900),
+    "deep": '{"path": %s' % ("[" * MB10),
+    "deep and closed": '{"path": %s%s}' % ("[" * 16_000, "]" * 16_000),
+    "just deep enough": '{"path": %s%s}' % ("[" * 900, "]" * 900),
+    "digits": '{"path": %s}' % ("9" * MB10),
+    "long number": '{"path": 0.%s}' % ("9" * 60_000),
+    "only spaces": " " * MB10,
+    "quotes": '"' * MB10,
+    "backslashes": "\\" * MB10,
+    "not JSON": "}{" * (MB10 // 2),
+    "a long path": '{"path": "%s", "content": ""}' % ("a/" * 300_000),
+    "a long name": '{"path": "%s", "content": ""}' % ("a" * 900_000),
+    "a long command": '{"command": "%s"}' % ("true;" * 190_000),
+    "a long pattern": '{"pattern": "%s"}' % ("(" * 60_000),
+    "a long glob": '{"pattern": "x", "glob": "%s"}' % ("*a" * 30_000),
+}
+
+
+@asynccontextmanager
+async def heartbeat() -> AsyncGenerator[None]:
+    """Fail when the event loop worked for long without coming back; other programs' work does not count."""
+    longest, done = 0.0, asyncio.Event()
+
+    async def beat() -> None:
+        nonlocal longest
+        while not done.is_set():
+            worked = time.process_time()
+            await asyncio.sleep(0.002)
+            longest = max(longest, time.process_time() - worked)
+
+    # A collection looks through all that pytest and its plugins hold, too.
+    gc.disable()
+    heart = asyncio.create_task(beat())
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        done.set()
+        await heart
+        gc.enable()
+    assert longest < LONGEST_STOP_S, f"the event loop stood still for {longest * 1000:.0f} ms"
+
+
+async def call(sandbox: Sandbox, name: str, arguments: str) -> ToolResult:
+    wanted = ToolCall(id="c", name=name, arguments=arguments)
+    return await ALL.execute(wanted, sandbox, timeout_s=5.0, max_output_chars=10_000)
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    async with open_sandbox("local") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("content", FILES)
+async def test_no_content_of_a_file_stops_the_loop(sandbox: Sandbox, content: str):
+    for name, arguments in CALLS.values():
+        await sandbox.write_file("file", FILES[content])
+        where = {} if name == "terminal" else {"path": "file"}
+        async with heartbeat():
+            result = await call(sandbox, name, json.dumps(where | arguments))
+        assert len(result.content) <= 10_000
+    assert (await sandbox.exec("true")).exit_code == 0
+
+
+@pytest.mark.parametrize("text", TEXTS)
+async def test_no_arguments_stop_the_loop(sandbox: Sandbox, text: str):
+    for name in ("write_file", "edit_file", "read_file", "search", "terminal", "nested"):
+        async with heartbeat():
+            result = await call(sandbox, name, TEXTS[text])
+        assert len(result.content) <= 10_000
+
+
+async def test_no_name_of_a_tool_stops_the_loop(sandbox: Sandbox):
+    async with heartbeat():
+        result = await call(sandbox, "\ud800\n" * (MB10 // 2), "{}")
+    assert result.error == "unknown_tool"
+    result.content.encode()
+
+
+async def test_a_crowded_folder_stops_nothing(sandbox: Sandbox):
+    await sandbox.exec(
+        ["python3", "-c", "import os; os.mkdir('many'); [open(f'many/{i:0200}', 'w') for i in range(60_000)]"]
+    )
+    for name, arguments in (
+        ("list_files", {}),
+        ("search", {"pattern": "x"}),
+        ("terminal", {"command": "ls"}),
+    ):
+        where = {"command": "ls many"} if name == "terminal" else {"path": "many", **arguments}
+        async with heartbeat():
+            result = await call(sandbox, name, json.dumps(where))
+        assert len(result.content) <= 10_000
+    await sandbox.exec("rm -r many")
+
+
+def test_a_long_result_of_a_tool_is_cut_before_anything_else_is_done_with_it():
+    text = "\ud800" * (20 * MB10)
+    started = time.process_time()
+    assert len(bounded(text, 1000).encode()) == 1000
+    assert time.process_time() - started < LONGEST_STOP_S
+
+
+async def test_an_edit_that_would_fill_the_host_is_refused(sandbox: Sandbox):
+    await sandbox.write_file("file", b"a" * MB10)
+    arguments = {"path": "file", "old": "a", "new": "b" * 900_000, "replace_all": True}
+    result = await call(sandbox, "edit_file", json.dumps(arguments))
+    assert result.content == "Error: file would be larger than 10 MB; nothing was changed"
+
+
+@pytest.mark.parametrize("name", ["read_file", "edit_file", "write_file"])
+async def test_a_pipe_is_refused_at_once(sandbox: Sandbox, name: str):
+    await sandbox.exec("[ -p pipe ] || mkfifo pipe")
+    extra = {"edit_file": {"old": "a", "new": "b"}, "write_file": {"content": "x"}}.get(name, {})
+    result = await call(sandbox, name, json.dumps({"path": "pipe", **extra}))
+    assert result.content == "Error: pipe is not a regular file"

@@ -1,0 +1,88 @@
+import pytest
+
+from environments.code_debug_env.comparison import NotedCall, Outcome, alike, noted_calls
+from environments.code_debug_env.diagnosis import calls_fail, note_calls
+from environments.code_debug_env.workspace import embedded_tasks, workspace_files
+from environments.reward_context import RolloutContext
+from tools.sandbox import open_sandbox
+
+TASKS = {task["entry_point"]: task for task in embedded_tasks()}
+USE = "from solution import moving_average as f"
+SHOWS = {
+    "the examples": "python3 test_example.py",
+    "the examples in a pipe": "python3 test_example.py 2>&1 | tail -n 1",
+    "a wrong value": f"python3 -c '{USE}; print(f([2.0, 4.0, 9.0], 2))'",
+    "an assertion": f"python3 -c '{USE}; assert f([2.0, 4.0, 9.0], 2) == [3.0, 6.5]'",
+    "a script here": f"python3 - <<'END'\n{USE}\nprint(f([2.0, 4.0, 9.0], 2))\nEND",
+    "a script in a file": f"cat >try.py <<'END'\n{USE}\nprint(f([2.0, 4.0, 9.0], width=2))\nEND\n"
+    "python3 try.py",
+    "a test suite": "python3 -c '\nimport unittest, solution\nclass T(unittest.TestCase):\n"
+    "  def test(self): self.assertEqual(solution.moving_average([2.0, 4.0], 2), [3.0])\nunittest.main()'",
+    "from elsewhere": f"cd /tmp && PYTHONPATH=$OLDPWD python3 -c '{USE}; f([2.0, 4.0, 9.0], 2)'",
+    "the text executed": 'python3 -c \'exec(open("solution.py").read())\n'
+    "print(moving_average([2.0, 4.0], 2))'",
+    "some that pass before": f"python3 -c '{USE}\nfor n in range(300): f([1.0], 1)\nf([2.0, 4.0, 9.0], 2)'",
+}
+
+
+async def shown(entry_point: str, *commands: str, **files: str) -> bool:
+    task = TASKS[entry_point]
+    async with open_sandbox("local") as sandbox:
+        for name, text in {**workspace_files(task), **files}.items():
+            await sandbox.write_file(name, text.encode())
+        ctx = RolloutContext(
+            env="code_debug", item_id="t", sandbox=sandbox, fresh_sandbox=lambda: open_sandbox("local")
+        )
+        notes = await note_calls(ctx, task, commands)
+        return bool(notes) and await calls_fail(ctx.verify, task, notes)
+
+
+@pytest.mark.parametrize("command", SHOWS.values(), ids=SHOWS)
+async def test_a_call_that_fails_shows_the_failure(command: str):
+    assert await shown("moving_average", command)
+
+
+async def test_a_script_that_an_earlier_turn_wrote_is_there():
+    assert await shown("moving_average", "python3 t.py", **{"t.py": f"{USE}\nf([2.0, 4.0], 2)\n"})
+
+
+async def test_one_command_of_several_is_enough():
+    assert await shown("moving_average", "ls", "python3 test_example.py", "true")
+
+
+async def test_a_hang_is_a_failure():
+    assert await shown("binary_search", "python3 test_example.py")
+
+
+async def test_an_exception_of_the_wrong_kind_is_a_failure():
+    assert await shown("parse_port", "python3 test_example.py")
+
+
+async def test_a_recursion_without_end_is_a_failure():
+    deep = [name for name, task in TASKS.items() if task["failure_symptoms"] == "stackoverflow"]
+    assert await shown(deep[0], "python3 test_example.py")
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "same"),
+    [
+        (0.1 + 0.2, 0.3, True),
+        ([1.0, {"a": (0.3,)}], [1.0, {"a": (0.1 + 0.2,)}], True),
+        (float("nan"), float("nan"), True),
+        ([1], [1, 2], False),
+        ([1, 2], (1, 2), False),
+        ({1: 2}, {1: 3}, False),
+        ({1}, {1, 2}, False),
+        (1, 2, False),
+    ],
+)
+def test_values_are_compared_but_for_rounding(expected: object, found: object, same: bool):
+    assert alike(expected, found) is same
+
+
+def test_a_call_without_an_outcome_never_came_back():
+    lines = ["('called', (1,), {})", "('returned', 2)", "noise", "('raised', 'X')", "('called', (2,), {})"]
+    assert list(noted_calls(lines)) == [
+        NotedCall(arguments=lines[0], outcome=Outcome(kind="returned", value=2)),
+        NotedCall(arguments=lines[4], outcome=Outcome(kind="lost")),
+    ]

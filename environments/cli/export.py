@@ -7,6 +7,7 @@ import click
 import jsonlines
 import orjson
 
+from environments.record.private_file import private
 from environments.record.recorder import read_groups
 from environments.run.console_streams import outlived_console
 from environments.trajectory import CreditedGroup
@@ -61,7 +62,7 @@ def _write(record: Path, view: str, divisor: int, out: Path) -> tuple[Counter[st
     statuses: Counter[str] = Counter()
     lines = 0
     with (
-        out.open("wb") as file,
+        open(out, "wb", opener=private) as file,  # `Path.open` takes no opener
         jsonlines.Writer(file, dumps=orjson.dumps) as writer,  # pyright: ignore[reportCallIssue]  # its attrs fields are private
     ):
         for number, credited in enumerate(read_groups(record), start=1):

@@ -31,11 +31,11 @@ class GroupTask:
             raise DatasetError(f"a GroupTask {error}") from None
 
     def for_rollout(self) -> "GroupTask":
-            return self  # it holds what cannot be copied, such as a lock: shared on purpose
+        """The task with an item that this rollout alone has, so that what a hook changes reaches no sibling."""
         try:
             return replace(self, item=deepcopy(self.item))
         except TypeError:
-            return self  # it holds what cannot be copied, such as a lock or a connection: shared on purpose
+            return self  # it holds what cannot be copied, such as a lock: shared on purpose
 
     def seed(self, run_seed: int, sibling: int) -> int:
         """A rollout's seed: equal for equal runs, unrelated between rollouts; 31 bits, as servers accept."""

@@ -1,7 +1,7 @@
 """Mutants of the code that must lose nothing: each is a small change, run against its nearest tests.
 
-`python -m scripts.mutate [--max N] [--seed S] [--only WORD]` prints the mutants that survive. It works on a
-copy of the repository, one mutant after the other.
+`python -m scripts.mutate [--max N] [--seconds S] [--seed K] [--only WORD]` prints the mutants that survive.
+It works on a copy of the repository, one mutant after the other.
 """
 
 import argparse
@@ -13,9 +13,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("environments", "tools", "turnwise", "tests", "pyproject.toml")
@@ -40,7 +42,7 @@ NEAREST = {
     "environments/record/group_line.py": (_RECORD,),
 }
 """Which tests a module's mutants have to be noticed by."""
-_LONGEST_S = 120
+_LONGEST_S = 240
 _SWAPS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -100,18 +102,11 @@ def _without_a_statement(node: ast.AST) -> str | None:
     return f"{before}  →  nothing"
 
 
-def survives(mutant: Mutant, folder: Path) -> bool:
-    """Whether the nearest tests take the mutant for the module."""
+def verdict(mutant: Mutant, folder: Path) -> str:
+    """What the nearest tests say to the mutant: `survived`, `noticed` or `timed out`."""
     path = folder / mutant.module
     before = path.read_text()
     path.write_text(mutant.source)
-    try:
-        return _tests_pass(NEAREST[mutant.module], folder)
-    finally:
-        path.write_text(before)
-
-
-def _tests_pass(tests: tuple[str, ...], folder: Path) -> bool:
     options = [
         "-x",
         "-q",
@@ -120,11 +115,11 @@ def _tests_pass(tests: tuple[str, ...], folder: Path) -> bool:
         "-p",
         "no:cacheprovider",
         "--timeout",
-        "30",
+        "60",
     ]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *tests],
+            [sys.executable, "-m", "pytest", *options, *NEAREST[mutant.module]],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
@@ -132,33 +127,38 @@ def _tests_pass(tests: tuple[str, ...], folder: Path) -> bool:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+        return "timed out"
+    finally:
+        path.write_text(before)
+    return "noticed" if done.returncode else "survived"
 
 
 def main() -> int:
     """Draw mutants, run them, print what survives; 1 when something does."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--max", type=int, default=40, help="how many mutants are drawn")
+    parser.add_argument("--seconds", type=float, default=1800, help="after which no other one is begun")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="modules whose path has this in it")
     asked = parser.parse_args()
-    modules = [each for each in NEAREST if asked.only in each]
-    mutants = [mutant for module in modules for mutant in mutants_of(module)]
+    mutants = [mutant for module in NEAREST if asked.only in module for mutant in mutants_of(module)]
     drawn = random.Random(asked.seed).sample(mutants, min(asked.max, len(mutants)))
-    survivors = 0
+    verdicts: Counter[str] = Counter()
+    end = monotonic() + asked.seconds
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for each in COPIED:
             copied = shutil.copytree if (ROOT / each).is_dir() else shutil.copy
             copied(ROOT / each, folder / each)
         for mutant in drawn:
-            if survives(mutant, folder):
-                survivors += 1
-                sys.stdout.write(f"survived: {mutant.module}:{mutant.line}: {mutant.change}\n")
+            if monotonic() > end:
+                break
+            verdicts[found := verdict(mutant, folder)] += 1
+            if found != "noticed":
+                sys.stdout.write(f"{found}: {mutant.module}:{mutant.line}: {mutant.change}\n")
                 sys.stdout.flush()
-    sys.stdout.write(f"{survivors} of {len(drawn)} mutants survived, of {len(mutants)} that there are\n")
-    return 1 if survivors else 0
+    sys.stdout.write(f"{dict(verdicts)} of {len(drawn)} drawn and {len(mutants)} that there are\n")
+    return 1 if verdicts["survived"] else 0
 
 
 if __name__ == "__main__":

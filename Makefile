@@ -8,10 +8,9 @@ LINT := environments scripts tools tests turnwise
 # What starts sandboxes, servers or other processes.
 SLOW := tests/adversarial tests/test_docs.py tests/turnwise tests/tools/sandbox tests/tools/test_files.py tests/tools/test_terminal.py \
 	$(addprefix tests/environments/,cli code_debug_env run serve terminal_tasks_env trainers \
-	test_base_env.py test_credit_settings.py test_env_lifecycle.py test_extras.py test_sandbox_settings.py test_start.py \
-	test_verify_attacks.py test_verify_folders.py)
+	test_base_env.py test_credit_settings.py test_env_lifecycle.py test_extras.py test_sandbox_settings.py test_start.py)
 
-.PHONY: demo test test-fast check format lock upgrade clean
+.PHONY: demo test test-fast check mutate format lock upgrade clean
 
 demo: $(RUN_READY)  ## the main job on the embedded default: no network, Docker, GPU or key once installed
 	$(BIN)/turnwise process code_debug
@@ -27,6 +26,9 @@ check: $(DEV_READY)  ## format, lint, types, layer contracts
 	$(BIN)/ruff check $(LINT)
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
+
+mutate: $(DEV_READY)  ## small changes of the code that must lose nothing: prints those that no test notices
+	$(BIN)/python -m scripts.mutate $(MUTATE)
 
 format: $(DEV_READY)  ## rewrite the code as `check` wants it
 	$(BIN)/ruff format $(LINT)

@@ -83,7 +83,7 @@ class AgentEnv(Lifecycle):
         Siblings that the task has already count among them.
         """
         self.refuse_rollouts_before_setup()
-        self.abandoned.refuse_more(self.name)
+        self._abandoned.refuse_more(self.name)
         # First: a hook may change the item.
         item, identity = recorded_item(task.item), item_hash(task.item)
         boundary = Boundary(f"{self.name}, item {task.item_id}")
@@ -164,7 +164,7 @@ class AgentEnv(Lifecycle):
         turns: list[Turn] = []
         async with self._slots.one():
             in_flight = InFlight(item_id=task.item_id, sibling=sibling)
-            with watch(in_flight), self.calls(in_flight) as calls:
+            with watch(in_flight), self.hook_calls(in_flight) as calls:
                 try:
                     return await self.rollout(task, sibling, turns, calls)
                 except BaseException as error:  # noqa: BLE001  # the one broad except: recorded, never scored
@@ -172,6 +172,8 @@ class AgentEnv(Lifecycle):
 
     async def _anchor(self, task: GroupTask, turns: Sequence[Turn], call: CallHook) -> str | None:
         """The state before the turn that comes after `turns`."""
+        if type(self).state_key is Hooks.state_key:
+            return None
         anchor = await call("state_key", self.state_key, task.item, turns[-1] if turns else None)
         where = f"environment {self.name!r}, item {task.item_id!r}, turn {len(turns)}: what state_key gave"
         return None if anchor is None else checked_text(anchor, where)

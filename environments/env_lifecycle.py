@@ -16,7 +16,7 @@ from environments.rollout.abandoned import Abandoned
 from environments.rollout.failures import raised_by_user, reason_of, traceback_of
 from environments.rollout.hook_calls import HookCalls
 from environments.rollout.in_flight import InFlight
-from environments.rollout_parts import sandbox_of
+from environments.rollout_parts import sandbox_of, warn_of_lent_files
 from tools.errors import ConfigError, RunError, UsageError
 from tools.sandbox import prepare_sandboxes
 from tools.sandbox.base import Sandbox
@@ -41,8 +41,7 @@ class Lifecycle(Hooks):
         self._items: Sequence[Item] | None = None
         self._is_open = False
         self._opened: AbstractAsyncContextManager[Self] | None = None
-        self.abandoned = Abandoned()
-        """What this environment's code left running beyond its limit."""
+        self._abandoned = Abandoned()
 
     @asynccontextmanager
     async def opened(
@@ -78,7 +77,7 @@ class Lifecycle(Hooks):
             if self._served is not None:
                 closing.push_async_callback(self._served.aclose)
             # One thread for all of them: what a `def setup` opened there, a `def teardown` can close.
-            calls = closing.enter_context(self.calls(InFlight(item_id="", sibling=0)))
+            calls = closing.enter_context(self.hook_calls(InFlight(item_id="", sibling=0)))
             await self._hook(calls, "setup", self.setup)
             closing.push_async_exit(partial(self._tear_down, calls))
             name = "load_eval_items" if evaluation else "load_items"
@@ -87,9 +86,9 @@ class Lifecycle(Hooks):
             await self._hook(calls, f"the items of {name}", partial(self._keep_items, items))
             yield self
 
-    def calls(self, in_flight: InFlight) -> HookCalls:
+    def hook_calls(self, in_flight: InFlight) -> HookCalls:
         """How the hooks of one rollout are called."""
-        return HookCalls(in_flight, self.abandoned, hook_timeout_s=self.config.hook_timeout_s)
+        return HookCalls(in_flight, self._abandoned, hook_timeout_s=self.config.hook_timeout_s)
 
     async def _hook(
         self, calls: HookCalls, name: str, function: Callable[[], Any], limit_s: float | None = None
@@ -101,9 +100,7 @@ class Lifecycle(Hooks):
             raise
         except Exception as error:  # noqa: BLE001  # raised again, with whose code it is
             cause = raised_by_user(error)
-            raise RunError(
-                f"environment {self.name!r}: {name} broke: {reason_of(cause)}", traceback=traceback_of(cause)
-            ) from cause
+            raise RunError(f"environment {self.name!r}: {name} broke: {reason_of(cause)}") from cause
 
     def _keep_items(self, items: Any) -> None:
         self._items = checked_items(items, self.config.max_items, env=self.name)
@@ -119,7 +116,7 @@ class Lifecycle(Hooks):
             if error is None:
                 raise
             # What went wrong first is what people can act on.
-            logger.error("%s, as well\n%s", second, getattr(second, "traceback", ""))
+            logger.error("%s, as well\n%s", second, traceback_of(second.__cause__ or second))
 
     async def __aenter__(self) -> Self:
         opened = self.opened()
@@ -164,6 +161,7 @@ class Lifecycle(Hooks):
             IsolationError: no sandbox can be made here.
             ConfigError: the image of the sandboxes cannot be had, or a model server does not answer as one.
         """
+        warn_of_lent_files(self.config, type(self))
         await prepare_sandboxes(self.config.sandbox, image=self.config.sandbox_image, progress=notify)
         async with self.open_sandbox():
             pass
@@ -172,7 +170,7 @@ class Lifecycle(Hooks):
     async def check_policy(self) -> None:
         """Raise ConfigError while a model server cannot be used; buys no completion."""
         if isinstance(self.policy, CheckedPolicy):
-            with self.calls(InFlight(item_id="", sibling=0)) as calls:
+            with self.hook_calls(InFlight(item_id="", sibling=0)) as calls:
                 await self._hook(calls, "the policy's check", self.policy.check)
 
     def open_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:

@@ -1,6 +1,6 @@
 """What an environment writes: its hooks, each with what it gives by default."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from environments.config import AgentEnvConfig
@@ -16,7 +16,10 @@ Item = Any
 
 
 class Hooks:
-    """Only the prompt and a reward have no default; `TurnLevelRewardMixin` adds the hooks of turn rewards."""
+    """Only the prompt and a reward have no default; `TurnLevelRewardMixin` adds the hooks of turn rewards.
+
+    Each may be `async def`, which runs on the event loop, or `def`, which runs on the rollout's own thread.
+    """
 
     name: str = ""
     tools: tuple[Toolset, ...] = ()
@@ -48,9 +51,9 @@ class Hooks:
             required_fields=self.required_fields,
         )
 
-    async def load_eval_items(self) -> Sequence[Item]:
+    def load_eval_items(self) -> Sequence[Item] | Awaitable[Sequence[Item]]:
         """The items that `evaluate` uses; by default those of `load_items`."""
-        return await self.load_items()
+        return self.load_items()
 
     def format_prompt(self, item: Item) -> str | list[Message]:
         """The task: the text of one user message, or a whole opening conversation."""

@@ -1,17 +1,22 @@
 """What rollouts are made of, from the settings: their budget, their sandboxes and the model servers."""
 
+import logging
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.renderer import Renderer
 from environments.rollout.agent_loop import Budget
-from tools.sandbox import open_sandbox
+from tools.sandbox import lent_folder, open_sandbox
 from tools.sandbox.base import Sandbox, SandboxLimits
 
 if TYPE_CHECKING:
     from environments.policy.served import ServedPolicy
+
+_LOG = logging.getLogger(__name__)
 
 
 def budget_of(config: AgentEnvConfig) -> Budget:
@@ -40,6 +45,19 @@ def sandbox_of(config: AgentEnvConfig) -> AbstractAsyncContextManager[Sandbox]:
         allow_unsafe=config.allow_unsafe_sandbox,
         image=config.sandbox_image,
     )
+
+
+def warn_of_lent_files(config: AgentEnvConfig, env: type) -> None:
+    """Say which files of an environment every agent can read: its hidden tests may be in them."""
+    # A class that was typed in has no file.
+    module = getattr(sys.modules.get(env.__module__), "__file__", None)
+    for what, path in (("code", module), ("dataset", config.dataset_path)):
+        if path is not None and (folder := lent_folder(config.sandbox, Path(path))):
+            _LOG.warning(
+                "the environment's %s lies below %s, which every sandbox can read, %s: agents can find their "
+                "hidden tests there; move it",
+                what, folder, path,
+            )  # fmt: skip
 
 
 def served_policy(

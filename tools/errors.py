@@ -80,11 +80,6 @@ class WireError(RolloutError):
 class RunError(TurnwiseError):
     """The run cannot go on. What an environment's code raised is the cause."""
 
-    def __init__(self, message: str, *, traceback: str = "") -> None:
-        super().__init__(message)
-        self.traceback = traceback
-        """That of the cause, for people."""
-
 
 class UsageError(TurnwiseError):
     """Wrong input from the person who runs Turnwise."""

@@ -15,7 +15,7 @@ import click
 
 from environments.inference.endpoint import without_credentials
 from environments.run.console_streams import lead_nowhere, open_closed_descriptors, outlived_console
-from tools.errors import RunError, TurnwiseError, UsageError
+from tools.errors import TurnwiseError, UsageError
 
 FAILED_EXIT = 1
 USAGE_EXIT = 2
@@ -170,9 +170,7 @@ def exit_code_of(error: BaseException) -> int:
     if not isinstance(error, TurnwiseError):
         traceback.print_exception(error)
         return FAILED_EXIT
-    if isinstance(error, RunError):
-        click.echo(error.traceback, err=True, nl=False)
-    elif error.__cause__ is not None:
+    if error.__cause__ is not None:
         traceback.print_exception(error.__cause__)
     return _fail(str(error), FAILED_EXIT)
 

@@ -1,17 +1,19 @@
 """`CodeDebugEnv`: find and fix the bug in a Python function, with a reward for every turn."""
 
 import asyncio
+import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from environments.base_env import AgentEnv
 from environments.code_debug_env.diagnosis import calls_fail, note_calls, terminal_commands
 from environments.code_debug_env.hidden_checks import CheckReport, run_checks
+from environments.code_debug_env.row_checks import check_rows
 from environments.code_debug_env.script import debug_script
 from environments.code_debug_env.signals import (
     SOLUTION,
@@ -33,9 +35,12 @@ from environments.reward_context import Reward, RolloutContext
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.calls import ToolSpec
+from tools.errors import DatasetError
 from tools.files import file
 from tools.sandbox.base import Sandbox
 from tools.terminal import terminal
+
+logger = logging.getLogger(__name__)
 
 Task = Mapping[str, Any]
 """One task in the schema of HumanEvalPack."""
@@ -65,6 +70,12 @@ class CodeDebugConfig(AgentEnvConfig):
     )
     weight_efficiency: float = Field(default=0.2, ge=0, le=1, description="What fixing in one turn is worth.")
 
+    unsound_items: Literal["drop", "refuse", "keep"] = Field(
+        default="drop",
+        description="Items of a dataset whose own solution fails a hidden check, or whose buggy one fails "
+        "none: leave them out, start nothing, or roll them out all the same. They are named in each case.",
+    )
+
     @model_validator(mode="after")
     def _at_most_one(self) -> Self:
         total = self.weight_test_signal + self.weight_diagnosis + self.weight_efficiency
@@ -88,6 +99,31 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         if self.config.dataset_name or self.config.dataset_path:
             return await super().load_items()
         return embedded_tasks()[: self.config.max_items]
+
+    async def preflight(self, notify: Callable[[str], None] = logger.info) -> None:
+        """As every environment, and the items of a dataset against their own solutions.
+
+        Raises:
+            DatasetError: an item cannot be judged and `unsound_items` is `refuse`, or none can.
+        """
+        await super().preflight(notify)
+        if not (self.config.dataset_name or self.config.dataset_path):
+            return  # Our own are checked by the tests.
+        notify(f"running the hidden checks of {len(self.items)} items against their own solutions")
+        report = await check_rows(self.items, self.open_sandbox)
+        if not report.unsound:
+            return
+        policy = self.config.unsound_items
+        found = f"{len(report.unsound)} of {len(self.items)} items cannot be judged ({policy}): "
+        found += report.describe(self.item_ids)
+        if policy == "refuse" or (policy == "drop" and len(report.unsound) == len(self.items)):
+            raise DatasetError(
+                f"{found}; --env.unsound_items says what to do with them: drop, refuse or keep"
+            )
+        notify(found)
+        if policy == "drop":
+            sound = [index for index in range(len(self.items)) if index not in report.unsound]
+            self._items, self.item_ids = [self.items[i] for i in sound], [self.item_ids[i] for i in sound]
 
     def format_prompt(self, item: Task) -> str:
         """What is broken and how it is judged."""

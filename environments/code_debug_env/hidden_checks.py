@@ -105,8 +105,7 @@ async def run_checks(
     nonce = secrets.token_hex(16)
     request = {
         "nonce": nonce,
-        # Helpers that the test uses come from the task, not from the solution.
-        "declaration": f"{task['declaration'].rstrip()}\n    pass\n",
+        "declaration": declaration_of(task),
         "entry_point": task["entry_point"],
         "test": prepared,
         "solution": "solution.py",
@@ -136,3 +135,8 @@ async def run_checks(
     end = json.loads(reports["end"])
     held = tuple(index in end["held"] for index in range(total))
     return CheckReport(held=held, hung=end["hung"])
+
+
+def declaration_of(task: Mapping[str, Any]) -> str:
+    """Where helpers that the test uses come from: the task, not the solution."""
+    return f"{task['declaration'].rstrip()}\n    pass\n"

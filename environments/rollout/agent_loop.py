@@ -103,6 +103,7 @@ class AgentLoop:
             tools=self.toolset.specs,
             seed=self.seed,
             max_tokens=min(self.budget.max_tokens_per_turn, self._tokens_left),
+            max_row_tokens=self.budget.max_row_tokens,
         )
         try:
             given = await self.calls.run(

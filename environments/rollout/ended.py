@@ -39,7 +39,8 @@ async def ended_await(awaitable: Awaitable[T]) -> Ended[T]:
     try:
         return Returned(await awaitable)
     except BaseException as error:  # noqa: BLE001  # handed on
-        return Raised(error)
+        # What Python makes of a `StopIteration` in a coroutine does not say where it was raised.
+        return Raised(error.__cause__ if isinstance(error.__cause__, StopIteration) else error)
 
 
 def value_of(ended: Ended[Any]) -> Any:

@@ -15,7 +15,7 @@ from environments.rollout.ended import Ended, Raised, ended_await, value_of
 from environments.rollout.hook_thread import HookThread
 from environments.rollout.in_flight import InFlight
 from environments.rollout.owned_sandbox import owned_sandbox
-from tools.errors import TimeLimitExceeded
+from tools.errors import ConfigError, TimeLimitExceeded
 from tools.sandbox.base import Sandbox
 
 _CANCEL_S = 5.0
@@ -64,12 +64,9 @@ class HookCalls:
             UserCodeBroke: it raised what is no `Exception`.
             Exception: what it raised.
         """
-        given = await self.run(
+        return await self.run(
             partial(function, *args), doing=name, limit_s=self._hook_timeout_s, setting="hook_timeout_s"
         )
-        if inspect.isgenerator(given) or inspect.isasyncgen(given):
-            raise TypeError(f"{name} is a generator; a hook returns what it gives, and has no `yield`")
-        return given
 
     async def run(
         self,
@@ -96,7 +93,11 @@ class HookCalls:
         ends = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
         limit = doing if limit_s is None else f"{doing} took longer than {limit_s:.3g} s (--env.{setting})"
         given = function() if _is_async(function) else await self._in_thread(function, ends, limit)
-        return await self._in_task(given, ends, limit, busy) if inspect.isawaitable(given) else given
+        if inspect.isawaitable(given):
+            given = await self._in_task(given, ends, limit, busy)
+        if inspect.isgenerator(given) or inspect.isasyncgen(given):
+            raise ConfigError(f"{doing} is a generator; return what it gives, with no `yield`")
+        return given
 
     async def _in_thread(self, function: Callable[[], Any], ends: float | None, limit: str) -> Any:
         # With a copy of the variables, as `asyncio.to_thread` does it: a task may be using the others.

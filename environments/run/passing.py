@@ -33,7 +33,7 @@ async def judged(
 async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch: Watch) -> bool | Failure:
     in_flight = InFlight(item_id=task.item_id, sibling=trajectory.sibling)
     try:
-        with watch(in_flight), env.calls(in_flight) as calls:
+        with watch(in_flight), env.hook_calls(in_flight) as calls:
             given = await calls.hook("passed", env.passed, task.item, trajectory)
         if not isinstance(given, (bool, np.bool_)):
             raise RewardError(f"passed gave {given!r:.100}; give True or False")

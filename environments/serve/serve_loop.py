@@ -94,7 +94,7 @@ class ServeLoop:
                 asked_to_end = self._stop.is_set()
                 self._stop.set()
                 if self.in_flight:
-                    if delivering.done() and (error := delivering.exception()) is not None:
+                    if (error := _error_of(delivering)) is not None:
                         # At once: the end says it again, but not before the grace period is over.
                         self.say(f"nothing more can be delivered: {error}")
                     self.say(
@@ -130,7 +130,7 @@ class ServeLoop:
         self, delivering: asyncio.Task[None], working: asyncio.Task[None], *, asked_to_end: bool
     ) -> int:
         for task in (working, delivering):
-            error = None if task.cancelled() or not task.done() else task.exception()
+            error = _error_of(task)
             if isinstance(error, ApiLostError):
                 self.say(str(error))
                 return API_AWAY
@@ -232,6 +232,10 @@ class ServeLoop:
     def _ask_for_the_end(self) -> None:
         self.say("stopping: no new item; once more to stop at once")
         self._stop.set()
+
+
+def _error_of(task: asyncio.Task[None]) -> BaseException | None:
+    return task.exception() if task.done() and not task.cancelled() else None
 
 
 async def _cancelled(task: asyncio.Task[None] | asyncio.Task[bool]) -> None:

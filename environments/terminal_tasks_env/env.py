@@ -14,6 +14,9 @@ from tools.errors import ConfigError
 from tools.sandbox.base import Sandbox
 from tools.terminal import terminal
 
+MAX_BYTES = 64 << 10
+"""Of a file that can be right; reading a larger one would only take time."""
+
 Item = Mapping[str, Any]
 """`task_id`, and the `TerminalTask` as `task`."""
 
@@ -48,7 +51,7 @@ class TerminalTasksEnv(AgentEnv):
     async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> float:
         """Whether the file is there with the right content."""
         try:
-            data = await ctx.sandbox.read_file(_task(item).path)
+            data = await ctx.sandbox.read_file(_task(item).path, max_bytes=MAX_BYTES)
         except OSError:
             return 0.0
         return float(_task(item).solved_by(data))

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from contextlib import nullcontext as unwatched
 from typing import Any, NoReturn, cast
 
 from atroposlib.envs.base import (
@@ -26,7 +27,9 @@ from environments.config import server_configs as server_configs_of
 from environments.data.item_ids import item_id
 from environments.data.tasks import GroupTask
 from environments.policy.renderer import EMBEDDED_TOKENIZER_DIR
+from environments.rollout.in_flight import InFlight
 from environments.run.evaluation import ItemResult, evaluate_results, evaluation_metrics, item_result
+from environments.run.passing import judged
 from environments.wire.columns import PER_ROW, columns_of
 from environments.wire.views import token_advantages
 from tools.errors import UsageError, WireError
@@ -166,10 +169,12 @@ class AtroposEnv(BaseEnv):
         await self.setup()
         rollouts = self.agent_env.config.eval_rollouts
         results: list[ItemResult] = []
-        for item in (await self.agent_env.load_eval_items())[: self.agent_env.config.max_items]:
-            group = await self.agent_env.rollout_group(GroupTask(item=item, item_id=item_id(item)), rollouts)
-            passed = [self.agent_env.passed(item, trajectory) for trajectory in group.trajectories]
-            results.append(item_result(group, passed))
+        with self.agent_env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
+            items = await calls.hook("load_eval_items", self.agent_env.load_eval_items)
+            for item in items[: self.agent_env.config.max_items]:
+                task = GroupTask(item=item, item_id=item_id(item))
+                group = await self.agent_env.rollout_group(task, rollouts)
+                results.append(item_result(*await judged(self.agent_env, task, group, unwatched)))
         evaluation = evaluate_results(results, max_k=rollouts, seed=self.agent_env.config.seed)
         if evaluation is not None:
             metrics = evaluation_metrics(evaluation)

@@ -16,9 +16,12 @@ from environments.cli.main import main
 from environments.inference.endpoint import endpoint, shown_url, without_credentials
 from environments.rollout.failures import failure_of
 from environments.serve.outbox import Outbox
+from tests.adversarial.hostile_server import answer, hostile
 from tests.environments.conftest import RunApi
+from tests.environments.policy.chat_server import REQUEST, chat_policy
+from tests.environments.policy.chat_server import answer as reply
 from tests.environments.serve import loopback
-from tools.errors import ConfigError
+from tools.errors import ConfigError, PolicyError
 
 PASSWORD, TOKEN, KEY = "s3cr:t/p@ss", "t0k3n-in-a-query", "sk-k3y-of-the-model"
 BASIC = base64.b64encode(f"user:{PASSWORD}".encode()).decode()
@@ -257,6 +260,30 @@ def test_an_error_of_a_library_is_recorded_without_them():
 )
 def test_what_is_shown_of_a_url(url, shown):
     assert shown_url(url) == shown
+
+
+async def test_a_proxy_is_told_its_password_and_nobody_else(monkeypatch):
+    async with hostile({"*": answer(reply(), status=200)}) as server:
+        monkeypatch.setenv("http_proxy", secret_url(server.url.rpartition(":")[2]))
+        policy = chat_policy("http://model.invalid/v1", tries=1)
+        await policy.complete(REQUEST)
+        (method, url, headers, _), *_ = server.asked
+        assert (method, url) == ("POST", "http://model.invalid/v1/chat/completions")
+        assert headers["proxy-authorization"] == f"Basic {BASIC}"
+        server.answers["*"] = answer(b"no", status=407)
+        with pytest.raises(PolicyError) as caught:
+            await policy.complete(REQUEST)
+        await policy.aclose()
+    nothing_secret_in(str(caught.value))
+
+
+async def test_a_proxy_that_is_gone_is_named_without_its_password(monkeypatch):
+    monkeypatch.setenv("http_proxy", secret_url(loopback.free_port()))
+    policy = chat_policy("http://model.invalid/v1", tries=1)
+    with pytest.raises(PolicyError) as caught:
+        await policy.complete(REQUEST)
+    await policy.aclose()
+    nothing_secret_in(str(caught.value))
 
 
 def test_a_key_that_no_header_can_carry_is_refused_without_showing_it():

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack
 
@@ -32,6 +33,7 @@ __all__ = [
     "SandboxLimits",
     "SandboxRecord",
     "find_backend",
+    "lent_folder",
     "open_sandbox",
     "prepare_sandboxes",
 ]
@@ -129,6 +131,13 @@ async def prepare_sandboxes(
     if backend in _PREPARED_BY:
         module, _, attribute = _PREPARED_BY[backend].partition(":")
         await getattr(importlib.import_module(module), attribute)(image, progress=progress)
+
+
+def lent_folder(backend: str, path: Path) -> str | None:
+    """The folder of this machine by which every sandbox of a backend can read a file; `None` where none can."""
+    if backend != "local":
+        return None
+    return importlib.import_module("tools.sandbox.local.rootfs").lent_folder_of(path)
 
 
 def find_backend(name: str) -> SandboxBackend:

@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -153,3 +154,21 @@ def test_text_in_brackets_is_printed_as_it_is():
 )
 def test_a_duration_reads_like_a_clock(seconds, text):
     assert duration(seconds) == text
+
+
+def test_failures_are_tallied_by_class_first_clause_and_place():
+    summary = summary_of(
+        *(
+            credited(
+                errors=(f"HTTPError: judge at 10.0.0.1:80 failed: request {n}, try {n} (env.py:3 in f)",)
+            )
+            for n in range(500)
+        )
+    )
+    assert summary.failures == {"HTTPError: judge at 10.0.0.1:80 failed": 500}
+
+
+def test_the_share_of_turns_without_a_peer_is_told():
+    group = replace(credited(trajectory(1.0)), advantages=((0.5, 0.5), (0.0, 0.0)), turns_without_peer=1)
+    rows = dict(summary_rows(summary_of(group), wall_s=1.0))
+    assert rows["without a peer"] == "1 of 4 turns (25.0%), whose advantage is their raw return"

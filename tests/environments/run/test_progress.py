@@ -75,3 +75,37 @@ def test_a_rollout_that_raises_is_no_longer_in_flight():
     with pytest.raises(ValueError, match="broken"), progress.rollout(InFlight(item_id="a", sibling=0)):
         raise ValueError("broken")
     assert len(progress.in_flight) == 0
+
+
+def test_a_silent_run_tells_the_oldest_rollout(monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr("environments.run.progress.HEARTBEAT_S", 0.0)
+    progress = progress_on(out, terminal=False)
+    old, young = (InFlight(item_id=name, sibling=2, doing="model, turn 3") for name in ("old", "young"))
+    with progress.rollout(old), progress.rollout(young):
+        progress.heartbeat(None)
+    assert "2 in flight" in out.getvalue()
+    assert "oldest: item old, rollout 2, 0.0 s, model, turn 3" in out.getvalue()
+
+
+def test_a_run_that_shows_something_has_no_heartbeat():
+    out = io.StringIO()
+    progress = progress_on(out, terminal=False)
+    with progress.rollout(InFlight(item_id="a", sibling=0)):
+        progress.heartbeat(None)
+    assert out.getvalue() == ""
+
+
+def test_a_long_setup_tells_where_it_is(monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr("environments.run.progress.HEARTBEAT_S", 0.0)
+    progress = progress_on(out, terminal=False)
+    progress.heartbeat("env.py:3 in load_items")
+    assert "not ready after" in out.getvalue()
+    assert out.getvalue().endswith("at env.py:3 in load_items\n")
+
+
+def test_the_live_line_tells_a_rollout_that_takes_long():
+    progress = progress_on(io.StringIO(), terminal=True)
+    with progress.rollout(InFlight(item_id="a", sibling=1, started=0.0, doing="compute_reward")):
+        assert "oldest: item a, rollout 1" in progress._line().plain

@@ -57,9 +57,9 @@ def wait_until(condition, seconds=90):
 
 
 @contextmanager
-def running(command, *, torch=False, **streams):
+def running(command, *, torch=False, environ=None, **streams):
     """A process that has ended when the block has."""
-    process = subprocess.Popen(command, env=None if torch else without_torch(), **streams)
+    process = subprocess.Popen(command, env=environ or (None if torch else without_torch()), **streams)
     try:
         yield process
     finally:

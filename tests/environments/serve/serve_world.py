@@ -95,6 +95,7 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, **bou
     rollouts = Rollouts(
         tasks=lambda first: plan_for_ever(ITEMS, ITEMS, first),
         run_group=world.run_group,
+        run_first=getattr(world, "run_first", None),
         credit=credit,
         probe=world.probe,
         origin=RunOrigin(env="e", policy="p", estimator="turn_return"),

@@ -8,7 +8,7 @@ import pytest
 from environments.data.tasks import GroupTask
 from environments.record.recorder import Recorder, read_groups
 from environments.serve.outbox import Outbox
-from environments.serve.serve_loop import API_AWAY
+from environments.serve.serve_loop import API_AWAY, STOPPED
 from tests.environments.serve.serve_world import World, group_for, lost_model, serving, terminate, until
 from tools.errors import ConfigError
 
@@ -310,3 +310,71 @@ async def test_a_group_that_no_trainer_can_read_is_recorded_as_failed_and_the_lo
     groups = list(read_groups(tmp_path / "r.jsonl"))
     assert [group.status for group in groups[:3]] == ["ok", "failed", "ok"]
     assert groups[1].reason.startswith("no trainer can read it: row 0 of 4: tokens must be")
+
+
+async def test_a_worker_that_vanishes_does_not_end_it_with_0(trained, tmp_path):
+    world = World()
+
+    async def cancelled(task):
+        raise asyncio.CancelledError
+
+    world.run_group = cancelled
+    async with serving(trained, tmp_path, world) as loop:
+        assert await loop.run() == STOPPED
+        assert "stopped: a group was cancelled by code that nobody asked to" in loop.shown.getvalue()
+
+
+@pytest.mark.parametrize("part", ["_work", "run"])
+async def test_a_part_of_the_loop_that_vanishes_does_not_end_it_with_0(trained, tmp_path, part):
+    world = World()
+
+    async def cancel_a_part(task):
+        for each in asyncio.all_tasks():
+            if each.get_coro().__qualname__ in (f"ServeLoop.{part}", f"Delivery.{part}"):
+                each.cancel()
+        return group_for(task)
+
+    world.run_group = cancel_a_part
+    async with serving(trained, tmp_path, world, grace_s=0.1) as loop:
+        run = asyncio.create_task(loop.run())
+        run.get_coro().__qualname__ = "the test's own"
+        assert await run == STOPPED
+
+
+async def test_the_first_rollout_goes_alone_and_is_part_of_its_group(trained, tmp_path):
+    world = World()
+    alone, tasks = [], []
+
+    async def run_first(task):
+        assert not tasks
+        alone.append(task.item_id)
+        return replace(group_for(task, rows=1).group)
+
+    async def run_group(task):
+        tasks.append(task)
+        return group_for(task)
+
+    world.run_first, world.run_group = run_first, run_group
+    async with serving(trained, tmp_path, world, max_in_flight=4) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: len(tasks) > 2)
+        terminate()
+        await run
+    assert alone == ["a"]
+    assert [len(task.rolled_out) for task in tasks[:3]] == [1, 0, 0]
+    assert [task.item_id for task in tasks[:3]] == ["a", "b", "c"]
+
+
+async def test_first_rollouts_that_fail_alike_end_it_with_1(trained, tmp_path):
+    world = World()
+
+    async def run_first(task):
+        failure = lost_model(task).group.failures[0]
+        broken = replace(failure, stop_reason=None, error_class="KeyError", where="env.py:1 in f")
+        return replace(lost_model(task).group, failures=(broken,))
+
+    world.run_first = run_first
+    async with serving(trained, tmp_path, world) as loop:
+        assert await loop.run() == STOPPED
+        assert "failed alike: KeyError at env.py:1 in f" in loop.shown.getvalue()
+    assert world.started == []

@@ -1,0 +1,165 @@
+"""Mutants of the code that must lose nothing: each is a small change, run against its nearest tests.
+
+`python -m scripts.mutate [--max N] [--seconds S] [--seed K] [--only WORD]` prints the mutants that survive.
+It works on a copy of the repository, one mutant after the other.
+"""
+
+import argparse
+import ast
+import copy
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("environments", "tools", "turnwise", "tests", "pyproject.toml")
+_SERVE, _WIRE, _RECORD = "tests/environments/serve/", "tests/environments/wire/", "tests/environments/record/"
+_AT_API = (f"{_SERVE}test_durability.py", f"{_SERVE}test_registration.py", f"{_SERVE}test_delivery.py")
+NEAREST = {
+    "environments/serve/outbox.py": (f"{_SERVE}test_durability.py", f"{_SERVE}test_outbox.py"),
+    "environments/serve/acknowledgements.py": (f"{_SERVE}test_acknowledgements.py", *_AT_API),
+    "environments/serve/circuit_breaker.py": (f"{_SERVE}test_circuit_breaker.py",),
+    "environments/serve/exact_tokens.py": (f"{_SERVE}test_exact_tokens.py",),
+    "environments/serve/registration.py": _AT_API,
+    "environments/serve/sender.py": _AT_API,
+    "environments/serve/delivery.py": _AT_API,
+    "environments/serve/trajectory_api.py": ("tests/adversarial/test_hostile_api.py", *_AT_API),
+    "environments/inference/http_body.py": ("tests/adversarial/test_hostile_api.py",),
+    "environments/rollout/rows.py": ("tests/environments/rollout/test_rows.py",),
+    "environments/wire/padding.py": (_WIRE,),
+    "environments/wire/payloads.py": (_WIRE,),
+    "environments/wire/training_rows.py": (_WIRE,),
+    "environments/wire/views.py": (_WIRE,),
+    "environments/record/recorder.py": (_RECORD,),
+    "environments/record/group_line.py": (_RECORD,),
+}
+"""Which tests a module's mutants have to be noticed by."""
+_LONGEST_S = 240
+_SWAPS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One changed module."""
+
+    module: str
+    line: int
+    change: str
+    source: str
+
+
+def mutants_of(module: str) -> Iterator[Mutant]:
+    """Every mutant of a module."""
+    tree = ast.parse((ROOT / module).read_text())
+    for index, node in enumerate(ast.walk(tree)):
+        for kind in range(2):
+            twin = copy.deepcopy(tree)
+            target = next(each for at, each in enumerate(ast.walk(twin)) if at == index)
+            change = _changed(target, kind)
+            if change:
+                source = ast.unparse(ast.fix_missing_locations(twin))
+                yield Mutant(module=module, line=getattr(node, "lineno", 0), change=change, source=source)
+
+
+def _changed(node: ast.AST, kind: int) -> str | None:
+    """Change a node in one of at most two ways, and say how; `None`: there is no such way."""
+    before = ast.unparse(node)[:60] if isinstance(node, ast.expr | ast.stmt) else ""
+    if isinstance(node, ast.Compare) and kind == 0:
+        node.ops[0] = _SWAPS[type(node.ops[0])]()
+    elif isinstance(node, ast.BoolOp) and kind == 0:
+        node.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float) and (node.value or kind == 0):
+        node.value += 1 if kind == 0 else -1
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool) and kind == 0:
+        node.value = not node.value
+    elif isinstance(node, ast.Return) and node.value is not None and kind == 0:
+        node.value = ast.UnaryOp(op=ast.Not(), operand=node.value)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub) and kind == 0:
+        node.op = ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()
+    else:
+        return _without_a_statement(node) if kind == 0 else None
+    return f"{before}  →  {ast.unparse(node)[:60]}"
+
+
+def _without_a_statement(node: ast.AST) -> str | None:
+    """Turn a call or an assignment that stands alone into nothing."""
+    plain = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await)
+    if not (plain or isinstance(node, ast.AugAssign)):
+        return None
+    before = ast.unparse(node)[:60]
+    node.__class__ = ast.Pass  # pyright: ignore[reportAttributeAccessIssue]  # the node stays where it is
+    return f"{before}  →  nothing"
+
+
+def verdict(mutant: Mutant, folder: Path) -> str:
+    """What the nearest tests say to the mutant: `survived`, `noticed` or `timed out`."""
+    path = folder / mutant.module
+    before = path.read_text()
+    path.write_text(mutant.source)
+    options = [
+        "-x",
+        "-q",
+        "-o",
+        "addopts=--import-mode=importlib",
+        "-p",
+        "no:cacheprovider",
+        "--timeout",
+        "60",
+    ]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *NEAREST[mutant.module]],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            timeout=_LONGEST_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "timed out"
+    finally:
+        path.write_text(before)
+    return "noticed" if done.returncode else "survived"
+
+
+def main() -> int:
+    """Draw mutants, run them, print what survives; 1 when something does."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--max", type=int, default=40, help="how many mutants are drawn")
+    parser.add_argument("--seconds", type=float, default=1800, help="after which no other one is begun")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="modules whose path has this in it")
+    asked = parser.parse_args()
+    mutants = [mutant for module in NEAREST if asked.only in module for mutant in mutants_of(module)]
+    drawn = random.Random(asked.seed).sample(mutants, min(asked.max, len(mutants)))
+    verdicts: Counter[str] = Counter()
+    end = monotonic() + asked.seconds
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for each in COPIED:
+            copied = shutil.copytree if (ROOT / each).is_dir() else shutil.copy
+            copied(ROOT / each, folder / each)
+        for mutant in drawn:
+            if monotonic() > end:
+                break
+            verdicts[found := verdict(mutant, folder)] += 1
+            if found != "noticed":
+                sys.stdout.write(f"{found}: {mutant.module}:{mutant.line}: {mutant.change}\n")
+                sys.stdout.flush()
+    sys.stdout.write(f"{dict(verdicts)} of {len(drawn)} drawn and {len(mutants)} that there are\n")
+    return 1 if verdicts["survived"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""Commands on the environments of `plain_env`, as real processes."""
+
+import subprocess
+from pathlib import Path
+
+from tests.environments.serve.loopback import TURNWISE, without_torch
+
+ENVS = Path(__file__).with_name("plain_env.py")
+
+
+def process(env, folder, *options):
+    command = [TURNWISE, "process", f"{ENVS}:{env}", "--out", str(folder / "record.jsonl")]
+    return [*command, "--env.group_size", "2", *options]
+
+
+def evaluate(env, folder, *options):
+    return [TURNWISE, "evaluate", f"{ENVS}:{env}", "--out", str(folder / "evaluation"), *options]
+
+
+def run(command, **streams):
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | streams
+    return subprocess.run(command, env=without_torch(), text=True, timeout=100, check=False, **streams)
+
+
+def recorded(folder):
+    return len((folder / "record.jsonl").read_text().splitlines())

@@ -1,0 +1,129 @@
+"""An environment one of whose hooks, its tool or its policy misbehaves, the first time that it is called."""
+
+import inspect
+from contextlib import asynccontextmanager
+from itertools import count
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig
+from environments.data.tasks import GroupTask
+from environments.policy.renderer import Renderer
+from environments.policy.scripted import Choice, ScriptedPolicy, call, say
+from environments.turn_level_reward import TurnLevelRewardMixin
+from tools.registry import Toolset, tool
+from tools.sandbox.base import Sandbox, SandboxLimits, SandboxRecord
+
+
+class NoSandbox:
+    """These attacks are on the host's side: they need no machine."""
+
+    record = SandboxRecord(backend="none", tier="-", limits=SandboxLimits(), enforced=())
+    workdir = "/"
+
+
+def script(item, messages, tools, skill):
+    said = messages[-1].role == "tool"
+    return [Choice(probability=1.0, message=say("done") if said else call("act", {}))]
+
+
+class Scripted:
+    """A policy that the user brings."""
+
+    name = "scripted"
+
+    def __init__(self):
+        self._policy = ScriptedPolicy(
+            lambda *args: script(None, *args), skill=1.0, renderer=Renderer.embedded()
+        )
+
+    async def complete(self, request):
+        return await self._policy.complete(request)
+
+
+ORDINARY = {
+    "prepare": lambda item, sandbox: None,
+    "format_prompt": lambda item: "act",
+    "state_key": lambda item, turn: "state",
+    "score_turn": lambda item, turn, ctx: 1.0,
+    "compute_turn_rewards": lambda item, trajectory, ctx: [1.0] * len(trajectory.turns),
+    "compute_outcome": lambda item, trajectory, ctx: 1.0,
+    "scripted_choices": script,
+    "tool": lambda sandbox: "ok",
+    "policy": None,
+}
+"""Where to misbehave, and what stands there otherwise."""
+
+
+def first(kind, ordinary, skipped=1):
+    """A function that does `kind` once and `ordinary` from then on, `async def` where `kind` is."""
+    calls = count()
+    if inspect.iscoroutinefunction(kind):
+
+        async def asynchronous(*args):
+            given = kind(*args) if next(calls) == 0 else ordinary(*args[skipped:])
+            return await given if inspect.isawaitable(given) else given
+
+        return asynchronous
+
+    def plain(*args):
+        return kind(*args) if next(calls) == 0 else ordinary(*args[skipped:])
+
+    return plain
+
+
+def misbehaving(spot, kind, **settings):
+    """An environment whose `spot` does `kind` in one rollout."""
+    hooks = {
+        name: staticmethod_of(ordinary)
+        for name, ordinary in ORDINARY.items()
+        if name not in {spot, "tool", "policy"}
+    }
+    if spot in ORDINARY and spot not in {"tool", "policy"}:
+        hooks[spot] = first(kind, ORDINARY[spot])
+    act = first(kind if spot == "tool" else ORDINARY["tool"], ORDINARY["tool"], skipped=0)
+    hooks["tools"] = (Toolset("acting", (tool(name="act")(described(act)),)),)
+    policy = None
+    if spot == "policy":
+        policy = Scripted()
+        policy.complete = first(kind, policy.complete, skipped=0)
+
+    async def load_items(self):
+        return [{"id": "bad"}, {"id": "good"}]
+
+    def open_sandbox(self):
+        return no_sandbox()
+
+    cls = type(
+        "Misbehaving",
+        (TurnLevelRewardMixin, AgentEnv),
+        hooks | {"name": "misbehaving", "load_items": load_items, "open_sandbox": open_sandbox},
+    )
+    return cls(AgentEnvConfig(**{"group_size": 3, "min_group_size": 1} | settings), (), policy=policy)
+
+
+def staticmethod_of(ordinary):
+    return lambda self, *args: ordinary(*args)
+
+
+def described(function):
+    """The function as a tool wants it."""
+    if inspect.iscoroutinefunction(function):
+
+        async def act(sandbox: Sandbox) -> str:
+            """Act."""
+            return await function(sandbox)
+    else:
+
+        def act(sandbox: Sandbox) -> str:
+            """Act."""
+            return function(sandbox)
+
+    return act
+
+
+@asynccontextmanager
+async def no_sandbox():
+    yield NoSandbox()
+
+
+TASK = GroupTask(item={"id": "bad"}, item_id="bad")

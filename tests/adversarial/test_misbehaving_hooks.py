@@ -1,0 +1,109 @@
+"""Whatever an environment's code does, it costs the rollout that it did it in, and nothing else."""
+
+import asyncio
+import inspect
+from contextlib import nullcontext
+
+import pytest
+
+from environments.rollout import hook_calls
+from environments.run.passing import judged
+from tests.adversarial.misbehaving_env import ORDINARY, TASK, first, misbehaving
+from tests.adversarial.misbehaviour import HANGS, KINDS, RAISED
+
+HOOKS = [spot for spot in ORDINARY if spot not in {"tool", "policy"}]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("spot", ORDINARY)
+async def test_what_breaks_costs_one_sibling_and_says_what_it_was(spot, kind):
+    group = await misbehaving(spot, KINDS[kind]).rollout_group(TASK, 3)
+    assert len(group.trajectories) == 2
+    (failure,) = group.failures
+    assert failure.error.startswith(failure.error_class)
+    assert len(failure.error.encode()) < 2_500
+    assert len(failure.traceback.encode()) < 25_000
+
+
+@pytest.mark.parametrize("name", [name for name in RAISED if "a class" not in name])
+async def test_the_class_of_what_was_raised_is_told(name):
+    env = misbehaving("compute_outcome", KINDS[f"async raises {name}"])
+    (failure,) = (await env.rollout_group(TASK, 3)).failures
+    assert failure.error_class == type(RAISED[name]()).__name__
+
+
+async def test_the_traceback_begins_at_the_environments_own_code():
+    env = misbehaving("compute_outcome", KINDS["async raises SystemExit with text"])
+    (failure,) = (await env.rollout_group(TASK, 3)).failures
+    assert failure.error == f"SystemExit: bye ({failure.where})"
+    assert failure.where.startswith("misbehaviour.py:")
+    assert "environments/" not in failure.traceback
+
+
+@pytest.mark.parametrize("kind", {**KINDS, "hangs": HANGS["hangs"], "blocks": HANGS["blocks in def"]})
+async def test_a_verdict_that_breaks_costs_the_rollout_that_it_is_about(kind):
+    env = misbehaving("none", None, hook_timeout_s=2)
+    group = await env.rollout_group(TASK, 3)
+    breaks = {**KINDS, "hangs": HANGS["hangs"], "blocks": HANGS["blocks in def"]}[kind]
+    env.passed = first(breaks, lambda item, trajectory: True, skipped=0)
+    left, verdicts = await judged(env, TASK, group, nullcontext)
+    assert (len(left.trajectories), len(left.failures), verdicts) == (2, 1, (True, True))
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(hook_calls, "_CANCEL_S", 0.3)
+
+
+@pytest.mark.parametrize("kind", HANGS)
+async def test_a_hook_that_never_ends_costs_one_sibling_and_is_named_with_its_limit(kind, impatient):
+    envs = [misbehaving(spot, HANGS[kind], hook_timeout_s=2) for spot in HOOKS]
+    groups = await asyncio.gather(*(env.rollout_group(TASK, 3) for env in envs))
+    for spot, group in zip(HOOKS, groups, strict=True):
+        assert len(group.trajectories) == 2
+        (failure,) = group.failures
+        assert f"{spot} took longer than 2 s (--env.hook_timeout_s)" in failure.error
+
+
+@pytest.mark.parametrize("kind", HANGS)
+async def test_a_tool_that_never_ends_is_told_to_the_model_or_costs_one_sibling(kind, impatient):
+    env = misbehaving("tool", HANGS[kind], tool_timeout_s=1)
+    group = await env.rollout_group(TASK, 3)
+    assert len(group.trajectories) + len(group.failures) == 3
+    if group.failures:
+        assert "tool act, turn 0 took longer than 1 s (--env.tool_timeout_s)" in group.failures[0].error
+    told = [r for t in group.trajectories for turn in t.turns for r in turn.tool_results if r.timed_out]
+    assert [result.content for result in told] == (
+        [] if group.failures else ["[stopped: still running after 1 s]"]
+    )
+    # What goes on may still change what the rollout is judged by.
+    goes_on = not inspect.iscoroutinefunction(HANGS[kind]) or "swallows" in kind or "clean-up" in kind
+    assert bool(group.failures) == goes_on
+
+
+@pytest.mark.parametrize("kind", HANGS)
+async def test_a_policy_that_never_ends_uses_up_the_rollouts_time(kind, impatient):
+    env = misbehaving("policy", HANGS[kind], rollout_timeout_s=2)
+    (failure,) = (await env.rollout_group(TASK, 3)).failures
+    assert failure.error == "RolloutError: no turn was finished: time_budget"
+    assert env.policy_name == "scripted"
+
+
+@pytest.mark.parametrize("kind", ["hangs", "hangs and swallows cancellation", "blocks in def"])
+async def test_a_cancellation_from_outside_is_no_failure_and_waits_for_nothing(kind, impatient):
+    group = asyncio.ensure_future(misbehaving("compute_outcome", HANGS[kind]).rollout_group(TASK, 3))
+    await asyncio.sleep(0.1)
+    group.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(5):
+            await group
+
+
+@pytest.mark.parametrize("kind", ["hangs and swallows cancellation", "blocks in def"])
+def test_the_end_of_a_loop_does_not_wait_for_what_was_abandoned(kind, impatient):
+    async def main():
+        env = misbehaving("prepare", HANGS[kind], hook_timeout_s=1)
+        return await env.rollout_group(TASK, 3), env._abandoned.count
+
+    group, abandoned = asyncio.run(main())
+    assert (len(group.trajectories), abandoned) == (2, 1)

@@ -1,0 +1,91 @@
+"""No run ends with 0 while work is left, whatever an environment's code does to the tasks and the loop."""
+
+import asyncio
+import json
+import signal
+
+import pytest
+
+from environments.run.stopped import StoppedError
+from environments.run.worker_pool import LostWorkerError, run_groups
+from tests.adversarial.commands import evaluate, process, recorded, run
+from tests.environments.serve.loopback import running
+
+
+async def identity(key):
+    return key
+
+
+async def nothing(key, result):
+    pass
+
+
+async def cancels_itself(key, result):
+    raise asyncio.CancelledError
+
+
+async def cancels_its_task(key, result):
+    for task in asyncio.all_tasks():
+        if task.get_coro().__qualname__.endswith(".worker"):
+            task.cancel()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("on_done", [cancels_itself, cancels_its_task])
+async def test_a_pool_whose_workers_are_cancelled_by_others_raises(on_done):
+    with pytest.raises(StoppedError):
+        await run_groups(range(9), identity, on_done, max_in_flight=2)
+
+
+async def test_a_group_that_ends_as_cancelled_is_no_group_that_is_done():
+    async def run_group(key):
+        raise asyncio.CancelledError
+
+    with pytest.raises(LostWorkerError):
+        await run_groups(range(9), run_group, nothing, max_in_flight=2)
+
+
+@pytest.mark.parametrize("env", ["Exiting", "Interrupting"])
+def test_code_that_ends_processes_ends_its_rollout_alone(tmp_path, env):
+    ended = run(process(env, tmp_path))
+    assert ended.returncode == 0
+    assert recorded(tmp_path) == 6
+    assert ended.stdout.splitlines()[-1].startswith("1 of 6 groups failed")
+
+
+@pytest.mark.parametrize("command", [process, evaluate])
+def test_code_that_cancels_every_task_does_not_end_the_run_with_0(tmp_path, command):
+    assert run(command("CancellingAll", tmp_path)).returncode == 1
+
+
+def test_a_bug_of_every_rollout_is_told_once_whole_and_costs_three_rollouts(tmp_path):
+    ended = run(process("Broken", tmp_path))
+    assert ended.returncode == 1
+    assert ended.stdout.count("rolled out") == 3
+    assert ended.stdout.count("Traceback (most recent call last)") == 1
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("stopped: ")]
+    assert "the first rollouts of 3 items failed alike: KeyError at plain_env.py:" in line
+
+
+def test_a_verdict_that_cannot_be_had_costs_its_rollout_alone(tmp_path):
+    ended = run(evaluate("NoVerdict", tmp_path))
+    assert ended.returncode == 0
+    metrics = json.loads((tmp_path / "evaluation" / "metrics.json").read_text())
+    assert metrics["results"]["all"]["eval/rollouts"] == 12
+    assert metrics["results"]["all"]["eval/dropped_rollouts"] == 12
+    assert "6x ValueError: no idea (plain_env.py:" in ended.stdout
+
+
+def test_an_evaluation_that_was_ended_says_so_everywhere(tmp_path):
+    command = evaluate("Interrupted", tmp_path, "--env.max_concurrent_rollouts", "1")
+    with running(command, stdout=-1, stderr=-2, text=True) as ended:
+        assert any("item 4" in line for line in ended.stdout)
+        ended.send_signal(signal.SIGINT)
+        shown = ended.stdout.read()
+        assert ended.wait(60) == 128 + signal.SIGINT
+    metrics = json.loads((tmp_path / "evaluation" / "metrics.json").read_text())
+    assert (metrics["planned"], metrics["complete"]) == (6, False)
+    assert 0 < metrics["tried"] < 6
+    assert f"{metrics['tried']} of 6 tried; INCOMPLETE" in shown
+    samples = (tmp_path / "evaluation" / "samples.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["evaluation"]["complete"] is False for line in samples)

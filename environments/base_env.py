@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from environments.config import AgentEnvConfig, ServerConfig, checked_config, server_configs
 from environments.credit import GroupRules, credited, missing_outcome_of, read_params
+from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
 from environments.env_lifecycle import Lifecycle
 from environments.hooks import Hooks, Item
@@ -83,6 +84,8 @@ class AgentEnv(Lifecycle):
         """
         self.refuse_rollouts_before_setup()
         self._abandoned.refuse_more(self.name)
+        # First: a hook may change the item.
+        item, identity = recorded_item(task.item), item_hash(task.item)
         boundary = Boundary(f"{self.name}, item {task.item_id}")
         left = range(len(task.rolled_out), size)
         async with asyncio.TaskGroup() as siblings:
@@ -96,6 +99,8 @@ class AgentEnv(Lifecycle):
             env=self.name,
             item_id=task.item_id,
             epoch=task.epoch,
+            item=item,
+            item_hash=identity,
             trajectories=tuple(result for result in results if isinstance(result, Trajectory)),
             failures=tuple(result for result in results if isinstance(result, Failure)),
         )

@@ -88,7 +88,10 @@ class AgentEnvConfig(Section):
     max_items: int | None = Field(default=None, ge=1, description="Use only the first items.")
 
     # The record.
-    fresh: bool = Field(default=False, description="process: empty the rollout JSONL instead of resuming it.")
+    fresh: bool = Field(
+        default=False,
+        description="Empty the rollout JSONL instead of resuming it; serve: put what the outbox holds aside.",
+    )
 
     # Rollouts.
     seed: int = Field(default=0, ge=0, description="Seed of the whole run; each rollout derives its own.")

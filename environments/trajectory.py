@@ -74,6 +74,8 @@ class Completion:
     """One per sampled token; `None` when the server gave none."""
     exact: bool
     """False when the ids were made from text by our own tokenizer, because the server gave none."""
+    weight_version: str | None = None
+    """Which weights sampled it, as the server names them: equal or not, without an order; `None`: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,16 +97,35 @@ class TokenRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A stretch of a conversation: `trajectory.messages[start:end]`."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One model call, its assistant message and the tool results that answer it."""
+    """One model call, its assistant message, and the tool results and replies that answer it."""
 
     index: int
+    kind: Literal["act", "summary"] = "act"
+    """`summary`: the model was asked to shorten the conversation, not to act."""
     message: Message
     tool_results: tuple[ToolResult, ...] = ()
+    replies: tuple[Message, ...] = ()
+    """What the world or a user said then, each of role `user` or `system`."""
     finish_reason: str = "stop"
     span: Span
+    trained: bool = True
+    """False: its tokens are masked and it has no advantage; its rewards still count for other turns."""
     anchor: str | None = None
     """The state before this turn, for estimators that compare equal states (`state_key`)."""
+    context: tuple[Kept | Message, ...] | None = None
+    """What the model saw, where that was not all that came before: stretches of the conversation, and
+    messages that stood in the place of others."""
+    weight_version: str | None = None
+    """Which weights sampled it, see `Completion`."""
     model_s: float = 0.0
     tools_s: float = 0.0
 
@@ -127,6 +148,23 @@ class Rewards:
     turn_components: tuple[Mapping[str, float], ...] = ()
     """Per turn, the named parts that add up to its reward; empty when the environment names none."""
     outcome_components: Mapping[str, float] = field(default_factory=dict[str, float])
+    group: float | None = None
+    """The part of the outcome that compares siblings (`score_group`); `None` when there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeCall:
+    """A question to a judge and its answer, kept so that rewards can be computed again without asking."""
+
+    hook: str
+    """The hook that asked."""
+    turn: int | None = None
+    """Index of the turn in question; `None`: the whole."""
+    model: str
+    messages: tuple[Message, ...]
+    sampling: Mapping[str, float] = field(default_factory=dict[str, float])
+    answer: str
+    """The judge's text, whether or not a verdict could be read from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +185,8 @@ class Trajectory:
     rewards: Rewards | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """Numbers the environment noted for people; they carry no credit."""
+    judge_calls: tuple[JudgeCall, ...] = ()
+    """In the order they were asked."""
     wall_s: float = 0.0
 
     @property
@@ -156,7 +196,7 @@ class Trajectory:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The conversation: the prompt, then each turn's message and tool results."""
+        """The conversation: the prompt, then each turn's message, tool results and replies."""
         spoken = list(self.prompt)
         for turn in self.turns:
             spoken.append(turn.message)
@@ -164,7 +204,13 @@ class Trajectory:
                 Message(role="tool", content=result.content, tool_call_id=result.call_id)
                 for result in turn.tool_results
             ]
+            spoken += turn.replies
         return tuple(spoken)
+
+    @property
+    def weight_versions(self) -> tuple[str | None, ...]:
+        """The versions that its turns were sampled by, each once, in the order they came."""
+        return tuple(dict.fromkeys(turn.weight_version for turn in self.turns))
 
     def with_rewards(self, rewards: Rewards, metrics: Mapping[str, float]) -> "Trajectory":
         """The same trajectory, scored."""
@@ -198,8 +244,16 @@ class TrajectoryGroup:
     item_id: str = ""
     epoch: int = 0
     """How often the item had been rolled out before."""
+    item: Any = None
+    """The item as JSON values; `None` where a record cannot hold it (see `environments.data.item_json`)."""
+    item_hash: str | None = None
+    """Equal for equal items; `None` when unknown."""
+    fingerprint: str | None = None
+    """The experiment that it belongs to (see `environments.record.origin`); `None` when unknown."""
     trajectories: tuple[Trajectory, ...]
     failures: tuple[Failure, ...] = ()
+    judge_calls: tuple[JudgeCall, ...] = ()
+    """What was asked about the group as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

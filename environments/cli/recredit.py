@@ -20,7 +20,7 @@ from environments.credit import (
     missing_outcome_of,
     resolve,
 )
-from environments.record.recorder import Recorder, read_groups
+from environments.record.recorder import Recorder, read_groups, read_origins
 from environments.run.console_streams import outlived_console
 from environments.trajectory import CreditedGroup
 from tools.errors import CreditError, RecordError
@@ -95,6 +95,7 @@ def _rewrite(
     names: set[str] = set()
     failed = 0
     with Recorder(out, fresh=True) as recorder:
+        recorder.explain(read_origins(record))
         for number, old in enumerate(read_groups(record), start=1):
             if old.status == "failed":
                 failed += 1

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -26,6 +27,8 @@ class GroupRules:
 
 
 ANY_GROUP = GroupRules()
+_STATED = "missing_outcome"
+"""The component of an outcome that was stated, not given: a group that is credited again is the same."""
 
 
 def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGroup, str | None]:
@@ -61,10 +64,10 @@ def missing_outcome_of(value: object, name: str) -> MissingOutcome:
     """
     if value in ("refuse", "drop"):
         return cast("MissingOutcome", value)
-    try:
-        number = float(value) if isinstance(value, str | int | float) else math.nan
-    except (ValueError, OverflowError):
-        number = math.nan
+    number = math.nan
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            number = float(value)
     if not abs(number) <= LARGEST_REWARD:
         raise ConfigError(f"{name} is {value!r:.100}; choose refuse, drop or a finite number")
     return number
@@ -73,7 +76,7 @@ def missing_outcome_of(value: object, name: str) -> MissingOutcome:
 def _missing(trajectories: Sequence[Trajectory]) -> tuple[str, list[int]]:
     """What is missing, and the positions of those that miss it; none where all of them do."""
     rewards = [Rewards(score=None) if each.rewards is None else each.rewards for each in trajectories]
-    if any(each.outcome is not None for each in rewards):
+    if any(each.outcome is not None and _STATED not in each.outcome_components for each in rewards):
         missing = [index for index, each in enumerate(rewards) if each.outcome is None]
         return "no outcome beside siblings with one", missing
     missing = [index for index, each in enumerate(rewards) if each.score is None]
@@ -107,6 +110,6 @@ def _with_outcome(trajectory: Trajectory, outcome: float) -> Trajectory:
         trajectory.rewards,
         outcome=outcome,
         score=(trajectory.rewards.score or 0.0) + outcome,
-        outcome_components={"missing_outcome": outcome},
+        outcome_components={_STATED: outcome},
     )
     return replace(trajectory, rewards=rewards)

@@ -3,6 +3,7 @@
 import logging
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 
 from environments.credit.comparable import ANY_GROUP, GroupRules, comparable
 from environments.credit.estimator_registry import (
@@ -50,9 +51,9 @@ def credited(
             alone = turns_without_peer(estimator, group, preset=preset, **given)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # an estimator may be anybody's: its group fails, nothing else
+        except BaseException as error:  # noqa: BLE001  # an estimator may be anybody's code
             reason = _in_words(estimator, error)
-            logger.warning("item %s cannot be credited: %s", group.item_id, reason, exc_info=_foreign(error))
+            logger.warning("item %s cannot be credited: %s", group.item_id, reason)
     learns = advantages is not None and any(value for row in advantages for value in row)
     unscored = all(trajectory.score is None for trajectory in group.trajectories)
     return CreditedGroup(
@@ -85,13 +86,11 @@ def _zeros(group: TrajectoryGroup) -> Advantages:
 
 
 def _in_words(estimator: str, error: BaseException) -> str:
-    """One line that any file can hold, whatever the error says."""
-    text = (
-        f"{estimator}: {''.join(traceback.format_exception_only(error))}" if _foreign(error) else str(error)
-    )
+    """One line that any file can hold, whatever the error says; of an error of others' also its place."""
+    if isinstance(error, TurnwiseError):
+        text = str(error)
+    else:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{estimator}, {Path(frame.filename).name}:{frame.lineno}: "
+        text += "".join(traceback.format_exception_only(error))
     return " ".join(text.split())[:_LONGEST_REASON].encode(errors="backslashreplace").decode()
-
-
-def _foreign(error: BaseException) -> BaseException | None:
-    """An error that is not ours, whose traceback helps."""
-    return None if isinstance(error, TurnwiseError) else error

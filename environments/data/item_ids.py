@@ -1,35 +1,41 @@
 """What an item is called across runs, wherever it stands."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from environments.data.item_json import json_text
 from tools.errors import DatasetError
 
 ID_FIELDS = ("item_id", "task_id", "id")
 
 
 def item_id(item: Any) -> str:
-    """The name an item keeps across runs, whatever its position: its first id field, else its content."""
+    """The name an item keeps across runs, whatever its position: its first id field, else its content.
+
+    Raises:
+        DatasetError: it has no such name; says why, but not which item it is.
+    """
     if isinstance(item, Mapping):
-        fields = cast(Mapping[str, Any], item)
+        named = cast(Mapping[str, Any], item)
         for field in ID_FIELDS:
-            if fields.get(field) is not None:
-                return str(fields[field])
-    content = json.dumps(item, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+            if named.get(field) is not None:
+                return _name(named[field], field)
+    return hashlib.sha256(json_text(item).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def item_ids(items: Sequence[Any]) -> list[str]:
     """`item_id` of every item.
 
     Raises:
-        DatasetError: two items have the same id.
+        DatasetError: one has none that a record can hold, or two have the same.
     """
     first: dict[str, int] = {}
     for index, item in enumerate(items):
-        identity = item_id(item)
+        try:
+            identity = item_id(item)
+        except DatasetError as error:
+            raise DatasetError(f"item {index + 1} {error}") from None
         if identity in first:
             raise DatasetError(
                 f"items {first[identity] + 1} and {index + 1} have the same id {identity!r}; an id is the "
@@ -37,3 +43,32 @@ def item_ids(items: Sequence[Any]) -> list[str]:
             )
         first[identity] = index
     return list(first)
+
+
+def checked_id(identity: Any) -> str:
+    """An item id as a record and a trainer can hold it.
+
+    Raises:
+        DatasetError: it is no text, or no UTF-8.
+    """
+    if not isinstance(identity, str):
+        raise DatasetError(f"has the id {identity!r:.100}; an item id is text")
+    try:
+        identity.encode()
+    except UnicodeEncodeError:
+        raise DatasetError(
+            f"has the id {identity!r:.100}, which is no UTF-8 text (a lone surrogate, half of a character)"
+        ) from None
+    return identity
+
+
+def _name(value: Any, field: str) -> str:
+    if isinstance(value, str):
+        return checked_id(value)
+    try:
+        json_text(value)
+    except DatasetError:
+        raise DatasetError(
+            f"has an object of type {type(value).__qualname__} as its {field}; an id is text or a number"
+        ) from None
+    return checked_id(str(value))

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
+from environments.data.item_ids import checked_id
 from environments.trajectory import Failure, Trajectory
+from tools.errors import DatasetError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +21,13 @@ class GroupTask:
     """How often the item had been rolled out before."""
     rolled_out: tuple[Trajectory | Failure, ...] = ()
     """What came of its first siblings, where they were rolled out ahead of the others."""
+
+    def __post_init__(self) -> None:
+        """Raise DatasetError for an id that a record could not hold."""
+        try:
+            checked_id(self.item_id)
+        except DatasetError as error:
+            raise DatasetError(f"a GroupTask {error}") from None
 
     def seed(self, run_seed: int, sibling: int) -> int:
         """A rollout's seed: equal for equal runs, unrelated between rollouts; 31 bits, as servers accept."""

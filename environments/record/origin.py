@@ -1,13 +1,21 @@
 """What all groups of one run have in common: files hold groups of one run, and refuse those of another."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-import orjson
-
 from tools.errors import RecordError
+
+_DIGEST = "sha256:"
+_SHOWN_CHARS = 80
+_SHOWN_DIFFERENCES = 12
+
+
+def digest(data: bytes) -> str:
+    """A short hash of what is too long to be kept; two of them are told apart as "changed"."""
+    return _DIGEST + hashlib.sha256(data).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,73 +26,92 @@ class RunOrigin:
     policy: str
     estimator: str
     estimator_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    group_size: int
     view: str | None = None
     """What the trainer is shown; `None` where credit is kept in every view, as in a record."""
+    experiment: Mapping[str, str] = field(default_factory=dict[str, str])
+    """All that decides how rollouts go and what they earn, by name; a value is text or a `digest`."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for groups that may stand in one record. Credit is no part of it: it can be computed anew."""
+        return hashlib.sha256(json.dumps(self.facts(), sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def knows_its_experiment(self) -> bool:
+        """False for what was kept before there was a fingerprint."""
+        return "turnwise" in self.experiment
 
     def facts(self) -> dict[str, str]:
-        """What is known, as text to compare, to show and to keep."""
+        """What the fingerprint is of, by name."""
+        return {"env": self.env, "policy": self.policy, **self.experiment}
+
+    def credit_facts(self) -> dict[str, str]:
+        """How credit was computed and is shown, by name."""
         facts = {
-            "env": self.env,
-            "policy": self.policy,
             "estimator": self.estimator,
-            "estimator_params": orjson.dumps(
-                dict(self.estimator_params), option=orjson.OPT_SORT_KEYS
-            ).decode(),
-            "group_size": str(self.group_size),
+            "estimator_params": json.dumps(dict(self.estimator_params), sort_keys=True),
         }
         return facts if self.view is None else facts | {"view": self.view}
 
-    def differences(self, before: Self) -> list[str]:
-        """What is not as it was, each in words; what one of the two does not know is no difference."""
-        was = before.facts()
-        return [
-            f"{name} was {was[name]!r}, is {now!r}"
-            for name, now in self.facts().items()
-            if was.get(name, now) != now
-        ]
-
     def to_json(self) -> str:
-        """The facts, as a file keeps them."""
-        return json.dumps(self.facts(), sort_keys=True)
+        """All of it, as an outbox keeps it."""
+        return json.dumps(self.credit_facts() | {"experiment": self.facts()}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What `to_json` wrote, also before there was a fingerprint."""
+        kept: dict[str, Any] = json.loads(text)
+        known = {name: kept[name] for name in ("env", "policy", "group_size") if name in kept}
+        experiment = dict(kept.get("experiment", known))
+        return cls(
+            env=experiment.pop("env"),
+            policy=experiment.pop("policy"),
+            estimator=kept["estimator"],
+            estimator_params=json.loads(kept["estimator_params"]),
+            view=kept.get("view"),
+            experiment=experiment,
+        )
 
 
-def origin_of_line(fields: Mapping[str, Any]) -> RunOrigin:
-    """The origin of a recorded group, from the fields of its line."""
-    return RunOrigin(
-        env=str(fields.get("env")),
-        policy=str(fields.get("policy")),
-        estimator=str(fields.get("estimator")),
-        estimator_params=fields.get("estimator_params") or {},
-        group_size=len(fields.get("trajectories") or ()) + len(fields.get("failures") or ()),
-    )
+def credit_text(estimator: str, params: Mapping[str, Any]) -> str:
+    """An estimator with its parameters, for people: `turn_return(gamma=1.0)`."""
+    return f"{estimator}({', '.join(f'{name}={value}' for name, value in sorted(params.items()))})"
 
 
-def origin_from_json(text: str) -> RunOrigin:
-    """What `to_json` wrote, also before a view was part of it."""
-    facts: dict[str, str] = json.loads(text)
-    return RunOrigin(
-        env=facts["env"],
-        policy=facts["policy"],
-        estimator=facts["estimator"],
-        estimator_params=json.loads(facts["estimator_params"]),
-        group_size=int(facts["group_size"]),
-        view=facts.get("view"),
-    )
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What is not as it was, each in words."""
+    changed: list[str] = []
+    for name in sorted({*before, *now}):
+        was, is_ = before.get(name), now.get(name)
+        if was == is_:
+            continue
+        if was is None:
+            changed.append(f"{name} is new")
+        elif is_ is None:
+            changed.append(f"{name} is gone")
+        elif was.startswith(_DIGEST) or is_.startswith(_DIGEST):
+            changed.append(f"{name} changed")
+        else:
+            changed.append(f"{name} was {_shown(was)}, is {_shown(is_)}")
+    return changed
 
 
-def refuse_other_run(file: str, before: RunOrigin | None, now: RunOrigin, *, instead: str) -> None:
+def refuse_other_run(file: str, changed: list[str], *, instead: str) -> None:
     """Refuse to mix the groups of two runs.
 
     Args:
         file: what holds the groups, in words.
-        before: the origin of its groups; `None` when it holds none.
-        now: the origin of this run.
+        changed: how the run that made them differs from this one, in words.
         instead: what the user can do.
 
     Raises:
-        RecordError: the runs differ; it names what was, what is and what to do.
+        RecordError: they differ; it names each difference and what to do.
     """
-    differences = [] if before is None else now.differences(before)
-    if differences:
-        raise RecordError(f"{file} holds groups of another run ({'; '.join(differences)}); {instead}")
+    if changed:
+        more = len(changed) - _SHOWN_DIFFERENCES
+        shown = "; ".join(changed[:_SHOWN_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
+        raise RecordError(f"{file} holds groups of another run ({shown}); {instead}")
+
+
+def _shown(value: str) -> str:
+    return value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}…"

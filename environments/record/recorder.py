@@ -1,21 +1,20 @@
 """The rollout JSONL: one group a line, on disk when the group ends, and resumable."""
 
-import fcntl
-import os
-import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from threading import Lock
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from environments.record.append_file import AppendFile
+from environments.record.contents import Contents, GroupKey
 from environments.record.group_line import decode_group, encode_group, parse_line
-from environments.record.origin import RunOrigin, origin_of_line, refuse_other_run
+from environments.record.origin import RunOrigin, refuse_other_run
+from environments.record.unrecordable import failed_instead
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
-GroupKey = tuple[str, int]
-"""`(item_id, epoch)`: names a group within a run."""
+_INSTEAD = "choose another --out, or start over with --fresh"
 
 
 class Recorder:
@@ -28,22 +27,30 @@ class Recorder:
             RecordError: not writable, in use by another process, or a line is malformed.
         """
         self.path = path
-        self.finished: set[GroupKey] = set()
-        """Groups that need not run again; a failed group is not among them."""
-        self._failed_before: set[GroupKey] = set()
-        self.torn_bytes = 0
-        """Length of the unfinished last line that was dropped."""
-        self.origin: RunOrigin | None = None
-        """The run whose groups the file holds; `None` when it holds none that is finished."""
         self.written = 0
-        # Threads append: a line that failed must not be cut off behind another's back.
-        self._one_at_a_time = Lock()
-        self._fd = _open_locked(path, fresh=fresh)
+        self._run: str | None = None
+        """The fingerprint of the groups to come."""
+        self._to_say: dict[str, Mapping[str, str]] = {}
+        """What fingerprints stand for that the file does not say yet."""
+        self._file = AppendFile(path, fresh=fresh)
         try:
-            self._take_up()
+            self._contents = _contents_of(self._file)
+            self.torn_bytes = self._file.cut_torn_line()
+            """Length of the unfinished last line that was dropped."""
         except BaseException:
-            os.close(self._fd)
+            self._file.close()
             raise
+        self._failed_before = self._contents.failed - self._contents.finished
+
+    @property
+    def finished(self) -> set[GroupKey]:
+        """Groups that need not run again; a failed group is not among them."""
+        return self._contents.finished
+
+    @property
+    def estimators(self) -> set[str]:
+        """Those of the groups that were finished when the file was opened, with their parameters."""
+        return self._contents.estimators
 
     def holds(self, item_id: str, epoch: int) -> bool:
         """Whether this group is finished and need not run again."""
@@ -53,36 +60,63 @@ class Recorder:
         """Whether this group was in the file from the start, and no try of it had finished."""
         return (item_id, epoch) in self._failed_before
 
-    def refuse_other_run(self, now: RunOrigin) -> None:
-        """Refuse to add the groups of another run.
+    def begin(
+        self, now: RunOrigin, items: Iterable[tuple[str, Any]] = (), *, all_items: bool = False
+    ) -> None:
+        """Make this the record of a run, whose groups are marked from here on, unless it is another's.
+
+        Args:
+            now: the run.
+            items: its items, each with its id.
+            all_items: whether those are all that the dataset has.
 
         Raises:
-            RecordError: the file's environment, policy, credit or group size is another.
+            RecordError: the file's groups are of another experiment, or their items have changed.
         """
-        instead = "choose another --out, or start over with --fresh"
-        refuse_other_run(str(self.path), self.origin, now, instead=instead)
+        if self._contents.old_schema is not None:
+            raise RecordError(
+                f"{self.path} is a record of {self._contents.old_schema}, which does not say what its groups "
+                f"came from; it can be read, exported and recredited, but not continued: {_INSTEAD}"
+            )
+        changed = self._contents.differences(now)
+        changed += self._contents.changed_items(items, all_items=all_items)
+        refuse_other_run(str(self.path), changed, instead=_INSTEAD)
+        self._run = now.fingerprint
+        self.explain({now.fingerprint: now.facts()})
 
-    def append(self, credited: CreditedGroup) -> None:
+    def explain(self, origins: Mapping[str, Mapping[str, str]]) -> None:
+        """Take in what fingerprints stand for; the first group of each says it in the file."""
+        known = self._contents.origins
+        self._to_say |= {each: facts for each, facts in origins.items() if each not in known}
+
+    def append(self, credited: CreditedGroup) -> CreditedGroup:
         """Write one group and wait until it is on disk.
 
+        Returns:
+            The group as it was written: one that no line can hold is a failed one, with the reason.
+
         Raises:
-            RecordError: the disk is full or gone; a half-written line is cut off again.
+            RecordError: the disk is full or gone, or somebody else changed the file. What was written before
+                is safe, and nothing is written any more.
         """
+        group = credited.group
+        fingerprint = group.fingerprint or self._run
+        credited = replace(credited, group=replace(group, fingerprint=fingerprint))
+        origin = None if fingerprint is None else self._to_say.pop(fingerprint, None)
         try:
-            line = encode_group(credited)
-        except (TypeError, ValueError) as error:
-            raise RecordError(f"item {credited.group.item_id!r} cannot be recorded: {error}") from error
-        with self._one_at_a_time:
-            self._write(line)
+            line = encode_group(credited, origin=origin)
+        except RecordError as error:
+            credited = failed_instead(credited, error)
+            line = encode_group(credited, origin=origin)
+        self._file.append(line)
         self.written += 1
         if credited.status != "failed":
             self.finished.add((credited.group.item_id, credited.group.epoch))
+        return credited
 
     def close(self) -> None:
         """Release the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -92,37 +126,6 @@ class Recorder:
     ) -> None:
         self.close()
 
-    def _write(self, line: bytes) -> None:
-        end = os.lseek(self._fd, 0, os.SEEK_END)
-        try:
-            view = memoryview(line)
-            while view:
-                view = view[os.write(self._fd, view) :]
-            os.fsync(self._fd)
-        except OSError as error:
-            os.ftruncate(self._fd, end)
-            raise RecordError(
-                f"cannot write {self.path}: {error.strerror}; the groups before it are safe"
-            ) from error
-
-    def _take_up(self) -> None:
-        whole = 0
-        with self.path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.endswith(b"\n"):
-                    break
-                fields = parse_line(line, self.path, number)
-                key = str(fields.get("item_id")), int(fields.get("epoch") or 0)
-                if fields.get("status") == "failed":
-                    self._failed_before.add(key)
-                else:
-                    self.origin = self.origin or origin_of_line(fields)
-                    self.finished.add(key)
-                whole += len(line)
-        self._failed_before -= self.finished
-        self.torn_bytes = os.fstat(self._fd).st_size - whole
-        os.ftruncate(self._fd, whole)
-
 
 def read_groups(path: Path) -> Iterator[CreditedGroup]:
     """The groups of a record, in the order they ended.
@@ -130,30 +133,30 @@ def read_groups(path: Path) -> Iterator[CreditedGroup]:
     Raises:
         RecordError: unreadable, or a line is malformed (file and line number are named).
     """
+    for number, line in _lines(path):
+        yield decode_group(line, path, number)
+
+
+def read_origins(path: Path) -> dict[str, Mapping[str, str]]:
+    """What the fingerprints in a record stand for.
+
+    Raises:
+        RecordError: unreadable, or a line is malformed.
+    """
+    lines = (parse_line(line, path, number) for number, line in _lines(path))
+    return {line["fingerprint"]: line["origin"] for line in lines if line.get("origin") is not None}
+
+
+def _contents_of(file: AppendFile) -> Contents:
+    contents = Contents()
+    for number, line in enumerate(file.whole_lines(), start=1):
+        contents.add(parse_line(line, file.path, number))
+    return contents
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                yield decode_group(line, path, number)
+            yield from enumerate(lines, start=1)
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _open_locked(path: Path, *, fresh: bool) -> int:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise RecordError(f"cannot write {path}: not a regular file, so it could not be resumed")
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if fresh:
-            os.ftruncate(fd, 0)
-    except BlockingIOError:
-        os.close(fd)
-        raise RecordError(
-            f"{path} is being written by another process; choose another path or wait"
-        ) from None
-    return fd

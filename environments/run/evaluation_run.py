@@ -11,6 +11,7 @@ from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.data.tasks import GroupTask, plan
+from environments.record.private_file import private
 from environments.record.summary import print_dropped
 from environments.run.evaluation import (
     Evaluation,
@@ -126,5 +127,9 @@ def write_evaluation(
         "results": {f"atropos|{env.name}_eval|0": metrics, "all": metrics},
     }
     (folder / "metrics.json").write_text(json.dumps(results, indent=2), encoding="utf-8")
-    with (folder / "samples.jsonl").open("w", encoding="utf-8") as file, jsonlines.Writer(file) as lines:
+    # `Path.open` takes no opener.
+    with (
+        open(folder / "samples.jsonl", "w", encoding="utf-8", opener=private) as file,
+        jsonlines.Writer(file) as lines,
+    ):
         lines.write_all({**sample, "evaluation": evaluation.completeness()} for sample in samples)

@@ -1,18 +1,19 @@
 """`process`: an environment's groups into one rollout JSONL, resuming what the file already holds."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
 
 from environments.base_env import AgentEnv
-from environments.credit import recorded_params
 from environments.data.tasks import GroupTask
-from environments.record.origin import RunOrigin
+from environments.record.origin import RunOrigin, credit_text
 from environments.record.recorder import Recorder
 from environments.record.summary import print_summary
+from environments.run.experiment import origin_of
+from environments.run.experiment_code import has_file
 from environments.run.first_alone import first_alone
 from environments.run.progress import Progress
 from environments.run.stopped import StoppedError
@@ -52,7 +53,7 @@ async def _process_opened(
         # First what can still refuse: `--fresh` empties the record.
         track = files.enter_context(tracked(env.config, env.name))
         recorder = files.enter_context(Recorder(path, fresh=env.config.fresh))
-        recorder.refuse_other_run(origin_of(env))
+        begin_record(env, recorder, notify=progress.say)
         done = sum(recorder.holds(task.item_id, task.epoch) for task in tasks)
         print_start(console, recorder, done=done, total=len(tasks))
         progress.start(total=len(tasks), done_before=done)
@@ -70,7 +71,7 @@ async def process_tasks(
     """Roll out the tasks that the record does not hold yet; the exit code, see `process`."""
 
     async def record(task: GroupTask, credited: CreditedGroup) -> None:
-        await asyncio.to_thread(recorder.append, credited)
+        credited = await asyncio.to_thread(recorder.append, credited)
         progress.group_done(credited)
         track(credited)
         if not recorder.failed_before(task.item_id, task.epoch):
@@ -101,17 +102,26 @@ async def process_tasks(
     return code or (FAILED if groups.total() > 0 and groups.total() == groups["failed"] else 0)
 
 
-def origin_of(env: AgentEnv) -> RunOrigin:
-    """What the groups of a run have in common, for its record and its outbox."""
-    return RunOrigin(
-        env=env.name,
-        policy=env.policy_name,
-        estimator=env.estimator,
-        estimator_params=recorded_params(
-            env.estimator, preset=env.config.estimator_preset, params=env.estimator_params
-        ),
-        group_size=env.config.group_size,
-    )
+def begin_record(env: AgentEnv, recorder: Recorder, *, notify: Callable[[str], None]) -> RunOrigin:
+    """Make a record this run's; what of its origin cannot be known is said.
+
+    Raises:
+        RecordError: it holds groups of another experiment, or of items that have changed.
+    """
+    origin = origin_of(env)
+    if not has_file(type(env)):
+        notify(
+            f"{type(env).__name__} has no file: when the record is continued, changes in its own functions "
+            f"will be noticed, and none in what they import"
+        )
+    recorder.begin(origin, zip(env.item_ids, env.items, strict=True), all_items=env.config.max_items is None)
+    others = sorted(recorder.estimators - {credit_text(origin.estimator, origin.estimator_params)})
+    if others:
+        notify(
+            f"the groups in {recorder.path} keep the advantages of {', '.join(others)}; "
+            f"`turnwise recredit` computes all of them anew"
+        )
+    return origin
 
 
 def print_start(console: Console, recorder: Recorder, *, done: int, total: int) -> None:

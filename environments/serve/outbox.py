@@ -173,6 +173,20 @@ class Outbox:
         self.note_rejected(post.group_id, reason, part=post.number, post=rows)
         self.remove([post.id])
 
+    def start_over(self, reason: str) -> int:
+        """Put every post aside as rejected, and begin the plan anew; returns how many posts there were."""
+        count = len(self)
+        for (identity,) in self._db.execute("SELECT id FROM post ORDER BY id").fetchall():
+            query = "SELECT group_id, part, longest_row, body FROM post WHERE id = ?"
+            group_id, number, longest_row, body = self._db.execute(query, (identity,)).fetchone()
+            part = Part(body=body, longest_row=longest_row)
+            self.reject(Post(id=identity, group_id=group_id, number=number, part=part, tries=0), reason)
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("DELETE FROM finished")
+            self._db.execute("DELETE FROM fact WHERE name = 'place'")
+        return count
+
     def note_rejected(self, group_id: str, reason: str, **details: object) -> None:
         """Add a line to the file of rejected posts and wait until it is on disk."""
         # An error may quote text that UTF-8 does not know.

@@ -221,7 +221,7 @@ class ServeLoop:
         for number in breaker.finish(entry, credited):
             await self._delivery.finish(number)
         if self._recorder is not None:
-            await asyncio.to_thread(self._recorder.append, credited)
+            credited = await asyncio.to_thread(self._recorder.append, credited)
         self.summary.add(credited)
 
     async def _show_lines(self) -> None:

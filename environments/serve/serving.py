@@ -11,10 +11,11 @@ from rich.console import Console
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.data.tasks import GroupTask, plan_for_ever
-from environments.record.origin import RunOrigin, origin_from_json, refuse_other_run
+from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import Recorder
 from environments.rollout.in_flight import Watch
-from environments.run.process_run import origin_of
+from environments.run.experiment import origin_of
+from environments.run.process_run import begin_record
 from environments.run.progress import Progress
 from environments.run.tracking import Track, tracked
 from environments.run.watchdog import Watchdog, watchdog_of
@@ -71,8 +72,10 @@ async def _serve_opened(
             recorder = files.enter_context(
                 Recorder(Path(config.data_path_to_save_groups), fresh=config.fresh)
             )
-            recorder.refuse_other_run(rollouts.origin)
+            begin_record(env, recorder, notify=say)
         outbox = files.enter_context(Outbox(Path(config.outbox_path or f"data/{env.name}.outbox.sqlite")))
+        if config.fresh and (posts := outbox.start_over("put aside by --env.fresh")):
+            say(f"{posts} posts of an earlier run are put aside in {outbox.rejected_path}")
         claim(outbox, replace(rollouts.origin, view=_in_words(shape)))
         say(f"view {_in_words(shape)}: {_who_reads(env, shape)}")
         _say_what_holds(config, outbox, say)
@@ -167,21 +170,29 @@ def claim(outbox: Outbox, now: RunOrigin) -> None:
     """Make an outbox this run's, unless it still holds what another run was to deliver.
 
     Raises:
-        RecordError: it does: another environment, policy, credit, view or group size.
+        RecordError: it does: another experiment, credit or view.
     """
-    if len(outbox):
-        instead = "deliver them with its settings, or choose another --env.outbox_path"
-        refuse_other_run(f"the outbox {outbox.path}", _origin_of(outbox), now, instead=instead)
+    text = outbox.fact("origin")
+    if len(outbox) and text is not None:
+        before = RunOrigin.from_json(text)
+        if before.view is None and (shape := outbox.fact("shape")) is not None:
+            # The view was a fact of its own once: "turn_rows in groups of 1".
+            before = replace(before, view=shape.split(" in groups")[0])
+        instead = (
+            "deliver them with its settings, choose another --env.outbox_path, or start over with "
+            "--env.fresh, which puts them aside"
+        )
+        refuse_other_run(f"the outbox {outbox.path}", _changes(before, now), instead=instead)
     outbox.remember("origin", now.to_json())
 
 
-def _origin_of(outbox: Outbox) -> RunOrigin | None:
-    text = outbox.fact("origin")
-    if text is None:
-        return None
-    origin, shape = origin_from_json(text), outbox.fact("shape")
-    # The view was a fact of its own once: "turn_rows in groups of 1".
-    return origin if origin.view or shape is None else replace(origin, view=shape.split(" in groups")[0])
+def _changes(before: RunOrigin, now: RunOrigin) -> list[str]:
+    known = before.facts()
+    facts = now.facts() | now.credit_facts()
+    if not before.knows_its_experiment:
+        # An outbox of an earlier version: what it does not say is no difference.
+        facts = {name: text for name, text in facts.items() if name in known | before.credit_facts()}
+    return differences(known | before.credit_facts(), facts)
 
 
 def _delivery(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from environments.trajectory import IGNORED
+from environments.trajectory import IGNORED, LARGEST_FLOAT32
 from tools.errors import WireError
 
 
@@ -60,18 +60,29 @@ def _problem(row: TrainingRow) -> str | None:
         return f"the mask must be {len(tokens)} plain integers, got {len(mask)}"
     if any(label not in (token, IGNORED) for token, label in zip(tokens, mask, strict=True)):
         return f"a mask is the token's id or {IGNORED}"
-    if type(row.score) is not float or not math.isfinite(row.score):
-        return f"the score must be a plain, finite float, got {row.score!r}"
-    for name, values in (("advantages", row.advantages), ("inference_logprobs", row.logprobs)):
-        if values is None:
-            continue
-        if len(values) != len(tokens) or set(map(type, values)) != {float}:
-            return f"{name} must be {len(tokens)} plain floats"
-        if not all(map(math.isfinite, values)):
-            return f"{name} must be finite"
+    problem = _numbers_problem(row)
+    if problem is not None:
+        return problem
     if any(not {"role", "content"} <= message.keys() for message in row.messages or ()):
         return "a message needs role and content"
     return _span_problem(row)
+
+
+def _numbers_problem(row: TrainingRow) -> str | None:
+    if type(row.score) is not float or not math.isfinite(row.score):
+        return f"the score must be a plain, finite float, got {row.score!r}"
+    if abs(row.score) > LARGEST_FLOAT32:
+        return f"the score {row.score:g} is too large for the float32 of a trainer"
+    for name, values in (("advantages", row.advantages), ("inference_logprobs", row.logprobs)):
+        if values is None:
+            continue
+        if len(values) != len(row.tokens) or set(map(type, values)) != {float}:
+            return f"{name} must be {len(row.tokens)} plain floats"
+        if not all(map(math.isfinite, values)):
+            return f"{name} must be finite"
+        if max(max(values), -min(values)) > LARGEST_FLOAT32:
+            return f"{name} are too large for the float32 of a trainer"
+    return None
 
 
 def _span_problem(row: TrainingRow) -> str | None:

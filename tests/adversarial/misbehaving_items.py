@@ -27,7 +27,7 @@ class Items(TurnLevelRewardMixin, AgentEnv):
 
     @classmethod
     def config_init(cls):
-        return AgentEnvConfig(group_size=3, hook_timeout_s=1), []
+        return AgentEnvConfig(group_size=3, hook_timeout_s=3), []
 
     def load_items(self):
         kinds = list(ALL)[:: int(os.environ.get("EVERY", "1"))]

@@ -1,5 +1,7 @@
 """What an agent does to its own sandbox and its own files is a score, never a missing sibling."""
 
+# ruff: noqa: E501  # an attack is one line
+
 import pytest
 
 from environments.base_env import AgentEnv

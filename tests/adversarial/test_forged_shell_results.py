@@ -1,5 +1,7 @@
 """Commands of the live shell that were not run, or that the shell did not live to end, never succeed."""
 
+# ruff: noqa: E501  # an attack is one line
+
 import pytest
 
 from tests.adversarial.tiers import docker_engine, fresh, tier_c  # noqa: F401  # fixtures

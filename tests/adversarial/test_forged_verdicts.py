@@ -1,5 +1,7 @@
 """Verdicts of `ctx.verify` that code of the agent's tries to forge from inside the verification."""
 
+# ruff: noqa: E501  # an attack is one line
+
 import pytest
 
 from tests.adversarial.tiers import context, docker_engine, fresh, tier_c  # noqa: F401  # fixtures

@@ -165,6 +165,7 @@ async def test_an_error_that_is_no_utf8_text_is_recorded_all_the_same(tmp_path):
     with Recorder(tmp_path / "r.jsonl") as recorder:
         recorder.append(credited)
     (read,) = read_groups(tmp_path / "r.jsonl")
+    assert read == credited
     assert read.group.failures[0].error.startswith(r"OSError: no file \udcff.txt")
 
 

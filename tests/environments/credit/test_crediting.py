@@ -1,7 +1,15 @@
 """A credited group says with what it was computed, and whether there is anything to learn."""
 
-from environments.credit import credited
+import asyncio
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.credit import credited, register_estimator
 from environments.testing import group_of
+from tools.errors import CreditError
 
 
 def test_every_parameter_is_recorded_with_the_value_that_was_used():
@@ -32,3 +40,123 @@ def test_a_group_whose_scores_tie_but_whose_turns_differ_has_credit():
 
 def test_a_group_without_credit_says_why():
     assert credited(group_of([[1.0], [1.0]]), "rloo", policy="p").reason == "every advantage is zero"
+
+
+def test_a_parameter_that_does_not_exist_is_the_callers_mistake():
+    with pytest.raises(CreditError, match="no parameter of grpo named 'gamma'"):
+        credited(group_of([[1.0], [0.0]]), "grpo", policy="p", params={"gamma": 1.0})
+
+
+def raising(error):
+    def raise_it():
+        raise error
+
+    return raise_it
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+
+class Odd(list):
+    """A group's advantages by whose length nothing can be told."""
+
+    def __len__(self):
+        raise RecursionError
+
+
+WRONG = {
+    "raises": raising(ZeroDivisionError("by 0")),
+    "exits": raising(SystemExit(0)),
+    "cancels itself": raising(asyncio.CancelledError()),
+    "ends a generator": raising(GeneratorExit()),
+    "raises what cannot be printed": raising(Unprintable()),
+    "raises a novel with half a surrogate pair": raising(ValueError("\ud800 line\n" * 100_000)),
+    "gives none": lambda: None,
+    "gives numbers": lambda: [1.0, 2.0],
+    "gives text": lambda: [["a"], ["b"]],
+    "gives NaN": lambda: [[math.nan], [0.0]],
+    "gives what overflows a float": lambda: [[10**400], [0.0]],
+    "gives what has no length": lambda: Odd(),
+    "gives one list": lambda: [[1.0]],
+}
+
+
+@pytest.mark.parametrize("gives", WRONG.values(), ids=WRONG)
+def test_an_estimator_that_breaks_costs_its_group_alone(gives):
+    @register_estimator("breaking")
+    def breaking(group):
+        return gives()
+
+    done = credited(group_of([[1.0], [0.0]]), "breaking", policy="p")
+    assert (done.status, done.advantages) == ("failed", ((0.0,), (0.0,)))
+    assert 0 < len(done.reason.encode()) < 10_000
+    assert "\n" not in done.reason
+
+
+def test_a_group_that_its_own_parameters_refuse_fails_with_their_words():
+    done = credited(group_of([[1.0], [1.0]]), "grpo", policy="p", params={"zero_variance": "error"})
+    assert done.reason == "every score of the group is 1; zero_variance='zero' gives it no advantage"
+
+
+LARGE = st.sampled_from([0.0, 1e100, -1e100, 1e99, 5e-324, -5e-324, 1e-308, 1.0, None])
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    sorted(
+        {"gigpo", "grpo", "mt_grpo", "process_supervision", "progress", "rloo", "turn_gae", "turn_return"}
+    ),
+)
+@given(rewards=st.lists(st.lists(LARGE, min_size=1, max_size=20), min_size=1, max_size=16))
+def test_rewards_of_any_size_are_credited_or_the_group_fails(estimator, rewards):
+    done = credited(group_of(rewards), estimator, policy="p")
+    assert all(math.isfinite(value) for row in done.advantages for value in row)
+
+
+def peerless(rewards, estimator="turn_return", **params):
+    return credited(group_of(rewards), estimator, policy="p", params=params).turns_without_peer
+
+
+def test_turns_that_no_sibling_reached_are_counted():
+    assert peerless([[1.0] * 5, [1.0] * 2, [0.0] * 3]) == 2
+
+
+def test_turns_that_one_sibling_reached_have_a_peer():
+    assert peerless([[1.0] * 5, [1.0] * 5, [0.0]]) == 0
+
+
+def test_a_group_of_one_has_no_peer_at_all():
+    assert peerless([[1.0] * 3]) == 3
+    assert peerless([[1.0] * 3], baseline="loo_total") == 3
+    assert peerless([[1.0] * 3], "grpo", singleton="raw") == 3
+    assert peerless([[1.0] * 3], "rloo", singleton="raw") == 3
+    assert peerless([[1.0]], "gigpo", episode_stats="rows") == 1
+
+
+def test_where_nothing_is_kept_raw_for_want_of_a_peer_there_is_nothing_to_count():
+    ragged = [[1.0] * 5, [0.0]]
+    assert peerless(ragged, baseline="loo_total") == 0
+    assert peerless(ragged, baseline="group_mean") == 0
+    assert peerless(ragged, baseline="none") == 0
+    assert peerless([[1.0] * 3], "grpo") == 0
+    assert peerless([[1.0]], "gigpo") == 0
+    assert peerless(ragged, "turn_gae") == 0
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=5))
+def test_the_turns_that_are_counted_are_those_that_keep_their_return(rewards):
+    """With distinct rewards nothing else leaves an advantage equal to the return."""
+    distinct = [
+        [value + 10.0 ** -(3 + i) for i, value in enumerate(row, start=n)] for n, row in enumerate(rewards)
+    ]
+    group = group_of(distinct)
+    raw = credited(group, "turn_return", policy="p", params={"baseline": "none"}).advantages
+    done = credited(group, "turn_return", policy="p")
+    kept = sum(a == b for rows in zip(done.advantages, raw, strict=True) for a, b in zip(*rows, strict=True))
+    assert done.turns_without_peer == kept
+
+
+def test_a_failed_group_has_no_turns_without_a_peer():
+    assert peerless([[1.0, 2.0], [None]]) == 0

@@ -6,77 +6,126 @@ from pathlib import Path
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environments.record.group_line import decode_group, encode_group
 from environments.record.recorder import read_groups
 from environments.testing import group_of
-from environments.trajectory import Failure, StopReason
+from environments.trajectory import Kept, Message, StopReason
+from tests.environments.record.any_group import Draw
 from tests.environments.record.recorded import TWO, credited
 from tests.environments.wire.golden_groups import CASES
 from tools.errors import RecordError
-from tools.sandbox.base import SandboxLimits, SandboxRecord
 
 SCHEMA_1 = Path(__file__).with_name("group_1.jsonl")
 """Written by the first version: an anchor was a turn's `state` then."""
+SCHEMA_2 = Path(__file__).with_name("group_2.jsonl")
+"""The groups of `SCHEMA_1`, and one that uses what is new, as this schema was first written."""
+HERE = Path("r.jsonl")
+
+
+def again(written):
+    return decode_group(encode_group(written), HERE, 1)
+
+
+def fields_of(written):
+    return orjson.loads(encode_group(written))
 
 
 def anchors(credited):
     return [[turn.anchor for turn in trajectory.turns] for trajectory in credited.group.trajectories]
 
 
-REWARD = st.none() | st.floats(-1e300, 1e300)
-GROUPS = st.lists(st.lists(REWARD, min_size=1, max_size=5), min_size=1, max_size=4)
+def with_turn(**changes):
+    """`TWO`, the first turn of its first trajectory changed."""
+    first, *others = TWO.trajectories
+    turns = (replace(first.turns[0], **changes), *first.turns[1:])
+    return replace(TWO, trajectories=(replace(first, turns=turns), *others))
 
 
-@given(GROUPS, st.data())
-def test_a_group_comes_back_equal(tmp_path_factory, turn_rewards, data):
-    outcomes = [data.draw(REWARD) for _ in turn_rewards]
-    written = credited(group_of(turn_rewards, outcomes=outcomes))
-    assert decode_group(encode_group(written), tmp_path_factory.getbasetemp() / "x", 1) == written
-
-
-def test_rows_without_logprobs_come_back_without(tmp_path):
-    trajectories = tuple(
-        replace(t, rows=tuple(replace(row, logprobs=None) for row in t.rows)) if t.sibling else t
-        for t in TWO.trajectories
-    )
-    written = credited(replace(TWO, trajectories=trajectories))
-    assert decode_group(encode_group(written), tmp_path / "x", 1) == written
-
-
-def test_failures_and_the_sandbox_come_back_equal(tmp_path):
-    failure = Failure(
-        sibling=2, stop_reason=StopReason.SANDBOX_LOST, error="E: x", traceback="Traceback…", turns=3
-    )
-    sandbox = SandboxRecord(backend="local", tier="A", limits=SandboxLimits(), enforced=("memory", "pids"))
-    trajectories = tuple(replace(t, sandbox=sandbox) for t in TWO.trajectories)
-    written = credited(replace(TWO, trajectories=trajectories, failures=(failure,)))
-    assert decode_group(encode_group(written), tmp_path / "x", 1) == written
+@given(st.integers(0, 2**32))
+@settings(max_examples=200, deadline=None)
+def test_every_field_of_a_group_comes_back_equal(seed):
+    written = Draw(seed).credited()
+    assert again(written) == written
 
 
 def test_scores_are_a_list_per_trajectory_with_turn_rewards():
-    assert json.loads(encode_group(credited(TWO)))["scores"] == [[1.0, None], [0.0]]
+    assert fields_of(credited(TWO))["scores"] == [[1.0, None], [0.0]]
 
 
 def test_scores_are_scalars_without_turn_rewards():
     group = group_of(None, outcomes=[1.0, 0.25], lengths=[[1], [1, 1]])
-    assert json.loads(encode_group(credited(group)))["scores"] == [1.0, 0.25]
+    assert fields_of(credited(group))["scores"] == [1.0, 0.25]
 
 
 def test_an_unscored_turn_is_null_on_disk_and_zero_is_zero():
-    line = encode_group(credited(group_of([[None, 0.0]])))
-    assert json.loads(line)["scores"] == [[None, 0.0]]
+    assert fields_of(credited(group_of([[None, 0.0]])))["scores"] == [[None, 0.0]]
+
+
+def test_a_text_stands_once_in_a_line():
+    reply = Message(role="user", content="a reply")
+    line = encode_group(credited(with_turn(replies=(reply,), message=replace(REPLY, content="an answer"))))
+    assert line.count(b"a reply") == line.count(b"an answer") == 1
+
+
+REPLY = Message(role="assistant", content="hi")
+
+
+def test_a_turn_names_its_messages_by_their_index():
+    turns = fields_of(credited(with_turn(replies=(Message(role="user", content="go on"),))))["trajectories"][
+        0
+    ]["turns"]
+    assert [turn["message"] for turn in turns] == [1, 4]
+    assert turns[0]["tool_results"][0]["message"] == 2
+    assert turns[0]["replies"] == [3]
+
+
+def test_what_the_model_saw_is_kept_as_stretches_and_what_was_put_in():
+    inserted = Message(role="user", content="what happened so far")
+    context = (Kept(start=0, end=1), inserted)
+    assert again(credited(with_turn(context=context))).group.trajectories[0].turns[0].context == context
+
+
+def test_prompts_have_equal_hashes_when_they_are_equal():
+    first, second = (each["prompt_hash"] for each in fields_of(credited(TWO))["trajectories"])
+    other = replace(TWO.trajectories[0], prompt=(Message(role="user", content="another"),))
+    (changed,) = fields_of(credited(replace(TWO, trajectories=(other,))))["trajectories"]
+    assert first == second != changed["prompt_hash"]
+
+
+def test_a_trajectory_without_rows_keeps_its_text():
+    (only,) = group_of([[1.0]]).trajectories
+    bare = replace(group_of([[1.0]]), trajectories=(replace(only, rows=()),))
+    assert again(credited(bare)) == credited(bare)
 
 
 def test_a_line_with_a_missing_field_names_it(tmp_path):
     path = tmp_path / "r.jsonl"
-    fields = json.loads(encode_group(credited(TWO)))
+    fields = fields_of(credited(TWO))
     del fields["policy"]
     path.write_text(json.dumps(fields) + "\n")
     with pytest.raises(RecordError, match=r"line 1: .*policy"):
         list(read_groups(path))
+
+
+def test_content_parts_are_reserved_and_not_read_as_text(tmp_path):
+    fields = fields_of(credited(TWO))
+    fields["messages"][0][0]["content"] = [{"type": "text", "text": "hi"}]
+    with pytest.raises(RecordError, match=r"line 7: not a turnwise\.group/2 line: content"):
+        decode_group(orjson.dumps(fields), tmp_path, 7)
+
+
+@pytest.mark.parametrize("turn", [[], "turn", None, {"anchor": "a"}, {"message": 99}])
+def test_a_turn_that_is_none_is_named(tmp_path, turn):
+    fields = fields_of(credited(TWO))
+    fields["trajectories"][0]["turns"] = [turn]
+    with pytest.raises(RecordError, match=r"line 7: not a turnwise\.group/2 line"):
+        decode_group(orjson.dumps(fields), tmp_path, 7)
+
+
+# Schemas that are read for ever.
 
 
 def test_a_record_of_the_first_schema_is_read():
@@ -89,19 +138,32 @@ def test_a_record_of_the_first_schema_is_read():
     assert (groups[1], groups[3], groups[4]) == (CASES["unknown_logprobs"], CASES["forked"], CASES["scalar"])
 
 
-def test_a_line_of_the_first_schema_is_written_as_it_was():
-    lines = b"".join(map(encode_group, read_groups(SCHEMA_1)))
-    assert lines == SCHEMA_1.read_bytes()
-
-
-def test_a_turn_may_call_its_anchor_by_that_name(tmp_path):
+def test_a_turn_of_the_first_schema_may_call_its_anchor_by_that_name(tmp_path):
     line = SCHEMA_1.read_bytes().splitlines()[0].replace(b'"state":', b'"anchor":')
     assert anchors(decode_group(line, tmp_path, 1)) == [["start", "a"], ["start"]]
 
 
-@pytest.mark.parametrize("turn", [[], "turn", None, {"anchor": "a"}])
-def test_a_turn_that_is_none_is_named(tmp_path, turn):
-    fields = orjson.loads(encode_group(credited(TWO)))
-    fields["trajectories"][0]["turns"] = [turn]
-    with pytest.raises(RecordError, match=r"line 7: not a turnwise\.group/1 line"):
-        decode_group(orjson.dumps(fields), tmp_path, 7)
+def test_a_record_of_the_first_schema_is_equal_in_the_second():
+    old, new = list(read_groups(SCHEMA_1)), list(read_groups(SCHEMA_2))
+    assert new[: len(old)] == old
+
+
+def test_a_record_of_the_second_schema_is_read_with_all_that_is_new():
+    *_, last = read_groups(SCHEMA_2)
+    (trajectory,) = last.group.trajectories
+    first, second = trajectory.turns
+    assert (last.group.item, last.group.item_hash, last.group.fingerprint) == (
+        {"q": "2+2"},
+        "i" * 32,
+        "f" * 16,
+    )
+    assert first.replies == (Message(role="user", content="go on"),)
+    assert (second.kind, second.trained, second.weight_version) == ("summary", False, "step-7")
+    assert second.context == (Kept(start=0, end=1), Message(role="user", content="sum up"))
+    assert trajectory.judge_calls[0].answer == "7/10"
+    assert trajectory.rewards.group == 0.25
+    assert last.turns_without_peer == 1
+
+
+def test_a_line_of_the_second_schema_is_written_as_it_was():
+    assert b"".join(map(encode_group, read_groups(SCHEMA_2))) == SCHEMA_2.read_bytes()

@@ -64,7 +64,7 @@ def test_a_malformed_line_in_the_middle_is_named_and_left_alone(tmp_path):
 def test_a_file_that_something_else_wrote_is_never_touched(tmp_path):
     path = tmp_path / "r.jsonl"
     path.write_text('{"tokens": []}\n')
-    with pytest.raises(RecordError, match=r"line 1: not a turnwise\.group/1 line"):
+    with pytest.raises(RecordError, match=r"line 1: not a turnwise\.group/2 line"):
         Recorder(path)
     assert path.read_text() == '{"tokens": []}\n'
 

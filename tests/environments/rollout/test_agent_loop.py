@@ -220,3 +220,37 @@ async def test_the_model_sees_its_own_calls_and_their_results():
 
     await run(Watching())
     assert seen == [["user"], ["user", "assistant", "tool"]]
+
+
+def sampled(turns):
+    return [turn.span.end - turn.span.start for turn in turns]
+
+
+async def test_a_row_of_exactly_its_bound_is_kept_and_one_token_less_ends_the_rollout():
+    loop, turns = await run(playing(ADD, say("5")))
+    (row,) = loop.rows
+    for bound, reason, kept in (
+        (len(row.token_ids), StopReason.COMPLETED, 2),
+        (len(row.token_ids) - 1, StopReason.CONTEXT_OVERFLOW, 1),
+    ):
+        loop, turns = await run(playing(ADD, say("5")), budget=replace(ROOMY, max_row_tokens=bound))
+        assert (loop.stop_reason, len(turns)) == (reason, kept)
+
+
+async def test_a_message_of_exactly_the_tokens_of_a_turn_is_whole_and_one_token_less_cuts_it():
+    _, turns = await run(playing(say("word " * 20)))
+    (length,) = sampled(turns)
+    for limit, finish, reason in (
+        (length, "stop", StopReason.COMPLETED),
+        (length - 1, "length", StopReason.TOKEN_BUDGET),
+    ):
+        loop, turns = await run(playing(say("word " * 20)), budget=replace(ROOMY, max_tokens_per_turn=limit))
+        assert (sampled(turns), turns[0].finish_reason, loop.stop_reason) == ([limit], finish, reason)
+
+
+async def test_a_budget_that_a_turn_uses_up_exactly_ends_the_rollout_and_one_token_more_goes_on():
+    _, turns = await run(playing(ADD, say("5")))
+    length = sampled(turns)[0]
+    for budget, expected in ((length, [length]), (length + 1, [length, 1])):
+        loop, turns = await run(playing(ADD, say("5")), budget=replace(ROOMY, token_budget=budget))
+        assert (sampled(turns), loop.stop_reason) == (expected, StopReason.TOKEN_BUDGET)

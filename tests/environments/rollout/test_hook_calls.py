@@ -24,10 +24,19 @@ def in_flight():
 
 @pytest.fixture
 def calls(in_flight):
-    # Entered in the event loop of the test.
-    with_limits = HookCalls(in_flight, Abandoned(), hook_timeout_s=0.2)
-    yield with_limits
-    with_limits.__exit__(None, None, None)
+    roomy = HookCalls(in_flight, Abandoned(), hook_timeout_s=30)
+    yield roomy
+    roomy.__exit__(None, None, None)
+
+
+@pytest.fixture
+def left_over():
+    return Abandoned()
+
+
+@pytest.fixture
+def hurried(in_flight, left_over):
+    return HookCalls(in_flight, left_over, hook_timeout_s=0.2)
 
 
 async def given(value):
@@ -105,7 +114,7 @@ async def test_an_error_of_a_thread_is_itself(calls):
         await calls.hook("hook", broken)
 
 
-async def test_a_hook_over_its_limit_is_cancelled(calls):
+async def test_a_hook_over_its_limit_is_cancelled(hurried):
     ended = asyncio.Event()
 
     async def slow():
@@ -115,31 +124,30 @@ async def test_a_hook_over_its_limit_is_cancelled(calls):
             ended.set()
 
     with pytest.raises(TimeLimitExceeded, match=r"slow took longer than 0.2 s \(--env.hook_timeout_s\)$"):
-        await calls.hook("slow", slow)
+        await hurried.hook("slow", slow)
     assert ended.is_set()
 
 
-async def test_a_thread_that_goes_on_is_counted_until_it_ends(calls):
+async def test_a_thread_that_goes_on_is_counted_until_it_ends(hurried, left_over):
     go_on = threading.Event()
     with pytest.raises(TimeLimitExceeded, match="its thread goes on"):
-        await calls.hook("slow", go_on.wait)
-    assert calls._abandoned.count == 1
+        await hurried.hook("slow", go_on.wait)
+    assert left_over.count == 1
     go_on.set()
     async with asyncio.timeout(5):
-        while calls._abandoned.count:  # noqa: ASYNC110  # a thread's end is no event
+        while left_over.count:  # noqa: ASYNC110  # a thread's end is no event
             await asyncio.sleep(0.01)
 
 
-async def test_after_an_abandoned_thread_there_is_another(calls):
+async def test_after_an_abandoned_thread_there_is_another(hurried):
     go_on = threading.Event()
     with pytest.raises(TimeLimitExceeded):
-        await calls.hook("slow", go_on.wait)
-    assert await calls.hook("hook", lambda: "on") == "on"
+        await hurried.hook("slow", go_on.wait)
+    assert await hurried.run(lambda: "on", doing="hook") == "on"
     go_on.set()
 
 
-def test_too_many_abandoned_calls_end_the_run():
-    left_over = Abandoned()
+def test_too_many_abandoned_calls_end_the_run(left_over):
     for _ in range(abandoned.MOST):
         left_over.add("compute_reward took longer than 1 s", lambda: True)
     left_over.refuse_more("mine")

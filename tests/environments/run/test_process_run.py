@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -141,17 +142,32 @@ async def test_fresh_starts_over(tmp_path):
 
 async def test_another_run_into_the_same_file_is_refused(tmp_path):
     await process(processing(tmp_path), Console())
-    with pytest.raises(RecordError, match=r"policy was 'scripted:0.6', is 'scripted:0.1'"):
+    with pytest.raises(RecordError, match=r"policy was scripted:0.6, is scripted:0.1"):
         await process(processing(tmp_path, scripted_skill=0.1), Console())
 
 
-@pytest.mark.parametrize("change", [{"estimator_params": {"gamma": 0.5}}, {"group_size": 3}])
-async def test_other_credit_or_group_size_into_the_same_file_is_refused(tmp_path, change):
+async def test_with_another_estimator_old_groups_keep_theirs_and_the_run_says_so(tmp_path, capsys):
     await process(processing(tmp_path, total_steps=1), Console())
     before = (tmp_path / "out.jsonl").read_bytes()
-    with pytest.raises(RecordError, match="holds groups of another run"):
-        await process(processing(tmp_path, **change), Console())
-    assert (tmp_path / "out.jsonl").read_bytes() == before
+    await process(processing(tmp_path, estimator_params={"gamma": 0.5}), Console(width=500))
+    assert (tmp_path / "out.jsonl").read_bytes().startswith(before)
+    assert [each.estimator_params["gamma"] for each in read_groups(tmp_path / "out.jsonl")] == [1.0, 0.5]
+    assert "keep the advantages of turn_return(" in capsys.readouterr().out
+
+
+async def test_a_group_that_cannot_be_encoded_is_recorded_as_failed_with_its_reason(tmp_path):
+    class Huge(WriteFile):
+        def passed_on(self, group):
+            first, *others = group.trajectories
+            return replace(group, trajectories=(replace(first, seed=2**70), *others))
+
+        async def rollout_group(self, task, size, **options):
+            return self.passed_on(await super().rollout_group(task, size, **options))
+
+    assert await process(processing(tmp_path, Huge), Console()) == 1
+    failed = list(read_groups(tmp_path / "out.jsonl"))
+    assert {each.reason for each in failed} == {"cannot be recorded: Integer exceeds 64-bit range"}
+    assert [len(each.group.failures) for each in failed] == [1, 1]
 
 
 async def test_a_run_in_which_every_group_fails_exits_non_zero_and_keeps_the_tracebacks(tmp_path):

@@ -99,7 +99,7 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, **bou
         run_first=getattr(world, "run_first", None),
         credit=credit,
         probe=world.probe,
-        origin=RunOrigin(env="e", policy="p", estimator="turn_return", group_size=4),
+        origin=RunOrigin(env="e", policy="p", estimator="turn_return"),
     )
 
     def say(line):

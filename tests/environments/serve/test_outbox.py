@@ -1,5 +1,6 @@
 """The outbox: what is in it survives, is sent in order and leaves only when it is certain."""
 
+import gzip
 import json
 import os
 import shutil
@@ -193,15 +194,21 @@ def test_the_file_is_consistent_by_sqlites_own_check(outbox):
         assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-ORIGIN = RunOrigin(env="a", policy="p", estimator="grpo", group_size=4, view="token_advantages")
+ORIGIN = RunOrigin(
+    env="a",
+    policy="p",
+    estimator="grpo",
+    view="token_advantages",
+    experiment={"turnwise": "0.1.0", "group_size": "4"},
+)
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"estimator": "rloo"}, "estimator was 'grpo', is 'rloo'"),
-        ({"view": "turn_rows"}, "view was 'token_advantages', is 'turn_rows'"),
-        ({"group_size": 8}, "group_size was '4', is '8'"),
+        ({"estimator": "rloo"}, "estimator was grpo, is rloo"),
+        ({"view": "turn_rows"}, "view was token_advantages, is turn_rows"),
+        ({"experiment": {**ORIGIN.experiment, "group_size": "8"}}, "group_size was 4, is 8"),
     ],
 )
 def test_groups_of_another_run_are_never_sent_to_this_runs_trainer(outbox, change, says):
@@ -224,6 +231,29 @@ def test_an_outbox_from_before_the_view_was_part_of_the_origin_is_read(outbox):
     )
     outbox.remember("shape", "token_advantages in groups of 4")
     outbox.put("group", parts(b"0"))
-    with pytest.raises(RecordError, match="view was 'token_advantages', is 'turn_rows'"):
+    with pytest.raises(RecordError, match="view was token_advantages, is turn_rows"):
         claim(outbox, replace(ORIGIN, view="turn_rows"))
+    with pytest.raises(RecordError, match=r"\(group_size was 4, is 8\)"):
+        claim(outbox, replace(ORIGIN, experiment={**ORIGIN.experiment, "group_size": "8"}))
     claim(outbox, ORIGIN)
+
+
+def test_starting_over_puts_posts_aside_and_begins_the_plan_anew(outbox):
+    outbox.put("a", parts(gzip.compress(b'"a": 0}'), gzip.compress(b'"a": 1}')), number=0)
+    outbox.finish(5)
+    assert outbox.start_over("put aside") == 2
+    rejected = [orjson.loads(line) for line in outbox.rejected_path.read_bytes().splitlines()]
+    assert [(each["group_id"], each["part"], each["reason"]) for each in rejected] == [
+        ("a", 0, "put aside"),
+        ("a", 1, "put aside"),
+    ]
+    assert (len(outbox), outbox.first_unfinished(), outbox.finished()) == (0, 0, frozenset())
+
+
+def test_what_holds_rollouts_is_its_owners_alone(outbox):
+    outbox.note_rejected("a", "x")
+    files = {
+        path.name: oct(path.stat().st_mode & 0o777)
+        for path in outbox.path.parent.glob(f"{outbox.path.name}*")
+    }
+    assert set(files.values()) == {"0o600"}, files

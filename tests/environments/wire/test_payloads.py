@@ -64,6 +64,14 @@ def test_a_row_that_is_too_long_becomes_padding_with_its_score_and_its_siblings_
     assert (posts[0]["scores"], posts[0]["masks"][0]) == ([1.0, 2.0], [IGNORED] * 2)
 
 
+def test_a_row_of_exactly_the_trainers_limit_leaves_whole():
+    exact = credited(group_of([[1.0], [2.0]], lengths=[[9], [2]]), [[0.5], [-0.5]])
+    posts, too_long = sent(exact, max_row_tokens=10)
+    assert (too_long, [len(tokens) for tokens in posts[0]["tokens"]]) == (0, [10, 3])
+    part = pack(exact, Shape(group_size=2)).parts[0]
+    assert shortened(part, 10) == (part, 0)
+
+
 def test_a_part_is_shortened_for_a_trainer_that_takes_less():
     long = credited(group_of([[1.0], [2.0]], lengths=[[9], [2]]), [[0.5], [-0.5]])
     part = pack(long, Shape(group_size=2)).parts[0]

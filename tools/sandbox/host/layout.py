@@ -18,7 +18,7 @@ BYTES_PER_FILE = 4096
 
 
 def verifier_env(folder: str) -> dict[str, str]:
-    """The environment of a verification, whose files are held in this folder: a home of its own, no user site."""
+    """The environment of a verification whose files are held in this folder."""
     return {
         "VERIFIER": f"{folder}/{held_files.FILES}", "HOME": f"{folder}/{held_files.HOME}",
         "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1",

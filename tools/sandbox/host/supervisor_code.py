@@ -71,7 +71,8 @@ def theirs():
         try:
             with open(f'/proc/{name}/status') as file: status = file.read()
         except OSError: continue
-        if 'State:\\tZ' not in status and status.partition('Uid:')[2].split()[0] != '0': found.append(int(name))
+        if 'State:\\tZ' in status or status.partition('Uid:')[2].split()[0] == '0': continue
+        found.append(int(name))
     return found
 def send(pid, number):
     try: os.kill(pid, number)

@@ -36,7 +36,7 @@ trap 'shopt -s extdebug; set -T; trap __turnwise_leave DEBUG; return 137' PWR
 _COMMAND = """\\source {d}/command </dev/null >{d}/stdout 2>{d}/stderr 9>&-
 \\builtin echo {nonce} $? "$__turnwise_ran" >&9
 """
-# Says that the file was read, which a function called `source` would not do; no line of its own, to be counted.
+# Says that the file was read, which a function called `source` would not do. It is no line to be counted.
 _FIRST = "{{ __turnwise_again {code} {proof}; }} 2>/dev/null; "
 _NOT_RUN = 126
 GONE = 129

@@ -21,6 +21,7 @@ _LEAST = (
     ("-d", resource.RLIMIT_DATA, 1024, 1 << 20), ("-s", resource.RLIMIT_STACK, 1024, 1024),
 )  # fmt: skip
 """What a process that starts sandboxes needs, in the units of `ulimit`."""
+_SYS_ADMIN = 21
 _VERSION = "import sys;print(*sys.version_info[:2])"
 
 
@@ -58,6 +59,13 @@ def narrow_limits() -> list[str]:
         if value != resource.RLIM_INFINITY and value < least * unit:
             found.append(f"`ulimit {option}` is {value // unit} here and should be {least} or more")
     return found
+
+
+def root_can_mount() -> bool:
+    """Whether root could make namespaces here; in a container without privileges nobody can."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    bounding = next((int(line.split()[1], 16) for line in lines if line.startswith("CapBnd:")), 0)
+    return bool(bounding >> _SYS_ADMIN & 1)
 
 
 def memory_file(data: bytes) -> int:

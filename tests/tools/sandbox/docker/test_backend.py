@@ -44,7 +44,7 @@ async def test_the_engine_confirms_every_hardened_setting(sandbox):
     seen = await inspected()
     host = seen["HostConfig"]
     assert host["CapDrop"] == ["ALL"]
-    assert not host["CapAdd"]
+    assert [name.removeprefix("CAP_") for name in host["CapAdd"]] == ["KILL"]
     assert not host["Privileged"]
     assert host["SecurityOpt"] == ["no-new-privileges"]
     assert host["NetworkMode"] == "none"

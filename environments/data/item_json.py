@@ -1,0 +1,106 @@
+"""Items as JSON values: what a record keeps of an item, and what tells whether it is still the same."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Set
+from dataclasses import fields, is_dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, cast
+from uuid import UUID
+
+import numpy as np
+import orjson
+from pydantic import BaseModel
+
+from tools.errors import DatasetError
+
+_AS_TEXT = (date, time, timedelta, Decimal, UUID, PurePath, bytes)
+"""Written as `str` gives them, which is the same in every process."""
+
+
+def json_text(item: Any) -> str:
+    """The item as JSON with sorted keys, the same in every process; dataclasses and models by their fields.
+
+    Raises:
+        DatasetError: it holds what JSON has no form for; says where and what.
+    """
+    return _dumped(item, _refuse)
+
+
+def stable_text(value: Any) -> str:
+    """Any value as JSON that is the same in every process; of what has no form there, the type alone."""
+    try:
+        return _dumped(value, lambda _, unknown: f"<{type(unknown).__qualname__}>")
+    except DatasetError:
+        return "<endless>"
+
+
+def item_hash(item: Any) -> str:
+    """Equal for items of equal content; of what JSON has no form for, only the type counts."""
+    text = stable_text(item)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def recorded_item(item: Any) -> Any:
+    """The item as values that come back equal from a record, or `None` where they would not."""
+    try:
+        text = json_text(item).encode()
+        value = orjson.loads(text)
+        return value if value == json.loads(text) else None
+    except (DatasetError, ValueError):
+        return None  # no form in JSON, a lone surrogate, NaN, or more than 64 bits
+
+
+def _dumped(item: Any, unknown: Callable[[str, Any], Any]) -> str:
+    try:
+        return json.dumps(_value(item, "", unknown), sort_keys=True, ensure_ascii=False)
+    except RecursionError:
+        raise DatasetError("holds itself, or is nested too deeply") from None
+
+
+def _value(value: Any, path: str, unknown: Callable[[str, Any], Any]) -> Any:
+    """The value in JSON's types; `path` names it, as in `.rows[2]`."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value.value if isinstance(value, Enum) else value
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[Any, Any]", value).items()
+        return {_key(key, path, unknown): _value(each, f"{path}.{key}", unknown) for key, each in entries}
+    if isinstance(value, list | tuple):
+        each = cast("list[Any]", value)
+        return [_value(entry, f"{path}[{index}]", unknown) for index, entry in enumerate(each)]
+    if isinstance(value, Set):
+        entries = [_value(entry, f"{path}{{}}", unknown) for entry in cast("Set[Any]", value)]
+        return sorted(entries, key=lambda entry: json.dumps(entry, sort_keys=True))
+    if isinstance(value, Enum):
+        return _value(value.value, path, unknown)
+    if isinstance(value, _AS_TEXT):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {field.name: getattr(value, field.name) for field in fields(value)}
+        return _value(named, path, unknown)
+    if isinstance(value, BaseModel):
+        return _value(dict(value), path, unknown)
+    # Numbers and arrays of numpy, as parquet readers give them.
+    if isinstance(value, np.generic | np.ndarray):
+        return _value(cast("Any", value).tolist(), path, unknown)
+    return unknown(path, value)
+
+
+def _key(key: Any, path: str, unknown: Callable[[str, Any], Any]) -> str:
+    if isinstance(key, str):
+        return key
+    if key is None or isinstance(key, bool | int) or (isinstance(key, float) and math.isfinite(key)):
+        return json.dumps(key)
+    return str(unknown(f"{path}, a key", key))
+
+
+def _refuse(path: str, value: Any) -> Any:
+    where = f" at {path.removeprefix('.')}" if path else ""
+    raise DatasetError(
+        f"holds an object of type {type(value).__qualname__}{where}, which JSON has no form for; give it an "
+        f"item_id, or make it of text, numbers, lists, mappings or dataclasses"
+    )

@@ -1,0 +1,142 @@
+"""A file that grows by whole lines: locked, each on disk before `append` returns, and nobody else's."""
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+from environments.record.private_file import private
+from tools.errors import RecordError
+
+_TAIL_BYTES = 64
+
+
+class AppendFile:
+    """Lines on disk. What somebody else does to the file is noticed before the next line."""
+
+    def __init__(self, path: Path, *, fresh: bool) -> None:
+        """Open or create the file, locked; `fresh` empties it.
+
+        Raises:
+            RecordError: not writable, not a plain file, or in use by another process.
+        """
+        self.path = path
+        self._end, self._tail = 0, b""
+        """How far the file goes, and the bytes that it ends with, while nobody else writes it."""
+        self._lost: str | None = None
+        """Why nothing is written any more."""
+        # Threads append: a line that failed must not be cut off behind another's back.
+        self._one_at_a_time = Lock()
+        self._fd = _open_locked(path, fresh=fresh)
+
+    def whole_lines(self) -> Iterator[bytes]:
+        """The lines that are there, the torn last one left out; read them before anything is appended."""
+        self._end, self._tail = 0, b""
+        with self.path.open("rb") as lines:
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    break
+                yield line
+                self._end += len(line)
+                self._tail = line[-_TAIL_BYTES:]
+
+    def cut_torn_line(self) -> int:
+        """Cut off what follows the whole lines; its length."""
+        torn = os.fstat(self._fd).st_size - self._end
+        if torn:
+            os.ftruncate(self._fd, self._end)
+        return torn
+
+    def append(self, line: bytes) -> None:
+        """Write a line and wait until it is on disk.
+
+        Raises:
+            RecordError: the disk is full or gone, or somebody else changed the file. What was written before
+                is safe, and nothing is written any more.
+        """
+        with self._one_at_a_time:
+            self._lost = self._lost or self._what_others_did()
+            if self._lost is not None:
+                raise RecordError(self._lost)
+            try:
+                view = memoryview(line)
+                while view:
+                    view = view[os.write(self._fd, view) :]
+                os.fsync(self._fd)
+            except OSError as error:
+                self._lost = f"cannot write {self.path}: {error.strerror}; the groups before it are safe"
+                # If that fails too, the next run cuts the torn line off.
+                with suppress(OSError):
+                    os.ftruncate(self._fd, self._end)
+                raise RecordError(self._lost) from error
+            self._end += len(line)
+            self._tail = line[-_TAIL_BYTES:]
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _what_others_did(self) -> str | None:
+        """What somebody did to the file since our last line, in words; `None`: nothing."""
+        ours = os.fstat(self._fd)
+        try:
+            named = self.path.stat()
+        except OSError:
+            named = None
+        if named is None:
+            what = "is gone: it was renamed or deleted"
+        elif not os.path.samestat(ours, named):
+            what = "is another file now: it was replaced"
+        elif ours.st_size < self._end:
+            what = "was cut short by somebody else"
+        elif ours.st_size > self._end or self._read_tail() != self._tail:
+            what = "was written to by somebody else"
+        else:
+            return None
+        return (
+            f"{self.path} {what} while this run wrote it, and nothing more is written: put the file back as "
+            f"it was, or choose another path, and give the same command"
+        )
+
+    def _read_tail(self) -> bytes:
+        return os.pread(self._fd, len(self._tail), self._end - len(self._tail))
+
+
+def _open_locked(path: Path, *, fresh: bool) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = private(str(path), os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error.strerror}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise RecordError(f"cannot write {path}: not a regular file, so it could not be resumed")
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RecordError(
+                f"{path} is being written by another process; choose another path or wait"
+            ) from None
+        if fresh:
+            os.ftruncate(fd, 0)
+        _sync_folder(path.parent)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _sync_folder(folder: Path) -> None:
+    """A file that was made just now survives a power cut only once its folder is on disk."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Some network file systems cannot, and need not.
+        with suppress(OSError):
+            os.fsync(fd)
+    finally:
+        os.close(fd)

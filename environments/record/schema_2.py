@@ -1,0 +1,180 @@
+"""The second schema of the record, `turnwise.group/2`: docs/rollouts.md has its fields.
+
+Text stands once, in the column `messages` that Atropos' readers know, and turns name it by index.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter
+
+from environments.record.schema_1 import GroupLine as FirstLine
+from environments.trajectory import (
+    CreditedGroup,
+    Failure,
+    JudgeCall,
+    Message,
+    TokenRow,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+)
+from environments.wire.columns import list_scores
+
+SCHEMA = "turnwise.group/2"
+
+
+class GroupLine(FirstLine):
+    """What of a line is needed to read a group back."""
+
+    item: Any
+    item_hash: str | None
+    fingerprint: str | None
+    turns_without_peer: int
+    messages: list[list[dict[str, Any]]]
+    judge_calls: tuple[JudgeCall, ...]
+
+
+def written(credited: CreditedGroup) -> dict[str, Any]:
+    """The fields of a group's line, as JSON values."""
+    group = credited.group
+    columns = list_scores(credited)
+    if columns["inference_logprobs"] is None:
+        columns["row_logprobs"] = [
+            None if row.logprobs is None else list(row.logprobs) for t in group.trajectories for row in t.rows
+        ]
+    scored = [t.rewards is not None for t in group.trajectories for _ in t.rows]
+    columns["scores"] = [
+        score if known else None for score, known in zip(columns["scores"], scored, strict=True)
+    ]
+    return {
+        "schema": SCHEMA,
+        "group_id": group.group_id,
+        "env": group.env,
+        "item_id": group.item_id,
+        "epoch": group.epoch,
+        "item": group.item,
+        "item_hash": group.item_hash,
+        "fingerprint": group.fingerprint,
+        "status": credited.status,
+        "reason": credited.reason,
+        "policy": credited.policy,
+        "estimator": credited.estimator,
+        "estimator_params": dict(credited.estimator_params),
+        "turns_without_peer": credited.turns_without_peer,
+        **columns,
+        "trajectories": _trajectories(credited),
+        "judge_calls": _JUDGE_CALLS.dump_python(group.judge_calls, mode="json", warnings=False),
+        "failures": _FAILURES.dump_python(group.failures, mode="json", warnings=False),
+    }
+
+
+def read(fields: dict[str, Any]) -> CreditedGroup:
+    """The group of a line.
+
+    Raises:
+        ValueError, LookupError, TypeError, AttributeError: a field is missing or wrong.
+    """
+    line = GroupLine.model_validate(fields)
+    rows = line.rows()
+    group = TrajectoryGroup(
+        group_id=line.group_id,
+        env=line.env,
+        item_id=line.item_id,
+        epoch=line.epoch,
+        item=line.item,
+        item_hash=line.item_hash,
+        fingerprint=line.fingerprint,
+        trajectories=tuple(_restored(each, rows, line.messages) for each in line.trajectories),
+        failures=line.failures,
+        judge_calls=line.judge_calls,
+    )
+    return line.credited(group, turns_without_peer=line.turns_without_peer)
+
+
+_TRAJECTORY = TypeAdapter(Trajectory)
+_TURN = TypeAdapter(Turn)
+_FAILURES = TypeAdapter(tuple[Failure, ...])
+_JUDGE_CALLS = TypeAdapter(tuple[JudgeCall, ...])
+_MESSAGE = TypeAdapter(Message)
+_TEXT = {"message", "replies"}
+
+
+def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
+    dumped: list[dict[str, Any]] = []
+    first_row = 0
+    for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
+        bare = replace(trajectory, prompt=(), turns=(), rows=())
+        fields = _TRAJECTORY.dump_python(bare, mode="json", warnings=False)
+        fields["rows"] = list(range(first_row, first_row + len(trajectory.rows)))
+        fields["prompt"] = list(range(len(trajectory.prompt)))
+        fields["prompt_hash"] = _prompt_hash(trajectory.prompt)
+        fields["turns"] = _turns(trajectory)
+        fields["advantages"] = list(advantages)
+        if not trajectory.rows:
+            # Without a row there is no entry in the columns.
+            fields["messages"] = [message.to_openai() for message in trajectory.messages]
+        first_row += len(trajectory.rows)
+        dumped.append(fields)
+    return dumped
+
+
+def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
+    """The turns, their text by its index among the trajectory's messages."""
+    dumped: list[dict[str, Any]] = []
+    index = len(trajectory.prompt)
+    for turn in trajectory.turns:
+        fields = _TURN.dump_python(turn, mode="json", exclude=_TEXT, warnings=False)
+        answered = index + 1 + len(turn.tool_results)
+        for at, result in enumerate(fields["tool_results"], start=index + 1):
+            del result["content"], result["call_id"]
+            result["message"] = at
+        end = answered + len(turn.replies)
+        dumped.append({**fields, "message": index, "replies": list(range(answered, end))})
+        index = end
+    return dumped
+
+
+def _restored(
+    fields: dict[str, Any], rows: Sequence[TokenRow], columns: Sequence[Sequence[dict[str, Any]]]
+) -> Trajectory:
+    own_rows: list[int] = fields["rows"]
+    text: Sequence[dict[str, Any]] = columns[own_rows[0]] if own_rows else fields["messages"]
+    spoken = [_message(each) for each in text]
+    prompt = tuple(_at(spoken, index) for index in fields["prompt"])
+    bare = _TRAJECTORY.validate_python({**fields, "prompt": (), "turns": (), "rows": ()})
+    turns = tuple(_turn(turn, spoken) for turn in fields["turns"])
+    return replace(bare, prompt=prompt, turns=turns, rows=tuple(rows[index] for index in own_rows))
+
+
+def _turn(fields: dict[str, Any], spoken: Sequence[Message]) -> Turn:
+    results: list[dict[str, Any]] = [
+        {
+            **result,
+            "content": _at(spoken, result["message"]).content,
+            "call_id": _at(spoken, result["message"]).tool_call_id,
+        }
+        for result in fields["tool_results"]
+    ]
+    message = _at(spoken, fields["message"])
+    replies = tuple(_at(spoken, index) for index in fields["replies"])
+    return _TURN.validate_python({**fields, "tool_results": results, "message": message, "replies": replies})
+
+
+def _at(spoken: Sequence[Message], index: int) -> Message:
+    return spoken[index]
+
+
+def _message(fields: dict[str, Any]) -> Message:
+    """The message that `Message.to_openai` wrote."""
+    calls = [{"id": call["id"], **call["function"]} for call in fields.get("tool_calls", ())]
+    reasoning = fields.get("reasoning_content")
+    return _MESSAGE.validate_python({**fields, "reasoning": reasoning, "tool_calls": calls})
+
+
+def _prompt_hash(prompt: Sequence[Message]) -> str:
+    text = orjson.dumps([message.to_openai() for message in prompt], option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text).hexdigest()[:32]

@@ -1,0 +1,84 @@
+"""What a run is an experiment with: everything that decides how its rollouts go and what they earn."""
+
+import hashlib
+import re
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import orjson
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig
+from environments.credit import recorded_params
+from environments.data.item_json import stable_text
+from environments.record.origin import RunOrigin, digest
+from environments.run.experiment_code import code_facts
+
+NOT_COUNTED = frozenset({
+    # Where it is written.
+    "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_path", "outbox_groups", "fresh",
+    "use_wandb", "wandb_name",
+    # How much is run, and how fast.
+    "max_items", "total_steps", "max_concurrent_rollouts", "max_num_workers", "max_num_workers_per_node",
+    "max_failed_groups", "request_tries", "eval_rollouts",
+    # How it reaches a trainer.
+    "credit_view", "score_divisor", "include_messages", "allow_approximate_tokens", "inference_weight",
+    "max_batches_offpolicy", "min_batch_allocation",
+    # What the file holds counts, not where it lies.
+    "dataset_path",
+})  # fmt: skip
+"""Settings that may change from one run of an experiment to the next."""
+_NOT_COUNTED = re.compile(r"estimator.*|.*(_s|timeout|_url|key|secret|password|credentials?)")
+"""Credit can be computed anew; waits, addresses and secrets change nothing that is recorded."""
+_LONG = 200
+
+
+def origin_of(env: AgentEnv) -> RunOrigin:
+    """What the groups of an open environment have in common, for its record and its outbox."""
+    config = env.config
+    return RunOrigin(
+        env=env.name,
+        policy=env.policy_name,
+        estimator=env.estimator,
+        estimator_params=recorded_params(
+            env.estimator, preset=config.estimator_preset, params=env.estimator_params
+        ),
+        experiment={
+            "turnwise": _version(),
+            "class": type(env).__qualname__,
+            "system prompt": digest((env.system_prompt or "").encode("utf-8", "surrogatepass")),
+            **_settings(config),
+            **_dataset(config),
+            **{
+                f"tool {spec.name}": digest(orjson.dumps(spec.to_openai(), option=orjson.OPT_SORT_KEYS))
+                for spec in env.toolset.specs
+            },
+            **code_facts(type(env)),
+        },
+    )
+
+
+def _settings(config: AgentEnvConfig) -> dict[str, str]:
+    names = [
+        name
+        for name in type(config).model_fields
+        if name not in NOT_COUNTED and not _NOT_COUNTED.fullmatch(name)
+    ]
+    texts = {name: stable_text(getattr(config, name)) for name in names}
+    return {name: text if len(text) <= _LONG else digest(text.encode()) for name, text in texts.items()}
+
+
+def _dataset(config: AgentEnvConfig) -> dict[str, str]:
+    """The content of a local dataset; one that the environment makes itself is in its code and items."""
+    path = config.dataset_path
+    if path is None or not Path(path).is_file():
+        return {}
+    with Path(path).open("rb") as file:
+        return {"dataset": f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"}
+
+
+def _version() -> str:
+    try:
+        return version("turnwise")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,163 @@
+"""The code of an environment: one digest per file, without comments and layout, equal in every checkout."""
+
+import ast
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import cast
+
+from environments.record.origin import digest
+
+_TURNWISE = ("environments", "tools", "turnwise")
+
+
+def code_facts(env_cls: type) -> dict[str, str]:
+    """A digest for each file of an environment's: what is loaded, or imported anywhere, below its folder.
+
+    The folder is the outermost package around the class's file, or else the file's own folder; so for every
+    class that it inherits from. Docstrings count: they are prompts. A class without a file (a notebook, a
+    REPL) counts by its functions and those of the same module that they name.
+    """
+    facts: dict[str, str] = {}
+    files: set[Path] = set()
+    for cls in env_cls.__mro__:
+        file = _file_of(cls.__module__)
+        if cls.__module__ == "builtins" or _is_turnwise(cls.__module__):
+            continue
+        if file is None:
+            facts[f"code of class {cls.__qualname__}"] = digest(_class_text(cls).encode())
+        else:
+            files.add(file)
+    for root in sorted({_root(file) for file in files}):
+        for file, code in _code_below(root, files).items():
+            name = f"code of {file.relative_to(root).as_posix()}"
+            # Classes from two folders may have files of one name.
+            facts[name] = digest((facts.get(name, "") + code).encode())
+    return facts
+
+
+def has_file(cls: type) -> bool:
+    """Whether a class was loaded from a file."""
+    return _file_of(cls.__module__) is not None
+
+
+def _is_turnwise(module: str) -> bool:
+    """Whether Turnwise's version says all about a module; a shipped environment has a folder of its own."""
+    first, *rest = module.split(".")
+    return first in _TURNWISE and len(rest) < 2
+
+
+def _file_of(module: str) -> Path | None:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return Path(file).resolve() if isinstance(file, str) and Path(file).is_file() else None
+
+
+def _root(file: Path) -> Path:
+    """The outermost package around a file, or else its folder: the same however it was loaded."""
+    folder = file.parent
+    while (folder / "__init__.py").is_file() and (folder.parent / "__init__.py").is_file():
+        if folder.parent in _turnwise_folders():
+            break
+        folder = folder.parent
+    return folder
+
+
+def _turnwise_folders() -> list[Path]:
+    return [Path(__file__).resolve().parents[2] / name for name in _TURNWISE]
+
+
+def _code_below(root: Path, files: set[Path]) -> dict[Path, str]:
+    """The code of `files` and of loaded modules below a folder, and of all that they import from there."""
+    installed = [Path(path).resolve() for path in {sys.prefix, *sysconfig.get_paths().values()}]
+    apart = [
+        each for each in (*installed, *_turnwise_folders()) if each != root and each.is_relative_to(root)
+    ]
+
+    def counts(file: Path) -> bool:
+        if not file.is_relative_to(root) or any(file.is_relative_to(each) for each in apart):
+            return False
+        parts = file.relative_to(root).parts
+        return not any(part.startswith(".") or part.endswith("-packages") for part in parts)
+
+    # Whoever starts the run is not the environment, unless a class of it is there.
+    loaded = {file for name in list(sys.modules) if name != "__main__" and (file := _file_of(name))}
+    waiting = [file for file in files | loaded if counts(file)]
+    found: dict[Path, str] = {}
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            tree = _tree(file)
+            found[file] = digest(file.read_bytes()) if tree is None else ast.unparse(tree)
+            waiting += [each for each in _imported(tree, file, root) if counts(each)]
+    return dict(sorted(found.items()))
+
+
+def _tree(file: Path) -> ast.Module | None:
+    """What a file says; `None` for one that is not Python text."""
+    try:
+        return ast.parse(file.read_bytes()) if file.suffix == ".py" else None
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _imported(tree: ast.Module | None, file: Path, root: Path) -> Iterator[Path]:
+    """The files that a file's import statements may mean, those in functions too."""
+    for node in ast.walk(tree) if tree is not None else ():
+        names: list[str] = []
+        folders = [root, root.parent, file.parent]
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            of = node.module or ""
+            names = [of, *(f"{of}.{alias.name}".removeprefix(".") for alias in node.names)]
+            if node.level:
+                folders = [[file, *file.parents][node.level]] if node.level < len(file.parents) else []
+        for folder in folders:
+            for name in names:
+                yield from _files_of(folder, name)
+
+
+def _files_of(folder: Path, name: str) -> Iterator[Path]:
+    """The files of a dotted module and of the packages around it."""
+    for part in name.split("."):
+        folder = folder / part
+        for file in (folder.with_name(f"{part}.py"), folder / "__init__.py"):
+            if part and file.is_file():
+                yield file.resolve()
+
+
+def _class_text(cls: type) -> str:
+    """The functions and plain values of a class, as text that is the same in every process."""
+    seen: set[CodeType] = set()
+    values = {name: value for name, value in vars(cls).items() if not name.startswith("__")}
+    return "\n".join(f"{name}={_value_text(value, seen)}" for name, value in sorted(values.items()))
+
+
+def _value_text(value: object, seen: set[CodeType]) -> str:
+    value = getattr(value, "__func__", getattr(value, "fget", value))
+    if isinstance(value, FunctionType):
+        return _function_text(value, seen)
+    if isinstance(value, frozenset | set):
+        return repr(sorted(map(repr, cast("frozenset[object]", value))))
+    if isinstance(value, CodeType):
+        consts = [_value_text(each, seen) for each in value.co_consts]
+        return f"{value.co_code.hex()} {value.co_names} {value.co_varnames} {consts}"
+    if isinstance(value, str | int | float | bytes | None):
+        return repr(value)
+    if isinstance(value, tuple | list):
+        return repr([_value_text(each, seen) for each in cast("list[object]", value)])
+    return type(value).__qualname__
+
+
+def _function_text(function: FunctionType, seen: set[CodeType]) -> str:
+    """The function's code, and that of functions of its module that it names."""
+    if function.__code__ in seen:
+        return ""
+    seen.add(function.__code__)
+    named = [function.__globals__.get(name) for name in function.__code__.co_names]
+    own = [
+        each for each in named if isinstance(each, FunctionType) and each.__module__ == function.__module__
+    ]
+    return _value_text(function.__code__, seen) + "".join(_function_text(each, seen) for each in own)

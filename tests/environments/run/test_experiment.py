@@ -1,0 +1,285 @@
+"""The fingerprint of an experiment: equal however it is started, another for whatever decides how it goes."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from environments.config import AgentEnvConfig
+from environments.record.origin import differences
+from environments.record.recorder import Recorder, read_groups, read_origins
+from environments.run.experiment import NOT_COUNTED, origin_of
+from environments.run.experiment_code import code_facts, has_file
+from tests.environments.record.recorded import TWO, credited
+from tests.environments.write_file import made
+from tools.errors import RecordError
+
+HELPER = '''
+"""Helps."""
+def bonus():
+    return 0.5
+'''
+ENV = '''
+from turnwise import AgentEnv, AgentEnvConfig, ServerConfig, tool, Sandbox
+import helper
+
+KINDS = {"alpha", "beta", "gamma", "delta"}
+
+@tool
+async def look(sandbox: Sandbox) -> str:
+    """Look around."""
+    return "nothing"
+
+class MyEnv(AgentEnv):
+    name = "my"
+    tools = (look,)
+    system_prompt = "Be brief."
+
+    async def load_items(self):
+        return [{"id": str(number), "kinds": KINDS} for number in range(2)]
+
+    def format_prompt(self, item):
+        return f"What is {item['id']}?"
+
+    async def compute_reward(self, item, trajectory, ctx):
+        import judge
+        return helper.bonus() * trajectory.sibling  # no comment counts
+
+if __name__ == "__main__":
+    MyEnv.cli()
+'''
+FLAGS = ("--env.group_size", "2", "--env.allow_unsafe_sandbox", "true")
+
+
+def project(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in {"helper.py": HELPER, "judge.py": "MARK = 1\n", "my_env.py": ENV}.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def run(folder, *options, how=("-m", "turnwise", "process", "my_env.py"), cwd=None, hash_seed="0"):
+    return subprocess.run(
+        [sys.executable, *how, "--out", str(folder / "r.jsonl"), *FLAGS, *options],
+        cwd=cwd or folder,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A project with a record, as a template."""
+    folder = project(tmp_path_factory.mktemp("experiment") / "project")
+    done = run(folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def again(recorded, tmp_path):
+    """The project in another place."""
+    return shutil.copytree(recorded, tmp_path / "elsewhere" / "copy")
+
+
+def test_the_same_experiment_goes_on_by_another_command_path_and_hash_seed(again):
+    for how in (("my_env.py", "process"), ("-m", "turnwise", "process", "my_env.py:MyEnv")):
+        done = run(again, how=how, hash_seed="7")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "resuming: 2 of 2 groups" in " ".join(done.stdout.split())
+
+
+def test_a_record_says_once_what_its_fingerprint_stands_for(recorded):
+    path = recorded / "r.jsonl"
+    (fingerprint,) = {each.group.fingerprint for each in read_groups(path)}
+    assert set(read_origins(path)) == {fingerprint}
+    assert path.read_bytes().count(b'"origin":') == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "says"),
+    [
+        ("my_env.py", "* trajectory", "- trajectory", "code of my_env.py changed"),
+        ("my_env.py", "What is", "Who is", "code of my_env.py changed"),
+        ("my_env.py", "Look around.", "Look closely.", "tool look changed"),
+        ("my_env.py", "Be brief.", "Be long.", "system prompt changed"),
+        ("helper.py", "0.5", "0.25", "code of helper.py changed"),
+        ("judge.py", "1", "2", "code of judge.py changed"),
+        ("my_env.py", '{"id": str', '{"n": 1, "id": str', "item '0' changed; item '1' changed"),
+        ("my_env.py", "range(2)", "range(1, 3)", "item '0' is gone"),
+    ],
+)
+def test_another_experiment_is_refused_in_one_line_that_names_what_changed(again, file, old, new, says):
+    path = again / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    before = (again / "r.jsonl").read_bytes()
+    done = run(again)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert says in line
+    assert "choose another --out, or start over with --fresh" in line
+    assert (again / "r.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--env.seed", "1"), "seed was 0, is 1"),
+        (("--env.max_turns", "3"), "max_turns was 10, is 3"),
+        (("--env.scripted_skill", "0.1"), "policy was scripted:0.6, is scripted:0.1"),
+    ],
+)
+def test_another_setting_is_refused_by_its_name(again, options, says):
+    done = run(again, *options)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("my_env.py", "  # no comment counts", ""),
+        ("helper.py", "def bonus():\n    return 0.5", "def bonus(): return 0.5"),
+    ],
+)
+def test_comments_and_layout_are_no_difference(again, file, old, new):
+    path = again / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    assert run(again).returncode == 0
+
+
+def test_fresh_takes_the_record_for_the_new_experiment(again):
+    assert run(again, "--env.seed", "1", "--fresh").returncode == 0
+    assert len(list(read_groups(again / "r.jsonl"))) == 2
+
+
+def test_a_record_of_the_first_schema_is_read_but_not_continued(again):
+    old = Path(__file__).parents[1] / "record" / "group_1.jsonl"
+    shutil.copy(old, again / "r.jsonl")
+    done = run(again)
+    assert done.returncode == 2
+    assert "turnwise.group/1, which does not say what its groups came from" in done.stderr
+    assert (again / "r.jsonl").read_bytes() == old.read_bytes()
+
+
+# Within one process.
+
+OTHER_VALUES = {
+    "group_size": 5,
+    "tokenizer_name": "other",
+    "max_token_length": 100,
+    "dataset_name": "d",
+    "dataset_config": "c",
+    "dataset_split": "test",
+    "seed": 1,
+    "max_turns": 3,
+    "max_tokens_per_turn": 5,
+    "token_budget": 77,
+    "min_group_size": 1,
+    "scripted_skill": 0.1,
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "enabled_toolsets": ["file"],
+    "disabled_toolsets": ["terminal"],
+    "tool_output_chars": 300,
+    "sandbox": "docker",
+    "sandbox_image": "x",
+    "sandbox_memory_mb": 99,
+    "sandbox_pids": 9,
+    "sandbox_disk_mb": 9,
+    "sandbox_network": "full",
+    "allow_unsafe_sandbox": True,
+    "score_aggregation": "mean",
+    "pass_score": 0.5,
+}
+
+
+def facts(**settings):
+    env = made(**settings)
+    return origin_of(env).facts()
+
+
+@pytest.mark.parametrize("name", sorted(set(OTHER_VALUES) - {"tokenizer_name"}))
+def test_each_setting_that_shapes_a_rollout_makes_another_experiment(name):
+    assert name in AgentEnvConfig.model_fields
+    assert any(
+        each.startswith(f"{name} was") for each in differences(facts(), facts(**{name: OTHER_VALUES[name]}))
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_items": 1},
+        {"total_steps": 3},
+        {"max_concurrent_rollouts": 2},
+        {"tool_timeout_s": 3.0},
+        {"rollout_timeout_s": 9.0},
+        {"estimator": "grpo"},
+        {"estimator_params": {"gamma": 0.5}},
+        {"credit_view": "turn_rows"},
+        {"use_wandb": True},
+        {"rollout_server_url": "http://a"},
+        {"fresh": True},
+        {"data_path_to_save_groups": "a"},
+        {"outbox_path": "b"},
+    ],
+)
+def test_where_how_fast_and_how_much_is_no_other_experiment(settings):
+    assert facts(**settings) == facts()
+
+
+def test_every_setting_that_is_not_counted_exists():
+    assert set(AgentEnvConfig.model_fields) >= NOT_COUNTED
+
+
+def test_a_dataset_counts_by_its_content_not_its_path(tmp_path):
+    paths = [tmp_path / name for name in ("a.jsonl", "b.jsonl", "c.jsonl")]
+    for path, text in zip(paths, ("{}", "{}", "[]"), strict=True):
+        path.write_text(text)
+    same, copy, other = (facts(dataset_path=str(path)) for path in paths)
+    assert differences(same, copy) == []
+    assert differences(same, other) == ["dataset changed"]
+
+
+def test_a_secret_of_an_environments_own_is_not_kept():
+    class WithKey(AgentEnvConfig):
+        judge_api_key: str = "s3cret"
+        judge_url: str = "http://u:s3cret@judge"
+
+    env = made()
+    env.config = WithKey()
+    assert "s3cret" not in str(origin_of(env).facts())
+
+
+def test_a_class_without_a_file_counts_by_its_functions():
+    def defined(text):
+        names = {"__name__": "__console__"}
+        exec(text, names)  # a notebook's cell
+        return names["A"]
+
+    text = "def helped(): return 1\nclass A:\n  def f(self): return helped() in {'a', 'b'}\n"
+    one, same = defined(text), defined(text)
+    assert not has_file(one)
+    assert code_facts(one) == code_facts(same)
+    for old, new in (("1", "2"), ("'a'", "'c'")):
+        assert code_facts(defined(text.replace(old, new))) != code_facts(one)
+
+
+async def test_a_file_that_only_failed_groups_are_in_takes_any_experiment(tmp_path):
+    with Recorder(tmp_path / "r.jsonl") as recorder:
+        recorder.begin(origin_of(made()))
+        recorder.append(credited(TWO, status="failed"))
+    with Recorder(tmp_path / "r.jsonl") as recorder:
+        recorder.begin(origin_of(made(seed=1)))
+        recorder.append(credited(TWO))
+    with Recorder(tmp_path / "r.jsonl") as recorder, pytest.raises(RecordError, match="seed was 1, is 0"):
+        recorder.begin(origin_of(made()))

@@ -1,7 +1,7 @@
 """Mutants of the code that must lose nothing: each is a small change, run against its nearest tests.
 
-`python -m scripts.mutate [--max N] [--seconds S] [--seed K] [--only WORD]` prints the mutants that survive.
-It works on a copy of the repository, one mutant after the other.
+`python -m scripts.mutate [--max N] [--seconds S] [--seed K] [--only WORD …]` prints those that survive.
+It works on a copy of the repository, one mutant after the other. Tests that fail without one end it.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -38,8 +38,16 @@ NEAREST = {
     "environments/wire/payloads.py": (_WIRE,),
     "environments/wire/training_rows.py": (_WIRE,),
     "environments/wire/views.py": (_WIRE,),
-    "environments/record/recorder.py": (_RECORD,),
+    "environments/wire/columns.py": (_WIRE,),
+    "environments/wire/credited_rows.py": (_WIRE,),
+    "environments/record/append_file.py": (_RECORD,),
+    "environments/record/contents.py": (_RECORD,),
     "environments/record/group_line.py": (_RECORD,),
+    "environments/record/origin.py": (_RECORD,),
+    "environments/record/recorder.py": (_RECORD,),
+    "environments/record/schema_2.py": (_RECORD,),
+    "environments/record/unrecordable.py": (_RECORD, "tests/adversarial/test_hostile_records.py"),
+    "environments/rollout/completion_check.py": ("tests/adversarial/test_hostile_completions.py",),
 }
 """Which tests a module's mutants have to be noticed by."""
 _LONGEST_S = 240
@@ -107,6 +115,16 @@ def verdict(mutant: Mutant, folder: Path) -> str:
     path = folder / mutant.module
     before = path.read_text()
     path.write_text(mutant.source)
+    try:
+        return "noticed" if fails(NEAREST[mutant.module], folder) else "survived"
+    except subprocess.TimeoutExpired:
+        return "timed out"
+    finally:
+        path.write_text(before)
+
+
+def fails(tests: Iterable[str], folder: Path) -> bool:
+    """Whether one of the tests fails in a copy of the repository."""
     options = [
         "-x",
         "-q",
@@ -117,20 +135,15 @@ def verdict(mutant: Mutant, folder: Path) -> str:
         "--timeout",
         "60",
     ]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *NEAREST[mutant.module]],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            timeout=_LONGEST_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return "timed out"
-    finally:
-        path.write_text(before)
-    return "noticed" if done.returncode else "survived"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *tests],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        timeout=_LONGEST_S,
+        check=False,
+    )
+    return done.returncode != 0
 
 
 def main() -> int:
@@ -139,9 +152,10 @@ def main() -> int:
     parser.add_argument("--max", type=int, default=40, help="how many mutants are drawn")
     parser.add_argument("--seconds", type=float, default=1800, help="after which no other one is begun")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="modules whose path has this in it")
+    parser.add_argument("--only", nargs="+", default=[""], help="modules whose path has one of these in it")
     asked = parser.parse_args()
-    mutants = [mutant for module in NEAREST if asked.only in module for mutant in mutants_of(module)]
+    modules = [module for module in NEAREST if any(word in module for word in asked.only)]
+    mutants = [mutant for module in modules for mutant in mutants_of(module)]
     drawn = random.Random(asked.seed).sample(mutants, min(asked.max, len(mutants)))
     verdicts: Counter[str] = Counter()
     end = monotonic() + asked.seconds
@@ -150,6 +164,10 @@ def main() -> int:
         for each in COPIED:
             copied = shutil.copytree if (ROOT / each).is_dir() else shutil.copy
             copied(ROOT / each, folder / each)
+        for tests in sorted({NEAREST[mutant.module] for mutant in drawn}):
+            if fails(tests, folder):
+                sys.stdout.write(f"these fail without a mutant: {' '.join(tests)}\n")
+                return 2
         for mutant in drawn:
             if monotonic() > end:
                 break

@@ -74,7 +74,8 @@ def _refusal(credited: CreditedGroup) -> RecordError | None:
 
 def _lost(trajectory: Trajectory, index: int, problem: RecordError) -> Failure:
     return Failure(
-        sibling=index,
+        # Its own number, unless that is what is wrong.
+        sibling=trajectory.sibling if trajectory.sibling in range(2**31) else index,
         stop_reason=None,
         error=f"RecordError: cannot be recorded: {_text(problem)}",
         traceback="",

@@ -4,6 +4,7 @@ import hashlib
 import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import get_args
 
 import orjson
 
@@ -20,7 +21,7 @@ NOT_COUNTED = frozenset({
     "use_wandb", "wandb_name",
     # How much is run, and how fast.
     "max_items", "total_steps", "max_concurrent_rollouts", "max_num_workers", "max_num_workers_per_node",
-    "max_failed_groups", "request_tries", "eval_rollouts",
+    "max_failed_groups", "request_tries", "eval_rollouts", "pass_score",
     # How it reaches a trainer.
     "credit_view", "score_divisor", "include_messages", "allow_approximate_tokens", "inference_weight",
     "max_batches_offpolicy", "min_batch_allocation",
@@ -59,13 +60,17 @@ def origin_of(env: AgentEnv) -> RunOrigin:
 
 
 def _settings(config: AgentEnvConfig) -> dict[str, str]:
-    names = [
-        name
-        for name in type(config).model_fields
-        if name not in NOT_COUNTED and not _NOT_COUNTED.fullmatch(name)
-    ]
-    texts = {name: stable_text(getattr(config, name)) for name in names}
-    return {name: text if len(text) <= _LONG else digest(text.encode()) for name, text in texts.items()}
+    """The settings that count. Text in those of an environment's own may hold a secret: it is a digest."""
+    facts: dict[str, str] = {}
+    for name, field in type(config).model_fields.items():
+        if name in NOT_COUNTED or _NOT_COUNTED.fullmatch(name) or not field.repr:
+            continue
+        value = getattr(config, name)
+        text = stable_text(value)
+        plain = isinstance(value, int | float | None) or value in get_args(field.annotation)
+        known = plain or name in AgentEnvConfig.model_fields
+        facts[name] = text if known and len(text) <= _LONG else digest(text.encode("utf-8", "surrogatepass"))
+    return facts
 
 
 def _dataset(config: AgentEnvConfig) -> dict[str, str]:

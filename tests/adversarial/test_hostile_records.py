@@ -162,6 +162,16 @@ def test_a_sibling_that_no_line_can_hold_fails_its_group_and_the_record_stays_re
     assert b"NaN" not in path.read_bytes()
 
 
+@pytest.mark.parametrize("item", [None, object()])
+def test_siblings_that_no_line_can_hold_keep_their_numbers(tmp_path, item):
+    left = [replace(each, sibling=each.sibling + 1) for each in TWO.trajectories]
+    left[1] = replace(left[1], metrics={"a": NAN})
+    with Recorder(tmp_path / "r.jsonl") as recorder:
+        written = recorder.append(credited(replace(TWO, item=item, trajectories=tuple(left)), "a"))
+    siblings = {each.sibling for each in (*written.group.trajectories, *written.group.failures)}
+    assert siblings == {1, 2}
+
+
 GROUPS = {
     "advantages that are not numbers": replace(credited(TWO), advantages=((NAN, 0.0), (0.0,))),
     "an advantage too few": replace(credited(TWO), advantages=((0.0,), (0.0,))),

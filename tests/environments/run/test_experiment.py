@@ -5,8 +5,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from pydantic import Field, SecretStr
 
 from environments.config import AgentEnvConfig
 from environments.record.origin import differences
@@ -198,7 +200,7 @@ OTHER_VALUES = {
     "sandbox_network": "full",
     "allow_unsafe_sandbox": True,
     "score_aggregation": "mean",
-    "pass_score": 0.5,
+    "missing_outcome": "drop",
 }
 
 
@@ -229,6 +231,7 @@ def test_each_setting_that_shapes_a_rollout_makes_another_experiment(name):
         {"use_wandb": True},
         {"rollout_server_url": "http://a"},
         {"fresh": True},
+        {"pass_score": 0.5},
         {"data_path_to_save_groups": "a"},
         {"outbox_path": "b"},
     ],
@@ -250,14 +253,39 @@ def test_a_dataset_counts_by_its_content_not_its_path(tmp_path):
     assert differences(same, other) == ["dataset changed"]
 
 
-def test_a_secret_of_an_environments_own_is_not_kept():
-    class WithKey(AgentEnvConfig):
-        judge_api_key: str = "s3cret"
-        judge_url: str = "http://u:s3cret@judge"
+class OwnConfig(AgentEnvConfig):
+    judge_api_key: str = "s3cret"
+    judge_url: str = "http://u:s3cret@judge"
+    judge_token: str = "s3cret"
+    judge_headers: dict[str, str] = {"Authorization": "s3cret"}
+    judged_at: str = Field(default="s3cret", repr=False)
+    password: SecretStr = SecretStr("s3cret")
+    level: Literal["easy", "hard"] = "easy"
+    cost: float = 0.5
 
+
+def own_facts(**settings):
     env = made()
-    env.config = WithKey()
-    assert "s3cret" not in str(origin_of(env).facts())
+    env.config = OwnConfig(**settings)
+    return origin_of(env).facts()
+
+
+def test_a_secret_of_an_environments_own_is_not_kept():
+    assert "s3cret" not in str(own_facts())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"level": "hard"}, ['level was "easy", is "hard"']),
+        ({"cost": 1.0}, ["cost was 0.5, is 1.0"]),
+        ({"judge_token": "n3w"}, ["judge_token changed"]),
+        ({"judge_headers": {"Authorization": "n3w"}}, ["judge_headers changed"]),
+        ({"judge_api_key": "n3w", "judged_at": "n3w", "judge_url": "n3w", "password": "n3w"}, []),
+    ],
+)
+def test_a_setting_of_an_environments_own_counts_and_its_text_is_not_shown(settings, says):
+    assert differences(own_facts(), own_facts(**settings)) == says
 
 
 def test_a_class_without_a_file_counts_by_its_functions():

@@ -20,6 +20,7 @@ from environments.credit import (
     missing_outcome_of,
     resolve,
 )
+from environments.credit.comparable import ANY_GROUP, comparable
 from environments.record.recorder import Recorder, read_groups, read_origins
 from environments.run.console_streams import outlived_console
 from environments.trajectory import CreditedGroup
@@ -59,8 +60,8 @@ def command(
 ) -> None:
     """Recompute the advantages of RECORD and write them to a new record.
 
-    Groups that failed are copied as they are. Prints how credit moved from the recorded estimator's to the
-    new one's.
+    Groups that failed are copied as they are, but for those that --missing-outcome settles. Prints how
+    credit moved from the recorded estimator's to the new one's.
     """
     params = _parameters(estimator, settings)
     resolve(estimator, preset=preset, **params)
@@ -97,19 +98,19 @@ def _rewrite(
     with Recorder(out, fresh=True) as recorder:
         recorder.explain(read_origins(record))
         for number, old in enumerate(read_groups(record), start=1):
-            if old.status == "failed":
-                failed += 1
-                recorder.append(old)
-                continue
             try:
-                new = anew(old)
+                new = anew(old) if old.status != "failed" or _missed_outcomes(old) else old
             except CreditError as error:
                 raise CreditError(f"{record}, line {number}: {error}") from error
+            if old.status == "failed":
+                failed += new.status == "failed"
+                recorder.append(old if new.status == "failed" else new)
+                continue
             if new.status == "failed":
                 raise CreditError(f"{record}, line {number}: {new.reason}")
             recorder.append(new)
             names.add(old.estimator)
-            pairs.append((_lists(old), _lists(new)))
+            pairs.append((_of_the_left(old, new), [list(row) for row in new.advantages]))
     return credit_change(pairs), names, failed
 
 
@@ -124,8 +125,16 @@ def _parameters(estimator: str, settings: Sequence[str]) -> dict[str, object]:
     return params
 
 
-def _lists(group: CreditedGroup) -> Advantages:
-    return [list(row) for row in group.advantages]
+def _missed_outcomes(group: CreditedGroup) -> bool:
+    """Whether a group failed because its siblings cannot be compared, which can be settled afterwards."""
+    return comparable(group.group, ANY_GROUP)[1] is not None
+
+
+def _of_the_left(old: CreditedGroup, new: CreditedGroup) -> Advantages:
+    """The former advantages of the siblings that were not dropped."""
+    left = {trajectory.sibling for trajectory in new.group.trajectories}
+    siblings = zip(old.group.trajectories, old.advantages, strict=True)
+    return [list(row) for trajectory, row in siblings if trajectory.sibling in left]
 
 
 def _report(console: Console, change: CreditChange, *, before: str, after: str) -> None:

@@ -15,8 +15,11 @@ MAX_REASONS = 20
 SHOWN_TURNS = 12
 OTHER = "other"
 _TALLY_CHARS = 160
-_END_OF_CLAUSE = re.compile(r"[;(]|[.,:]\s")
-"""A point in a number, or a colon in an address, ends none."""
+_CLAUSE = re.compile(
+    r"(?:environment .*?, item .*?: )?(?:turn \d+: )?((?:\w+: )?.*?)(?:[;(]|[.,:]\s|$)", re.DOTALL
+)
+"""The first clause, without what each rollout has another of. A point in a number, or a colon in an address
+or after the name of a hook, ends none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,7 +97,8 @@ class Summary:
         name, _, message = failure.error.partition(": ")
         name = failure.error_class or name
         where = "" if failure.where is None else f" ({failure.where})"
-        clause = _END_OF_CLAUSE.split(" ".join(message.split()), maxsplit=1)[0].strip()
+        found = _CLAUSE.match(" ".join(message.split()))
+        clause = found[1].strip() if found else ""
         text = f"{name}: {clause}" if clause else name
         _tally(self.failures, f"{text[:_TALLY_CHARS]}{where}", otherwise=f"{name}: other texts")
 

@@ -85,6 +85,39 @@ def test_a_group_that_no_longer_has_credit_says_so(record, tmp_path):
     assert [each.status for each in read_groups(out)] == ["ok", "no_credit", "failed"]
 
 
+@pytest.fixture(params=["ok", "failed"])
+def without_outcomes(request, tmp_path):
+    """A record of one group with a missing outcome: credited long ago, or failed because of it."""
+    path = tmp_path / "rollouts.jsonl"
+    refused = credited(group("a", [[0.5, 0.0], [1.0]], [None, 1.0]), "turn_return", policy="scripted")
+    assert refused.status == "failed"
+    with Recorder(path) as recorder:
+        recorder.append(replace(refused, status=request.param))
+    return path, request.param
+
+
+@pytest.mark.parametrize(("missing", "left"), [("drop", [1]), ("-1", [0, 1])])
+def test_what_a_missing_outcome_counts_as_can_be_said_afterwards(without_outcomes, tmp_path, missing, left):
+    record, before = without_outcomes
+    out = tmp_path / "new.jsonl"
+    output = run(record, "--estimator", "turn_return", "--missing-outcome", missing, "--out", out).output
+    (after,) = read_groups(out)
+    assert after.status == "ok"
+    assert [each.sibling for each in after.group.trajectories] == left
+    assert len(after.group.failures) == 2 - len(left)
+    assert output.startswith("1 groups, " if before == "ok" else "0 groups, ")
+
+
+def test_a_missing_outcome_stays_refused_unless_something_is_said(without_outcomes, tmp_path):
+    record, before = without_outcomes
+    if before == "ok":
+        with pytest.raises(CreditError, match=r"line 1: no outcome beside siblings with one: siblings 0"):
+            run(record, "--estimator", "rloo", "--out", tmp_path / "new.jsonl")
+    else:
+        output = run(record, "--estimator", "rloo", "--out", tmp_path / "new.jsonl").output
+        assert "1 failed groups were copied as they are" in output
+
+
 def test_the_preset_is_recorded_as_the_parameters_it_stands_for(record, tmp_path):
     out = tmp_path / "new.jsonl"
     run(record, "--estimator", "grpo", "--preset", "torchtitan", "--out", out)

@@ -168,6 +168,19 @@ def test_failures_are_tallied_by_class_first_clause_and_place():
     assert summary.failures == {"HTTPError: judge at 10.0.0.1:80 failed": 500}
 
 
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        ("RewardError: environment 'e', item '1, 2': turn 3: a reward is a number", "a reward is a number"),
+        ("RewardError: environment 'e', item '1': compute_outcome: {} is no reward; give parts",
+         "compute_outcome: {} is no reward"),
+        ("RewardError: no outcome", "no outcome"),
+    ],
+)  # fmt: skip
+def test_whose_reward_was_wrong_does_not_hide_what_was(error, shown):
+    assert summary_of(credited(errors=(error, error))).failures == {f"RewardError: {shown}": 2}
+
+
 def test_the_share_of_turns_without_a_peer_is_told():
     group = replace(credited(trajectory(1.0)), advantages=((0.5, 0.5), (0.0, 0.0)), turns_without_peer=1)
     rows = dict(summary_rows(summary_of(group), wall_s=1.0))

@@ -35,6 +35,15 @@ def test_a_rewritten_history_forks_a_new_row_and_leaves_the_old_one():
     assert [row.token_ids for row in builder.build()] == [(1, 2, 3), (1, 9, 5)]
 
 
+def test_after_a_fork_prompts_continue_the_new_row_with_its_own_logprobs():
+    builder = RowBuilder()
+    builder.append(completion([1, 2], [3], logprobs=False))
+    builder.append(completion([1, 9], [5]))
+    assert builder.append(completion([1, 9, 5, 6], [7])) == Span(row=1, start=4, end=5)
+    assert [row.token_ids for row in builder.build()] == [(1, 2, 3), (1, 9, 5, 6, 7)]
+    assert [row.logprobs for row in builder.build()] == [None, (1.0, 1.0, -0.5, 1.0, -0.5)]
+
+
 def test_a_prompt_that_lost_sampled_tokens_forks():
     builder = RowBuilder()
     builder.append(completion([1, 2], [3, 4]))

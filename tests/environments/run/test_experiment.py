@@ -257,7 +257,7 @@ class OwnConfig(AgentEnvConfig):
     judge_api_key: str = "s3cret"
     judge_url: str = "http://u:s3cret@judge"
     judge_token: str = "s3cret"
-    judge_headers: dict[str, str] = {"Authorization": "s3cret"}
+    judge_headers: dict[str, str] = Field(default={"Authorization": "s3cret"})
     judged_at: str = Field(default="s3cret", repr=False)
     password: SecretStr = SecretStr("s3cret")
     level: Literal["easy", "hard"] = "easy"

@@ -84,7 +84,6 @@ class AgentEnv(Lifecycle):
         """
         self.refuse_rollouts_before_setup()
         self._abandoned.refuse_more(self.name)
-        # First: a hook may change the item.
         item, identity = recorded_item(task.item), item_hash(task.item)
         boundary = Boundary(f"{self.name}, item {task.item_id}")
         left = range(len(task.rolled_out), size)
@@ -166,7 +165,7 @@ class AgentEnv(Lifecycle):
             in_flight = InFlight(item_id=task.item_id, sibling=sibling)
             with watch(in_flight), self.hook_calls(in_flight) as calls:
                 try:
-                    return await self.rollout(task, sibling, turns, calls)
+                    return await self.rollout(task.for_rollout(), sibling, turns, calls)
                 except BaseException as error:  # noqa: BLE001  # the one broad except: recorded, never scored
                     return boundary.failure_of(error, sibling, turns=len(turns))
 

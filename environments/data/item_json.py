@@ -48,11 +48,10 @@ def item_hash(item: Any) -> str:
 def recorded_item(item: Any) -> Any:
     """The item as values that come back equal from a record, or `None` where they would not."""
     try:
-        text = json_text(item).encode()
-        value = orjson.loads(text)
-        return value if value == json.loads(text) else None
-    except (DatasetError, ValueError):
-        return None  # no form in JSON, a lone surrogate, NaN, or more than 64 bits
+        value = json.loads(json_text(item))
+        return value if orjson.loads(orjson.dumps(value)) == value else None
+    except (DatasetError, orjson.JSONEncodeError):
+        return None  # no form in JSON, a lone surrogate, or more than 64 bits; NaN equals nothing
 
 
 def _dumped(item: Any, unknown: Callable[[str, Any], Any]) -> str:

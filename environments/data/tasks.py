@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any
 
@@ -28,6 +29,13 @@ class GroupTask:
             checked_id(self.item_id)
         except DatasetError as error:
             raise DatasetError(f"a GroupTask {error}") from None
+
+    def for_rollout(self) -> "GroupTask":
+        """The task with an item that this rollout alone has, so that what a hook changes reaches no sibling."""
+        try:
+            return replace(self, item=deepcopy(self.item))
+        except TypeError:
+            return self  # it holds what cannot be copied, such as a lock: shared on purpose
 
     def seed(self, run_seed: int, sibling: int) -> int:
         """A rollout's seed: equal for equal runs, unrelated between rollouts; 31 bits, as servers accept."""

@@ -21,7 +21,7 @@ def failed_instead(credited: CreditedGroup, error: RecordError) -> CreditedGroup
         if problem is not None
     ]
     failed = _failed(credited, error, replace(group, failures=(*group.failures, *lost)), kept)
-    if _encoding_error(failed) is None:
+    if _refusal(failed) is None:
         return failed
     # What is wrong is not in a sibling alone.
     every = [_lost(each, index, error) for index, each in enumerate(group.trajectories)]
@@ -59,12 +59,12 @@ def _failed(
 def _problem(trajectory: Trajectory) -> RecordError | None:
     """Why this sibling cannot be recorded, whatever else is in its group."""
     alone = TrajectoryGroup(trajectories=(trajectory,))
-    return _encoding_error(
+    return _refusal(
         CreditedGroup(group=alone, advantages=((0.0,) * len(trajectory.turns),), policy="", estimator="")
     )
 
 
-def _encoding_error(credited: CreditedGroup) -> RecordError | None:
+def _refusal(credited: CreditedGroup) -> RecordError | None:
     try:
         encode_group(credited)
     except RecordError as error:

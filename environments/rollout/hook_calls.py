@@ -15,6 +15,7 @@ from environments.rollout.ended import Ended, Raised, ended_await, value_of
 from environments.rollout.hook_thread import HookThread
 from environments.rollout.in_flight import InFlight
 from environments.rollout.owned_sandbox import owned_sandbox
+from environments.rollout.user_threads import contain_threads
 from tools.errors import ConfigError, TimeLimitExceeded
 from tools.sandbox.base import Sandbox
 
@@ -41,7 +42,9 @@ class HookCalls:
         self._context.run(IN_USER_CODE.set, True)
 
     def __enter__(self) -> Self:
-        contain_exits(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        contain_exits(loop)
+        contain_threads(loop)
         return self
 
     def __exit__(

@@ -219,7 +219,13 @@ KINDS = {
 }
 """What breaks at once."""
 
+
+async def block_a_thread_of_asyncio(*_):
+    await asyncio.to_thread(time.sleep, 300)
+
+
 HANGS = {
+    "blocks a thread of asyncio's": block_a_thread_of_asyncio,
     "hangs": hang,
     "hangs and swallows cancellation": hang_and_swallow_cancellation,
     "hangs in its clean-up": hang_in_its_clean_up,

@@ -107,3 +107,15 @@ def test_the_end_of_a_loop_does_not_wait_for_what_was_abandoned(kind, impatient)
 
     group, abandoned = asyncio.run(main())
     assert (len(group.trajectories), abandoned) == (2, 1)
+
+
+def test_threads_that_hooks_block_are_neither_in_our_way_nor_in_that_of_the_end():
+    kind = HANGS["blocks a thread of asyncio's"]
+
+    async def main():
+        envs = [misbehaving("prepare", kind, hook_timeout_s=1) for _ in range(50)]
+        groups = await asyncio.gather(*(env.rollout_group(TASK, 3) for env in envs))
+        async with asyncio.timeout(20):
+            return len(groups), await asyncio.to_thread(lambda: "ours")
+
+    assert asyncio.run(main()) == (50, "ours")

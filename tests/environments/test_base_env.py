@@ -39,6 +39,17 @@ async def test_the_outcome_is_verified_where_only_the_artefact_exists():
         assert trajectory.rewards.outcome == (0.5)
 
 
+async def test_what_a_rollout_changes_in_its_item_reaches_no_sibling_and_no_record():
+    class Counting(WriteFile):
+        async def prepare(self, item, sandbox):
+            item["prepared"] = item.get("prepared", 0) + 1
+            assert item["prepared"] == 1
+
+    credited = await group_from(made(Counting))
+    assert credited.group.failures == ()
+    assert credited.group.item == ITEMS[0]
+
+
 async def test_the_advantage_follows_the_reward():
     credited = await group_from(made())
     first_turn = {

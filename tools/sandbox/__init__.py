@@ -134,7 +134,7 @@ async def prepare_sandboxes(
 
 
 def lent_folder(backend: str, path: Path) -> str | None:
-    """The folder of this machine by which sandboxes of a backend can read a file; `None` where none can."""
+    """The folder of this machine in which every sandbox of a backend can read a file; `None`: none can."""
     if backend != "local":
         return None
     return importlib.import_module("tools.sandbox.local.rootfs").lent_folder_of(path)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from environments.credit.comparable import GroupRules
 from environments.credit.crediting import credited
 from environments.data.tasks import plan_for_ever
 from environments.record.origin import RunOrigin
@@ -49,7 +50,7 @@ def lost_model(task):
 
 
 def credit(group):
-    return credited(group, "turn_return", policy="p", min_trajectories=2)
+    return credited(group, "turn_return", policy="p", rules=GroupRules(min_trajectories=2))
 
 
 class World:

@@ -55,7 +55,8 @@ def choose_tier(limits: SandboxLimits, *, tier: Tier | None = None, allow_unsafe
 
 def _ways_out(tier: Tier | None, unmet: Mapping[str, str]) -> str:
     ways = ["run as root"] if os.geteuid() and ("network" not in unmet or machine.root_can_mount()) else []
-    ways.append(_FIX)
+    if tier != "B":
+        ways.append(_FIX)
     if "network" in unmet:
         grouped = f", in {_DELEGATED}" if "pids" in unmet else ""
         ways.append(f"let the agent have the network with `--env.sandbox_network full`{grouped}")

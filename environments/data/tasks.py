@@ -31,7 +31,7 @@ class GroupTask:
             raise DatasetError(f"a GroupTask {error}") from None
 
     def for_rollout(self) -> "GroupTask":
-        """The task with an item that this rollout alone has, so that what a hook changes reaches no sibling."""
+        """The task with an item that this rollout alone has, so what a hook changes reaches no sibling."""
         try:
             return replace(self, item=deepcopy(self.item))
         except TypeError:

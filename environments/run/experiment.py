@@ -12,6 +12,7 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.credit import recorded_params
 from environments.data.item_json import stable_text
+from environments.inference.endpoint import without_credentials
 from environments.record.origin import RunOrigin, digest
 from environments.run.experiment_code import code_facts
 
@@ -66,7 +67,7 @@ def _settings(config: AgentEnvConfig) -> dict[str, str]:
         if name in NOT_COUNTED or _NOT_COUNTED.fullmatch(name) or not field.repr:
             continue
         value = getattr(config, name)
-        text = stable_text(value)
+        text = without_credentials(stable_text(value))
         plain = isinstance(value, int | float | None) or value in get_args(field.annotation)
         known = plain or name in AgentEnvConfig.model_fields
         facts[name] = text if known and len(text) <= _LONG else digest(text.encode("utf-8", "surrogatepass"))

@@ -130,7 +130,7 @@ class AtroposEnv(BaseEnv):
         return item
 
     async def collect_trajectory(self, item: Item) -> tuple[ScoredDataItem | None, list[Item]]:  # pyright: ignore[reportIncompatibleMethodOverride]  # its annotation leaves out None
-        """One scored rollout, for code that builds groups itself; `None` when it broke.
+        """One scored rollout, for code that builds groups itself; `None` when it broke or was not scored.
 
         Turn rewards and spans are in `overrides`. There is no advantage: that takes siblings.
 
@@ -138,7 +138,7 @@ class AtroposEnv(BaseEnv):
             WireError: the rollout has several token rows, and an item holds one.
         """
         group = await self.agent_env.rollout_group(self._task(item), 1)
-        if not group.trajectories:
+        if not group.trajectories or group.trajectories[0].score is None:
             return None, []
         if len(group.trajectories[0].rows) != 1:
             raise WireError(

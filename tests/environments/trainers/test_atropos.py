@@ -140,6 +140,17 @@ async def test_a_trajectory_that_broke_is_none(opened):
     assert await (await opened(Broken)).collect_trajectory(ITEMS[0]) == (None, [])
 
 
+async def test_a_trajectory_of_which_nothing_was_scored_is_none(opened):
+    class Unscored(WriteFile):
+        async def score_turn(self, item, turn, ctx):
+            return None
+
+        async def compute_outcome(self, item, trajectory, ctx):
+            return None
+
+    assert await (await opened(Unscored)).collect_trajectory(ITEMS[0]) == (None, [])
+
+
 async def test_a_trajectory_of_several_rows_is_no_item(opened):
     class Forking(WriteFile):
         async def rollout_group(self, task, size, **_):

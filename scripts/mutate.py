@@ -40,13 +40,18 @@ NEAREST = {
     "environments/wire/views.py": (_WIRE,),
     "environments/wire/columns.py": (_WIRE,),
     "environments/wire/credited_rows.py": (_WIRE,),
-    "environments/record/append_file.py": (_RECORD,),
-    "environments/record/contents.py": (_RECORD,),
-    "environments/record/group_line.py": (_RECORD,),
-    "environments/record/origin.py": (_RECORD,),
-    "environments/record/recorder.py": (_RECORD,),
-    "environments/record/schema_2.py": (_RECORD,),
-    "environments/record/unrecordable.py": (_RECORD, "tests/adversarial/test_hostile_records.py"),
+    **{
+        f"environments/record/{name}.py": (_RECORD, "tests/adversarial/test_hostile_records.py")
+        for name in (
+            "append_file",
+            "contents",
+            "group_line",
+            "origin",
+            "recorder",
+            "schema_2",
+            "unrecordable",
+        )
+    },
     "environments/rollout/completion_check.py": ("tests/adversarial/test_hostile_completions.py",),
 }
 """Which tests a module's mutants have to be noticed by."""
@@ -68,9 +73,13 @@ class Mutant:
 
 
 def mutants_of(module: str) -> Iterator[Mutant]:
-    """Every mutant of a module."""
+    """Every mutant of a module, its decorators left out: whether a dataclass has slots is no behaviour."""
     tree = ast.parse((ROOT / module).read_text())
+    decorators = [each for node in ast.walk(tree) for each in getattr(node, "decorator_list", ())]
+    left_out = {id(node) for each in decorators for node in ast.walk(each)}
     for index, node in enumerate(ast.walk(tree)):
+        if id(node) in left_out:
+            continue
         for kind in range(2):
             twin = copy.deepcopy(tree)
             target = next(each for at, each in enumerate(ast.walk(twin)) if at == index)

@@ -107,8 +107,10 @@ def test_scalar_data_that_is_padded_says_so():
     assert ("advantages" in columns, columns["group_overrides"]) == (False, {})
 
 
-def test_one_row_of_padding_cannot_restore_both_mean_and_deviation():
-    assert padding_scores([0.0, 1.0, 5.0], [0.0, 1.0, 5.0], 1) is None
+@pytest.mark.parametrize("scale", [1.0, 1e-6, 1e-100, 1e100])
+def test_one_row_of_padding_cannot_restore_both_mean_and_deviation_at_any_scale(scale):
+    scores = [0.0, scale, 5 * scale]
+    assert padding_scores(scores, scores, 1) is None
 
 
 def test_equal_scores_are_padded_with_their_value():

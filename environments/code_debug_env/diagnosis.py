@@ -42,6 +42,7 @@ async def note_calls(
     observer = program("observer")
     request = {
         "commands": list(commands),
+        "workspace": ctx.sandbox.workdir,
         "entry_point": task["entry_point"],
         "solution": buggy_text(task),
         "call_s": CheckLimits().wall_s,

@@ -71,6 +71,8 @@ def main() -> None:
     shell = shutil.which("bash") or "sh"
     deadline = time.monotonic() + request["total_s"]
     for command in request["commands"]:
+        # They were written where the workspace had this name and was the home.
+        command = command.replace(request["workspace"], str(Path.cwd()))
         _run([shell, "-c", command], notes, deadline, request["call_s"])
     with notes.open("rb") as file:
         sys.stdout.buffer.write(file.read(MAX_NOTES_BYTES))
@@ -88,6 +90,7 @@ def _run(argv: list[str], notes: Path, deadline: float, call_s: float) -> None:
     """Run one command until it ends, the time is up or a call does not come back."""
     process = subprocess.Popen(
         argv,
+        env={**os.environ, "HOME": str(Path.cwd())},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -7,8 +7,11 @@ import pytest
 from environments.base_env import AgentEnv
 from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
-from tests.adversarial.tiers import docker_engine, fresh, tier_c  # noqa: F401  # fixtures
+from tests.adversarial.tiers import OPENERS, docker_engine, fresh, tier_c  # noqa: F401  # fixtures
+from tools import files
 from tools.files import file
+from tools.sandbox import Opening
+from tools.sandbox.host import channel
 from tools.terminal import terminal
 
 DEEP = "import os\nfor _ in range(3000):\n    os.mkdir('d' * 200); os.chdir('d' * 200)\n"
@@ -33,6 +36,11 @@ MISDEEDS = {
     "the workspace closed": "chmod 000 $PWD; cd /",
     "the workspace renamed": "mv $PWD $PWD.old; mkdir $PWD.old/x",
     "the run folder emptied": "rm -rf /run/turnwise/* $TMPDIR/../run/*; chmod 000 /run/turnwise $TMPDIR/../run",
+    "100,000 files": "mkdir out; cd out; seq 100000 | xargs touch",
+    "a path without end": f"cat >deep.py <<'EOF'\n{DEEP}EOF\nmkdir out; cd out; python3 ../deep.py",
+    "hard links": "mkdir out; ln solution.py out/1; for i in $(seq 500); do ln solution.py out/$i-; done",
+}  # fmt: skip
+ODD_SOLUTIONS = {
     "a solution that cannot be read": "chmod 000 solution.py",
     "a FIFO for a solution": "rm -f solution.py; mkfifo solution.py",
     "a folder for a solution": "rm -f solution.py; mkdir -p solution.py/solution.py",
@@ -43,16 +51,14 @@ MISDEEDS = {
     "a device for a solution": "ln -sf /dev/zero solution.py",
     "an endless file for a solution": "ln -sf /proc/self/fd/0 solution.py; ln -sf /dev/stdin other",
     "a loop of links": "ln -sf b a; ln -sf a b; ln -sf a solution.py",
-    "100,000 files": "mkdir out; cd out; seq 100000 | xargs touch",
     "names that are no text": "mkdir out; cd out; touch $'new\\nline' $'\\xff\\xfe' $'\\xed\\xa0\\x80' -- -rf "
     "' ' $'\\e[31m' '$(id)'; touch $(printf 'x%.0s' $(seq 255))",
-    "a path without end": f"cat >deep.py <<'EOF'\n{DEEP}EOF\nmkdir out; cd out; python3 ../deep.py",
     "a sparse file among others": "mkdir out; truncate -s 1T out/sparse; touch out/fine",
     "files that change meanwhile": "(while :; do rm -rf out solution.py; mkdir -p out/a solution.py; "
     "touch out/a/b; rm -rf out solution.py; ln -s /proc/self out; mkfifo solution.py; rm -f out solution.py; "
     "done) >/dev/null 2>&1 &",
-    "hard links": "mkdir out; ln solution.py out/1; for i in $(seq 500); do ln solution.py out/$i-; done",
 }  # fmt: skip
+"""What is brought over meets the same code on every tier."""
 
 
 class Vandal(AgentEnv):
@@ -87,14 +93,32 @@ class Vandal(AgentEnv):
     def scripted_choices(self, item, messages, tools, skill):
         done = sum(message.role == "assistant" for message in messages)
         look = [call("read_file", {"path": "solution.py"}), call("list_files", {"path": "."})]
-        moves = [call("terminal", {"command": self.command, "timeout_s": 8}), *look,
+        moves = [call("terminal", {"command": self.command, "timeout_s": 4}), *look,
                  call("terminal", {"command": "ls | head; true", "timeout_s": 2}), say("Done.")]  # fmt: skip
         return [Choice(probability=1.0, message=moves[done])]
 
 
-@pytest.mark.parametrize("command", MISDEEDS.values(), ids=MISDEEDS)
-async def test_an_agent_cannot_make_its_rollout_go_missing(fresh, command):  # noqa: F811
-    Vandal.opener, Vandal.command = staticmethod(fresh), command
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch, request):
+    """Tools and engines whose processes are stopped all the time are waited for, which takes long enough."""
+    monkeypatch.setattr(files, "_LONGEST_S", 4.0)
+    if "docker" in request.node.name:
+        monkeypatch.setattr(channel, "_GRACE_S", 3.0)
+
+
+async def score(opener, command):
+    """Of the rollout, which has to be there."""
+    Vandal.opener, Vandal.command = staticmethod(opener), command
     group = await Vandal().rollout_group(GroupTask(item="item", item_id="item"), 1)
     assert group.failures == ()
-    assert group.trajectories[0].score == 0.0
+    return group.trajectories[0].score
+
+
+@pytest.mark.parametrize("command", MISDEEDS.values(), ids=MISDEEDS)
+async def test_an_agent_cannot_make_its_rollout_go_missing(fresh, command):  # noqa: F811
+    assert await score(fresh, command) == 0.0
+
+
+@pytest.mark.parametrize("command", ODD_SOLUTIONS.values(), ids=ODD_SOLUTIONS)
+async def test_nothing_that_stands_for_a_solution_makes_its_rollout_go_missing(command):
+    assert await score(lambda: Opening(*OPENERS["B"]), command) == 0.0

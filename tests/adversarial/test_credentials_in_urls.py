@@ -166,7 +166,8 @@ def test_wandb_keeps_no_copy_of_them(model, tmp_path):
 def test_a_model_server_that_cannot_be_used_is_named_without_them(command, fault, tmp_path):
     with Guard(1, password="another") as guard:
         port = guard.port if fault == "refused" else loopback.free_port()
-        done = turnwise(command, f"{loopback.SERVED}:WriteWord", *model_at(port), folder=tmp_path)
+        view = ["--env.credit_view", "turn_rows"] if command == "serve" else []
+        done = turnwise(command, f"{loopback.SERVED}:WriteWord", *model_at(port), *view, folder=tmp_path)
     assert done.returncode == 2
     assert f"http://127.0.0.1:{port}/v1" in done.stderr.decode()
     nothing_secret_in(tmp_path, done.stdout, done.stderr)

@@ -105,12 +105,14 @@ async def test_modules_of_the_verifier_load_before_those_that_a_build_put_beside
     await ctx.sandbox.write_file(
         "build.py",
         b"import os, py_compile\nos.makedirs('expected')\nopen('expected/__init__.py', 'w').write('value = 0')\n"
-        b"open('expected.cpython-311-x86_64-linux-gnu.so', 'w').close()\n",
+        b"open('expected.cpython-311-x86_64-linux-gnu.so', 'w').close()\n"
+        b"for name in ('json', 'sitecustomize', 'usercustomize'):\n"
+        b"    open(f'{name}.py', 'w').write('print(2); raise SystemExit')\n",
     )
     result = await ctx.verify(
         command='python3 build.py; python3 "$VERIFIER/check.py"',
         artefacts=["build.py"],
-        files={"check.py": "import expected; print(expected.value)", "expected.py": "value = 1"},
+        files={"check.py": "import expected, json; print(expected.value)", "expected.py": "value = 1"},
     )
     assert result.text() == "1\n"
 

@@ -1,10 +1,14 @@
+from functools import partial
+
 import pytest
 
 from environments.code_debug_env.comparison import NotedCall, Outcome, alike, noted_calls
 from environments.code_debug_env.diagnosis import calls_fail, note_calls
 from environments.code_debug_env.workspace import embedded_tasks, workspace_files
 from environments.reward_context import RolloutContext
-from tools.sandbox import open_sandbox
+from tests.tools.sandbox.conftest import tier_c  # noqa: F401  # a fixture
+from tools.sandbox import Opening, SandboxLimits, open_sandbox
+from tools.sandbox.local.backend import open_local
 
 TASKS = {task["entry_point"]: task for task in embedded_tasks()}
 USE = "from solution import moving_average as f"
@@ -19,27 +23,35 @@ SHOWS = {
     "a test suite": "python3 -c '\nimport unittest, solution\nclass T(unittest.TestCase):\n"
     "  def test(self): self.assertEqual(solution.moving_average([2.0, 4.0], 2), [3.0])\nunittest.main()'",
     "from elsewhere": f"cd /tmp && PYTHONPATH=$OLDPWD python3 -c '{USE}; f([2.0, 4.0, 9.0], 2)'",
+    "from the home": "cd && python3 test_example.py",
+    "by the name of the home": "cd / && python3 ~/test_example.py",
     "the text executed": 'python3 -c \'exec(open("solution.py").read())\n'
     "print(moving_average([2.0, 4.0], 2))'",
     "some that pass before": f"python3 -c '{USE}\nfor n in range(300): f([1.0], 1)\nf([2.0, 4.0, 9.0], 2)'",
 }
 
 
-async def shown(entry_point: str, *commands: str, **files: str) -> bool:
+async def shown(entry_point: str, *commands: str, opened=open_sandbox, **files: str) -> bool:
     task = TASKS[entry_point]
-    async with open_sandbox("local") as sandbox:
+    async with opened() as sandbox:
         for name, text in {**workspace_files(task), **files}.items():
             await sandbox.write_file(name, text.encode())
-        ctx = RolloutContext(
-            env="code_debug", item_id="t", sandbox=sandbox, fresh_sandbox=lambda: open_sandbox("local")
-        )
-        notes = await note_calls(ctx, task, commands)
+        ctx = RolloutContext(env="code_debug", item_id="t", sandbox=sandbox, fresh_sandbox=opened)
+        named = [command.replace("WORKSPACE", sandbox.workdir) for command in commands]
+        notes = await note_calls(ctx, task, named)
         return bool(notes) and await calls_fail(ctx.verify, task, notes)
 
 
 @pytest.mark.parametrize("command", SHOWS.values(), ids=SHOWS)
 async def test_a_call_that_fails_shows_the_failure(command: str):
     assert await shown("moving_average", command)
+
+
+async def test_the_workspace_may_be_called_by_a_name_that_no_other_sandbox_has(tier_c):  # noqa: F811
+    def opened():
+        return Opening("local", partial(open_local, tier="C"), SandboxLimits(network="full"), {})
+
+    assert await shown("moving_average", "cd / && python3 WORKSPACE/test_example.py", opened=opened)
 
 
 async def test_a_script_that_an_earlier_turn_wrote_is_there():

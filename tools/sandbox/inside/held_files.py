@@ -12,7 +12,7 @@ import os
 Files = list[tuple[str, bytes]]
 """Paths in the workspace, or absolute ones, and contents."""
 
-FILES, HOME = "files", "home"
+FILES, HOME, PYTHON = "files", "home", "python"
 _READ_ONLY = 0o444
 _OF_EVERYBODY = 0o1777
 """Who may make files in a folder, but not remove or rename those of others."""
@@ -45,6 +45,10 @@ def link(files: Files, folder: str, workdir: str) -> None:
         at = os.path.join(workdir, path)
         _make_folders(os.path.dirname(at), 0o755)
         os.symlink(kept_at(path, folder), at)
+    # Python looks for modules where a link leads to. Those beside the link come behind its own, because a
+    # build may have left a `json.py` there.
+    beside = f"import sys\nsys.path.append({workdir!r})\n"
+    write(f"{folder}/{PYTHON}/sitecustomize.py", beside.encode(), 0o755)
 
 
 def write(path: str, data: bytes, folder_mode: int) -> None:

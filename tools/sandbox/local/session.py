@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tools.sandbox.host.layout import verifier_env
+from tools.sandbox.inside import held_files
 from tools.sandbox.inside.configuration import Configuration
 from tools.sandbox.inside.messages import Died, Inbox, Message, Ready
 from tools.sandbox.local import cgroup, machine, trees
@@ -119,8 +120,7 @@ def configuration(
     if settings["held"]:
         env |= verifier_env(settings["held"])
     if settings.get("linked") == "1":
-        # Python looks for modules where a link leads to, not where it is.
-        env["PYTHONPATH"] = workdir
+        env["PYTHONPATH"] = f"{settings['held']}/{held_files.PYTHON}"
     return Configuration(
         dict(settings), env, seccomp, [list(step) for step in steps], list((files or {}).items())
     ).encode()

@@ -17,6 +17,7 @@ OTHER = "other"
 _TALLY_CHARS = 160
 _END_OF_CLAUSE = re.compile(r"[;(]|[.,:]\s")
 """A point in a number, or a colon in an address, ends none."""
+_ITS_ITEM = re.compile(r"\Aenvironment .*?, item .*?: ")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,7 +95,8 @@ class Summary:
         name, _, message = failure.error.partition(": ")
         name = failure.error_class or name
         where = "" if failure.where is None else f" ({failure.where})"
-        clause = _END_OF_CLAUSE.split(" ".join(message.split()), maxsplit=1)[0].strip()
+        message = _ITS_ITEM.sub("", " ".join(message.split()))
+        clause = _END_OF_CLAUSE.split(message, maxsplit=1)[0].strip()
         text = f"{name}: {clause}" if clause else name
         _tally(self.failures, f"{text[:_TALLY_CHARS]}{where}", otherwise=f"{name}: other texts")
 

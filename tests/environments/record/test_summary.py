@@ -168,6 +168,12 @@ def test_failures_are_tallied_by_class_first_clause_and_place():
     assert summary.failures == {"HTTPError: judge at 10.0.0.1:80 failed": 500}
 
 
+def test_what_is_told_of_one_item_is_tallied_without_its_name():
+    failure = "RewardError: environment 'x', item 'a': compute_turn_rewards gave 1 rewards; give one"
+    summary = summary_of(credited(errors=(failure,)), credited(errors=(failure.replace("'a'", "'b'"),)))
+    assert summary.failures == {"RewardError: compute_turn_rewards gave 1 rewards": 2}
+
+
 def test_the_share_of_turns_without_a_peer_is_told():
     group = replace(credited(trajectory(1.0)), advantages=((0.5, 0.5), (0.0, 0.0)), turns_without_peer=1)
     rows = dict(summary_rows(summary_of(group), wall_s=1.0))

@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import BaseModel, Field, model_validator
 
 from environments.config_section import FormerNames, Section, WithoutEffect
-from environments.trajectory import MissingOutcome
 from tools.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -176,7 +175,7 @@ class AgentEnvConfig(Section):
         description="A trajectory's scalar: outcome plus the sum, or plus the mean, of its turn rewards, or "
         "the outcome alone; unset: what the environment says, else the sum.",
     )
-    missing_outcome: MissingOutcome | None = Field(
+    missing_outcome: Literal["refuse", "drop"] | Annotated[float, Field(ge=-1e100, le=1e100)] | None = Field(
         default=None,
         description="A rollout without an outcome (or any reward) beside siblings with one. refuse: its "
         "group fails. drop: it is dropped, which selects on behaviour. A number: its outcome. Unset: what "

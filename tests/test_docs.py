@@ -41,6 +41,12 @@ def test_every_block_names_its_language():
         assert all(openings), f"{page.name}: a block without a language would not be run"
 
 
+def test_every_test_that_a_page_names_exists():
+    named = {name for page in PAGES for name in re.findall(r"`(tests/[\w/]+\.py)`", page.read_text())}
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run_in_order(page, tmp_path):

@@ -11,6 +11,7 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.credit import recorded_params
 from environments.data.item_json import stable_text
+from environments.inference.endpoint import without_credentials
 from environments.record.origin import RunOrigin, digest
 from environments.run.experiment_code import code_facts
 
@@ -64,7 +65,7 @@ def _settings(config: AgentEnvConfig) -> dict[str, str]:
         for name in type(config).model_fields
         if name not in NOT_COUNTED and not _NOT_COUNTED.fullmatch(name)
     ]
-    texts = {name: stable_text(getattr(config, name)) for name in names}
+    texts = {name: without_credentials(stable_text(getattr(config, name))) for name in names}
     return {name: text if len(text) <= _LONG else digest(text.encode()) for name, text in texts.items()}
 
 

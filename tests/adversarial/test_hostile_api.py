@@ -81,6 +81,7 @@ async def cut_chunks(writer):
 
 
 HTTP |= {"hang up": hang_up, "cut short": cut_short, "cut chunks": cut_chunks}
+ANSWERS = {name: answer(body) for name, body in JUNK.items()} | HTTP
 
 
 @pytest.fixture(autouse=True)
@@ -142,15 +143,14 @@ async def test_an_answer_about_us_that_is_none_is_an_api_that_is_away(body):
         assert isinstance(await fails(api, ask=lambda: api.state(2)), ApiUnavailableError)
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        *(answer(body) for _, body in malformed("/register-env", REGISTERED)),
-        *(answer({**REGISTERED, "wandb_name": name}) for name in ("env_x", "env_-1", "env_1e9", "_" * 10**5)),
-        *(answer(body) for body in JUNK.values()),
-        *HTTP.values(),
-    ],
-)
+REGISTRATIONS = [
+    *(answer(body) for _, body in malformed("/register-env", REGISTERED)),
+    *(answer({**REGISTERED, "wandb_name": name}) for name in ("env_x", "env_-1", "env_1e9", "_" * 10**5)),
+    *ANSWERS.values(),
+]
+
+
+@pytest.mark.parametrize("made", REGISTRATIONS, ids=range(len(REGISTRATIONS)))
 async def test_a_registration_that_cannot_be_read_is_an_api_that_is_away(made):
     async with hostile(GOOD) as server:
         api = TrajectoryApi(server.url)
@@ -160,7 +160,7 @@ async def test_a_registration_that_cannot_be_read_is_an_api_that_is_away(made):
         assert isinstance(error, ApiUnavailableError)
 
 
-@pytest.mark.parametrize("made", [*(answer(body) for body in JUNK.values()), *HTTP.values()])
+@pytest.mark.parametrize("made", ANSWERS.values(), ids=ANSWERS)
 async def test_a_post_whose_answer_cannot_be_read_may_have_arrived(made):
     async with hostile(GOOD) as server:
         api = TrajectoryApi(server.url)

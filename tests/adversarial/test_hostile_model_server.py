@@ -15,7 +15,7 @@ from environments.rollout.failures import failure_of
 from environments.trajectory import Message
 from tests.adversarial.heartbeat import heartbeat
 from tests.adversarial.hostile_server import answer, drip, gzip_bomb, hostile, zlib_bomb
-from tests.adversarial.test_hostile_api import HTTP, JUNK
+from tests.adversarial.test_hostile_api import ANSWERS
 from tests.environments.policy.chat_server import REQUEST, chat_policy, served, without
 from tests.environments.policy.chat_server import answer as reply
 from tools.errors import ConfigError, ContextOverflow, PolicyError
@@ -41,14 +41,14 @@ async def lost(policy, request=REQUEST):
     return caught.value
 
 
-@pytest.mark.parametrize("made", [*(answer(body) for body in JUNK.values()), *HTTP.values()])
+@pytest.mark.parametrize("made", ANSWERS.values(), ids=ANSWERS)
 async def test_an_answer_that_is_no_completion_loses_the_call_in_a_short_line(made, monkeypatch):
     monkeypatch.setattr(http_client, "_MAX_ANSWER_BYTES", 1 << 20)
     async with hostile({"*": made}) as server:
         await lost(chatting(server.url))
 
 
-@pytest.mark.parametrize("made", [*(answer(body) for body in JUNK.values()), *HTTP.values()])
+@pytest.mark.parametrize("made", ANSWERS.values(), ids=ANSWERS)
 async def test_the_look_at_a_server_before_a_run_takes_any_answer(made, monkeypatch):
     monkeypatch.setattr(http_client, "_MAX_ANSWER_BYTES", 1 << 20)
     async with hostile({"*": made}) as server:
@@ -136,7 +136,9 @@ async def test_a_prompt_that_no_row_can_hold_is_refused_before_it_is_rendered():
 
 
 @pytest.mark.parametrize(
-    "text", ["some words, and more of them\n" * 20_000, "a" * 300_000, "\u4e16\u754c" * 100_000]
+    "text",
+    ["some words, and more of them\n" * 20_000, "a" * 300_000, "\u4e16\u754c" * 100_000],
+    ids=["words", "one letter", "another script"],
 )
 async def test_long_text_is_rendered_without_holding_the_loop(text):
     renderer = Renderer.embedded()

@@ -111,7 +111,9 @@ def test_a_setting_may_be_a_number_as_text(value, number):
     assert missing_outcome_of(value, "--env.missing_outcome") == number
 
 
-@pytest.mark.parametrize("value", ["zero", "", math.nan, "inf", True, None, [], 1e101, 10**400])
+@pytest.mark.parametrize(
+    "value", ["zero", "", math.nan, "inf", True, None, [], 1e101, 10**400], ids=lambda value: f"{value!r:.9}"
+)
 def test_what_is_no_rule_is_refused_with_what_is_possible(value):
     with pytest.raises(ConfigError, match="choose refuse, drop or a finite number"):
         missing_outcome_of(value, "--env.missing_outcome")

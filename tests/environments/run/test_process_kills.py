@@ -27,7 +27,8 @@ def test_kills_lose_no_group_repeat_none_and_tear_no_line(tmp_path, soak):
     planned = 25 * kills
     record, owners, killed = tmp_path / "record.jsonl", set(), 0
     command = [TURNWISE, "process", f"{SERVED}:WriteWord", "--out", str(record), "--env.group_size", "2"]
-    command += ["--env.total_steps", str(planned)]
+    # A sampled rollout may do nothing that is scored.
+    command += ["--env.total_steps", str(planned), "--env.missing_outcome", "0"]
     with (tmp_path / "log").open("ab") as log:
         while True:
             process = subprocess.Popen(command, env=without_torch(), stdout=log, stderr=log)

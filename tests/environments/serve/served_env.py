@@ -37,14 +37,13 @@ class Words(AgentEnv):
 
 
 class WriteWord(TurnLevelRewardMixin, Words):
-    """With a reward for each turn: none for one that only says that it is done, 0 for a wrong first one."""
+    """With a reward for each turn: none for one that only speaks, 0 for a wrong first one."""
 
     name = "write_word"
 
     async def score_turn(self, item, turn, ctx):
         if not turn.tool_results:
-            # A rollout of which nothing is scored would fail its group.
-            return None if turn.index else 0.0
+            return None
         return float(item["word"] in turn.message.tool_calls[0].arguments) - 0.25 * turn.index
 
 

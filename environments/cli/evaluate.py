@@ -1,6 +1,5 @@
 """`turnwise evaluate`: the evaluation items several times each, then statistics."""
 
-import asyncio
 import tempfile
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from rich.console import Console
 
 from environments.cli.env_command import EnvCall, EnvCommand
 from environments.run.evaluation_run import evaluate
+from environments.run.whole_run import run_whole
 from tools.errors import ConfigError
 
 
@@ -27,7 +27,7 @@ def command(call: EnvCall, out: str | None) -> int:
     )
     folder = Path(str(env.config.data_dir_to_save_evals))
     _check_writable(folder)
-    code = asyncio.run(evaluate(env, Console()))
+    code = run_whole(evaluate(env, Console()))
     if code == 0:
         click.echo(folder / "metrics.json")
     return code

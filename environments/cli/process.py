@@ -1,12 +1,11 @@
 """`turnwise process`: items in, rollout JSONL out."""
 
-import asyncio
-
 import click
 from rich.console import Console
 
 from environments.cli.env_command import EnvCall, EnvCommand
 from environments.run.process_run import process
+from environments.run.whole_run import run_whole
 
 
 @click.command("process", cls=EnvCommand)
@@ -22,4 +21,4 @@ def command(call: EnvCall, out: str | None, fresh: bool) -> int:
         defaults={"data_path_to_save_groups": f"data/{call.env_cls.name}.jsonl"},
         flags={"data_path_to_save_groups": out, "fresh": fresh or None},
     )
-    return asyncio.run(process(env, Console()))
+    return run_whole(process(env, Console()))

@@ -1,11 +1,10 @@
 """`turnwise serve`: groups to a trainer behind the Atropos trajectory API."""
 
-import asyncio
-
 import click
 from rich.console import Console
 
 from environments.cli.env_command import EnvCall, EnvCommand
+from environments.run.whole_run import run_whole
 from environments.serve.serving import serve
 
 
@@ -20,4 +19,4 @@ def command(call: EnvCall, outbox: str | None, out: str | None) -> int:
     it with SIGTERM: the next serve goes on where this one stopped.
     """
     env = call.open(flags={"outbox_path": outbox, "data_path_to_save_groups": out})
-    return asyncio.run(serve(env, Console()))
+    return run_whole(serve(env, Console()))

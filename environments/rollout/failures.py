@@ -87,6 +87,9 @@ def _from_user_code(trace: TracebackType | None) -> TracebackType | None:
 
 def _written(text: str, max_chars: int) -> str:
     """Head and tail of a text, as a record may hold it: errors quote URLs, and names that are no UTF-8."""
+    if len(text) > 8 * max_chars:
+        # First roughly: looking through a text of 50 MB for credentials takes seconds.
+        text = f"{text[: 4 * max_chars]} [...] {text[-4 * max_chars :]}"
     text = without_credentials(text)
     if len(text) > max_chars:
         half = max_chars // 2

@@ -25,6 +25,13 @@ class _OutlivedFile(io.FileIO):
         return view.nbytes if written is None else written
 
 
+class _OutlivedText(io.TextIOWrapper):
+    """A stream that others write to as well: whoever closes it has only written all that there was."""
+
+    def close(self) -> None:
+        self.flush()
+
+
 @contextmanager
 def outlived_console() -> Generator[None]:
     """While entered, errors of stdout and stderr never reach who writes there, and a hangup ends nothing."""
@@ -74,7 +81,7 @@ def _outlived(stream: TextIO | None) -> TextIO:
         lead_nowhere(stream.fileno())
     file = io.BufferedWriter(_OutlivedFile(stream.fileno(), "wb", closefd=False))
     # Text that the console cannot show, such as half a surrogate pair, ends nothing either.
-    return io.TextIOWrapper(file, encoding=stream.encoding, errors="backslashreplace", line_buffering=True)
+    return _OutlivedText(file, encoding=stream.encoding, errors="backslashreplace", line_buffering=True)
 
 
 def _go_on(number: int, frame: object) -> None:

@@ -10,6 +10,8 @@ from environments.trajectory import Failure, TrajectoryGroup
 
 MOST_ALIKE = 3
 """First rollouts that fail alike, of so many items: there is no point in the others."""
+_OF_OURS = frozenset({"ConfigError", "RewardError"})
+"""Errors of ours, which have no place, that tell of a bug in the environment's code all the same."""
 
 
 class AlikeFailuresError(StoppedError):
@@ -24,7 +26,7 @@ class FirstAlone:
         self.done = False
         """Whether the others may go."""
         self._say = say
-        self._failed: Counter[tuple[str, str]] = Counter()
+        self._failed: Counter[tuple[str, str | None]] = Counter()
 
     def take(self, task: GroupTask, group: TrajectoryGroup) -> GroupTask:
         """Judge a group of one rollout; the task, with that rollout done.
@@ -33,14 +35,14 @@ class FirstAlone:
             AlikeFailuresError: it is one of too many that failed alike.
         """
         failure = next(iter(group.failures), None)
-        if failure is None or failure.where is None:
+        if failure is None or (failure.where is None and failure.error_class not in _OF_OURS):
             self.done = True
         else:
-            self._note(task, failure, failure.where)
+            self._note(task, failure)
         return replace(task, rolled_out=(*group.trajectories, *group.failures))
 
-    def _note(self, task: GroupTask, failure: Failure, where: str) -> None:
-        kind = failure.error_class, where
+    def _note(self, task: GroupTask, failure: Failure) -> None:
+        kind = failure.error_class, failure.where
         self._failed[kind] += 1
         if self._failed[kind] == 1:
             self._say(
@@ -48,9 +50,8 @@ class FirstAlone:
                 f"{failure.traceback.rstrip()}"
             )
         if self._failed[kind] == MOST_ALIKE:
-            raise AlikeFailuresError(
-                f"the first rollouts of {MOST_ALIKE} items failed alike: {failure.error_class} at {where}"
-            )
+            how = failure.error if failure.where is None else f"{failure.error_class} at {failure.where}"
+            raise AlikeFailuresError(f"the first rollouts of {MOST_ALIKE} items failed alike: {how}")
 
 
 async def first_alone(

@@ -181,6 +181,12 @@ def test_whose_reward_was_wrong_does_not_hide_what_was(error, shown):
     assert summary_of(credited(errors=(error, error))).failures == {f"RewardError: {shown}": 2}
 
 
+def test_what_is_told_of_one_item_is_tallied_without_its_name():
+    failure = "RewardError: environment 'x', item 'a': compute_turn_rewards gave 1 rewards; give one"
+    summary = summary_of(credited(errors=(failure,)), credited(errors=(failure.replace("'a'", "'b'"),)))
+    assert summary.failures == {"RewardError: compute_turn_rewards gave 1 rewards": 2}
+
+
 def test_the_share_of_turns_without_a_peer_is_told():
     group = replace(credited(trajectory(1.0)), advantages=((0.5, 0.5), (0.0, 0.0)), turns_without_peer=1)
     rows = dict(summary_rows(summary_of(group), wall_s=1.0))

@@ -1,0 +1,68 @@
+"""What code does to the event loop, the console and the process ends no run, and starts no second one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from environments.record.recorder import read_groups
+from tests.adversarial.commands import ENVS as PLAIN_ENVS
+from tests.adversarial.commands import recorded, run
+from tests.adversarial.escaping_env import WAYS
+from tests.environments.conftest import RunApi
+from tests.environments.serve.loopback import TURNWISE, ended, running, wait_until
+
+ENVS = Path(__file__).with_name("escaping_env.py")
+
+
+@pytest.mark.parametrize("env", ["Escaping", "ForkingInDef"])
+def test_process_records_every_planned_group_once(tmp_path, env):
+    command = [TURNWISE, "process", f"{ENVS}:{env}", "--out", str(tmp_path / "record.jsonl")]
+    done = run([*command, "--env.group_size", "2"])
+    assert done.returncode == 0, done.stdout
+    assert recorded(tmp_path) == len(WAYS)
+
+
+def test_evaluate_tries_every_item(tmp_path):
+    done = run([TURNWISE, "evaluate", f"{ENVS}:Escaping", "--out", str(tmp_path)])
+    assert done.returncode == 0, done.stdout
+    assert json.loads((tmp_path / "metrics.json").read_text())["complete"]
+
+
+def test_each_attempt_to_end_the_loop_is_told(tmp_path):
+    command = [TURNWISE, "process", f"{ENVS}:Escaping", "--out", str(tmp_path / "record.jsonl")]
+    done = run([*command, "--env.group_size", "2", "--env.max_items", "1"])
+    assert "a callback tried to end the event loop: SystemExit" in done.stdout
+
+
+@pytest.fixture
+def api():
+    server = RunApi()
+    server.start()
+    server.start_trainer(batch_size=6, max_token_len=40_000)
+    yield server
+    server.kill()
+
+
+def serve(env, api, folder, *options):
+    command = [TURNWISE, "serve", env, "--env.rollout_server_url", api.url, "--env.group_size", "2"]
+    return [*command, "--out", str(folder / "record.jsonl"), "--outbox", str(folder / "o.sqlite"), *options]
+
+
+def test_serve_records_every_item_and_goes_on(api, tmp_path):
+    record, log = tmp_path / "record.jsonl", tmp_path / "log.txt"
+    command = serve(f"{ENVS}:Escaping", api, tmp_path)
+    with log.open("wb") as out, running(command, stdout=out, stderr=out) as process:
+        wait_until(
+            lambda: process.poll() is not None or (record.exists() and recorded(tmp_path) >= len(WAYS))
+        )
+        assert process.poll() is None, log.read_text()[-2000:]
+        assert ended(process) == 0
+    assert {read.group.item_id for read in read_groups(record)} == {way.__name__ for way in WAYS}
+
+
+def test_serve_names_the_code_that_blocks_it_and_ends(api, tmp_path):
+    done = run(serve(f"{PLAIN_ENVS}:Sleeping", api, tmp_path, "--env.hook_block_s", "3"))
+    assert done.returncode == 1
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("stopped: ")]
+    assert "in misbehave has blocked the event loop for 3 s" in line

@@ -12,7 +12,6 @@ from pathlib import PurePath
 from typing import Any, cast
 from uuid import UUID
 
-import numpy as np
 import orjson
 from pydantic import BaseModel
 
@@ -83,8 +82,8 @@ def _value(value: Any, path: str, unknown: Callable[[str, Any], Any]) -> Any:
         return _value(named, path, unknown)
     if isinstance(value, BaseModel):
         return _value(dict(value), path, unknown)
-    # Numbers and arrays of numpy, as parquet readers give them.
-    if isinstance(value, np.generic | np.ndarray):
+    # Numbers and arrays of numpy, as parquet readers give them; numpy itself loads slowly.
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return _value(cast("Any", value).tolist(), path, unknown)
     return unknown(path, value)
 

@@ -89,7 +89,7 @@ def test_posts_of_another_score_divisor_are_another_run(api, tmp_path):
         process.kill()
     with serving(api, tmp_path, "--env.score_divisor", "own_length", view="turn_rows") as process:
         assert process.wait(60) == 2
-        assert "view was 'turn_rows, score_divisor 1024', is" in " ".join(process.log.read_text().split())
+        assert "view was turn_rows, score_divisor 1024, is" in " ".join(process.log.read_text().split())
 
 
 def test_the_start_says_what_a_temperature_asks_of_the_trainer_and_the_model_server(api, tmp_path):

@@ -14,6 +14,8 @@ from time import monotonic
 from typing import NoReturn
 
 from environments.config import AgentEnvConfig, ServerConfig, checked_config, server_configs
+from environments.containment.hook_calls import HookCalls
+from environments.containment.in_flight import InFlight, Watch
 from environments.credit import GroupRules, credited, missing_outcome_of, read_params
 from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
@@ -25,8 +27,6 @@ from environments.policy.scripted import ScriptedPolicy
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import AgentLoop
 from environments.rollout.boundary import Boundary
-from environments.rollout.hook_calls import HookCalls
-from environments.rollout.in_flight import InFlight, Watch
 from environments.rollout.prompt import opening_messages
 from environments.rollout.slots import Slots
 from environments.rollout_parts import budget_of, served_policy

@@ -7,15 +7,15 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from environments.containment.abandoned import Abandoned
+from environments.containment.hook_calls import HookCalls
+from environments.containment.in_flight import InFlight
 from environments.data.item_ids import item_ids
 from environments.data.items import checked_items
 from environments.data.tasks import GroupTask, plan
 from environments.hooks import Hooks, Item
 from environments.policy.base import CheckedPolicy, Policy
-from environments.rollout.abandoned import Abandoned
 from environments.rollout.failures import raised_by_user, reason_of, traceback_of
-from environments.rollout.hook_calls import HookCalls
-from environments.rollout.in_flight import InFlight
 from environments.rollout_parts import sandbox_of, warn_of_lent_files
 from tools.errors import ConfigError, RunError, UsageError
 from tools.sandbox import prepare_sandboxes

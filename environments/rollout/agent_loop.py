@@ -6,9 +6,9 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from environments.containment.hook_calls import HookCalls
 from environments.policy.base import CompletionRequest, Policy, vocabulary_size
 from environments.rollout.completion_check import checked_completion
-from environments.rollout.hook_calls import HookCalls
 from environments.rollout.rows import RowBuilder
 from environments.trajectory import Completion, Message, StopReason, TokenRow, Turn
 from tools.calls import ToolCall, ToolResult

@@ -4,8 +4,8 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
+from environments.containment import ended
 from environments.inference.endpoint import without_credentials
-from environments.rollout import ended
 from environments.trajectory import Failure, StopReason
 from tools.errors import PolicyError, SandboxError, TurnwiseError, UserCodeBroke
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from environments.base_env import AgentEnv
+from environments.containment.in_flight import InFlight, Watch
 from environments.data.tasks import GroupTask
 from environments.rollout.failures import failure_of
-from environments.rollout.in_flight import InFlight, Watch
 from environments.trajectory import Failure, Trajectory, TrajectoryGroup
 from tools.errors import RewardError
 

@@ -5,8 +5,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from time import monotonic
 
+from environments.containment.in_flight import InFlight
 from environments.record.summary import duration
-from environments.rollout.in_flight import InFlight
 
 _ITEM_CHARS = 80
 

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
+from environments.containment.in_flight import Watch
 from environments.data.tasks import GroupTask, plan_for_ever
 from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import Recorder
-from environments.rollout.in_flight import Watch
 from environments.run.experiment import origin_of
 from environments.run.process_run import begin_record
 from environments.run.progress import Progress

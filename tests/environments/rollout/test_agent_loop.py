@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from environments.containment.abandoned import Abandoned
+from environments.containment.hook_calls import HookCalls
+from environments.containment.in_flight import InFlight
 from environments.policy.renderer import Renderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
-from environments.rollout.abandoned import Abandoned
 from environments.rollout.agent_loop import AgentLoop, Budget
-from environments.rollout.hook_calls import HookCalls
-from environments.rollout.in_flight import InFlight
 from environments.trajectory import Message, StopReason
 from tools.errors import ContextOverflow, PolicyError, SandboxUnavailable, ToolError
 from tools.registry import Toolset, tool

@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from environments.rollout.in_flight import InFlight
+from environments.containment.in_flight import InFlight
 from environments.run.progress import Progress
 from environments.trajectory import (
     CreditedGroup,

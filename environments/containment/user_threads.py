@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from environments.rollout.child_tasks import IN_USER_CODE
+from environments.containment.child_tasks import IN_USER_CODE
 
 
 def contain_threads(loop: asyncio.AbstractEventLoop) -> None:

@@ -9,13 +9,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, cast
 
-from environments.rollout.abandoned import Abandoned
-from environments.rollout.child_tasks import IN_USER_CODE, contain_exits
-from environments.rollout.ended import Ended, Raised, ended_await, value_of
-from environments.rollout.hook_thread import HookThread
-from environments.rollout.in_flight import InFlight
-from environments.rollout.owned_sandbox import owned_sandbox
-from environments.rollout.user_threads import contain_threads
+from environments.containment.abandoned import Abandoned
+from environments.containment.child_tasks import IN_USER_CODE, contain_exits
+from environments.containment.ended import Ended, Raised, ended_await, value_of
+from environments.containment.hook_thread import HookThread
+from environments.containment.in_flight import InFlight
+from environments.containment.owned_sandbox import owned_sandbox
+from environments.containment.user_threads import contain_threads
 from tools.errors import ConfigError, TimeLimitExceeded
 from tools.sandbox.base import Sandbox
 

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from environments.rollout.abandoned import Abandoned
-from environments.rollout.owned_sandbox import owned_sandbox
+from environments.containment.abandoned import Abandoned
+from environments.containment.owned_sandbox import owned_sandbox
 from tools.errors import SandboxCreateError, TimeLimitExceeded, UserCodeBroke
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from environments.rollout.ended import Ended, ended_call
+from environments.containment.ended import Ended, ended_call
 
 _Call = tuple[Callable[[], Any], "asyncio.Future[Ended[Any]]"]
 

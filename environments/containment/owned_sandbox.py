@@ -5,8 +5,8 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from environments.rollout.abandoned import Abandoned
-from environments.rollout.ended import Ended, Raised, ended_await, value_of
+from environments.containment.abandoned import Abandoned
+from environments.containment.ended import Ended, Raised, ended_await, value_of
 from tools.errors import TimeLimitExceeded
 from tools.sandbox.base import Sandbox
 from tools.waiting import to_the_end

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from environments.rollout import hook_calls
+from environments.containment import hook_calls
 from environments.run.passing import judged
 from tests.adversarial.misbehaving_env import ORDINARY, TASK, first, misbehaving
 from tests.adversarial.misbehaviour import HANGS, KINDS, RAISED

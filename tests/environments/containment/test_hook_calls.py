@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 
+from environments.containment import abandoned
 from environments.containment.abandoned import Abandoned
 from environments.containment.hook_calls import HookCalls
 from environments.containment.in_flight import InFlight
-from environments.rollout import abandoned
 from tools.errors import RunError, TimeLimitExceeded, UserCodeBroke
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")

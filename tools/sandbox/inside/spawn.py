@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import resource
+import select
+import signal
+import time
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
 from tools.sandbox.inside.account import Account
+from tools.sandbox.inside.processes import send
 
 _DESCRIPTORS = 4096
 _GIVEN = 10
 """Programs are given descriptors below this number."""
+_START_S = 5.0
+_STEP_MS = 200
 
 
 # `os.execvpe` imports it when it searches: a child of the agent's should find it there.
@@ -75,10 +81,11 @@ def fork(
             os._exit(70)
     os.close(report)
     try:
-        text = os.read(errors, 64)
+        text = _report(errors, pid)
     finally:
         os.close(errors)
     if text:
+        send(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         step, code = text.decode().split()
         raise StartError(step, int(code))
@@ -101,6 +108,19 @@ def pipe_for_output() -> tuple[int, int]:
     os.set_blocking(reader, False)
     os.fchmod(writer, 0o622)
     return reader, writer
+
+
+def _report(errors: int, pid: int) -> bytes:
+    """What a child says of its start; nothing of one that runs, or had to be ended.
+
+    Others of the agent's processes may stop one before it executes anything: nobody waits for it for ever.
+    """
+    poll = select.poll()
+    poll.register(errors, select.POLLIN)
+    due = time.monotonic() + _START_S
+    while not poll.poll(_STEP_MS):
+        send(pid, signal.SIGCONT if time.monotonic() < due else signal.SIGKILL)
+    return os.read(errors, 64)
 
 
 def _execute(program: Program) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 from tools.sandbox.inside import spawn
 
@@ -17,7 +18,7 @@ class Whoever:
 
 
 def started(action):
-    with open(os.devnull, "r+b") as nowhere:
+    with Path(os.devnull).open("r+b") as nowhere:
         pid = spawn.fork(Whoever(), (nowhere.fileno(),) * 3, action)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 

@@ -3,10 +3,7 @@
 import base64
 import os
 import subprocess
-import threading
 import time
-from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,6 +18,7 @@ from tests.environments.conftest import RunApi
 from tests.environments.policy.chat_server import REQUEST, chat_policy
 from tests.environments.policy.chat_server import answer as reply
 from tests.environments.serve import loopback
+from tests.environments.serve.proxy import Proxy
 from tools.errors import ConfigError, PolicyError
 
 PASSWORD, TOKEN, KEY = "s3cr:t/p@ss", "t0k3n-in-a-query", "sk-k3y-of-the-model"
@@ -28,59 +26,20 @@ BASIC = base64.b64encode(f"user:{PASSWORD}".encode()).decode()
 SECRETS = [each.encode() for each in (PASSWORD, quote(PASSWORD, safe=""), TOKEN, KEY, BASIC)]
 
 
-class Guard:
+class Guard(Proxy):
     """Passes on only requests that bear the password and the token; tells others what they bore instead."""
 
     def __init__(self, port, *, password=PASSWORD):
+        super().__init__(port)
         self.let_in = 0
-        guard, wanted = self, base64.b64encode(f"user:{password}".encode()).decode()
+        self._wanted = "Basic " + base64.b64encode(f"user:{password}".encode()).decode()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def answer(self):
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                path, _, query = self.path.partition("?")
-                if self.headers["Authorization"] == f"Basic {wanted}" and query == f"token={TOKEN}":
-                    guard.let_in += 1
-                    status, text = guard.passed_on(port, self.command, path, body, self.headers)
-                else:
-                    status, text = (
-                        401,
-                        f"no, {self.path} with {self.headers}, so {PASSWORD} is wrong".encode(),
-                    )
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            do_GET = do_POST = answer  # noqa: N815 - names of the base class
-
-            def log_message(self, *_):
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-
-    def passed_on(self, port, method, path, body, headers):
-        connection = HTTPConnection("127.0.0.1", port, timeout=30)
-        kept = {name: headers[name] for name in ("Content-Type", "Content-Encoding") if headers[name]}
-        try:
-            connection.request(method, path, body, kept)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def reply(self, method, path, body, headers):
+        bare, _, query = path.partition("?")
+        if headers["Authorization"] != self._wanted or query != f"token={TOKEN}":
+            return 401, f"no, {path} with {headers}, so {PASSWORD} is wrong".encode()
+        self.let_in += 1
+        return self.passed_on(method, bare, body, headers)
 
 
 def secret_url(port, path=""):
@@ -175,10 +134,10 @@ def test_a_model_server_that_cannot_be_used_is_named_without_them(command, fault
 
 def test_a_model_server_that_refuses_later_leaves_them_in_no_failure(model, tmp_path):
     class Later(Guard):
-        def passed_on(self, port, method, path, body, headers):
+        def passed_on(self, method, path, body, headers):
             if method == "POST":
                 return 500, f"broken for http://user:{PASSWORD}@h/ {headers}".encode()
-            return super().passed_on(port, method, path, body, headers)
+            return super().passed_on(method, path, body, headers)
 
     with Later(model) as guard:
         done = process(tmp_path, *model_at(guard.port))

@@ -1,6 +1,7 @@
 """Lines are on disk before they count, whole, and nobody else's: by the few calls of `os` that do it."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -144,3 +145,10 @@ def test_two_owners_at_once_are_refused(opened):
     opened()
     with pytest.raises(RecordError, match="being written by another process"):
         opened(fresh=True)
+
+
+def test_a_file_that_was_opened_and_closed_leaves_no_descriptor(tmp_path):
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    AppendFile(tmp_path / "r.jsonl", fresh=False).close()
+    assert len(list(descriptors.iterdir())) == before

@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Proxy:
     """Passes requests on over connections of its own; keeps the caller's connection open whatever happens."""
 
-    def __init__(self, api):
+    def __init__(self, port):
+        self._to = port
         self.answers = {}
         """Status and body by path, instead of what the API would say; `*`: any path."""
         self.then = {}
@@ -23,8 +24,7 @@ class Proxy:
             def answer(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 proxy.seen.append((self.command, self.path, body))
-                said = proxy.answers.get(self.path, proxy.answers.get("*"))
-                status, text = said or proxy.passed_on(api, self.command, self.path, body, self.headers)
+                status, text = proxy.reply(self.command, self.path, body, self.headers)
                 proxy.then.pop(self.path, lambda: None)()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(text)))
@@ -37,11 +37,18 @@ class Proxy:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.port = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
 
-    def passed_on(self, api, method, path, body, headers):
-        connection = HTTPConnection("127.0.0.1", api.port, timeout=30)
+    def reply(self, method, path, body, headers):
+        """Status and body of what the caller gets."""
+        said = self.answers.get(path, self.answers.get("*"))
+        return said or self.passed_on(method, path, body, headers)
+
+    def passed_on(self, method, path, body, headers):
+        """What the server behind answers."""
+        connection = HTTPConnection("127.0.0.1", self._to, timeout=30)
         kept = {name: headers[name] for name in ("Content-Type", "Content-Encoding") if headers[name]}
         try:
             connection.request(method, path, body, kept)

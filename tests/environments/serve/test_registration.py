@@ -54,7 +54,7 @@ async def test_without_a_weight_the_api_is_not_asked_about_us_since_it_would_div
 
 async def test_what_an_api_behind_a_proxy_had_when_it_was_killed_is_sent_again(api, outbox):
     api.start_trainer()
-    with Proxy(api) as proxy:
+    with Proxy(api.port) as proxy:
         async with delivering(proxy.url, outbox) as delivery:
             await delivery.put(credited("a"))
             await until(delivery, lambda: delivery.tally.posts == 1)
@@ -68,7 +68,7 @@ async def test_what_an_api_behind_a_proxy_had_when_it_was_killed_is_sent_again(a
 
 @pytest.mark.parametrize("answer", [(404, b"no route"), (429, b"slow down"), (503, b""), (200, b"<html>")])
 async def test_a_proxy_that_answers_itself_for_a_while_is_waited_out(trained, outbox, answer):
-    with Proxy(trained) as proxy:
+    with Proxy(trained.port) as proxy:
         async with delivering(proxy.url, outbox) as delivery:
             await delivery.put(credited("a"))
             await until(delivery, lambda: delivery.tally.posts == 1)
@@ -82,7 +82,7 @@ async def test_a_proxy_that_answers_itself_for_a_while_is_waited_out(trained, ou
 
 @pytest.mark.parametrize("status", [200, 302, 401, 404, 408, 429, 502])
 async def test_a_post_that_did_not_reach_the_api_is_sent_again(trained, outbox, status):
-    with Proxy(trained) as proxy:
+    with Proxy(trained.port) as proxy:
         # Some page in Latin-1.
         proxy.answers["/scored_data"] = (status, b"<html>d\xe9sol\xe9")
         async with delivering(proxy.url, outbox) as delivery:
@@ -95,7 +95,7 @@ async def test_a_post_that_did_not_reach_the_api_is_sent_again(trained, outbox, 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 async def test_a_post_that_no_api_will_take_is_put_aside_with_the_reason(trained, outbox, status):
-    with Proxy(trained) as proxy:
+    with Proxy(trained.port) as proxy:
         proxy.answers["/scored_data"] = (status, b"never")
         async with delivering(proxy.url, outbox) as delivery:
             await delivery.put(credited("a"))
@@ -255,7 +255,7 @@ async def test_batches_that_were_made_and_not_handed_out_count_as_waiting(traine
 async def test_a_batch_that_is_handed_out_while_the_state_is_read_makes_no_room_for_more(
     path, trained, outbox
 ):
-    with Proxy(trained) as proxy:
+    with Proxy(trained.port) as proxy:
         async with delivering(proxy.url, outbox, max_batches_waiting=2) as delivery:
             for name in "abcdef":
                 await delivery.put(credited(name))

@@ -265,50 +265,44 @@ async def test_a_mistake_in_the_environment_ends_it_with_that_mistake(trained, t
             await loop.run()
 
 
-async def test_one_rollout_without_token_ids_costs_itself_and_the_loop_goes_on(trained, tmp_path):
-    world = World()
+class SecondGroupChanged(World):
+    """A world whose second group has other trajectories than it made."""
 
-    async def now_and_then(task):
-        made = await World.run_group(world, task)
-        if len(world.started) != 2:
+    def __init__(self, change):
+        super().__init__()
+        self._change = change
+
+    async def run_group(self, task):
+        made = await super().run_group(task)
+        if len(self.started) != 2:
             return made
-        trajectories = tuple(replace(each, exact=each.sibling > 0) for each in made.group.trajectories)
+        trajectories = tuple(map(self._change, made.group.trajectories))
         return replace(made, group=replace(made.group, trajectories=trajectories))
 
-    world.run_group = now_and_then
-    with Recorder(tmp_path / "r.jsonl") as recorder:
-        async with serving(trained, tmp_path, world, recorder=recorder) as loop:
+
+async def three_recorded(trained, folder, world):
+    """The first groups of a serve that ends after three, and how it delivered them."""
+    with Recorder(folder / "r.jsonl") as recorder:
+        async with serving(trained, folder, world, recorder=recorder) as loop:
             run = asyncio.create_task(loop.run())
             await until(lambda: loop.summary.done >= 3)
             terminate()
             assert await run == 0
-    kept = [len(group.group.trajectories) for group in read_groups(tmp_path / "r.jsonl")]
-    assert kept[:3] == [4, 3, 4]
+            tally = loop.delivery.tally
+    return list(read_groups(folder / "r.jsonl"))[:3], tally
+
+
+async def test_one_rollout_without_token_ids_costs_itself_and_the_loop_goes_on(trained, tmp_path):
+    world = SecondGroupChanged(lambda each: replace(each, exact=each.sibling > 0))
+    groups, _ = await three_recorded(trained, tmp_path, world)
+    assert [len(group.group.trajectories) for group in groups] == [4, 3, 4]
 
 
 async def test_a_group_that_no_trainer_can_read_is_recorded_as_failed_and_the_loop_goes_on(trained, tmp_path):
-    world = World()
-
-    async def now_and_then(task):
-        made = await World.run_group(world, task)
-        if len(world.started) != 2:
-            return made
-        rows = [replace(each.rows[0], token_ids=(-7, -7)) for each in made.group.trajectories]
-        trajectories = tuple(
-            replace(each, rows=(row,)) for each, row in zip(made.group.trajectories, rows, strict=True)
-        )
-        return replace(made, group=replace(made.group, trajectories=trajectories))
-
-    world.run_group = now_and_then
-    with Recorder(tmp_path / "r.jsonl") as recorder:
-        async with serving(trained, tmp_path, world, recorder=recorder) as loop:
-            run = asyncio.create_task(loop.run())
-            await until(lambda: loop.summary.done >= 3)
-            terminate()
-            assert await run == 0
-            assert loop.delivery.tally.rejected == 1
-    groups = list(read_groups(tmp_path / "r.jsonl"))
-    assert [group.status for group in groups[:3]] == ["ok", "failed", "ok"]
+    world = SecondGroupChanged(lambda each: replace(each, rows=(replace(each.rows[0], token_ids=(-7, -7)),)))
+    groups, tally = await three_recorded(trained, tmp_path, world)
+    assert tally.rejected == 1
+    assert [group.status for group in groups] == ["ok", "failed", "ok"]
     assert groups[1].reason.startswith("no trainer can read it: row 0 of 4: tokens must be")
 
 

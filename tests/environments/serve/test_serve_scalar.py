@@ -57,7 +57,7 @@ def batches_left(api):
 
 def test_a_scalar_environments_posts_and_batches_are_plain_atropos_data_byte_for_byte(api, tmp_path):
     api.start_trainer(batch_size=4, max_token_len=40_000)
-    with Proxy(api) as proxy:
+    with Proxy(api.port) as proxy:
         with running(serve("ScalarWords", proxy.url, tmp_path, view=None)) as env:
             wait_until(lambda: len(posted(proxy)) >= 3)
             assert ended(env) == 0

@@ -81,7 +81,8 @@ def credit_text(estimator: str, params: Mapping[str, Any]) -> str:
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """What is not as it was, each in words."""
     changed: list[str] = []
-    for name in sorted({*before, *now}):
+    other_env = before.get("env") != now.get("env")  # then all the rest differs, too
+    for name in ("env",) if other_env else sorted({*before, *now}):
         was, is_ = before.get(name), now.get(name)
         if was == is_:
             continue

@@ -22,7 +22,7 @@ from environments.data.tasks import GroupTask
 from environments.env_lifecycle import Lifecycle
 from environments.hooks import Hooks, Item
 from environments.policy.base import Policy, checked_policy
-from environments.policy.renderer import Renderer
+from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import ScriptedPolicy
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import AgentLoop
@@ -222,7 +222,7 @@ class AgentEnv(Lifecycle):
         self._check_class()
         self._new_scoring = self.scoring()
         self.toolset = select_toolsets(self.tools, config.enabled_toolsets, config.disabled_toolsets)
-        self.renderer = Renderer.load(config.tokenizer_name)
+        self.renderer = ChatMLRenderer.load(config.tokenizer_name)
         known = server_configs(own_servers if servers is None else servers)
         self.servers = tuple(server for server in known if server.base_url)
         self._served = None if policy is not None else served_policy(config, self.servers, self.renderer)

@@ -3,7 +3,7 @@
 import logging
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from environments.config_section import FormerNames, Section, WithoutEffect
 from tools.errors import ConfigError
@@ -280,15 +280,12 @@ class ServerConfig(Section):
     """One OpenAI-compatible model server; without a `base_url` the scripted agent plays."""
 
     section = "openai"
+    by_entry: ClassVar[frozenset[str]] = frozenset({"extra_body"})
     without_effect: ClassVar[WithoutEffect] = {
         "timeout": ((1200,), "--env.request_timeout_s is the wall clock of one request"),
         "num_requests_for_eval": ((64,), "--env.max_concurrent_rollouts bounds an evaluation"),
         "rolling_buffer_length": ((1000,), "wandb gets every group"),
-        "server_type": (
-            ("openai",),
-            "every server is asked over the OpenAI API; vLLM and SGLang have it at /v1",
-        ),
-        "tokenizer_name": (("none",), "--env.tokenizer_name is used where a server gives no token ids"),
+        "tokenizer_name": (("none",), "--env.tokenizer_name is that of the model"),
         "n_kwarg_is_ignored": ((False,), "each completion is a request of its own"),
         "health_check": ((True, False), "a server is asked once before a run, and when calls to it fail"),
     }
@@ -301,6 +298,45 @@ class ServerConfig(Section):
     model_name: str = Field(default="default", description="The model to ask for.")
     api_key: str | None = Field(default="none", repr=False, description="API key of the server.")
     num_max_requests_at_once: int = Field(default=512, ge=1, description="Requests in flight at once.")
+    server_type: Literal["auto", "chat", "vllm", "sglang"] = Field(
+        default="auto",
+        description="How it is asked. chat: messages, over /chat/completions. vllm, sglang: token ids, which "
+        "needs the model's own --env.tokenizer_name. auto: asks the server what it is, and says so.",
+    )
+    token_wire: Literal["completions", "generate", "chat"] | None = Field(
+        default=None,
+        description="Where a server gets token ids. completions: /v1/completions. generate: vLLM's "
+        "/inference/v1/generate, SGLang's /generate. chat: SGLang's /v1/chat/completions with input_ids. "
+        "Unset: completions for vllm, generate for sglang.",
+    )
+    family: str | None = Field(
+        default=None,
+        description="The model's chat format, for its token ids and for tool calls that it writes as text: "
+        "chatml, or a name of `turnwise check-model --families`. Unset: by the model's name.",
+    )
+    context_tokens: int | None = Field(
+        default=None, ge=16, description="The model's context window; unset: as the server says, if it does."
+    )
+    extra_body: dict[str, Any] = Field(
+        default={},
+        description="More fields of each request, --openai.extra_body.NAME VALUE (JSON): top_k, stop, "
+        "tool_choice, chat_template_kwargs, …",
+    )
+    proxy: str | None = Field(
+        default=None,
+        repr=False,
+        description="Proxy for requests to it; unset on the command line: what http_proxy, https_proxy, "
+        "all_proxy and no_proxy say; `none`: none.",
+    )
+    ca_file: str | None = Field(
+        default=None,
+        description="File of the certificates that an https server is checked with, and no others.",
+    )
+
+    @field_validator("server_type", mode="before")
+    @classmethod
+    def _in_atropos_words(cls, value: object) -> object:
+        return "chat" if value in ("openai", "trl") else value
 
 
 def checked_config(config: Any, env_cls: type) -> AgentEnvConfig:
@@ -338,4 +374,7 @@ def _in_our_words(server: BaseModel) -> ServerConfig:
     for name, (_, instead) in ServerConfig.without_effect.items():
         if name in server.model_fields_set and name != "health_check":
             logger.warning("config_init sets %s, which has no effect in Turnwise: %s", name, instead)
-    return ServerConfig(**{name: getattr(server, name) for name in ServerConfig.model_fields})
+    known = {name: getattr(server, name) for name in ServerConfig.model_fields if hasattr(server, name)}
+    if "server_type" not in server.model_fields_set:
+        known.pop("server_type", None)  # `openai` is Atropos' default, and says nothing
+    return ServerConfig(**known)

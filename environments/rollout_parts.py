@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from environments.config import AgentEnvConfig, ServerConfig
-from environments.policy.renderer import Renderer
+from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.rollout.agent_loop import Budget
 from tools.sandbox import lent_folder, open_sandbox
 from tools.sandbox.base import Sandbox, SandboxLimits
@@ -61,7 +61,7 @@ def warn_of_lent_files(config: AgentEnvConfig, env: type) -> None:
 
 
 def served_policy(
-    config: AgentEnvConfig, servers: Sequence[ServerConfig], renderer: Renderer
+    config: AgentEnvConfig, servers: Sequence[ServerConfig], renderer: ChatMLRenderer
 ) -> "ServedPolicy | None":
     """The model servers that play; `None` without any.
 

@@ -67,7 +67,12 @@ class Completion:
     finish_reason: str
     """`stop`, `tool_calls`, `length`, …, as the server said."""
     prompt_ids: tuple[int, ...]
-    """Every token the model saw before it sampled."""
+    """Every token the model saw before it sampled; with `extends_row`, those that follow the open row."""
+    extends_row: bool = False
+    """Whether the model saw the request's open row, and `prompt_ids` only go on from there."""
+    fork: str | None = None
+    """Why the model saw something that does not go on from the open row, in a few words that can be
+    counted; `None` where it did, or where nobody knows."""
     token_ids: tuple[int, ...]
     """The sampled tokens, the stop token included, never re-tokenised when `exact`."""
     logprobs: tuple[float, ...] | None
@@ -76,6 +81,9 @@ class Completion:
     """False when the ids were made from text by our own tokenizer, because the server gave none."""
     weight_version: str | None = None
     """Which weights sampled it, as the server names them: equal or not, without an order; `None`: unknown."""
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """How the server was asked to sample (`temperature`, `top_p`, …, as JSON values), and `logprobs_mode`
+    where it is known; empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +132,12 @@ class Turn:
     context: tuple[Kept | Message, ...] | None = None
     """What the model saw, where that was not all that came before: stretches of the conversation, and
     messages that stood in the place of others."""
+    fork: str | None = None
+    """Why its row is a new one, see `Completion`; `None` for a row that goes on, and for the first."""
     weight_version: str | None = None
     """Which weights sampled it, see `Completion`."""
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """How it was sampled, see `Completion`."""
     model_s: float = 0.0
     tools_s: float = 0.0
 

@@ -1,9 +1,9 @@
 """Trains the embedded tokenizer on the text of this repository.
 
 Run `python -m scripts.train_tokenizer` in the root of a checkout. It rewrites `tokenizer.json` and
-`tokenizer_config.json` in `environments/policy/embedded_tokenizer/`; the chat template beside them is written
-by hand. The same text gives the same files. The tokenizer need not be trained again when the sources change,
-and doing so changes every recorded token id.
+`tokenizer_config.json` in `environments/policy/rendering/embedded_tokenizer/`; the chat template beside them
+is written by hand. The same text gives the same files. The tokenizer need not be trained again when the
+sources change, and doing so changes every recorded token id.
 """
 
 import json
@@ -16,7 +16,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
 
-from environments.policy.renderer import EMBEDDED_TOKENIZER_DIR, MARKERS
+from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, MARKERS
 
 VOCAB_SIZE = 2048
 CORPUS = ("docs/**/*.md", "environments/**/*.py", "tools/**/*.py", "*.md")

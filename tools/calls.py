@@ -6,6 +6,9 @@ from typing import Any, Literal
 
 ToolErrorKind = Literal["unknown_tool", "invalid_json", "invalid_arguments", "tool_error"]
 
+CallStatus = Literal["ok", "invalid_json", "unclosed_block", "missing_name", "malformed"]
+"""What a parser made of a call in the text that a model wrote."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
@@ -15,6 +18,10 @@ class ToolCall:
     name: str
     arguments: str
     """Raw JSON text, verbatim: it may be malformed."""
+    status: CallStatus = "ok"
+    """Anything else: a parser could not read it as a call, and it is answered instead of run."""
+    span: tuple[int, int] | None = None
+    """Where it stands among the turn's sampled tokens, start and end; `None`: unknown."""
 
     def to_openai(self) -> dict[str, Any]:
         """The call in the shape of an OpenAI assistant message."""

@@ -34,7 +34,7 @@ async def _serve(env: AgentEnv, host: str, port: int, model: str) -> None:
     with needs_extra("mock", "mock-model"):
         import uvicorn  # noqa: PLC0415
 
-        from environments.policy.mock_server import mock_app  # noqa: PLC0415
+        from environments.policy.mock.mock_server import mock_app  # noqa: PLC0415
     async with env.loaded():
         known = await items_by_task(env, env.items)
         if len(known) < len(env.items):

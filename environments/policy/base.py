@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from environments.policy.open_row import OpenRow
 from environments.trajectory import Completion, Message
 from tools.calls import ToolSpec
 from tools.errors import ConfigError
@@ -19,6 +20,8 @@ class CompletionRequest:
     max_tokens: int = 1024
     max_row_tokens: int | None = None
     """Tokens that the row of this turn may have; what is longer for certain need not be rendered."""
+    row: OpenRow | None = None
+    """The row of the turns so far, for a policy that sends ids and goes on from them; others ignore it."""
 
 
 class Policy(Protocol):

@@ -12,8 +12,8 @@ from environments.inference.http_client import NoAnswerError, StatusError
 from environments.inference.model_server import ModelServer, may_pass
 from environments.inference.server_check import check
 from environments.policy.base import CompletionRequest
-from environments.policy.long_text import rendered
-from environments.policy.renderer import Renderer
+from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.rendering.long_text import rendered
 from environments.trajectory import Completion
 from tools.errors import ContextOverflow, PolicyError
 
@@ -32,7 +32,7 @@ class ChatPolicy:
 
     server: ModelServer
     model: str
-    renderer: Renderer
+    renderer: ChatMLRenderer
     """Makes the token ids of a server that gives none."""
     temperature: float = 1.0
     top_p: float = 1.0

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 from environments.policy.base import CompletionRequest
-from environments.policy.long_text import rendered
-from environments.policy.renderer import Renderer
+from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.rendering.long_text import rendered
 from environments.policy.schema_example import example_of
 from environments.trajectory import Completion, Message
 from tools.calls import ToolCall, ToolSpec
@@ -54,7 +54,7 @@ def call(name: str, arguments: Mapping[str, Any] | str, *, content: str = "") ->
 class ScriptedPolicy:
     """Samples from a script. It keeps no state: equal requests give equal completions."""
 
-    def __init__(self, script: Script, *, skill: float, renderer: Renderer) -> None:
+    def __init__(self, script: Script, *, skill: float, renderer: ChatMLRenderer) -> None:
         if not 0 <= skill <= 1:
             raise ConfigError(f"skill is {skill}; it goes from 0 (clumsy) to 1 (flawless)")
         self._script = script

@@ -7,7 +7,7 @@ from itertools import count
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.data.tasks import GroupTask
-from environments.policy.renderer import Renderer
+from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.registry import Toolset, tool
@@ -33,7 +33,7 @@ class Scripted:
 
     def __init__(self):
         self._policy = ScriptedPolicy(
-            lambda *args: script(None, *args), skill=1.0, renderer=Renderer.embedded()
+            lambda *args: script(None, *args), skill=1.0, renderer=ChatMLRenderer.embedded()
         )
 
     async def complete(self, request):

@@ -74,8 +74,10 @@ async def test_what_runs_before_the_check_does_not_change_it(ctx, attack):
         artefacts=["build.py"],
         files={"check.py": CHECK, "deep/er/check.py": CHECK},
     )
-    # In tier C a full disk ends everything, the judge too: no verdict is no success.
-    assert result.text() == "honest \n" * 4 or (result.stdout, result.exit_code) == (b"", 137)
+    # In tier C a full disk ends everything, the judge too, at any of the four: no verdict is no success.
+    said = result.text()
+    assert said == "honest \n" * len(said.splitlines())
+    assert (len(said.splitlines()), result.exit_code) == (4, 0) or result.exit_code == 137
 
 
 async def test_the_check_is_won_where_nothing_protects_it(ctx):

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse
 
 from environments.inference import http_client
 from environments.policy.base import CompletionRequest
-from environments.policy.renderer import Renderer
+from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, say
 from environments.rollout.failures import failure_of
 from environments.trajectory import Message
@@ -125,7 +125,7 @@ def long_message(role="user", chars=LONG):
 async def test_a_prompt_that_no_row_can_hold_is_refused_before_it_is_rendered():
     request = CompletionRequest(messages=(long_message(),), max_row_tokens=ROOM)
     policy = ScriptedPolicy(
-        lambda *_: [Choice(probability=1, message=say("done"))], skill=1, renderer=Renderer.embedded()
+        lambda *_: [Choice(probability=1, message=say("done"))], skill=1, renderer=ChatMLRenderer.embedded()
     )
     started = time.perf_counter()
     async with heartbeat() as heart:
@@ -141,7 +141,7 @@ async def test_a_prompt_that_no_row_can_hold_is_refused_before_it_is_rendered():
     ids=["words", "one letter", "another script"],
 )
 async def test_long_text_is_rendered_without_holding_the_loop(text):
-    renderer = Renderer.embedded()
+    renderer = ChatMLRenderer.embedded()
     request = CompletionRequest(messages=(Message(role="user", content=text),))
     policy = ScriptedPolicy(
         lambda *_: [Choice(probability=1, message=say(text[::-1]))], skill=1, renderer=renderer

@@ -12,8 +12,8 @@ from atroposlib.envs.base import APIServerConfig
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
-from environments.policy.mock_server import mock_app, running_mock_server
-from environments.policy.renderer import Renderer
+from environments.policy.mock.mock_server import mock_app, running_mock_server
+from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import Recorder, read_groups
 from environments.trajectory import Completion, Message, Rewards, StopReason, Trajectory
 from tests.environments.write_file import (
@@ -316,7 +316,7 @@ class Fixed:
 
 
 async def test_a_policy_that_the_user_brings_plays_and_is_recorded_under_its_own_name():
-    async with made(policy=Fixed(Renderer.embedded())) as env:
+    async with made(policy=Fixed(ChatMLRenderer.embedded())) as env:
         credited = await env.run_group(env.tasks()[0])
     assert credited.policy == "my checkpoint"
     assert {t.turns[0].message.content for t in credited.group.trajectories} == {"no"}

@@ -13,9 +13,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DATA_FILES = {
     "environments/code_debug_env/bugs.jsonl",
-    "environments/policy/embedded_tokenizer/chat_template.jinja",
-    "environments/policy/embedded_tokenizer/tokenizer.json",
-    "environments/policy/embedded_tokenizer/tokenizer_config.json",
+    "environments/policy/rendering/embedded_tokenizer/chat_template.jinja",
+    "environments/policy/rendering/embedded_tokenizer/tokenizer.json",
+    "environments/policy/rendering/embedded_tokenizer/tokenizer_config.json",
     "environments/py.typed",
     "tools/py.typed",
     "turnwise/py.typed",

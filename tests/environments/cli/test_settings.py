@@ -209,7 +209,7 @@ def test_a_value_of_many_possible_kinds_has_one_problem(tmp_path):
 
 @pytest.mark.parametrize(
     ("flag", "instead"),
-    [("server_type=sglang", "vLLM and SGLang have it at /v1"), ("timeout=5", "--env.request_timeout_s")],
+    [("health_check=maybe", "asked once before a run"), ("timeout=5", "--env.request_timeout_s")],
 )
 def test_a_server_setting_that_does_nothing_is_refused_in_one_line(flag, instead):
     name = flag.partition("=")[0]

@@ -11,12 +11,12 @@ from starlette.routing import Route
 from environments.inference.model_server import ModelServer
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
-from environments.policy.mock_server import running_mock_server
-from environments.policy.renderer import Renderer
+from environments.policy.mock.mock_server import running_mock_server
+from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.trajectory import Message
 from tools.calls import ToolSpec
 
-RENDERER = Renderer.embedded()
+RENDERER = ChatMLRenderer.embedded()
 USER = Message(role="user", content="Count the files.")
 TERMINAL = ToolSpec(name="terminal", description="Run a command.", parameters={"type": "object"})
 REQUEST = CompletionRequest(messages=(USER,), tools=(TERMINAL,), seed=5, max_tokens=77)

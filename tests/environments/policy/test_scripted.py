@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.policy.base import CompletionRequest
-from environments.policy.renderer import Renderer
+from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, generic_script, say
 from environments.trajectory import Message
 from tools.calls import ToolSpec
 from tools.errors import ConfigError
 
-RENDERER = Renderer.embedded()
+RENDERER = ChatMLRenderer.embedded()
 USER = Message(role="user", content="Count the files.")
 TERMINAL = ToolSpec(
     name="terminal",

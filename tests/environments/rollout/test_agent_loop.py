@@ -8,7 +8,7 @@ import pytest
 from environments.containment.abandoned import Abandoned
 from environments.containment.hook_calls import HookCalls
 from environments.containment.in_flight import InFlight
-from environments.policy.renderer import Renderer
+from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
 from environments.rollout.agent_loop import AgentLoop, Budget
 from environments.trajectory import Message, StopReason
@@ -16,7 +16,7 @@ from tools.errors import ContextOverflow, PolicyError, SandboxUnavailable, ToolE
 from tools.registry import Toolset, tool
 from tools.sandbox.base import Sandbox
 
-RENDERER = Renderer.embedded()
+RENDERER = ChatMLRenderer.embedded()
 ROOMY = Budget(
     max_turns=8,
     max_tokens_per_turn=500,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from environments.policy.renderer import LONG_CHARS, Renderer
+from environments.policy.rendering.chatml import LONG_CHARS, ChatMLRenderer
 from environments.trajectory import Message
 from tools.errors import ContextOverflow
 
@@ -12,7 +12,11 @@ Result = TypeVar("Result")
 
 
 async def rendered(
-    work: Callable[[], Result], renderer: Renderer, messages: Sequence[Message], *, max_tokens: int | None
+    work: Callable[[], Result],
+    renderer: ChatMLRenderer,
+    messages: Sequence[Message],
+    *,
+    max_tokens: int | None,
 ) -> Result:
     """The result of `work`, which renders messages.
 

@@ -6,14 +6,14 @@ import pytest
 from environments.inference.model_server import ModelServer
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
-from environments.policy.mock_server import mock_app, running_mock_server
-from environments.policy.renderer import Renderer
+from environments.policy.mock.mock_server import mock_app, running_mock_server
+from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, generic_script, say
 from environments.trajectory import Message
 from tools.calls import ToolSpec
 from tools.errors import ConfigError, ContextOverflow, PolicyError
 
-RENDERER = Renderer.embedded()
+RENDERER = ChatMLRenderer.embedded()
 SYSTEM = Message(role="system", content="Be brief. ä<|im_end|>")
 USER = Message(role="user", content="Count the files.")
 TERMINAL = ToolSpec(

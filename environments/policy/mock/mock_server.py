@@ -24,8 +24,8 @@ from starlette.types import ASGIApp
 
 from environments.inference.openai_wire import ChatRequest, first_problem
 from environments.policy.base import CompletionRequest
-from environments.policy.long_text import rendered
-from environments.policy.renderer import Renderer
+from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.rendering.long_text import rendered
 from environments.policy.scripted import Script, ScriptedPolicy, generic_script
 from environments.trajectory import Completion, Message
 
@@ -39,7 +39,7 @@ def mock_app(
     script_for: ScriptFor,
     *,
     skill: float,
-    renderer: Renderer,
+    renderer: ChatMLRenderer,
     model: str = "scripted",
     context_tokens: int | None = None,
     api_key: str | None = None,
@@ -155,7 +155,7 @@ def _call_of(asked: ChatRequest) -> CompletionRequest:
     )
 
 
-def _fitted(call: CompletionRequest, context_tokens: int, renderer: Renderer) -> CompletionRequest:
+def _fitted(call: CompletionRequest, context_tokens: int, renderer: ChatMLRenderer) -> CompletionRequest:
     """The call with no more tokens to sample than the context has room for."""
     room = context_tokens - len(renderer.prompt_ids(call.messages, call.tools))
     if room <= 0:
@@ -168,7 +168,7 @@ def _fitted(call: CompletionRequest, context_tokens: int, renderer: Renderer) ->
     return replace(call, max_tokens=min(call.max_tokens, room))
 
 
-def _reply(asked: ChatRequest, completion: Completion, renderer: Renderer) -> dict[str, Any]:
+def _reply(asked: ChatRequest, completion: Completion, renderer: ChatMLRenderer) -> dict[str, Any]:
     message = completion.message.to_openai()
     if message.get("tool_calls") and not message["content"]:
         message["content"] = None
@@ -197,7 +197,7 @@ def _reply(asked: ChatRequest, completion: Completion, renderer: Renderer) -> di
     return reply
 
 
-def _logprobs(completion: Completion, renderer: Renderer) -> dict[str, Any]:
+def _logprobs(completion: Completion, renderer: ChatMLRenderer) -> dict[str, Any]:
     logprobs = completion.logprobs or ()
     return {
         "content": [

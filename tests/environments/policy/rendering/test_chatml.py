@@ -9,12 +9,12 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer
 
-from environments.policy.renderer import EMBEDDED_TOKENIZER_DIR, MARKERS, Renderer
+from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, MARKERS, ChatMLRenderer
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
 
-RENDERER = Renderer.embedded()
+RENDERER = ChatMLRenderer.embedded()
 TERMINAL = ToolSpec(
     name="terminal",
     description="Run a command; prints what it wrote, e.g. “ä”.",
@@ -75,7 +75,7 @@ def test_each_prompt_starts_with_the_prompt_and_the_sampled_tokens_before_it(sys
 def test_a_renderer_that_rendered_before_gives_the_ids_of_a_fresh_one(message, tools):
     messages = [Message(role="user", content="go"), message]
     RENDERER.prompt_ids(messages, tools)
-    assert RENDERER.prompt_ids(messages, tools) == Renderer.embedded().prompt_ids(messages, tools)
+    assert RENDERER.prompt_ids(messages, tools) == ChatMLRenderer.embedded().prompt_ids(messages, tools)
 
 
 @given(message=st.one_of(assistants, others))
@@ -186,14 +186,14 @@ def test_malformed_arguments_are_rendered_as_they_are():
 
 
 def test_an_added_token_of_a_foreign_tokenizer_is_no_control_token_in_text():
-    renderer = Renderer(byte_tokenizer("<|im_end|>", "</tool_response>"))
+    renderer = ChatMLRenderer(byte_tokenizer("<|im_end|>", "</tool_response>"))
     prompt = renderer.prompt_ids([Message(role="tool", content="</tool_response><|im_end|>")], ())
     assert [token_id for token_id in prompt if token_id >= 256] == [257, 256]
 
 
 def test_a_foreign_tokenizer_without_the_markers_spells_them_out():
     messages = [Message(role="user", content="hi")]
-    renderer = Renderer(byte_tokenizer())
+    renderer = ChatMLRenderer(byte_tokenizer())
     assert (
         renderer.decode(renderer.prompt_ids(messages, ()))
         == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
@@ -202,46 +202,46 @@ def test_a_foreign_tokenizer_without_the_markers_spells_them_out():
 
 def test_a_renderer_leaves_the_tokenizer_it_was_made_from_alone():
     tokenizer = byte_tokenizer("<|im_end|>")
-    Renderer(tokenizer)
+    ChatMLRenderer(tokenizer)
     assert tokenizer.encode("<|im_end|>").ids == [256]
 
 
 def test_transformers_reads_the_same_tokenizer_from_the_embedded_folder():
     messages = [Message(role="user", content="<|im_end|> hi")]
-    theirs = Renderer(hugging_face_tokenizer().backend_tokenizer)
+    theirs = ChatMLRenderer(hugging_face_tokenizer().backend_tokenizer)
     assert theirs.prompt_ids(messages, (TERMINAL,)) == RENDERER.prompt_ids(messages, (TERMINAL,))
 
 
 @pytest.mark.parametrize("name", ["embedded", str(EMBEDDED_TOKENIZER_DIR)])
 def test_a_tokenizer_is_loaded_by_its_name_or_its_folder(name):
     messages = [Message(role="user", content="hi")]
-    assert Renderer.load(name).prompt_ids(messages, ()) == RENDERER.prompt_ids(messages, ())
+    assert ChatMLRenderer.load(name).prompt_ids(messages, ()) == RENDERER.prompt_ids(messages, ())
 
 
 def test_a_name_that_the_hub_cannot_have_is_refused_in_one_line():
     with pytest.raises(ConfigError, match=r"^no tokenizer 'two words': .*; give `embedded`, a folder"):
-        Renderer.load("two words")
+        ChatMLRenderer.load("two words")
 
 
 @pytest.mark.parametrize("name", ["./nosuch", "/nosuch", "~/nosuch"])
 def test_a_path_where_no_folder_is_is_not_looked_for_on_the_hub(name):
     with pytest.raises(ConfigError, match=f"^no tokenizer folder {name}; give one"):
-        Renderer.load(name)
+        ChatMLRenderer.load(name)
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="no tokenizer at"):
-        Renderer.from_folder(tmp_path)
+        ChatMLRenderer.from_folder(tmp_path)
 
 
 def test_a_malformed_tokenizer_file_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"model": 1}')
     with pytest.raises(ConfigError, match="is not a tokenizer"):
-        Renderer.from_folder(tmp_path)
+        ChatMLRenderer.from_folder(tmp_path)
 
 
 def test_a_prompt_encodes_only_its_new_messages():
-    renderer = Renderer.embedded()
+    renderer = ChatMLRenderer.embedded()
     encoded = []
     encode = renderer._text
     renderer._text = lambda text: encoded.append(text) or encode(text)
@@ -253,8 +253,8 @@ def test_a_prompt_encodes_only_its_new_messages():
 
 
 def test_the_cache_is_bounded_by_tokens(monkeypatch):
-    monkeypatch.setattr("environments.policy.renderer._CACHED_TOKENS", 200)
-    renderer = Renderer.embedded()
+    monkeypatch.setattr("environments.policy.rendering.chatml._CACHED_TOKENS", 200)
+    renderer = ChatMLRenderer.embedded()
     messages = [Message(role="user", content=f"question {index}") for index in range(500)]
     ids = renderer.prompt_ids(messages, ())
     held = sum(len(entry) + 1 for entry in renderer._cache._entries.values())

@@ -13,7 +13,7 @@ from typing import Final
 
 from tokenizers import AddedToken, Tokenizer
 
-from environments.policy.token_cache import TokenCache
+from environments.policy.rendering.token_cache import TokenCache
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
@@ -33,7 +33,7 @@ LONG_CHARS = 10_000
 _CACHED_TOKENS = 1_000_000
 
 
-class Renderer:
+class ChatMLRenderer:
     """Renders conversations with the ids of one tokenizer.
 
     The format is ours for every tokenizer; markers that a tokenizer has no token for become ordinary text.
@@ -55,12 +55,12 @@ class Renderer:
         self._cache = TokenCache(_CACHED_TOKENS)
 
     @classmethod
-    def embedded(cls) -> "Renderer":
+    def embedded(cls) -> "ChatMLRenderer":
         """The renderer of the embedded tokenizer."""
         return cls.from_folder(EMBEDDED_TOKENIZER_DIR)
 
     @classmethod
-    def from_folder(cls, folder: Path) -> "Renderer":
+    def from_folder(cls, folder: Path) -> "ChatMLRenderer":
         """The renderer of a folder with a `tokenizer.json`.
 
         Raises:
@@ -79,7 +79,7 @@ class Renderer:
             raise ConfigError(f"{path} is not a tokenizer of the `tokenizers` library: {error}") from error
 
     @classmethod
-    def load(cls, name: str) -> "Renderer":
+    def load(cls, name: str) -> "ChatMLRenderer":
         """The renderer of `embedded`, of a local folder, or of a Hugging Face name.
 
         Raises:

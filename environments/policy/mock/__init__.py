@@ -1,0 +1,1 @@
+"""Model servers without a model: a script behind the formats of real ones."""

@@ -1,0 +1,47 @@
+"""The token row that a rollout's next completion may extend, and its ids as JSON, kept as they grow."""
+
+from collections.abc import Sequence
+
+import orjson
+
+
+class OpenRow:
+    """What the model saw and sampled last. It grows only at its end, and only between two requests."""
+
+    def __init__(self) -> None:
+        """An empty row."""
+        self.messages = 0
+        """How many of the conversation's messages it holds: those before, and the turn it ends with."""
+        self.sampled_start = 0
+        """Where the ids of its last turn begin."""
+        self._ids: list[int] = []
+        self._json = bytearray()
+        self._written = 0
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """All ids, not copied: read them before the next turn."""
+        return self._ids
+
+    def extend(self, unsampled: Sequence[int], sampled: Sequence[int], *, messages: int) -> None:
+        """Add what a model saw after the row, and what it sampled then.
+
+        Args:
+            unsampled: the ids of new messages.
+            sampled: the ids of a turn.
+            messages: what the row holds from now on, the turn's own message included.
+        """
+        self._ids.extend(unsampled)
+        self.sampled_start = len(self._ids)
+        self._ids.extend(sampled)
+        self.messages = messages
+
+    def json(self) -> bytes:
+        """The ids as they stand in a JSON list, without its brackets: only what is new is written."""
+        new = self._ids[self._written :]
+        if new:
+            if self._json:
+                self._json += b","
+            self._json += orjson.dumps(new)[1:-1]
+            self._written = len(self._ids)
+        return bytes(self._json)

@@ -1,0 +1,1 @@
+"""How a conversation becomes token ids, and ids a message: one renderer per chat format."""

@@ -1,0 +1,53 @@
+"""What a renderer is: the one place that knows how a model's chat format writes messages as token ids."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from environments.trajectory import Message
+from tools.calls import ToolSpec
+
+
+class CannotExtendError(Exception):
+    """A format cannot go on from what was sampled; the text is the cause, in a few words that are counted."""
+
+
+class Renderer(Protocol):
+    """Renders the conversations of one model. Text of a message never becomes a control token."""
+
+    @property
+    def name(self) -> str:
+        """The chat format, for example `qwen3`."""
+        ...
+
+    @property
+    def vocabulary_size(self) -> int:
+        """One more than the largest id of the tokenizer."""
+        ...
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Every id that ends an assistant turn; the server has to stop at each of them."""
+        ...
+
+    def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """The whole conversation, up to where the next assistant message begins."""
+        ...
+
+    def extend(
+        self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> tuple[int, ...]:
+        """What follows a sampled turn, up to where the next assistant message begins.
+
+        Args:
+            sampled: the ids of the turn, as the server gave them; they may lack a stop token.
+            messages: what answers it: tool results and replies.
+            tools: those offered, for formats that name them again.
+
+        Raises:
+            CannotExtendError: the format has no way to go on, or would drop what was sampled.
+        """
+        ...
+
+    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
+        """The assistant message that sampled ids hold; its calls carry status and span."""
+        ...

@@ -1,0 +1,149 @@
+"""A model server on loopback that answers soundly, or with a fault that its plan names for this call."""
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from tests.adversarial.body_faults import kinds as body_kinds
+from tests.adversarial.fault_kinds import Exchange, Fault
+from tests.adversarial.hostile_server import answer
+from tests.adversarial.message_faults import POISON
+from tests.adversarial.message_faults import kinds as message_kinds
+from tests.adversarial.token_faults import chat_kinds
+from tests.adversarial.transport_faults import kinds as transport_kinds
+
+FAULTS = {fault.name: fault for fault in (*transport_kinds(), *body_kinds(), *message_kinds(), *chat_kinds())}
+
+
+def digest(value):
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
+
+
+def ids_of(message):
+    """Eight ids that stand for a message, the same whoever wrote it down."""
+    calls = [[call["function"]["name"], call["function"]["arguments"]] for call in message.get("tool_calls") or []]
+    return [256 + byte for byte in digest([message["role"], message.get("content") or "", calls])[:8]]
+
+
+@dataclass(kw_only=True)
+class Plan:
+    """What becomes of one call."""
+
+    fault: Fault | None = None
+    tries: int = 0
+    """Requests that the fault is played for; the next one is answered soundly."""
+    done: bool = False
+    """Whether a sound answer ends the rollout in place of calling the tool."""
+
+
+@dataclass
+class Call:
+    """One completion that was asked for, however often."""
+
+    plan: Plan
+    token: str
+    """What the answer has the tool called with."""
+    requests: int = 0
+
+
+@dataclass
+class FaultyServer:
+    plan_of: object
+    """Gives the plan of a call, by 32 bytes that are its own."""
+    calls: dict = field(default_factory=dict)
+    answered: Counter = field(default_factory=Counter)
+    """Requests by path."""
+    url: str = ""
+    open: set = field(default_factory=set)
+    """The connections."""
+    in_flight: int = 0
+
+    async def serve(self, reader, writer):
+        self.open.add(writer)
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+                first, *lines = head.strip().split("\r\n")
+                headers = {line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in lines}
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                path = first.split(" ")[1].partition("?")[0]
+                self.answered[path] += 1
+                self.in_flight += 1
+                try:
+                    again = await self._answer(path, body, reader, writer)
+                finally:
+                    self.in_flight -= 1
+                if not again:
+                    break
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self.open.discard(writer)
+            writer.close()
+
+    async def _answer(self, path, body, reader, writer):
+        if path == "/v1/models":
+            writer.write(answer({"data": [{"id": "m"}]}))
+            return True
+        if path != "/v1/chat/completions":
+            writer.write(answer({"error": {"message": "nothing here"}}, status=404))
+            return True
+        asked = json.loads(body)
+        call = self._call(asked)
+        call.requests += 1
+        exchange = Exchange(reader=reader, writer=writer, reply=reply_to(asked, call))
+        if call.plan.fault is not None and call.requests <= call.plan.tries:
+            return await call.plan.fault.play(exchange)
+        await exchange.send(answer(exchange.content))
+        return True
+
+    def _call(self, asked):
+        key = digest([asked["messages"], asked.get("seed")])
+        if key not in self.calls:
+            plan = self.plan_of(key)
+            once = plan.fault is None or plan.fault.runs or plan.fault.expected == "retried"
+            self.calls[key] = Call(plan=plan, token=f"{'token' if once else POISON}-{key.hex()[:16]}")
+        return self.calls[key]
+
+
+def reply_to(asked, call):
+    """The answer of a server as vLLM is one."""
+    key = call.token.partition("-")[2]
+    arguments = json.dumps({"token": call.token})
+    function = {"id": f"call-{key}", "type": "function", "function": {"name": "note", "arguments": arguments}}
+    message = {"role": "assistant", "content": "done" if call.plan.done else ""}
+    if not call.plan.done:
+        message["tool_calls"] = [function]
+    sampled = ids_of(message)
+    return {
+        "id": f"chatcmpl-{key}",
+        "object": "chat.completion",
+        "created": 1,
+        "model": asked["model"],
+        "choices": [
+            {
+                "index": 0,
+                "message": message,
+                "finish_reason": "stop" if call.plan.done else "tool_calls",
+                "logprobs": {"content": [{"token": "?", "logprob": -0.5} for _ in sampled]},
+                "token_ids": sampled,
+            }
+        ],
+        "prompt_token_ids": [id for message in asked["messages"] for id in ids_of(message)],
+        "usage": {"prompt_tokens": 1, "completion_tokens": len(sampled)},
+    }
+
+
+@asynccontextmanager
+async def faulty(plan_of):
+    server = FaultyServer(plan_of)
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, backlog=1024)
+    async with listening:
+        server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
+        yield server
+        for each in asyncio.all_tasks():
+            if each.get_coro().__qualname__ == "FaultyServer.serve":
+                each.cancel()

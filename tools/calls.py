@@ -2,12 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 ToolErrorKind = Literal["unknown_tool", "invalid_json", "invalid_arguments", "tool_error"]
 
 CallStatus = Literal["ok", "invalid_json", "unclosed_block", "missing_name", "malformed"]
 """What a parser made of a call in the text that a model wrote."""
+UNREADABLE: Final[Mapping[str, str]] = {
+    "invalid_json": "it is not valid JSON",
+    "unclosed_block": "it was not closed",
+    "missing_name": "it names no tool",
+    "malformed": "it is not in the format of a call",
+}
+"""What a model is told of a call whose status is not `ok`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.adversarial.fault_kinds import LOST, OVERFLOW, READ, RETRIED, Kinds
+from tests.adversarial.fault_kinds import DEEP, LOST, OVERFLOW, READ, RETRIED, Kinds, nested
 from tests.adversarial.hostile_server import answer
 
 SECRET = "s3cr3t-t0ken"
@@ -28,16 +28,16 @@ def _error(message=_LEAK, **fields):
 
 
 def _statuses(table):
-    for status in (400, 401, 402, 403, 404, 405, 406, 409, 410, 411, 413, 415, 418, 422, 451, 499):
+    for status in (400, 401, 402, 403, 404, 405, 406, 408, 409, 410, 411, 413, 415, 418, 422, 451, 499):
         table.body(f"status {status}", _error(), LOST, status=status)
-    for status in (408, 429, 500, 501, 502, 503, 504, 505, 507, 511, 520, 529, 599):
+    for status in (429, 500, 501, 502, 503, 504, 505, 507, 511, 520, 529, 599):
         table.body(f"status {status}", _error(), RETRIED, status=status)
     for status in (204, 205):
         table.raw(f"status {status}", f"HTTP/1.1 {status} X\r\n\r\n".encode(), LOST)
     table.body("status 201 around an answer", lambda reply: reply, READ, status=201, runs=1)
     table.raw("status 206, half of it", lambda c: answer(c[: len(c) // 2], status=206), LOST)
-    table.raw("status 999", lambda c: answer(c, status=999), RETRIED)
-    table.raw("status 600", lambda c: answer(c, status=600), RETRIED)
+    table.raw("status 999", lambda c: answer(c, status=999), LOST)
+    table.raw("status 600", lambda c: answer(c, status=600), LOST)
 
 
 def _redirects(table):
@@ -52,15 +52,16 @@ def _redirects(table):
 
 
 def _waits(table):
-    waits = {
+    values = {
         "0": "0", "-5": "-5", "a fraction": "0.001", "huge": "1e300", "infinite": "inf", "nan": "nan", "text": "soon",
         "empty": "", "a date gone by": "Wed, 21 Oct 2015 07:28:00 GMT", "a date without a zone": "2015-10-21",
         "a date of the year 9999": "Fri, 31 Dec 9999 23:59:59 GMT", "a date of no calendar": "Wed, 99 Foo 2015",
         "of 10,000 digits": "9" * 10_000, "in other digits": "١",
     }  # fmt: skip
-    for name, value in waits.items():
+    for name, value in values.items():
         header = f"Retry-After: {value}".encode().decode("latin-1")
-        table.body(f"429, retry after {name}", _error(), RETRIED, status=429, headers=[header])
+        waits = name in ("huge", "a date of the year 9999", "of 10,000 digits")
+        table.body(f"429, retry after {name}", _error(), RETRIED, status=429, headers=[header], stalls=waits)
     table.body("503, retry after 0", _error(), RETRIED, status=503, headers=["Retry-After: 0"])
     twice = ["Retry-After: 0", "Retry-After: 99999"]
     table.body("429, two waits", _error(), RETRIED, status=429, headers=twice)
@@ -78,6 +79,12 @@ def _error_bodies(table):
     for name, made in bodies.items():
         table.body(f"500 and {name}", made, RETRIED, status=500)
     table.body("400 and a deep body", b'{"error":' * 50_000, LOST, status=400)
+    for status, expected in ((200, LOST), (400, LOST), (500, RETRIED)):
+        for field in ("code", "type", "message", "param"):
+            name = f"{status} and an error with a deep {field}"
+            table.body(name, nested(_error() | {"error": {field: DEEP}}), expected, status=status)
+        table.body(f"{status} and a deep error", nested({"error": DEEP}), expected, status=status)
+        table.body(f"{status} and a code of 90 kB", _error(code="x" * 90_000), expected, status=status)
     table.body("400 and 20 MB", lambda _: _error("x" * (20 << 20)), LOST, status=400, heavy=True)
     table.body("400 and a text of nothing but URLs", _error("http://" * 100_000), LOST, status=400)
     overflows = {
@@ -91,9 +98,9 @@ def _error_bodies(table):
 
 
 def _errors_in_a_200(table):
-    for code in (400, 401, 403, 404, "invalid_request_error", None, [], {"a": 1}, True, -1, 10**30):
+    for code in (400, 401, 403, 404, 408, "invalid_request_error", None, [], {"a": 1}, True, -1, 10**30):
         table.body(f"200, an error of code {json.dumps(code)[:20]}", _error(code=code), LOST)
-    for code in (408, 429, "429", 500, 502, 503, 529):
+    for code in (429, "429", 500, 502, 503, 529):
         table.body(f"200, an error of code {json.dumps(code)}", _error(code=code), RETRIED)
     table.body("200, an error that is a text", {"error": "no"}, LOST)
     table.body("200, an error beside null choices", lambda r: _error(code=502) | {"choices": None}, RETRIED)
@@ -156,3 +163,6 @@ def _envelopes(table):
     for name, choices in without.items():
         made = {"object": "chat.completion"} | ({} if name == "choices missing" else {"choices": choices})
         table.body(name, made, LOST)
+    table.body("choices deep", nested({"choices": DEEP}), LOST)
+    table.body("a choice deep", nested({"choices": [DEEP]}), LOST)
+    table.body("a deep field nobody knows", lambda r: nested(r | {"x": DEEP}), READ, runs=1)

@@ -55,7 +55,20 @@ class Fault:
     wire: str | None = None
     """The only wire that it can happen on; `None`: any."""
     heavy: bool = False
-    """Takes long; drawn less often."""
+    """Some megabytes."""
+    stalls: bool = False
+    """Ends with the time of the request."""
+
+
+DEEPEST = 1000
+"""As deep as JSON may be for its fastest readers, and deeper than most code goes by itself."""
+DEEP = "@deep"
+"""Stands in a reply for lists in lists."""
+
+
+def nested(reply):
+    """The reply as JSON, with something deep in the place of `DEEP`."""
+    return json.dumps(reply).encode().replace(b'"@deep"', b"[" * DEEPEST + b"]" * DEEPEST)
 
 
 class Kinds:

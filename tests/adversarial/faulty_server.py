@@ -60,9 +60,11 @@ class FaultyServer:
     open: set = field(default_factory=set)
     """The connections."""
     in_flight: int = 0
+    serving: set = field(default_factory=set)
 
     async def serve(self, reader, writer):
         self.open.add(writer)
+        self.serving.add(task := asyncio.current_task())
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -82,6 +84,7 @@ class FaultyServer:
             pass
         finally:
             self.open.discard(writer)
+            self.serving.discard(task)
             writer.close()
 
     async def _answer(self, path, body, reader, writer):
@@ -144,6 +147,5 @@ async def faulty(plan_of):
     async with listening:
         server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
         yield server
-        for each in asyncio.all_tasks():
-            if each.get_coro().__qualname__ == "FaultyServer.serve":
-                each.cancel()
+        for each in server.serving:
+            each.cancel()

@@ -43,7 +43,7 @@ class Plans:
 
     def _next(self):
         if not self._deck:
-            self._deck = [fault for fault in FAULTS.values() if not fault.heavy or self._decks % 5 == 0]
+            self._deck = [fault for fault in FAULTS.values() if self._decks % 5 == 0 or not (fault.heavy or fault.stalls)]
             self._drawn.shuffle(self._deck)
             self._decks += 1
         return self._deck.pop()

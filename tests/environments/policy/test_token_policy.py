@@ -1,14 +1,10 @@
 import pytest
 
-from environments.policy.base import CompletionRequest
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
-from environments.trajectory import Message
 from tests.environments.policy.token_server import (
     ALL_WIRES,
     RENDERER,
-    SYSTEM,
     TERMINAL,
-    USER,
     rollout,
     served,
 )
@@ -33,24 +29,16 @@ async def test_ids_and_logprobs_are_those_of_the_scripted_policy_in_the_process(
     local = ScriptedPolicy(counting_script, skill=0.6, renderer=RENDERER)
     async with served(wire, counting_script) as remote:
         for seed in range(4):
-            completions, _ = await rollout(remote, seed)
-            messages = (SYSTEM, USER)
-            for index, completion in enumerate(completions):
-                same = await local.complete(
-                    CompletionRequest(messages=messages, tools=(TERMINAL,), seed=seed)
-                )
-                assert (completion.token_ids, completion.logprobs) == (same.token_ids, same.logprobs)
-                assert completion.finish_reason == same.finish_reason
-                messages = (*messages, completion.message)
-                messages += tuple(
-                    Message(role="tool", content=f"3\n{'<|im_start|>' * seed}", tool_call_id=each.id)
-                    for each in completion.message.tool_calls
-                )
+            there, here = [(await rollout(policy, seed))[0] for policy in (remote, local)]
+            for one, other in zip(there, here, strict=True):
+                assert (one.token_ids, one.logprobs) == (other.token_ids, other.logprobs)
+                assert (one.finish_reason, one.exact) == (other.finish_reason, True)
 
 
 @wires
-async def test_a_row_goes_on_from_what_was_sampled_and_equals_the_whole_prompt(wire):
+async def test_a_row_that_grows_turn_by_turn_is_the_whole_prompt_and_the_last_turn(wire):
     async with served(wire, counting_script) as remote:
-        completions, row = await rollout(remote, 1, turns=3)
+        completions, row, messages = await rollout(remote, 1, turns=3)
     assert [each.extends_row for each in completions] == [False, True, True]
-    assert {each.fork for each in completions} == {None}
+    whole = RENDERER.prompt_ids(messages[:-1], (TERMINAL,))
+    assert tuple(row.token_ids) == whole + completions[-1].token_ids

@@ -40,7 +40,7 @@ async def served(wire, script=None, *, policy=None, **settings):
 
 
 async def rollout(policy, seed, *, turns=2, messages=(SYSTEM, USER), tools=(TERMINAL,), max_tokens=1024):
-    """Turns as the loop takes them, each with the open row: the completions and the last row."""
+    """Turns as the loop takes them, each with the open row: completions, the last row, the messages in it."""
     row, completions = None, []
     for _ in range(turns):
         request = CompletionRequest(messages=messages, tools=tools, seed=seed, max_tokens=max_tokens, row=row)
@@ -55,4 +55,4 @@ async def rollout(policy, seed, *, turns=2, messages=(SYSTEM, USER), tools=(TERM
         messages = (*messages, completion.message)
         row.extend(completion.prompt_ids, completion.token_ids, messages=len(messages))
         messages = (*messages, *(answers or [Message(role="user", content="Sure?")]))
-    return completions, row
+    return completions, row, messages[: row.messages]

@@ -27,6 +27,10 @@ class Exchange:
     reader: Any
     writer: Any
     reply: dict[str, Any]
+    sampled: Any = None
+    """The parts of the reply, on a wire of token ids."""
+    write: Callable[[Any], dict[str, Any]] = dict
+    """Makes a reply of its parts."""
 
     @property
     def gone(self):
@@ -53,7 +57,7 @@ class Fault:
     exact: bool | None = None
     """Whether its tokens are those that were sampled; `None`: not looked at."""
     wire: str | None = None
-    """The only wire that it can happen on; `None`: any."""
+    """`chat`, or `tokens`: where it can happen; `None`: on any wire."""
     heavy: bool = False
     """Some megabytes."""
     stalls: bool = False
@@ -95,6 +99,16 @@ class Kinds:
         async def play(exchange):
             made = make(copy.deepcopy(exchange.reply)) if callable(make) else make
             await exchange.send(answer(made, status=status, headers=headers))
+            return True
+
+        self.add(name, play, expected, **fields)
+
+    def parts(self, name, change, expected, **fields):
+        """`change`: takes the parts of a reply with token ids, and spoils them."""
+
+        async def play(exchange):
+            change(exchange.sampled)
+            await exchange.send(answer(nested(exchange.write(exchange.sampled))))
             return True
 
         self.add(name, play, expected, **fields)

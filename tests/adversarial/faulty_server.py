@@ -12,10 +12,11 @@ from tests.adversarial.fault_kinds import Exchange, Fault
 from tests.adversarial.hostile_server import answer
 from tests.adversarial.message_faults import POISON
 from tests.adversarial.message_faults import kinds as message_kinds
-from tests.adversarial.token_faults import chat_kinds
+from tests.adversarial.sampled_replies import ANSWERS, PATHS, call_text, sampled
+from tests.adversarial.token_faults import chat_kinds, token_kinds
 from tests.adversarial.transport_faults import kinds as transport_kinds
 
-FAULTS = {fault.name: fault for fault in (*transport_kinds(), *body_kinds(), *message_kinds(), *chat_kinds())}
+FAULTS = {fault.name: fault for fault in (*transport_kinds(), *body_kinds(), *message_kinds(), *chat_kinds(), *token_kinds())}
 
 
 def digest(value):
@@ -91,24 +92,38 @@ class FaultyServer:
         if path == "/v1/models":
             writer.write(answer({"data": [{"id": "m"}]}))
             return True
-        if path != "/v1/chat/completions":
+        wire = PATHS.get(path, "chat" if path == "/v1/chat/completions" else None)
+        if wire is None:
             writer.write(answer({"error": {"message": "nothing here"}}, status=404))
             return True
-        asked = json.loads(body)
-        call = self._call(asked)
-        call.requests += 1
-        exchange = Exchange(reader=reader, writer=writer, reply=reply_to(asked, call))
+        exchange, call = self._exchange(wire, json.loads(body), reader, writer)
         if call.plan.fault is not None and call.requests <= call.plan.tries:
             return await call.plan.fault.play(exchange)
         await exchange.send(answer(exchange.content))
         return True
 
-    def _call(self, asked):
-        key = digest([asked["messages"], asked.get("seed")])
+    def _exchange(self, wire, asked, reader, writer):
+        """The exchange with a sound reply, and its call."""
+        wire = ("sglang", "chat") if "input_ids" in asked and wire == "chat" else wire
+        sampling = asked.get("sampling_params", asked)
+        seed = sampling.get("seed", sampling.get("sampling_seed"))
+        if wire == "chat":
+            call = self._call(wire, [asked["messages"], seed])
+            reply = reply_to(asked, call)
+            return Exchange(reader=reader, writer=writer, reply=reply), call
+        prompt = next(asked[name] for name in ("prompt", "token_ids", "input_ids") if name in asked)
+        call = self._call(wire, [prompt, seed])
+        made = sampled("done" if call.plan.done else call_text(call.token), prompt)
+        reply = ANSWERS[wire](made)
+        return Exchange(reader=reader, writer=writer, reply=reply, sampled=made, write=ANSWERS[wire]), call
+
+    def _call(self, wire, names):
+        key = digest(names)
         if key not in self.calls:
-            plan = self.plan_of(key)
+            plan = self.plan_of(key, wire)
             once = plan.fault is None or plan.fault.runs or plan.fault.expected == "retried"
             self.calls[key] = Call(plan=plan, token=f"{'token' if once else POISON}-{key.hex()[:16]}")
+        self.calls[key].requests += 1
         return self.calls[key]
 
 

@@ -34,7 +34,7 @@ class Plans:
         self._deck = []
         self._decks = 0
 
-    def __call__(self, key):
+    def __call__(self, key, wire):
         drawn = random.Random(key)
         if drawn.random() < 0.5:
             return Plan(done=drawn.random() < 0.25)

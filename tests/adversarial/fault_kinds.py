@@ -58,6 +58,8 @@ class Fault:
     """Whether its tokens are those that were sampled; `None`: not looked at."""
     wire: str | None = None
     """`chat`, or `tokens`: where it can happen; `None`: on any wire."""
+    but_on: tuple[tuple[str, str], ...] = ()
+    """Wires of token ids whose answers have no such part."""
     heavy: bool = False
     """Some megabytes."""
     stalls: bool = False

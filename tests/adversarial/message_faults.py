@@ -2,7 +2,8 @@
 
 import json
 
-from tests.adversarial.fault_kinds import DEEP, LOST, OVERFLOW, READ, Kinds, nested
+from tests.adversarial.fault_kinds import DEEP, LOST, READ, Kinds, nested
+from tests.adversarial.hostile_server import answer
 
 POISON = "poison"
 """Begins what the tool must never be given."""
@@ -67,6 +68,10 @@ def _messages(table):
         choice["delta"] = choice.pop("message")
         return reply
 
+    stream = b'data: {"choices": [{"delta": {"content": "x"}}]}\n\ndata: [DONE]\n\n'
+    table.body("an event stream", stream, READ, exact=False)
+    for name in ("utf-16", "utf-32", "utf-8-sig"):
+        table.raw(f"in {name}", lambda c, name=name: answer(c.decode().encode(name)), READ, runs=1)
     table.body("a delta in place of the message", streamed, READ, runs=1)
 
 
@@ -90,8 +95,8 @@ def _contents(table):
     table.body("content a lone surrogate", _said(content="\ud800"), READ)
     table.body("content zeros", _said(content="a\0b"), READ)
     table.body("content controls", _said(content="\x1b[2J\x07\u202e\u2028\x85"), READ)
-    table.body("content of 5 MB", _said(content="some words\n" * 500_000), OVERFLOW, heavy=True)
-    table.body("content of 100,000 combining marks", _said(content="a" + "\u0301" * 100_000), OVERFLOW, heavy=True)
+    table.body("content of 5 MB", _said(content="some words\n" * 500_000), READ, heavy=True)
+    table.body("content of 100,000 combining marks", _said(content="a" + "\u0301" * 100_000), READ, heavy=True)
     parts = {
         "text": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
         "output_text": [{"type": "output_text", "text": "a"}],
@@ -198,7 +203,7 @@ def _arguments(table):
     for name, value in refused.items():
         table.body(f"arguments {name}", _function(arguments=value), READ)
     table.body("arguments an object that fits not", _function(arguments={"x": POISON}), READ)
-    table.body("arguments of 2 MB", _function(arguments=json.dumps({"x": "y" * (2 << 20)})), OVERFLOW, heavy=True)
+    table.body("arguments of 2 MB", _function(arguments=json.dumps({"x": "y" * (2 << 20)})), READ, heavy=True)
     for name, value in {"a list": [POISON], "a number": 7, "true": True}.items():
         table.body(f"arguments of type {name}", _function(arguments=value), READ)
     table.body("arguments missing", _call(lambda call: call["function"].pop("arguments")), READ)
@@ -216,7 +221,7 @@ def _arguments(table):
 def _names_and_ids(table):
     for name in ("missing", "__class__", "note ", "NOTE", "n\u043ete", "note\0", "note;note", "../note", "functions.note", "*"):
         table.body(f"a name that is no tool: {name!a}", _function(name=name), READ)
-    table.body("a name of 1 MB", _function(name="n" * (1 << 20)), OVERFLOW, heavy=True)
+    table.body("a name of 1 MB", _function(name="n" * (1 << 20)), READ, heavy=True)
     table.body("a name empty", _function(name=""), READ)
     table.body("a name missing", _call(lambda call: call["function"].pop("name")), READ)
     for value in (None, 7, [], {}):
@@ -271,8 +276,8 @@ def _anything(table):
         fields = {name: DEEP} if name in ("role", "tool_calls") else {"tool_calls": None, name: DEEP}
         deep = lambda reply, fields=fields: nested(_changed(**fields)(reply))  # noqa: E731
         table.body(f"a deep {name}", deep, ends.get(name, READ))
-    for name in ("name", "arguments"):
-        table.body(f"a deep {name} of a call", lambda r, name=name: nested(_function(**{name: DEEP})(r)), READ)
+    for name, expected in {"name": READ, "arguments": LOST}.items():
+        table.body(f"a deep {name} of a call", lambda r, name=name: nested(_function(**{name: DEEP})(r)), expected)
     for name in ("id", "function"):
         expected = {"runs": 1} if name == "id" else {}
         deep = lambda r, name=name: nested(_call(lambda call: call.update({name: DEEP}))(r))  # noqa: E731

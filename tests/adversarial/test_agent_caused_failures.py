@@ -7,7 +7,7 @@ import pytest
 from environments.base_env import AgentEnv
 from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
-from tests.adversarial.tiers import OPENERS, across, docker_engine, fresh, tier_c  # noqa: F401  # fixtures
+from tests.adversarial.tiers import OPENERS, docker_engine, fresh, in_each_tier, tier_c  # noqa: F401  # fixtures
 from tools import files
 from tools.files import file
 from tools.sandbox import Opening
@@ -122,9 +122,9 @@ OF_EACH_KIND = (
 )
 
 
-@across(MISDEEDS, OF_EACH_KIND)
-async def test_an_agent_cannot_make_its_rollout_go_missing(fresh, attack):  # noqa: F811
-    assert await score(fresh, attack) == 0.0
+@in_each_tier(MISDEEDS, OF_EACH_KIND, slow=["the supervisor killed all the time"])
+async def test_an_agent_cannot_make_its_rollout_go_missing(fresh, case):  # noqa: F811
+    assert await score(fresh, case) == 0.0
 
 
 @pytest.mark.parametrize("command", ODD_SOLUTIONS.values(), ids=ODD_SOLUTIONS)

@@ -4,7 +4,7 @@
 
 import pytest
 
-from tests.adversarial.tiers import across, docker_engine, fresh, tier_c  # noqa: F401  # fixtures
+from tests.adversarial.tiers import docker_engine, fresh, in_each_tier, tier_c  # noqa: F401  # fixtures
 
 FAKE_SHELL = r"""
 import os, re, sys
@@ -82,9 +82,9 @@ OF_EACH_KIND = (
 """Descriptors, processes and the files between host and shell differ by tier; what bash reads does not."""
 
 
-@across(SETUPS, OF_EACH_KIND)
-async def test_what_was_left_in_the_shell_makes_no_command_succeed_that_did_not_run(sandbox, attack):
-    await sandbox.shell(attack, timeout_s=1)
+@in_each_tier(SETUPS, OF_EACH_KIND)
+async def test_what_was_left_in_the_shell_makes_no_command_succeed_that_did_not_run(sandbox, case):
+    await sandbox.shell(case, timeout_s=1)
     for code in (7, 0):
         result = await sandbox.shell(f"echo ran >ran{code}; (exit {code})", timeout_s=2)
         ran = (await sandbox.exec(["cat", f"ran{code}"])).stdout == b"ran\n"
@@ -96,9 +96,9 @@ async def test_what_was_left_in_the_shell_makes_no_command_succeed_that_did_not_
 ENDS = ("exit 0", "exec true", "exec sh -c 'exit 0'", "kill $$", "kill -9 $$", "kill -HUP $$")
 
 
-@across({end: end for end in ENDS}, ["exit 0", "kill -9 $$"])
-async def test_a_command_that_the_shell_did_not_live_to_end_is_no_success(sandbox, attack):
-    result = await sandbox.shell(attack, timeout_s=5)
+@in_each_tier({end: end for end in ENDS}, ["exit 0", "kill -9 $$"])
+async def test_a_command_that_the_shell_did_not_live_to_end_is_no_success(sandbox, case):
+    result = await sandbox.shell(case, timeout_s=5)
     assert result.exit_code != 0
     assert result.shell_restarted
     assert (await sandbox.shell("echo on")).stdout == b"on\n"
@@ -112,8 +112,8 @@ FORGED_ENDS = {
 }
 
 
-@across(FORGED_ENDS, ["on every descriptor", "by another process"])
-async def test_a_forged_end_does_not_hide_the_status(sandbox, attack):
-    result = await sandbox.shell(attack, timeout_s=10)
+@in_each_tier(FORGED_ENDS, ["on every descriptor", "by another process"])
+async def test_a_forged_end_does_not_hide_the_status(sandbox, case):
+    result = await sandbox.shell(case, timeout_s=4)
     # A process of the agent's own may also take the shell's input away: then no end comes in time.
     assert result.exit_code == 3 or result.timed_out

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from environments.reward_context import RolloutContext
+from tests.tables import MARKS, across
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine, tier_c
 from tools.sandbox import Opening, SandboxLimits
 from tools.sandbox.docker.backend import open_docker
@@ -14,7 +15,7 @@ from tools.sandbox.local import tiers
 from tools.sandbox.local.backend import open_local
 from tools.sandbox.local.tiers import Agent
 
-__all__ = ["across", "docker_engine", "fresh", "seldom", "tier_c"]
+__all__ = ["docker_engine", "fresh", "tier_c"]
 
 LIMITS = SandboxLimits(memory_mb=192, pids=48, disk_mb=32, file_mb=128, output_mb=4)
 NETWORKED = SandboxLimits(memory_mb=192, pids=48, disk_mb=32, file_mb=128, output_mb=4, network="full")
@@ -25,32 +26,12 @@ OPENERS = {
     "C-user": ("local", partial(open_local, tier="C"), NETWORKED, {"allow_unsafe": True}),
     "docker": ("docker", open_docker, LIMITS, {"image": TEST_IMAGE}),
 }
-DOCKER = {"docker": [pytest.mark.docker]}
-EVERY_TIER = [pytest.param(name, marks=DOCKER.get(name, [])) for name in OPENERS]
+EVERY_TIER = [pytest.param(name, marks=MARKS.get(name, [])) for name in OPENERS]
 
 
-def across(attacks, everywhere, fixture="fresh", kinds=tuple(OPENERS)):
-    """Each attack in the first kind of sandbox, one per mechanism in every kind; with `--soak` all in all."""
-    assert set(everywhere) < set(attacks)
-    return pytest.mark.parametrize(
-        (fixture, "attack"),
-        [
-            pytest.param(kind, attack, id=f"{kind}-{name}", marks=[*DOCKER.get(kind, []), *marks])
-            for kind in kinds
-            for attack, name, marks in marked(attacks, attacks if kind == kinds[0] else everywhere)
-        ],
-        indirect=[fixture],
-    )
-
-
-def seldom(attacks, kept):
-    """Parameters for attacks, of which without `--soak` only some run: those `kept`."""
-    assert set(kept) < set(attacks)
-    return [pytest.param(attack, id=name, marks=marks) for attack, name, marks in marked(attacks, kept)]
-
-
-def marked(attacks, kept):
-    return [(attack, name, [] if name in kept else [pytest.mark.soak]) for name, attack in attacks.items()]
+def in_each_tier(attacks, everywhere, *, slow=()):
+    """All attacks in tier B, one per mechanism in every tier; with `--soak` all of them in all."""
+    return across(attacks, everywhere, "fresh", tuple(OPENERS), slow=slow)
 
 
 @pytest.fixture(params=EVERY_TIER)

@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 import orjson
 
-from environments.inference.reply_tokens import TOO_DEEP, ReplyError
 from environments.inference.dialect import is_context_overflow
 from environments.inference.http_client import NoAnswerError, StatusError
 from environments.inference.model_server import ModelServer, may_pass
+from environments.inference.reply_tokens import TOO_DEEP, ReplyError
 from environments.inference.server_check import check
 from environments.inference.token_reply import TokenReply, TokenRequest
 from environments.inference.token_wires import TokenWire, shaping

@@ -1,4 +1,4 @@
-"""Faults of status codes and bodies: errors in every dress, JSON that is none, replies that are no completion."""
+"""Faults of status codes and bodies: errors in every dress, and JSON that is no completion."""
 
 import json
 
@@ -44,7 +44,11 @@ def _redirects(table):
     elsewhere = f"http://user:{SECRET}@127.0.0.1:9/v1?key={SECRET}"
     for status in (300, 301, 302, 303, 307, 308):
         table.body(f"status {status} elsewhere", b"", LOST, status=status, headers=[f"Location: {elsewhere}"])
-    odd = {"nowhere": [], "to itself": ["Location: /v1/chat/completions"], "to a file": ["Location: file:///etc"]}
+    odd = {
+        "nowhere": [],
+        "to itself": ["Location: /v1/chat/completions"],
+        "to a file": ["Location: file:///etc"],
+    }
     for name, headers in odd.items():
         table.body(f"status 307 {name}", b"", LOST, status=307, headers=headers)
     table.raw("status 304", b"HTTP/1.1 304 X\r\n\r\n", LOST)
@@ -53,10 +57,12 @@ def _redirects(table):
 
 def _waits(table):
     values = {
-        "0": "0", "-5": "-5", "a fraction": "0.001", "huge": "1e300", "infinite": "inf", "nan": "nan", "text": "soon",
+        "0": "0", "-5": "-5", "a fraction": "0.001", "huge": "1e300", "infinite": "inf", "nan": "nan",
+        "text": "soon",
         "empty": "", "a date gone by": "Wed, 21 Oct 2015 07:28:00 GMT", "a date without a zone": "2015-10-21",
-        "a date of the year 9999": "Fri, 31 Dec 9999 23:59:59 GMT", "a date of no calendar": "Wed, 99 Foo 2015",
-        "of 10,000 digits": "9" * 10_000, "in other digits": "١",
+        "a date of the year 9999": "Fri, 31 Dec 9999 23:59:59 GMT",
+        "a date of no calendar": "Wed, 99 Foo 2015",
+        "of 10,000 digits": "9" * 10_000, "in other digits": "\u0661",
     }  # fmt: skip
     for name, value in values.items():
         header = f"Retry-After: {value}".encode().decode("latin-1")
@@ -69,11 +75,14 @@ def _waits(table):
 
 def _error_bodies(table):
     bodies = {
-        "empty": b"", "a text": b"broken", "html": b"<html><h1>502</h1></html>", "null": b"null", "a list": b"[1]",
+        "empty": b"", "a text": b"broken", "html": b"<html><h1>502</h1></html>", "null": b"null",
+        "a list": b"[1]",
         "an error that is a text": {"error": "x"}, "an error that is null": {"error": None},
-        "an error that is a list": {"error": [{"message": "x"}]}, "a message that is an object": _error({"a": 1}),
+        "an error that is a list": {"error": [{"message": "x"}]},
+        "a message that is an object": _error({"a": 1}),
         "a message that is null": _error(None), "a code that is an object": _error(code={"a": [1]}),
-        "fastapi's": {"detail": [{"loc": ["body"], "msg": "field required"}]}, "no utf-8": b'{"error": "\xff\xfe"}',
+        "fastapi's": {"detail": [{"loc": ["body"], "msg": "field required"}]},
+        "no utf-8": b'{"error": "\xff\xfe"}',
         "deep": b'{"error":' * 50_000, "a lone surrogate": b'{"error": {"message": "\\ud800"}}',
     }  # fmt: skip
     for name, made in bodies.items():
@@ -91,7 +100,9 @@ def _error_bodies(table):
         "openai": _error("This model's maximum context length is 5 tokens.", code="context_length_exceeded"),
         "vllm": _error("The decoder prompt (length 9) is longer than the maximum model length of 5."),
         "sglang": _error("The input (9 tokens) is longer than the model's context length (5 tokens)."),
-        "llama.cpp": _error("the request exceeds the available context size", type="exceed_context_size_error"),
+        "llama.cpp": _error(
+            "the request exceeds the available context size", type="exceed_context_size_error"
+        ),
     }
     for name, made in overflows.items():
         table.body(f"too long a prompt, as {name} says", made, OVERFLOW, status=400)
@@ -104,7 +115,9 @@ def _errors_in_a_200(table):
         table.body(f"200, an error of code {json.dumps(code)}", _error(code=code), RETRIED)
     table.body("200, an error that is a text", {"error": "no"}, LOST)
     table.body("200, an error beside null choices", lambda r: _error(code=502) | {"choices": None}, RETRIED)
-    table.body("200, an error of a choice", lambda r: _in_choice(r, error={"code": 502, "message": "x"}), RETRIED)
+    table.body(
+        "200, an error of a choice", lambda r: _in_choice(r, error={"code": 502, "message": "x"}), RETRIED
+    )
     table.body("200, an error that is null", lambda r: r | {"error": None}, READ, runs=1)
     table.body("200, vllm's object error", {"object": "error", "message": "x", "code": 400}, LOST)
 
@@ -116,17 +129,23 @@ def _in_choice(reply, **fields):
 
 def _no_json(table):
     bodies = {
-        "nothing": b"", "blanks": b"   ", "html": b"<html>", "a list": b"[1,2]", "a text": b'"x"', "null": b"null",
-        "a number": b"7", "NaN": b"NaN", "deep lists": b"[" * 200_000, "deep objects": b'{"choices":' * 100_000,
-        "zeros": bytes(1000), "a cut object": b'{"choices": [{"mess', "a long number": b'{"choices": ' + b"9" * 100_000,
+        "nothing": b"", "blanks": b"   ", "html": b"<html>", "a list": b"[1,2]", "a text": b'"x"',
+        "null": b"null",
+        "a number": b"7", "NaN": b"NaN", "deep lists": b"[" * 200_000,
+        "deep objects": b'{"choices":' * 100_000,
+        "zeros": bytes(1000),
+        "a cut object": b'{"choices": [{"mess', "a long number": b'{"choices": ' + b"9" * 100_000,
         "an event stream without an end": b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n',
         "lines of JSON": b'{"model": "m", "done": false}\n{"model": "m", "done": true}\n',
-        "a csv": b"a,b\n1,2\n", "xml": b'<?xml version="1.0"?><a/>', "a pickle": b"\x80\x04\x95.", "a pdf": b"%PDF-1.7",
+        "a csv": b"a,b\n1,2\n", "xml": b'<?xml version="1.0"?><a/>', "a pickle": b"\x80\x04\x95.",
+        "a pdf": b"%PDF-1.7",
     }  # fmt: skip
     for name, made in bodies.items():
         table.body(f"body: {name}", made, LOST)
     whole = {
-        "bytes that are no utf-8": lambda c: c.replace(b'"assistant"', b'"assist\xff\xfeant"').replace(b"a", b"\xff"),
+        "bytes that are no utf-8": lambda c: c.replace(b'"assistant"', b'"assist\xff\xfeant"').replace(
+            b"a", b"\xff"
+        ),
         "something after it": lambda c: c + b"}",
         "two replies": lambda c: c + c,
         "single quotes": lambda c: c.replace(b'"', b"'"),
@@ -137,15 +156,21 @@ def _no_json(table):
     for name, make in whole.items():
         table.raw(f"body: {name}", lambda c, make=make: answer(make(c)), LOST)
     table.raw("body: blanks around it", lambda c: answer(b" \r\n\t" * 50 + c + b"\n" * 50), READ, runs=1)
-    table.raw("body: other content type", lambda c: answer(c, headers=["Content-Type: text/html"]), READ, runs=1)
+    table.raw(
+        "body: other content type", lambda c: answer(c, headers=["Content-Type: text/html"]), READ, runs=1
+    )
 
 
 def _odd_json(table):
     table.body("1,000 fields nobody knows", lambda r: r | {f"x{n}": [n] for n in range(1000)}, READ, runs=1)
-    table.body("a field nobody knows of 20 MB", lambda r: r | {"x": "y" * (20 << 20)}, READ, runs=1, heavy=True)
+    table.body(
+        "a field nobody knows of 20 MB", lambda r: r | {"x": "y" * (20 << 20)}, READ, runs=1, heavy=True
+    )
     table.body("odd usage", lambda r: r | {"usage": {"prompt_tokens": "x", "total": -1}}, READ, runs=1)
     table.body("no id, no model, no object", _bare, READ, runs=1)
-    table.body("ids and dates of other types", lambda r: r | {"id": 7, "created": "x", "model": None}, READ, runs=1)
+    table.body(
+        "ids and dates of other types", lambda r: r | {"id": 7, "created": "x", "model": None}, READ, runs=1
+    )
 
 
 def _bare(reply):

@@ -6,6 +6,7 @@ import os
 import resource
 import time
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from tools.registry import Toolset, tool
 from tools.sandbox.base import Sandbox, SandboxLimits, SandboxRecord
@@ -22,21 +23,24 @@ class NoSandbox:
     workdir = "/"
 
 
+NOTED = []
+"""What the tool was called with."""
+
+
+@tool
+async def note(sandbox: Sandbox, token: str) -> str:
+    """Note a token.
+
+    Args:
+        token: to be noted.
+    """
+    NOTED.append(token)
+    return f"noted {token}"
+
+
 class Faulted(AgentEnv):
     name = "faulted"
-
-    @tool
-    async def note(sandbox: Sandbox, token: str) -> str:
-        """Note a token.
-
-        Args:
-            token: to be noted.
-        """
-        Faulted.noted.append(token)
-        return f"noted {token}"
-
     tools = (Toolset("notes", (note,)),)
-    noted: list[str] = []
 
     async def setup(self):
         self.longest_s = 0.0
@@ -52,15 +56,14 @@ class Faulted(AgentEnv):
 
     async def teardown(self):
         self.beating.cancel()
-        sockets = sum(os.path.exists(f"/proc/self/fd/{fd}") and "socket" in os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
+        files = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
         report = {
-            "noted": self.noted,
+            "noted": NOTED,
             "longest_s": self.longest_s,
-            "sockets": sockets,
+            "sockets": sum(file.startswith("socket:") for file in files),
             "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         }
-        with open(os.environ[REPORT], "w") as file:
-            json.dump(report, file)
+        Path(os.environ[REPORT]).write_text(json.dumps(report))
 
     @asynccontextmanager
     async def open_sandbox(self):

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from tests.adversarial.body_faults import kinds as body_kinds
+from tests.adversarial.call_faults import kinds as call_kinds
 from tests.adversarial.fault_kinds import Exchange, Fault
 from tests.adversarial.hostile_server import answer
 from tests.adversarial.message_faults import POISON
@@ -16,7 +17,9 @@ from tests.adversarial.sampled_replies import ANSWERS, PATHS, call_text, sampled
 from tests.adversarial.token_faults import chat_kinds, token_kinds
 from tests.adversarial.transport_faults import kinds as transport_kinds
 
-FAULTS = {fault.name: fault for fault in (*transport_kinds(), *body_kinds(), *message_kinds(), *chat_kinds(), *token_kinds())}
+_TABLES = (transport_kinds, body_kinds, message_kinds, call_kinds, chat_kinds, token_kinds)
+FAULTS = {fault.name: fault for kinds in _TABLES for fault in kinds()}
+"""Every kind by its name."""
 
 
 def digest(value):
@@ -25,7 +28,9 @@ def digest(value):
 
 def ids_of(message):
     """Eight ids that stand for a message, the same whoever wrote it down."""
-    calls = [[call["function"]["name"], call["function"]["arguments"]] for call in message.get("tool_calls") or []]
+    calls = [
+        [call["function"]["name"], call["function"]["arguments"]] for call in message.get("tool_calls") or []
+    ]
     return [256 + byte for byte in digest([message["role"], message.get("content") or "", calls])[:8]]
 
 
@@ -87,6 +92,11 @@ class FaultyServer:
             self.open.discard(writer)
             self.serving.discard(task)
             writer.close()
+
+    async def left(self):
+        """Until nobody is connected any more."""
+        if self.serving:
+            await asyncio.wait(set(self.serving))
 
     async def _answer(self, path, body, reader, writer):
         if path == "/v1/models":

@@ -4,8 +4,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, STOP
 from tokenizers import Tokenizer
+
+from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, STOP
 
 _TOKENIZER = Tokenizer.from_file(str(EMBEDDED_TOKENIZER_DIR / "tokenizer.json"))
 STOP_ID = _TOKENIZER.token_to_id(STOP)
@@ -72,7 +73,11 @@ def generate(of):
 
 
 def sglang(of):
-    return {"text": "…", "output_ids": of.ids, "meta_info": _meta(of, {"type": of.finish, "matched": of.matched})}
+    return {
+        "text": "…",
+        "output_ids": of.ids,
+        "meta_info": _meta(of, {"type": of.finish, "matched": of.matched}),
+    }
 
 
 def sglang_chat(of):

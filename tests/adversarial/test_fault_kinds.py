@@ -10,12 +10,12 @@ from environments.policy.base import CompletionRequest, vocabulary_size
 from environments.policy.token_policy import TokenPolicy
 from environments.rollout.completion_check import checked_completion
 from environments.rollout.failures import failure_of
+from environments.trajectory import Completion, Message
 from tests.adversarial.body_faults import SECRET
 from tests.adversarial.fault_kinds import ADAPTED, LOST, OVERFLOW, RETRIED
 from tests.adversarial.faulted_env import Faulted
 from tests.adversarial.faulty_server import FAULTS, Plan, faulty
 from tests.environments.policy.chat_server import RENDERER, chat_policy
-from environments.trajectory import Completion, Message
 from tools.errors import ContextOverflow, PolicyError
 
 ROOM = 16_384
@@ -66,7 +66,9 @@ async def problems(faults, *, wire, tries, problem_of):
         async with at_once:
             outcome, requests = await played(fault, wire, tries)
         found = problem_of(fault, outcome, requests)
-        return None if found is None else f"{fault.name}: expected {fault.expected}: {found}: {outcome!r:.300}"
+        return (
+            None if found is None else f"{fault.name}: expected {fault.expected}: {found}: {outcome!r:.300}"
+        )
 
     found = [await problem(fault) for fault in faults if fault.heavy]
     # After those that keep everybody waiting.

@@ -1,21 +1,21 @@
-"""Every field of every wire's reply in turn is missing, or something else: a call is answered or lost, never more."""
+"""Each field of each wire's reply is missing, or something else: the call is answered or lost."""
 
 import copy
 
 import pytest
-from tests.adversarial.fault_kinds import DEEP, nested
-from tests.adversarial.faulty_server import Call, Plan, reply_to
-from tests.adversarial.sampled_replies import ANSWERS, call_text, sampled
-from tests.adversarial.test_fault_kinds import REQUEST, outcome_of, policy_on
 
 from environments.inference.model_server import ModelServer
 from environments.inference.server_check import check
 from environments.inference.server_kind import look
 from environments.trajectory import Completion
+from tests.adversarial.fault_kinds import DEEP, nested
+from tests.adversarial.faulty_server import Call, Plan, reply_to
+from tests.adversarial.sampled_replies import ANSWERS, call_text, sampled
+from tests.adversarial.test_fault_kinds import REQUEST, outcome_of, policy_on
 from tools.errors import ConfigError, ContextOverflow, PolicyError
 
 ODD = [
-    None, True, False, 0, -1, 7, 2**31, 2**64, -(10**400), 0.5, -0.5, 1e308, "", "x", "7", "\ud800", "assistant", "stop",
+    None, True, False, 0, -1, 7, 2**31, 2**64, -(10**400), 0.5, -0.5, 1e308, "", "x", "7", "\ud800", "stop",
     "x" * 1000, [], [None], [[]], ["x"], [7], [{}], {}, {"x": 7}, {"type": {}}, {"type": "text", "text": {}},
     {"message": "x", "code": 500}, DEEP, [DEEP], {"x": DEEP}, {"type": DEEP}, {"code": DEEP}, {"text": DEEP},
 ]  # fmt: skip
@@ -26,7 +26,13 @@ def paths(value, path=()):
     """Where something stands in a reply; of a list only the first two."""
     if path:
         yield path
-    items = value.items() if isinstance(value, dict) else list(enumerate(value))[:2] if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else list(enumerate(value))[:2]
+        if isinstance(value, list)
+        else ()
+    )
     for step, inner in items:
         yield from paths(inner, (*path, step))
 
@@ -44,7 +50,10 @@ def mutations(reply):
                 del inner[last]
             else:
                 inner[last] = odd
-            yield f"{'.'.join(map(str, path))} = {'nothing' if odd is MISSING else repr(odd)[:60]}", nested(changed)
+            yield (
+                f"{'.'.join(map(str, path))} = {'nothing' if odd is MISSING else repr(odd)[:60]}",
+                nested(changed),
+            )
 
 
 async def problems(monkeypatch, policy, contents):
@@ -55,7 +64,7 @@ async def problems(monkeypatch, policy, contents):
 
     monkeypatch.setattr(ModelServer, "ask", ask)
     found = []
-    for name, content in contents:
+    for name, content in contents:  # noqa: B007
         outcome = await outcome_of(policy)
         if not isinstance(outcome, Completion | PolicyError | ContextOverflow):
             found.append(f"{name}: {outcome!r:.200}")
@@ -96,7 +105,8 @@ async def test_any_field_of_a_reply_with_token_ids_may_be_anything(wire, monkeyp
 
 
 PAGES = {
-    "models": {"object": "list", "data": [{"id": "m", "owned_by": "vllm", "max_model_len": 4096, "meta": {"n_ctx": 5}}]},
+    "models": {"object": "list", "data": [{"id": "m", "owned_by": "vllm", "max_model_len": 4096,
+    "meta": {"n_ctx": 5}}]},
     "version": {"version": "0.33.0", "vllm_config": {"logprobs_mode": "raw_logprobs"}},
     "model_path": {"model_path": "m", "version": "0.5"},
     "props": {"default_generation_settings": {"n_ctx": 4096}, "build_info": "b1"},
@@ -111,10 +121,11 @@ async def test_any_field_of_a_page_that_says_what_a_server_is_may_be_anything(pa
         return content
 
     monkeypatch.setattr(ModelServer, "ask_once", ask_once)
-    for name, content in mutations(page):  # noqa: B007
-        str(await look(server, "m"))
+    said = []
+    for _, content in mutations(page):  # noqa: B007
+        said.append(str(await look(server, "m")))
         try:
             await check(server, "m")
         except ConfigError as error:
-            assert len(str(error)) < 2000, name
-            assert str(error).isprintable(), name
+            said.append(str(error))
+    assert [text for text in said if not text.isprintable() or len(text) > 2000] == []

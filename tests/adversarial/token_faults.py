@@ -8,15 +8,18 @@ from tests.adversarial.message_faults import POISON
 from tests.adversarial.sampled_replies import STOP_ID, Sampled, call_text, ids_of_text
 
 _ID = {
-    "null": None, "a text": "5", "a float": 5.0, "a half": 5.5, "a bool": True, "negative": -1, "the mask": -100,
-    "2^31": 2**31, "2^64": 2**64, "of 5,000 digits": 10**4000, "a list": [5], "an object": {"id": 5}, "NaN": math.nan,
+    "null": None, "a text": "5", "a float": 5.0, "a half": 5.5, "a bool": True, "negative": -1,
+    "the mask": -100,
+    "2^31": 2**31, "2^64": 2**64, "of 5,000 digits": 10**4000, "a list": [5], "an object": {"id": 5},
+    "NaN": math.nan,
     "deep": DEEP,
 }  # fmt: skip
 """One that is no id."""
 _IDS = {"a text": "5,6", "a number": 5, "an object": {"0": 5}, "empty": [], "true": True, "deep": DEEP}
 """What is no list of ids."""
 _VALUES = {
-    "NaN": math.nan, "inf": math.inf, "-inf": -math.inf, "positive": 0.5, "the mark of what was not sampled": 1.0,
+    "NaN": math.nan, "inf": math.inf, "-inf": -math.inf, "positive": 0.5,
+    "the mark of what was not sampled": 1.0,
     "clamped": -9999.0, "beyond float32": -1e39, "a huge integer": -(10**400), "text": "-0.5", "null": None,
     "true": True, "a list": [-0.5], "an object": {"logprob": -0.5}, "deep": DEEP,
 }  # fmt: skip
@@ -31,26 +34,33 @@ def chat_kinds():
     for name, value in _ID.items():
         table.body(f"a token id {name}", _then_nested(_id(value)), LOST)
         table.body(f"a prompt token id {name}", _then_nested(_prompt_id(value)), LOST)
-    table.body("token_ids null", _choice(token_ids=None), READ, runs=1, exact=False)
+    table.body("token_ids null", _choice(token_ids=None), READ, runs=1, exact=False, once_exact=LOST)
     table.body("token_ids one fewer", _fewer_ids, LOST)
     table.body("token_ids 100,000 more", _more_ids, LOST, heavy=True)
     table.body("prompt_token_ids null", _reply(prompt_token_ids=None), LOST)
     table.body("prompt_token_ids missing", _no_prompt, LOST)
-    table.body("prompt_token_ids of another prompt", _reply(prompt_token_ids=[3] * 40), READ, runs=1, exact=True)
+    table.body(
+        "prompt_token_ids of another prompt", _reply(prompt_token_ids=[3] * 40), READ, runs=1, exact=True
+    )
     table.body("prompt_token_ids shorter", _shorter_prompt, READ, runs=1, exact=True)
-    table.body("prompt_token_ids longer than a row", _reply(prompt_token_ids=[3] * 40_000), OVERFLOW, heavy=True)
+    table.body(
+        "prompt_token_ids longer than a row", _reply(prompt_token_ids=[3] * 40_000), OVERFLOW, heavy=True
+    )
     for name, value in _VALUES.items():
         table.body(f"a logprob {name}", _then_nested(_logprob(value)), LOST)
     for name, logprobs in {"a list": [-0.5], "a text": "x", "a number": 1}.items():
         table.body(f"logprobs {name}", _choice(logprobs=logprobs), READ, runs=1, exact=True)
     shapes = {"of null": {"content": [None] * 8},
-              "of numbers": {"content": [-0.5] * 8}, "of nothing": {"content": [{}] * 8}, "empty": {"content": []},
+              "of numbers": {"content": [-0.5] * 8}, "of nothing": {"content": [{}] * 8},
+              "empty": {"content": []},
               "an object inside": {"content": {"0": -0.5}}, "deep": {"content": DEEP}}  # fmt: skip
     for name, logprobs in shapes.items():
         table.body(f"logprobs {name}", _then_nested(_choice(logprobs=logprobs)), LOST)
     table.body("logprobs null", _choice(logprobs=None), READ, runs=1, exact=True)
     table.body("logprobs null inside", _choice(logprobs={"content": None}), READ, runs=1, exact=True)
-    table.body("logprobs of refusals", _choice(logprobs={"content": None, "refusal": []}), READ, runs=1, exact=True)
+    table.body(
+        "logprobs of refusals", _choice(logprobs={"content": None, "refusal": []}), READ, runs=1, exact=True
+    )
     table.body("a logprob 0", _logprob(0), READ, runs=1, exact=True)
     table.body("a logprob -0.0", _logprob(-0.0), READ, runs=1, exact=True)
     table.body("a logprob rounded above 0", _logprob(1e-7), READ, runs=1, exact=True)
@@ -223,9 +233,22 @@ def _ends(table):
     table.parts("an end deep", _set(finish=DEEP), LOST)
     table.parts("an end null", _set(finish=None), READ, runs=1)
     table.parts("an end length, at a stop token", _set(finish="length"), READ, runs=1)
-    for name, value in {"null": None, "a text": "x", "true": True, "an object": {}, "deep": DEEP, "other": 5}.items():
+    for name, value in {
+        "null": None,
+        "a text": "x",
+        "true": True,
+        "an object": {},
+        "deep": DEEP,
+        "other": 5,
+    }.items():
         table.parts(f"stopped by {name}", _set(matched=value), READ, runs=1)
-    for name, value in {"a number": 7, "a list": ["a"], "an object": {"a": 1}, "a lone surrogate": "v\ufffd", "long": "v" * 100_000}.items():
+    for name, value in {
+        "a number": 7,
+        "a list": ["a"],
+        "an object": {"a": 1},
+        "a lone surrogate": "v\ufffd",
+        "long": "v" * 100_000,
+    }.items():
         table.parts(f"a weight version {name}", _set(version=value), READ, runs=1)
 
 
@@ -239,15 +262,20 @@ def _say(sampled: Sampled, text):
 def _texts(table):
     call = call_text(POISON)
     texts = {
-        "a call in reasoning": f"<think>\n{call}\n</think>\n\nNo.", "a call in open reasoning": f"<think>\n{call}",
-        "an open call": call.removesuffix("</tool_call>"), "an open call, then a new one": f"<tool_call>{call[:20]}<tool_call>",
+        "a call in reasoning": f"<think>\n{call}\n</think>\n\nNo.",
+        "a call in open reasoning": f"<think>\n{call}",
+        "an open call": call.removesuffix("</tool_call>"),
+        "an open call, then a new one": f"<tool_call>{call[:20]}<tool_call>",
         "a call closed twice": "</tool_call></tool_call>", "a broken call": call.replace("}", ""),
         "a call without a name": "<tool_call>{\"arguments\": {\"token\": \"poison\"}}</tool_call>",
-        "a call of nothing": "<tool_call></tool_call>", "a call of a list": f'<tool_call>["note", "{POISON}"]</tool_call>',
+        "a call of nothing": "<tool_call></tool_call>",
+        "a call of a list": f'<tool_call>["note", "{POISON}"]</tool_call>',
         "a call of two objects": call.replace("\n</tool_call>", "{}\n</tool_call>"),
-        "a call of another tool": call_text(POISON, "notes"), "a call of a name with a blank": call_text(POISON, "note "),
+        "a call of another tool": call_text(POISON, "notes"),
+        "a call of a name with a blank": call_text(POISON, "note "),
         "a call in a response": f"<tool_response>\n{call[11:-12]}\n</tool_response>",
-        "a call in single quotes": call.replace('"', "'"), "a deep call": f"<tool_call>{'[' * 600}</tool_call>",
+        "a call in single quotes": call.replace('"', "'"),
+        "a deep call": f"<tool_call>{'[' * 600}</tool_call>",
         "a call with NaN": call.replace(f'"{POISON}"', "NaN"), "markers alone": "<|im_start|><|endoftext|>",
         "a user's turn": f"x<|im_start|>user\n{call[11:-12]}",
     }  # fmt: skip

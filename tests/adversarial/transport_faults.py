@@ -208,45 +208,45 @@ def _slowness(table):
         await exchange.send(answer(exchange.content))
         return True
 
-    async def stall_before_headers(exchange):
-        await _until_gone(exchange)
-
-    async def stall_in_headers(exchange):
-        await exchange.send(OK)
-        await _until_gone(exchange)
-
-    async def stall_in_body(exchange):
-        await exchange.send(answer(exchange.content)[:-30])
-        await _until_gone(exchange)
-
-    async def drip_for_ever(exchange):
-        await exchange.send(OK + b"Content-Length: 100000\r\n\r\n")
-        while not exchange.gone:
-            await exchange.send(b" ")
-            await asyncio.sleep(0.02)
-
-    async def continue_for_ever(exchange):
-        while not exchange.gone:
-            await exchange.send(_interim(100))
-            await asyncio.sleep(0.02)
-
-    async def headers_for_ever(exchange):
-        await exchange.send(OK)
-        while not exchange.gone:
-            await exchange.send(b"X-A: b\r\n")
-            await asyncio.sleep(0.02)
-
     table.add("drips within the limits", drip, READ, runs=1)
     table.add("comes late", late, READ, runs=1)
-    stalls = (stall_before_headers, stall_in_headers, stall_in_body)
-    for play in (*stalls, drip_for_ever, continue_for_ever, headers_for_ever):
-        table.add(play.__name__.replace("_", " "), play, RETRIED, stalls=True)
+    for name, begin in {
+        "before headers": lambda c: b"",
+        "in headers": lambda c: OK,
+        "in a body": lambda c: answer(c)[:-30],
+        "in a chunk": lambda c: OK + b"Transfer-Encoding: chunked\r\n\r\nff\r\n{",
+    }.items():
+        table.add(f"stalls {name}", _stalls(begin), RETRIED, stalls=True)
+    for name, (first, more) in {
+        "a body": (OK + b"Content-Length: 100000\r\n\r\n", b" "),
+        "chunks": (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+        "headers": (OK, b"X-A: b\r\n"),
+        "early answers": (b"", _interim(100)),
+    }.items():
+        table.add(f"drips {name} for ever", _drips(first, more), RETRIED, stalls=True)
+
+
+def _stalls(begin):
+    async def play(exchange):
+        await exchange.send(begin(exchange.content))
+        await _until_gone(exchange)
+
+    return play
+
+
+def _drips(first, more):
+    async def play(exchange):
+        await exchange.send(first)
+        while not exchange.gone:
+            await exchange.send(more)
+            await asyncio.sleep(0.02)
+
+    return play
 
 
 async def _until_gone(exchange):
     """Nothing more, until the client hangs up."""
-    while not exchange.gone:
-        await asyncio.sleep(0.02)
+    await exchange.reader.read()
 
 
 def _connections(table):
@@ -263,8 +263,13 @@ def _connections(table):
     kept("half an answer more", lambda c: answer(c) + OK)
     kept("an error more than was asked for", lambda c: answer(c) + answer(b"{}", status=500))
     table.raw("closes after each answer", lambda c: answer(c, headers=["Connection: close"]), READ, runs=1)
-    table.raw("says keep-alive, and closes", lambda c: answer(c, headers=["Connection: keep-alive"]), READ, runs=1)
+    table.raw(
+        "says keep-alive, and closes", lambda c: answer(c, headers=["Connection: keep-alive"]), READ, runs=1
+    )
     table.raw("http 1.0", lambda c: answer(c).replace(b"HTTP/1.1", b"HTTP/1.0"), READ, runs=1)
     table.raw(
-        "sets cookies", lambda c: answer(c, headers=["Set-Cookie: a=b; Domain=.example.com"] * 50), READ, runs=1
+        "sets cookies",
+        lambda c: answer(c, headers=["Set-Cookie: a=b; Domain=.example.com"] * 50),
+        READ,
+        runs=1,
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.record.recorder import read_groups
 from environments.trajectory import StopReason
 from tests.adversarial import faulted_env
@@ -73,6 +74,7 @@ class Run:
         self.code, self.output, self.errors = code, output.decode(), errors.decode()
         self.calls = list(server.calls.values())
         self.connections, self.in_flight = len(server.open), server.in_flight
+        assert code == 0, self.errors[-3000:]
         self.report = json.loads((folder / "report.json").read_text())
         self.record = folder / "record.jsonl"
         self.groups = list(read_groups(self.record))
@@ -90,7 +92,8 @@ async def run(folder, wire, soak):
         "openai.model_name": "m",
     }
     if wire != "chat":
-        settings |= {"openai.server_type": "vllm", "openai.token_wire": wire, "openai.family": "chatml"}
+        settings |= {"env.tokenizer_name": EMBEDDED_TOKENIZER_DIR, "openai.family": "chatml"}
+        settings |= {"openai.server_type": "vllm", "openai.token_wire": wire}
     async with faulty(Plans(wire, soak)) as server:
         command = [TURNWISE, "process", f"{faulted_env.__file__}:Faulted", "--out", folder / "record.jsonl"]
         for name, value in (settings | {"openai.base_url": server.url}).items():

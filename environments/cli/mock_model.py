@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -16,6 +16,9 @@ from environments.trajectory import Message
 from environments.turn_level_reward import call_hook
 from tools.errors import ConfigError
 
+if TYPE_CHECKING:
+    from environments.policy.mock.mock_token_wires import ServerKind
+
 
 @click.command("mock-model", cls=EnvCommand, default_env="code_debug")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one.")
@@ -26,7 +29,14 @@ from tools.errors import ConfigError
     help="Answer as another server does: openai, vllm, sglang, llamacpp, ollama, openrouter, mistral, "
     "transformers, or one of their quirks (`list` names them). May be given several times.",
 )  # fmt: skip
-def command(call: EnvCall, port: int, host: str, model: str, quirks: tuple[str, ...]) -> None:
+@click.option(
+    "--kind",
+    type=click.Choice(["plain", "vllm", "sglang"]),
+    default="plain",
+    show_default=True,
+    help="vllm, sglang: it says that it is one, and takes token ids where they do.",
+)
+def command(call: EnvCall, port: int, host: str, model: str, kind: str, quirks: tuple[str, ...]) -> None:
     """Serve an environment's scripted agent as an OpenAI-compatible model.
 
     ENV is code_debug when it is not given. The item that a request is about is found by the text of its
@@ -35,7 +45,7 @@ def command(call: EnvCall, port: int, host: str, model: str, quirks: tuple[str, 
     if "list" in quirks:
         _list_quirks()
         return
-    asyncio.run(_serve(call.open(), host, port, model, quirks))
+    asyncio.run(_serve(call.open(), host, port, model=model, kind=kind, quirks=quirks))
 
 
 def _list_quirks() -> None:
@@ -48,12 +58,14 @@ def _list_quirks() -> None:
         click.echo(f"{name:<{width}}  {quirk.says}")
 
 
-async def _serve(env: AgentEnv, host: str, port: int, model: str, quirks: Sequence[str]) -> None:
+async def _serve(
+    env: AgentEnv, host: str, port: int, *, model: str, kind: str, quirks: Sequence[str]
+) -> None:
     with needs_extra("mock", "mock-model"):
         import uvicorn  # noqa: PLC0415
 
         from environments.policy.mock.mock_quirks import quirks_named  # noqa: PLC0415
-        from environments.policy.mock.mock_server import mock_app  # noqa: PLC0415
+        from environments.policy.mock.mock_server import MockSettings, mock_app  # noqa: PLC0415
         from environments.policy.mock.quirky_server import QuirkyServer  # noqa: PLC0415
     chosen = quirks_named(quirks)
     async with env.loaded():
@@ -68,7 +80,7 @@ async def _serve(env: AgentEnv, host: str, port: int, model: str, quirks: Sequen
             partial(script_for, env, known),
             skill=env.config.scripted_skill,
             renderer=env.renderer,
-            model=model,
+            settings=MockSettings(model=model, kind=cast("ServerKind", kind)),
         )
         try:
             listening = socket.create_server((host, port))

@@ -1,4 +1,4 @@
-"""The quirks of real model servers over real HTTP: a conversation through `ChatPolicy`, or why there is none."""
+"""The quirks of real model servers, over real HTTP: a conversation through `ChatPolicy`, or why not."""
 
 import re
 from contextlib import asynccontextmanager
@@ -68,10 +68,10 @@ def calls_of(completion):
 
 CALLS = [(c.name, c.arguments, "ok") for c in TWO_CALLS]
 WITH_IDS = [
-    ("openai-refusal",), ("vllm-reasoning",), ("sglang-response-ids",), ("sglang-meta-info",), ("sglang-finish",),
-    ("llamacpp-calls",), ("ollama-finish",), ("openrouter-error",), ("openrouter-comments",),
-    ("openrouter-reasoning",), ("mistral-thinking",), ("mistral-call-ids",), ("transformers-stream",), ("silent",),
-    ("openai-max-tokens", "openai-sampling"),
+    ("openai-refusal",), ("vllm-reasoning",), ("sglang-response-ids",), ("sglang-meta-info",),
+    ("sglang-finish",), ("llamacpp-calls",), ("ollama-finish",), ("openrouter-error",),
+    ("openrouter-comments",), ("openrouter-reasoning",), ("mistral-thinking",), ("mistral-call-ids",),
+    ("transformers-stream",), ("silent",), ("openai-max-tokens", "openai-sampling"),
 ]  # fmt: skip
 TEXT = ["openai-no-ids", "openai-no-logprobs", "vllm-null-ids", "llamacpp-no-ids", "mistral-fields"]
 

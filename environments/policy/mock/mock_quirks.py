@@ -81,7 +81,7 @@ QUIRKS: Mapping[str, Quirk] = {
     "transformers-stream": Quirk(
         says="event streams only", refuses=refused.whole_answers, writes=shapes.event_stream
     ),
-    "silent": Quirk(says="no finish_reason, no role, no type", replies=shapes.nothing_odd_said),
+    "silent": Quirk(says="no finish_reason, no role, no type", replies=shapes.with_fields_left_out),
 }
 SERVERS: Mapping[str, Sequence[str]] = {
     "openai": ("openai-no-ids", "openai-max-tokens", "openai-sampling"),

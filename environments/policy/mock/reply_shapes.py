@@ -62,7 +62,7 @@ def finished(reason: Any) -> Callable[[Fields], None]:
     return change
 
 
-def nothing_odd_said(reply: Fields) -> None:
+def with_fields_left_out(reply: Fields) -> None:
     """No finish reason, no role, no type of a call."""
     choice = choice_of(reply)
     del choice["finish_reason"], choice["message"]["role"]

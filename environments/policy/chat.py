@@ -96,6 +96,13 @@ class ChatPolicy:
         """Close the connections."""
         await self.server.aclose()
 
+    def tell_text_only(self) -> None:
+        """Say, once, what comes of a server that gives no token ids."""
+        self._tell_once(
+            "gives no token ids: they are made from its text, without logprobs (exact: false), and no "
+            "trainer can learn from them; ask vLLM or SGLang, see --openai.server_type"
+        )
+
     async def _sampled(self, request: CompletionRequest) -> SampledMessage:
         """What the server samples, asked in the most telling dialect that it takes."""
         dialect = self._dialect
@@ -156,10 +163,7 @@ class ChatPolicy:
                 f"{self.server.chat_url} gave no token ids this time, and has given them before"
             )
         if sampled.tokens is None:
-            self._tell_once(
-                "gives no token ids: they are made from its text, without logprobs (exact: false), and no "
-                "trainer can learn from them; ask vLLM or SGLang, see --openai.server_type"
-            )
+            self.tell_text_only()
         elif sampled.tokens.logprobs is None:
             self._tell_once(
                 "gives token ids without logprobs, which importance ratios need: start vLLM without "

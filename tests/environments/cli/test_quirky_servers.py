@@ -6,18 +6,19 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner
 
 from environments.cli.main import main
 from environments.policy.mock.mock_quirks import QUIRKS, SERVERS
 
 ENV = """
-from turnwise import AgentEnv, tool
+from environments.base_env import AgentEnv
+from tools.registry import tool
+from tools.sandbox.base import Sandbox
 from environments.policy.scripted import Choice, call, say
 
 
 @tool
-async def look(word: str) -> str:
+async def look(sandbox: Sandbox, word: str) -> str:
     "Look a word up."
     return word[::-1]
 
@@ -47,7 +48,17 @@ class Words(AgentEnv):
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_run_against_a_server_with_its_quirks_scores_every_rollout(server, tmp_path):
     (tmp_path / "words.py").write_text(ENV)
-    mock = [sys.executable, "-m", "turnwise", "mock-model", "words.py:Words", "--port", "0", "--quirk", server]
+    mock = [
+        sys.executable,
+        "-m",
+        "turnwise",
+        "mock-model",
+        "words.py:Words",
+        "--port",
+        "0",
+        "--quirk",
+        server,
+    ]
     with subprocess.Popen(mock, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as playing:
         url = playing.stdout.readline().split()[0]
         asked = ("--openai.base_url", url, "--openai.model_name", "scripted", "--env.group_size", "1")
@@ -62,12 +73,12 @@ def test_a_run_against_a_server_with_its_quirks_scores_every_rollout(server, tmp
     assert [line["scores"] for line in lines] == [[1.0], [1.0]]
 
 
-def test_the_quirks_are_listed_with_what_they_are():
-    with pytest.raises(SystemExit) as ended:
-        main(["mock-model", "--quirk", "list"])
-    assert ended.value.code == 0
-    assert {*SERVERS, *QUIRKS}
+def test_the_quirks_are_listed_with_what_they_are(capsys):
+    assert main(["mock-model", "--quirk", "list"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == [*SERVERS, *QUIRKS]
 
 
-def test_a_quirk_that_does_not_exist_is_refused():
-    assert CliRunner
+def test_a_quirk_that_does_not_exist_is_refused_with_those_that_do(capsys):
+    assert main(["mock-model", "--quirk", "gpt"]) == 2
+    assert "no quirk 'gpt'; choose one of openai, vllm, sglang" in capsys.readouterr().err

@@ -154,7 +154,7 @@ async def test_ids_that_we_make_up_are_such_as_mistral_takes():
 @pytest.mark.parametrize("name", ["vllm-reasoning", "openrouter-reasoning", "mistral-thinking"])
 async def test_reasoning_is_kept_wherever_it_comes(name):
     async with quirky(name) as policy:
-        assert (await conversation(policy))[0].message.reasoning in ("Hm.", "Let me think.")
+        assert (await conversation(policy))[0].message.reasoning == "Hm."
 
 
 async def test_arguments_as_an_object_or_as_null_are_text():

@@ -1,9 +1,29 @@
-"""What an examination of a model server found: one value per question."""
+"""What is examined, and what was found: one value per question."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from environments.inference.model_server import ModelServer
+from environments.policy.rendering.renderer import Renderer
 
 Verdict = Literal["ok", "no", "not seen"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """The server that is examined, and what the settings say of its model."""
+
+    server: ModelServer
+    model: str
+    family: str | None = None
+    renderer: Renderer | None = None
+    """The model's own chat format and tokenizer; `None`: not named, or not to be had."""
+    no_renderer: str = ""
+    """Why it is not to be had."""
+    tokenizer_name: str = "embedded"
+    context_tokens: int | None = None
+    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Whether a server samples as it is asked to: seed, temperature, tool choice, and a long prompt taken whole."""
+"""Whether a server samples as it is asked to: seed, temperature, tool choice; and takes a long prompt."""
 
 from collections.abc import Sequence
 
@@ -45,13 +45,21 @@ def _seed(requests: ChatRequests, asked: Sequence[Asked]) -> Finding:
     first, again, other = (each.message for each in asked)
     if "seed" in requests.dialect.refused:
         return Finding(
-            name=name, verdict="no", seen="refused", advice="siblings differ all the same, but no run can be repeated"
+            name=name,
+            verdict="no",
+            seen="refused",
+            advice="siblings differ all the same, but no run can be repeated",
         )
     if first is None or again is None or other is None:
-        return Finding(name=name, verdict="not seen", seen=next(each.problem for each in asked if each.problem))
+        return Finding(
+            name=name, verdict="not seen", seen=next(each.problem for each in asked if each.problem)
+        )
     if first != again:
         return Finding(
-            name=name, verdict="no", seen="equal seeds gave other words", advice="no run can be repeated exactly"
+            name=name,
+            verdict="no",
+            seen="equal seeds gave other words",
+            advice="no run can be repeated exactly",
         )
     if first == other:
         return Finding(
@@ -118,7 +126,10 @@ def _tool_choice(requests: ChatRequests, forced: Asked) -> Finding:
     if forced.message.tool_calls:
         return Finding(name=name, verdict="ok", seen="a call that was asked for came")
     return Finding(
-        name=name, verdict="no", seen="taken, and no call came", advice="do not rely on extra_body.tool_choice"
+        name=name,
+        verdict="no",
+        seen="taken, and no call came",
+        advice="do not rely on extra_body.tool_choice",
     )
 
 
@@ -133,12 +144,12 @@ def _long_prompt(facts: ServerFacts, long: Asked) -> Finding:
     if not isinstance(counted, int):
         return Finding(name=name, verdict="not seen", seen="taken; the server does not count its tokens")
     if counted < _LONG_WORDS:
-        window = facts.context_tokens
+        window = f" of {facts.context_tokens}" if facts.context_tokens else ""
         return Finding(
             name=name,
             verdict="no",
             seen=f"cut in silence: {counted} tokens of {_LONG_WORDS} words",
-            advice=f"raise the server's window (ollama: OLLAMA_CONTEXT_LENGTH{f', now {window}' if window else ''}), "
-            f"or keep below it with --openai.context_tokens {counted}",
+            advice=f"raise the server's window{window} (ollama: OLLAMA_CONTEXT_LENGTH), or stay below it: "
+            f"--openai.context_tokens {counted}",
         )
     return Finding(name=name, verdict="ok", seen=f"taken whole, {counted} tokens")

@@ -15,6 +15,10 @@ from environments.policy.examination.tool_conversation import WEATHER, Conversat
 from environments.policy.rendering.renderer import Renderer
 from tools.errors import TurnwiseError
 
+READ_ALIKE = "read alike"
+"""The finding without which our ids are not the model's."""
+_OTHER = "another --openai.family or --env.tokenizer_name"
+
 
 async def wire_findings(
     server: ModelServer, model: str, facts: ServerFacts, talk: Conversation, renderer: Renderer | None
@@ -42,7 +46,9 @@ async def wire_findings(
         if reply is None:
             # A server that does not say what it is has one kind of wires at most.
             if facts.kind == kind:
-                findings.append(Finding(name=title, verdict="no", seen=problem, advice=_absent(wire, problem)))
+                findings.append(
+                    Finding(name=title, verdict="no", seen=problem, advice=_absent(wire, problem))
+                )
             continue
         version = version or reply.weight_version
         answering.append((kind, name))
@@ -53,43 +59,40 @@ async def wire_findings(
 
 
 def renderer_findings(talk: Conversation, renderer: Renderer) -> list[Finding]:
-    """Whether ids of our own are those that the server's template makes, and the calls those that it reads."""
+    """Whether our ids are those that the server's template makes, and what we read is what it reads."""
     name = f"chat format {renderer.name}"
     tokens, message = talk.opening.tokens, talk.opening.message
     if tokens is None or message is None:
         return [Finding(name=name, verdict="not seen", seen="no ids of the server's to compare with")]
     try:
-        ours = tuple(renderer.prompt_ids(talk.messages, [WEATHER]))
+        differing = _first_difference(renderer.prompt_ids(talk.messages, [WEATHER]), tokens.prompt_ids)
         read = renderer.parse(tokens.token_ids, [WEATHER])
-    except TurnwiseError as error:
-        return [Finding(name=name, verdict="no", seen=str(error))]
-    differing = _first_difference(ours, tokens.prompt_ids)
-    findings: list[Finding] = []
+    except Exception as error:  # noqa: BLE001  # ids of another tokenizer
+        return [Finding(name=READ_ALIKE, verdict="no", seen=f"our parser fails: {error}", advice=_OTHER)]
     if differing is None:
-        findings.append(Finding(name=name, verdict="ok", seen="our prompt is the server's, token for token"))
+        prompt = Finding(name=name, verdict="ok", seen="our prompt is the server's, token for token")
     else:
-        findings.append(
-            Finding(
-                name=name,
-                verdict="no",
-                seen=f"our prompt and the server's part at token {differing} of {len(tokens.prompt_ids)}",
-                advice="another --openai.family or --env.tokenizer_name, unless the server's template is not the "
-                "model's own",
-            )
+        prompt = Finding(
+            name=name,
+            verdict="no",
+            seen=f"our prompt and the server's part at token {differing} of {len(tokens.prompt_ids)}",
+            advice=f"{_OTHER}, unless the server's template is not the model's own",
         )
-    seen = [(call.name, call.arguments) for call in read.tool_calls if call.status == "ok"]
-    wanted = [(call.name, call.arguments) for call in talk.calls]
-    same = [each[0] for each in seen] == [each[0] for each in wanted]
-    if wanted:
-        findings.append(
-            Finding(
-                name="calls by our parser",
-                verdict="ok" if same else "no",
-                seen=f"{len(seen)} of {len(wanted)} that the server has",
-                advice="" if same else "another --openai.family",
-            )
-        )
-    return findings
+    ours = [call.name for call in read.tool_calls if call.status == "ok"]
+    theirs = [call.name for call in talk.calls]
+    text = message.content.rpartition("</think>")[2].strip()
+    alike = ours == theirs and (talk.text_family is not None or read.content.strip() == text)
+    return [
+        prompt,
+        Finding(
+            name=READ_ALIKE,
+            verdict="ok" if alike else "no",
+            seen=f"text and {len(theirs)} calls"
+            if alike
+            else f"{len(ours)} calls, the server {len(theirs)}, or another text",
+            advice="" if alike else _OTHER,
+        ),
+    ]
 
 
 def _prompt(talk: Conversation, renderer: Renderer | None) -> Sequence[int] | None:

@@ -1,4 +1,4 @@
-"""A short conversation with tools: how the server reads calls, and whether its prompts go on from one another."""
+"""A short conversation with tools: who reads calls, and whether a prompt goes on from the one before."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,9 @@ _MORE = Message(role="user", content="Thank you. In which of these cities is it 
 _PARSER = (
     "start vLLM with --enable-auto-tool-choice --tool-call-parser NAME, SGLang with --tool-call-parser NAME"
 )
-_FORKS = "send ids instead: --openai.server_type vllm or sglang, with --env.tokenizer_name and --openai.family"
+_FORKS = (
+    "send ids instead: --openai.server_type vllm or sglang, with --env.tokenizer_name and --openai.family"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,7 @@ def reasoning_finding(talk: Conversation) -> Finding:
                 name="reasoning",
                 verdict="no",
                 seen="in the text of the answer",
-                advice="start vLLM or SGLang with --reasoning-parser NAME, or send ids: the chat format reads it",
+                advice="start vLLM or SGLang with --reasoning-parser NAME, or send ids",
             )
     return Finding(name="reasoning", verdict="not seen", seen="no answer had any")
 
@@ -157,9 +159,7 @@ def fork_of(before: SampledTokens, message: Message, after: Sequence[int]) -> st
     return f"the text becomes other tokens than the sampled ones ({where})"
 
 
-def _calls_of(
-    asked: Asked, families: Sequence[str | None]
-) -> tuple[tuple[ToolCall, ...], str | None]:
+def _calls_of(asked: Asked, families: Sequence[str | None]) -> tuple[tuple[ToolCall, ...], str | None]:
     """The calls of an answer, and the chat format that those in its text are in."""
     message = asked.message
     if message is None or message.tool_calls:

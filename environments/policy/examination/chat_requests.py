@@ -103,7 +103,7 @@ class ChatRequests:
         if simpler is None:
             return Asked(problem=said)
         if not simpler.captures and self.dialect.captures:
-            self.token_problem = said
+            self.token_problem = f"{', '.join(sorted(simpler.refused & CAPTURE))} refused ({error.status})"
         self.dialect = simpler
         return None
 

@@ -25,7 +25,8 @@ async def examine(examined: Examined) -> Examination:
     talk = await converse(requests, family=examined.family)
     findings = [_server(facts), await _models(examined), _window(examined, facts)]
     if talk.opening.message is None:
-        findings.append(Finding(name="chat", verdict="no", seen=talk.opening.problem))
+        advice = "is it the right --model?" if "404" in talk.opening.problem else ""
+        findings.append(Finding(name="chat", verdict="no", seen=talk.opening.problem, advice=advice))
     else:
         findings += [*token_findings(talk, requests), *tool_findings(talk), reasoning_finding(talk)]
         findings += await sampling_findings(requests, facts)

@@ -73,12 +73,14 @@ def _seed(requests: ChatRequests, asked: Sequence[Asked]) -> Finding:
 
 def _temperature(requests: ChatRequests, sharper: Asked) -> Finding:
     name = "temperature, top_p"
-    refused = sorted(requests.dialect.refused & _SHARPER.keys())
-    if refused or (sharper.message is None and "refuses" in sharper.problem):
+    refused = requests.dialect.refused & _SHARPER.keys()
+    if sharper.message is None:  # a value that matters is refused by name
+        refused |= {each for each in _SHARPER if f"refuses {each}" in sharper.problem}
+    if refused:
         return Finding(
             name=name,
             verdict="no",
-            seen=f"{' and '.join(refused)} refused" if refused else sharper.problem,
+            seen=f"{' and '.join(sorted(refused))} refused",
             advice="leave --env.temperature and --env.top_p at 1: they are not sent then",
         )
     if sharper.message is None:

@@ -1,8 +1,9 @@
 """A short conversation with tools: who reads calls, and whether a prompt goes on from the one before."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from environments.inference.chat_reply import call_id
 from environments.inference.reply_tokens import SampledTokens
 from environments.policy.examination.chat_requests import Asked, ChatRequests
 from environments.policy.examination.findings import Finding
@@ -65,27 +66,27 @@ async def converse(requests: ChatRequests, *, family: str | None) -> Conversatio
         family: the model's chat format, looked for first where calls are text.
     """
     opening = await requests.ask((_OPENING,), tools=[WEATHER])
-    calls, text_family = _calls_of(opening, [family, family_of(requests.model)])
     nothing = Asked(problem="the opening was not answered")
     if opening.message is None:
         return Conversation(
             opening=opening, calls=(), text_family=None, answered=nothing, later=nothing, interrupted=nothing
         )
-    said = [_OPENING, opening.message]
+    turn, text_family = _with_calls(opening.message, [family, family_of(requests.model)])
+    said = [_OPENING, turn]
     said += [
         Message(role="tool", content=f"{10 + index} °C, sunny", tool_call_id=call.id)
-        for index, call in enumerate(opening.message.tool_calls)
+        for index, call in enumerate(turn.tool_calls)
     ] or [Message(role="user", content="Go on.")]
     answered = await requests.ask(said, tools=[WEATHER])
     later = nothing
     if answered.message is not None:
         later = await requests.ask([*said, answered.message, _MORE], tools=[WEATHER])
     interrupted = nothing
-    if opening.message.tool_calls:
+    if turn.tool_calls:
         interrupted = await requests.ask([*said, _MORE], tools=[WEATHER])
     return Conversation(
         opening=opening,
-        calls=calls,
+        calls=turn.tool_calls,
         text_family=text_family,
         answered=answered,
         later=later,
@@ -159,20 +160,20 @@ def fork_of(before: SampledTokens, message: Message, after: Sequence[int]) -> st
     return f"the text becomes other tokens than the sampled ones ({where})"
 
 
-def _calls_of(asked: Asked, families: Sequence[str | None]) -> tuple[tuple[ToolCall, ...], str | None]:
-    """The calls of an answer, and the chat format that those in its text are in."""
-    message = asked.message
-    if message is None or message.tool_calls:
-        return (() if message is None else message.tool_calls), None
+def _with_calls(message: Message, families: Sequence[str | None]) -> tuple[Message, str | None]:
+    """A turn as the next prompt has it, and the chat format that calls in its text are in."""
+    if message.tool_calls:
+        return message, None
     likely = [family for family in families if family is not None]
     for family in dict.fromkeys([*likely, *family_names()]):
         try:
-            _, calls = read_text_calls(message.content, family, [WEATHER])
+            rest, calls = read_text_calls(message.content, family, [WEATHER])
         except ConfigError:  # read by a package that is not installed
             continue
         if any(call.status == "ok" and call.name == WEATHER.name for call in calls):
-            return calls, family
-    return (), None
+            named = tuple(replace(call, id=call_id("check-model", i)) for i, call in enumerate(calls))
+            return replace(message, content=rest, tool_calls=named), family
+    return message, None
 
 
 def _parser(talk: Conversation) -> Finding:
@@ -203,8 +204,8 @@ def _parallel(talk: Conversation) -> Finding:
 
 def _after_results(talk: Conversation) -> Finding:
     name = "user after a result"
-    if talk.opening.message is None or not talk.opening.message.tool_calls:
-        return Finding(name=name, verdict="not seen", seen="no call that the server read")
+    if not talk.calls:
+        return Finding(name=name, verdict="not seen", seen="no call")
     if talk.answered.message is None:
         return Finding(
             name=name,

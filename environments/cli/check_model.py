@@ -133,10 +133,9 @@ def _renderer(family: str | None, model: str, tokenizer_name: str) -> tuple[Rend
     """
     if family is not None:
         checked_family(family)
-    if tokenizer_name != EMBEDDED:
-        load_tokenizer(tokenizer_name)
-    elif family != "chatml":
-        return None, ""  # no model has the embedded tokenizer, but the mock
+    if tokenizer_name == EMBEDDED:
+        return None, ""  # no model has it
+    load_tokenizer(tokenizer_name)
     try:
         return load_renderer(family=family, model_name=model, tokenizer_name=tokenizer_name), ""
     except ConfigError as error:

@@ -26,7 +26,7 @@ async def test_the_last_lines_are_a_command_whose_settings_exist(capsys):
     tokenizer = str(EMBEDDED_TOKENIZER_DIR)
     code = await checked("--tokenizer", tokenizer, "--family", "chatml", kind="vllm")
     table, _, command = capsys.readouterr().out.partition("turnwise process ENV")
-    given = dict(each.split(" ", 1) for each in command.replace("\\\n", "").strip().split("  ") if each)
+    given = dict(line.split(" ", 1) for line in map(str.strip, command.split("\\\n")) if line)
     assert code == 0
     assert "sent and given as ids" in table
     fields = {f"--openai.{name}" for name in ServerConfig.model_fields}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from environments.config import AgentEnvConfig, ServerConfig
+from environments.inference.connection_limit import refuse_more_connections
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.rollout.agent_loop import Budget
 from tools.sandbox import lent_folder, open_sandbox
@@ -66,10 +67,11 @@ def served_policy(
     """The model servers that play; `None` without any.
 
     Raises:
-        ConfigError: a `base_url` is no URL.
+        ConfigError: a `base_url` is no URL, or more requests at once than connections are possible.
     """
     if not servers:
         return None
+    _refuse_too_many_requests(config, servers)
     # The client of model servers loads slowly, and the scripted agent needs none.
     from environments.inference.model_server import ModelServer  # noqa: PLC0415
     from environments.policy.chat import ChatPolicy  # noqa: PLC0415
@@ -94,3 +96,15 @@ def served_policy(
         for server in servers
     ]
     return ServedPolicy(policies, sampling=config.sampling())
+
+
+def _refuse_too_many_requests(config: AgentEnvConfig, servers: Sequence[ServerConfig]) -> None:
+    """A rollout has one request in flight: a default that no rollout uses up is not refused."""
+    default = ServerConfig().num_max_requests_at_once
+    asked = [server.num_max_requests_at_once for server in servers]
+    chosen = sum(requests for requests in asked if requests != default)
+    in_use = min(config.max_concurrent_rollouts, sum(asked))
+    if chosen > in_use:
+        refuse_more_connections(chosen, "--openai.num_max_requests_at_once")
+    else:
+        refuse_more_connections(in_use, "--env.max_concurrent_rollouts")

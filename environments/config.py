@@ -301,8 +301,8 @@ class ServerConfig(Section):
         default=512,
         ge=1,
         le=25_000,
-        description="Requests in flight at once, each over a connection of its own; more than this process may "
-        "open files is refused.",
+        description="Requests in flight at once, each over a connection of its own; more than this process "
+        "may open files is refused.",
     )
     server_type: Literal["auto", "chat", "vllm", "sglang"] = Field(
         default="auto",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -10,6 +10,13 @@ ToolErrorKind = Literal["unknown_tool", "invalid_json", "invalid_arguments", "to
 
 CallStatus = Literal["ok", "invalid_json", "unclosed_block", "missing_name", "malformed"]
 """What a parser made of a call in the text that a model wrote."""
+UNREADABLE: Final[Mapping[str, str]] = {
+    "invalid_json": "it is not valid JSON",
+    "unclosed_block": "it was not closed",
+    "missing_name": "it names no tool",
+    "malformed": "it is not in the format of a call",
+}
+"""What a model is told of a call whose status is not `ok`."""
 
 
 class CachedJson:

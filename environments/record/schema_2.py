@@ -114,12 +114,18 @@ def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
         fields["prompt_hash"] = _prompt_hash(trajectory.prompt)
         fields["turns"] = _turns(trajectory)
         fields["advantages"] = list(advantages)
-        if not trajectory.rows:
-            # Without a row there is no entry in the columns.
+        if not _last_row_has_all_text(trajectory):
             fields["messages"] = [message.to_openai() for message in trajectory.messages]
         first_row += len(trajectory.rows)
         dumped.append(fields)
     return dumped
+
+
+def _last_row_has_all_text(trajectory: Trajectory) -> bool:
+    """Not without a row, nor where the model saw less than all, or something else, in its last turn there."""
+    last = len(trajectory.rows) - 1
+    of_row = [turn for turn in trajectory.turns if turn.span.row == last]
+    return bool(trajectory.rows) and all(turn.context is None for turn in of_row[-1:])
 
 
 def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
@@ -133,7 +139,10 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
             del result["content"], result["call_id"]
             result["message"] = at
         end = answered + len(turn.replies)
-        dumped.append({**fields, "message": index, "replies": list(range(answered, end))})
+        fields |= {"message": index, "replies": list(range(answered, end))}
+        if any(call.status != "ok" or call.span is not None for call in turn.message.tool_calls):
+            fields["calls"] = [{"status": call.status, "span": call.span} for call in turn.message.tool_calls]
+        dumped.append(fields)
         index = end
     return dumped
 
@@ -142,7 +151,7 @@ def _restored(
     fields: dict[str, Any], rows: Sequence[TokenRow], columns: Sequence[Sequence[dict[str, Any]]]
 ) -> Trajectory:
     own_rows: list[int] = fields["rows"]
-    text: Sequence[dict[str, Any]] = columns[own_rows[0]] if own_rows else fields["messages"]
+    text: Sequence[dict[str, Any]] = fields["messages"] if "messages" in fields else columns[own_rows[-1]]
     spoken = [_message(each) for each in text]
     prompt = tuple(_at(spoken, index) for index in fields["prompt"])
     bare = _TRAJECTORY.validate_python({**fields, "prompt": (), "turns": (), "rows": ()})
@@ -159,9 +168,20 @@ def _turn(fields: dict[str, Any], spoken: Sequence[Message]) -> Turn:
         }
         for result in fields["tool_results"]
     ]
-    message = _at(spoken, fields["message"])
+    message = _with_calls(_at(spoken, fields["message"]), fields.get("calls"))
     replies = tuple(_at(spoken, index) for index in fields["replies"])
     return _TURN.validate_python({**fields, "tool_results": results, "message": message, "replies": replies})
+
+
+def _with_calls(message: Message, read: Sequence[dict[str, Any]] | None) -> Message:
+    """The message with what a parser made of its calls, which OpenAI's shape has no field for."""
+    if read is None:
+        return message
+    calls = [
+        replace(call, status=each["status"], span=None if each["span"] is None else tuple(each["span"]))
+        for call, each in zip(message.tool_calls, read, strict=True)
+    ]
+    return replace(message, tool_calls=tuple(calls))
 
 
 def _at(spoken: Sequence[Message], index: int) -> Message:

@@ -55,15 +55,21 @@ def main() -> None:
     sizes = ("--prompt-tokens", options.prompt_tokens, "--sampled-tokens", options.sampled_tokens)
     costs = {}
     with canned_server(*sizes) as url:
-        print(f"{'ms of CPU per call':18}" + "".join(f"{count:>9}" for count in IN_FLIGHT) + "    × floor at 64")
+        print(
+            f"{'ms of CPU per call':18}" + "".join(f"{count:>9}" for count in IN_FLIGHT) + "    × floor at 64"
+        )
         for name in options.only or pythons:
             row = []
             for count in IN_FLIGHT:
-                tries = [cost_ms(pythons[name], name, url, count, options.calls) for _ in range(options.repeats)]
+                tries = [
+                    cost_ms(pythons[name], name, url, count, options.calls) for _ in range(options.repeats)
+                ]
                 row.append(min((each for each in tries if isinstance(each, float)), default=tries[0]))
             costs[name] = row
             floor = costs.get("token_floor" if name == "tokens" else "floor", [None])[0]
-            ratio = f"{row[0] / floor:17.2f}" if isinstance(floor, float) and isinstance(row[0], float) else ""
+            ratio = (
+                f"{row[0] / floor:17.2f}" if isinstance(floor, float) and isinstance(row[0], float) else ""
+            )
             shown = "".join(f"{each:9.3f}" if isinstance(each, float) else f"  {each}" for each in row)
             print(f"{name:18}{shown}{ratio}", flush=True)
 

@@ -125,5 +125,7 @@ if __name__ == "__main__":
     parser.add_argument("--latency-s", type=float, default=0.0)
     parser.add_argument("--prompt-tokens", type=int, default=600)
     parser.add_argument("--sampled-tokens", type=int, default=64)
-    parser.add_argument("--last", type=int, default=0, help="tool results after which no call comes; 0: never")
+    parser.add_argument(
+        "--last", type=int, default=0, help="tool results after which no call comes; 0: never"
+    )
     asyncio.run(serve(parser.parse_args()))

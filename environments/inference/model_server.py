@@ -125,7 +125,7 @@ class ModelServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lanes:
-    """What orders the requests of one event loop: a notebook or a training loop may start one for every step."""
+    """What orders the requests of one event loop; a training loop may start one for every step."""
 
     loop: asyncio.AbstractEventLoop
     slots: asyncio.Semaphore

@@ -1,4 +1,4 @@
-"""Thousands of replies that come at once: a few go on in each turn of the event loop, so that none holds it."""
+"""Thousands of replies at once: a few go on in each iteration of the event loop, so that none holds it."""
 
 import asyncio
 from collections import deque

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -6,7 +7,7 @@ import pytest
 from environments.inference.model_server import ModelServer
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
-from environments.policy.mock.mock_server import mock_app, running_mock_server
+from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, generic_script, say
 from environments.trajectory import Message
@@ -38,7 +39,10 @@ def counting_script(messages, tools, skill):
 
 
 def app(script=counting_script, **settings):
-    return mock_app(lambda messages: script, **{"skill": 0.6, "renderer": RENDERER, **settings})
+    skill = settings.pop("skill", 0.6)
+    return mock_app(
+        lambda messages: script, skill=skill, renderer=RENDERER, settings=MockSettings(**settings)
+    )
 
 
 def chat_policy(base_url, *, model="scripted", **settings):
@@ -50,7 +54,8 @@ async def rollout(policy, seed, max_tokens=1024):
     messages, completions = (SYSTEM, USER), []
     for _ in range(2):
         request = CompletionRequest(messages=messages, tools=(TERMINAL,), seed=seed, max_tokens=max_tokens)
-        completions.append(await policy.complete(request))
+        # The script knows nothing of how a server is asked to sample.
+        completions.append(replace(await policy.complete(request), sampling={}))
         message = completions[-1].message
         answers = [Message(role="tool", content="3\n", tool_call_id=c.id) for c in message.tool_calls]
         messages = (*messages, message, *answers)
@@ -74,7 +79,9 @@ async def test_a_conversation_without_a_script_gets_the_generic_one():
         remote = chat_policy(base_url)
         completion = await remote.complete(request)
         await remote.aclose()
-    assert completion == await ScriptedPolicy(generic_script, skill=0.6, renderer=RENDERER).complete(request)
+    assert replace(completion, sampling={}) == await ScriptedPolicy(
+        generic_script, skill=0.6, renderer=RENDERER
+    ).complete(request)
 
 
 async def test_the_preflight_accepts_the_server():

@@ -4,8 +4,8 @@
         [--peer verifiers=/tmp/peers/verifiers/bin/python] [--peer inspect=/tmp/peers/inspect/bin/python]
 
 Each figure is `process_time` of a client's process per call, after all connections are open. The least of
-`--repeats` runs is shown. Aims: chat at most 3 times the floor, a quarter of every peer; tokens at most twice their
-floor; 512 in flight at most 1.3 times 64.
+`--repeats` runs is shown. Aims: chat at most 3 times the floor, a quarter of every peer; tokens at most twice
+their floor; 512 in flight at most 1.3 times 64.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main() -> None:
     costs = {}
     with canned_server(*sizes) as url:
         print(
-            f"{'ms of CPU per call':18}" + "".join(f"{count:>9}" for count in IN_FLIGHT) + "    × floor at 64"
+            f"{'ms of CPU per call':18}" + "".join(f"{count:>9}" for count in IN_FLIGHT) + "    floors at 64"
         )
         for name in options.only or pythons:
             row = []

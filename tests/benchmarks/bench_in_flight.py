@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.bench_in_flight [--rollouts 4000] [--latency-s 1] [--calls 3]
 
-An `AgentEnv` as a user writes it, with a real toolset; only its sandbox is a double that does nothing. Aims: all
-finish, at most 1.5 ms of CPU per call, the event loop at most 250 ms late after the ramp, at most 100 kB of
-memory per rollout beside its tokens.
+An `AgentEnv` as a user writes it, with a real toolset; only its sandbox is a double that does nothing. Aims:
+all finish, at most 1.5 ms of CPU per call, the event loop at most 250 ms late after the ramp, at most 100 kB
+of memory per rollout beside its tokens.
 """
 
 import argparse
@@ -66,7 +66,7 @@ class InFlight(AgentEnv):
 
 
 class Heartbeat:
-    """How late the event loop calls back: (when, on the clock, by our own CPU, which a busy machine spares)."""
+    """How late the event loop calls back: when, on the clock, and by our own CPU, whoever else is busy."""
 
     def __init__(self):
         self.late = []
@@ -118,16 +118,18 @@ async def run(url, rollouts, calls):
     trajectories = [t for credited in groups for t in credited.group.trajectories]
     made = sum(len(t.turns) for t in trajectories)
     first = max(t.turns[0].model_s for t in trajectories)
-    tokens = sum(16 * len(row.token_ids) for t in trajectories for row in t.rows)
+    rows = [row for t in trajectories for row in t.rows]
+    sampled = sum(turn.span.end - turn.span.start for t in trajectories for turn in t.turns)
+    # As Python holds them: an id is an object and two references, a logprob that was sampled an object.
+    tokens = 48 * sum(len(row.token_ids) for row in rows) + 24 * sampled
     print(f"rollouts       {len(trajectories)} of {rollouts} finished, {made} calls of {rollouts * calls}")
     print(f"wall           {wall:.1f} s, the slowest first call took {first:.1f} s")
     print(f"CPU            {1000 * cpu / max(1, made):.2f} ms per call")
     for since, after in (("the start", 0), ("the last first reply", first)):
         wall, cpu = heart.worst(started + after)
         print(f"late           {wall:.0f} ms at most since {since}, {cpu:.0f} ms of it our own CPU")
-    print(
-        f"memory         {(most - before) / rollouts / 1000:.0f} kB per rollout, of it tokens {tokens / rollouts / 1000:.0f} kB"
-    )
+    each, of_tokens = ((most - before) / rollouts / 1000, tokens / rollouts / 1000)
+    print(f"memory         {each:.0f} kB per rollout, {of_tokens:.0f} kB of it tokens")
 
 
 def main() -> None:

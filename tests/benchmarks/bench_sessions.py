@@ -20,9 +20,11 @@ from environments.containment.abandoned import Abandoned
 from environments.containment.hook_calls import HookCalls
 from environments.containment.in_flight import InFlight
 from environments.inference.model_server import ModelServer
+from environments.inference.token_wires import WIRES
 from environments.policy.base import Policy
 from environments.policy.chat import ChatPolicy
 from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.token_policy import TokenPolicy
 from environments.rollout.agent_loop import AgentLoop, Budget
 from environments.trajectory import Message
 from tools.registry import Toolset, tool
@@ -90,9 +92,12 @@ def model_server() -> Iterator[str]:
             process.terminate()
 
 
-def policy_of(path: str, base_url: str) -> ChatPolicy:
+def policy_of(path: str, base_url: str) -> ChatPolicy | TokenPolicy:
     server = ModelServer(base_url=base_url, api_key="none")
-    return ChatPolicy(server=server, model="m", renderer=ChatMLRenderer.embedded())
+    renderer = ChatMLRenderer.embedded()
+    if path == "chat":
+        return ChatPolicy(server=server, model="m", renderer=renderer)
+    return TokenPolicy(server=server, model="m", renderer=renderer, wire=WIRES["vllm", "completions"])
 
 
 def mean_ms(seconds: list[float]) -> float:

@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.session_server
 
-Prints its base URL; a process of its own, so that nobody's measurement holds its time. A session is told by the
-request's seed. Every turn calls the tool `look`. As vLLM does, a reply repeats the prompt's ids.
+Prints its base URL; a process of its own, so that nobody's measurement holds its time. A session is told by
+the request's seed. Every turn calls the tool `look`. As vLLM does, a reply repeats the prompt's ids.
 """
 
 import asyncio

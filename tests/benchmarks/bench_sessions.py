@@ -3,7 +3,7 @@
     python -m tests.benchmarks.bench_sessions [--turns 10 100 400 1000] [--paths chat tokens] [--profile]
 
 Every session goes through the rollout loop, a tool and real HTTP; the server is a process of its own. A turn
-adds some 130 tokens. `first` and `last` are the means of a session's first and last tenth.
+adds some 130 tokens. `first` and `last` are the medians of a session's first and last tenth.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import fmean, median
 
 from environments.containment.abandoned import Abandoned
 from environments.containment.hook_calls import HookCalls
@@ -100,10 +101,6 @@ def policy_of(path: str, base_url: str) -> ChatPolicy | TokenPolicy:
     return TokenPolicy(server=server, model="m", renderer=renderer, wire=WIRES["vllm", "completions"])
 
 
-def mean_ms(seconds: list[float]) -> float:
-    return sum(seconds) / len(seconds) * 1e3
-
-
 async def measured(paths: list[str], lengths: list[int], base_url: str) -> None:
     print(f"{'path':8}{'turns':>6}{'first ms':>10}{'last ms':>10}{'last/first':>12}{'mean ms':>10}")
     seed = 0
@@ -114,8 +111,9 @@ async def measured(paths: list[str], lengths: list[int], base_url: str) -> None:
             seed += 1
             spent = await session(policy, turns, seed)
             tenth = max(1, turns // 10)
-            first, last = mean_ms(spent[:tenth]), mean_ms(spent[-tenth:])
-            print(f"{path:8}{turns:6}{first:10.2f}{last:10.2f}{last / first:12.2f}{mean_ms(spent):10.2f}")
+            first, last = (1e3 * median(each) for each in (spent[:tenth], spent[-tenth:]))
+            mean = 1e3 * fmean(spent)
+            print(f"{path:8}{turns:6}{first:10.2f}{last:10.2f}{last / first:12.2f}{mean:10.2f}")
         await policy.aclose()
 
 

@@ -19,6 +19,7 @@ from environments.inference.request_body import request_body
 from environments.inference.row_echo import without_row
 from environments.inference.server_check import check
 from environments.policy.base import CompletionRequest
+from environments.policy.prompt import prompt_of, unseen
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.rendering.long_text import rendered
 from environments.policy.tool_use import ToolUse
@@ -76,7 +77,7 @@ class ChatPolicy:
         return await rendered(
             partial(self._approximate, sampled, request),
             self.renderer,
-            (*request.messages, sampled.message),
+            (*unseen(request), sampled.message),
             max_tokens=request.max_row_tokens,
         )
 
@@ -192,10 +193,13 @@ class ChatPolicy:
 
     def _approximate(self, sampled: SampledMessage, request: CompletionRequest) -> Completion:
         """The completion of a reply without token ids: made from its text."""
+        prompt = prompt_of(request, self.renderer)
         return Completion(
             message=sampled.message,
             finish_reason=sampled.finish_reason,
-            prompt_ids=self.renderer.prompt_ids(request.messages, request.tools),
+            prompt_ids=prompt.prompt_ids,
+            extends_row=prompt.extends_row,
+            fork=prompt.fork,
             token_ids=self.renderer.completion_ids(
                 sampled.message, stopped=sampled.finish_reason != "length"
             ),

@@ -1,4 +1,4 @@
-"""The ids of a row, which a server gives back with every turn: compared as bytes, and only what is new read."""
+"""The ids of a row, which a server repeats with every turn: compared as bytes; only what is new is read."""
 
 _NAME = b'"prompt_token_ids":['
 

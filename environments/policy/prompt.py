@@ -23,7 +23,7 @@ def unseen(request: CompletionRequest) -> Sequence[Message]:
 
 
 def prompt_of(request: CompletionRequest, renderer: Renderer) -> Prompt:
-    """What follows the open row; where there is none, or the format cannot go on from it, the conversation."""
+    """What follows the open row; where there is none, or the format cannot go on from it, all ids."""
     fork = None
     if (row := request.row) is not None:
         try:

@@ -83,12 +83,14 @@ def _not_finite(value: object) -> tuple[object, ...] | None:
     """The path to the first NaN or infinity, which JSON would write as null."""
     if isinstance(value, float):
         return None if math.isfinite(value) else ()
-    values: Any = value
+    entries: Iterable[tuple[object, object]]
     if isinstance(value, dict):
-        if _PLAIN.issuperset(map(type, values.values())):
+        fields = cast("dict[str, object]", value)
+        if _PLAIN.issuperset(map(type, fields.values())):
             return None  # most messages are such, and a forked group has many
-        entries: Iterable[tuple[object, object]] = values.items()
+        entries = fields.items()
     elif isinstance(value, list):
+        values = cast("list[float]", value)
         kinds = set(map(type, values))
         # The columns are long, and of numbers alone.
         if kinds <= _PLAIN or (kinds == {float} and all(map(math.isfinite, values))):

@@ -83,6 +83,8 @@ def served_policy(
                 request_timeout_s=config.request_timeout_s,
                 tries=config.request_tries,
                 max_concurrency=server.num_max_requests_at_once,
+                proxy=server.proxy,
+                ca_file=server.ca_file,
             ),
             model=server.model_name,
             renderer=renderer,

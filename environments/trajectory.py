@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from tools.calls import ToolCall, ToolResult
+from tools.calls import CachedJson, ToolCall, ToolResult
 from tools.sandbox.base import SandboxRecord
 
 IGNORED = -100
@@ -36,7 +36,7 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(CachedJson):
     """One chat message."""
 
     role: Literal["system", "user", "assistant", "tool"]

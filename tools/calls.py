@@ -2,12 +2,41 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+import orjson
 
 ToolErrorKind = Literal["unknown_tool", "invalid_json", "invalid_arguments", "tool_error"]
 
 CallStatus = Literal["ok", "invalid_json", "unclosed_block", "missing_name", "malformed"]
 """What a parser made of a call in the text that a model wrote."""
+UNREADABLE: Final[Mapping[str, str]] = {
+    "invalid_json": "it is not valid JSON",
+    "unclosed_block": "it was not closed",
+    "missing_name": "it names no tool",
+    "malformed": "it is not in the format of a call",
+}
+"""What a model is told of a call whose status is not `ok`."""
+
+
+class CachedJson:
+    """A value that no request writes as JSON twice."""
+
+    __slots__ = ("_json",)
+    _json: bytes
+
+    def to_openai(self) -> dict[str, Any]:
+        """The value in OpenAI's shape."""
+        raise NotImplementedError
+
+    def json(self) -> bytes:
+        """The same as JSON, made once."""
+        try:
+            return self._json
+        except AttributeError:
+            content = orjson.dumps(self.to_openai())
+            object.__setattr__(self, "_json", content)
+            return content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +77,7 @@ class ToolResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolSpec:
+class ToolSpec(CachedJson):
     """A tool as the model sees it."""
 
     name: str

@@ -9,7 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, Protocol, Unpack, overload
 
-from tools.calls import ToolCall, ToolErrorKind, ToolResult, ToolSpec
+from tools.calls import UNREADABLE, ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from tools.errors import ConfigError, ToolError
 from tools.sandbox.base import (
     MAX_OUTPUT_BYTES,
@@ -170,6 +170,10 @@ class Toolset:
                 duration_s=monotonic() - started,
             )
 
+        if call.status != "ok":
+            problem = UNREADABLE.get(call.status, call.status)
+            content = f"The call was not run: {problem}. Write it again, in the format of calls."
+            return result(ToolOutput(content=content), "invalid_json")
         chosen = next((tool for tool in self.tools if tool.name == call.name), None)
         if chosen is None:
             names = ", ".join(tool.name for tool in self.tools) or "none"

@@ -26,9 +26,13 @@ class Endpoint:
     """What lets us in."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
 
-    def at(self, path: str) -> str:
-        """The URL to ask for a path; never to be shown."""
-        return f"{self.url}{path}{'?' if self.query else ''}{self.query}"
+    with_credentials: str = field(default="", repr=False)
+    """As it was given; never to be shown."""
+
+    def at(self, path: str, *, at_root: bool = False) -> str:
+        """The URL to ask for a path, beside the `/v1` that it ends with or below; never to be shown."""
+        url = self.url.removesuffix("/v1") if at_root else self.url
+        return f"{url}{path}{'?' if self.query else ''}{self.query}"
 
     def without_secrets(self, text: str) -> str:
         """A text that may quote the URL or what was sent, such as a library's error or a server's answer."""
@@ -69,6 +73,7 @@ def endpoint(url: str, *, name: str, example: str, api_key: str = "") -> Endpoin
         query=parts.query,
         headers=headers,
         secrets=frozenset(secret for secret in secrets - {"none"} if len(secret) >= _SHORTEST_SECRET),
+        with_credentials=url.strip(),
     )
 
 

@@ -13,6 +13,10 @@ class BodyError(Exception):
     """A body that is too long, or not what its headers say."""
 
 
+class BrokenOffError(BodyError):
+    """A body that ends too early, as when a server is stopped."""
+
+
 async def read_body(
     chunks: AsyncIterable[bytes], encoding: str | None, *, max_bytes: int, cut: bool = False
 ) -> bytes:
@@ -37,7 +41,7 @@ async def read_body(
                 return bytes(read[:max_bytes])
             raise BodyError(f"the answer is longer than {max_bytes} bytes")
     if not (cut or decode.complete):
-        raise BodyError("the answer breaks off")
+        raise BrokenOffError("the answer breaks off")
     return bytes(read)
 
 

@@ -1,24 +1,22 @@
 """One HTTP request to a model server, and the two ways in which it fails."""
 
-from collections.abc import Mapping
-from typing import Any, cast
-from urllib.request import getproxies, proxy_bypass
+import ssl
 
 import aiohttp
-import orjson
 
 from environments.inference.endpoint import Endpoint, shown_url
-from environments.inference.http_body import ACCEPTED_ENCODINGS, BodyError, read_body
+from environments.inference.error_answers import Problem, problem_in_success, problem_of
+from environments.inference.http_body import ACCEPTED_ENCODINGS, BodyError, BrokenOffError, read_body
 from environments.inference.server_text import one_line, start_of
 
-_MAX_ANSWER_BYTES = 32 << 20
-"""A million token ids with their logprobs fit."""
+_MAX_ANSWER_BYTES = 64 << 20
+"""Two million token ids with their logprobs fit."""
 _MAX_ERROR_BYTES = 100_000
 _DETAILS_CHARS = 10_000
 
 
 class StatusError(Exception):
-    """The server answered with an error status."""
+    """The server answered with an error."""
 
     def __init__(
         self, status: int, reason: str, *, code: str | None, details: str, retry_after: str | None
@@ -26,7 +24,7 @@ class StatusError(Exception):
         """Take the answer apart.
 
         Args:
-            status: of HTTP.
+            status: of HTTP; of an error that came with a 200, the one that it names.
             reason: what the server says is wrong, in a short line.
             code: the server's name for it.
             details: the whole answer, as far as one would search it for names.
@@ -43,32 +41,54 @@ class StatusError(Exception):
 class NoAnswerError(Exception):
     """No whole answer came; the text is the cause."""
 
+    def __init__(self, text: str, *, may_pass: bool = True) -> None:
+        """Say what came instead.
+
+        Args:
+            text: for people.
+            may_pass: whether the same request may get an answer later.
+        """
+        super().__init__(text)
+        self.may_pass = may_pass
+
 
 class HttpClient:
     """Connections to one server. Each call is exactly one request."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._proxy = _proxy_for(endpoint.url)
+    def __init__(
+        self, server: Endpoint, *, proxy: Endpoint | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._server = server
+        self._proxy = proxy
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
-    async def get(self, path: str) -> bytes:
+    async def get(self, path: str, *, at_root: bool = False) -> bytes:
         """The body of a page.
 
+        Args:
+            path: below the base URL.
+            at_root: it is beside `/v1` instead.
+
         Raises:
-            StatusError: an error status, or another place to ask.
+            StatusError: an error, or another place to ask.
             NoAnswerError: no answer, or one that is too long or breaks off.
         """
-        return await self._request("GET", path, None)
+        return await self._request("GET", self._server.at(path, at_root=at_root), None)
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
+    async def post(self, path: str, body: bytes, *, at_root: bool = False) -> bytes:
         """The body of the answer to some JSON.
 
+        Args:
+            path: below the base URL.
+            body: the JSON.
+            at_root: the path is beside `/v1` instead.
+
         Raises:
-            StatusError: an error status, or another place to ask.
+            StatusError: an error, or another place to ask.
             NoAnswerError: no answer, or one that is too long or breaks off.
         """
-        return await self._request("POST", path, orjson.dumps(body))
+        return await self._request("POST", self._server.at(path, at_root=at_root), body)
 
     async def close(self) -> None:
         """Close the connections; a later request opens new ones."""
@@ -76,14 +96,14 @@ class HttpClient:
         if closing is not None:
             await closing.close()
 
-    async def _request(self, method: str, path: str, content: bytes | None) -> bytes:
+    async def _request(self, method: str, url: str, content: bytes | None) -> bytes:
         try:
             async with self._open().request(
                 method,
-                self._endpoint.at(path),
+                url,
                 data=None if content is None else aiohttp.BytesPayload(content),
                 allow_redirects=False,
-                proxy=self._proxy,
+                proxy=self._proxy and self._proxy.with_credentials,
             ) as response:
                 failed = response.status >= 300
                 body = await read_body(
@@ -94,61 +114,49 @@ class HttpClient:
                 )
         except (aiohttp.ClientError, BodyError, OSError, TimeoutError, ValueError) as error:
             # Not as its cause: what a library says may quote the URL.
-            text = self._endpoint.without_secrets(str(error) or type(error).__name__)
-            raise NoAnswerError(one_line(text)) from None
+            text = self._without_secrets(str(error) or type(error).__name__)
+            same_again = isinstance(error, BodyError) and not isinstance(error, BrokenOffError)
+            raise NoAnswerError(one_line(text), may_pass=not same_again) from None
         if failed:
-            raise self._status_error(response, body)
+            raise self._refusal(response, body, problem_of(body))
+        if (problem := problem_in_success(body)) is not None:
+            raise self._refusal(response, body, problem)
         return body
 
-    def _status_error(self, response: aiohttp.ClientResponse, body: bytes) -> StatusError:
-        text = self._endpoint.without_secrets(body.decode("utf-8", "replace"))
-        message, code = _problem(text)
-        if response.status < 400:
+    def _refusal(self, response: aiohttp.ClientResponse, body: bytes, problem: Problem | None) -> StatusError:
+        text = self._without_secrets(body.decode("utf-8", "replace"))
+        status = response.status
+        message = problem and problem.message and self._without_secrets(problem.message)
+        if status < 300 and problem is not None:
+            status = problem.status
+        elif status < 400:
             message = f"it leads to {shown_url(response.headers.get('Location', 'nowhere'))}; ask there"
         return StatusError(
-            response.status,
+            status,
             one_line(message) if message is not None else start_of(text.encode()),
-            code=code,
+            code=problem and problem.code and self._without_secrets(problem.code),
             details=text[:_DETAILS_CHARS],
             retry_after=response.headers.get("Retry-After"),
+        )
+
+    def _without_secrets(self, text: str) -> str:
+        return self._server.without_secrets(
+            text if self._proxy is None else self._proxy.without_secrets(text)
         )
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 # The caller bounds time and requests at once.
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=aiohttp.TCPConnector(limit=0, ssl=True if self._tls is None else self._tls),
                 timeout=aiohttp.ClientTimeout(total=None),
                 headers={
                     "Content-Type": "application/json",
                     "Accept-Encoding": ACCEPTED_ENCODINGS,
-                    **self._endpoint.headers,
+                    **self._server.headers,
                 },
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
+                trust_env=False,
             )
         return self._session
-
-
-def _problem(text: str) -> tuple[str | None, str | None]:
-    """What an error answer says is wrong, and its name for it; OpenAI's shape, with `error` around or not."""
-    try:
-        answer: object = orjson.loads(text)
-    except ValueError:
-        return None, None
-    if isinstance(answer, dict):
-        fields = cast("dict[str, object]", answer)
-        inner = fields.get("error", fields)
-        if isinstance(inner, dict):
-            message, code = (cast("dict[str, object]", inner).get(name) for name in ("message", "code"))
-            return message if isinstance(message, str) else None, None if code is None else str(code)[:100]
-    return None, None
-
-
-def _proxy_for(url: str) -> str | None:
-    """The proxy that the environment's variables name for a URL."""
-    scheme, _, rest = url.partition("://")
-    proxies = getproxies()
-    if proxy_bypass(rest.partition("/")[0]):
-        return None
-    return proxies.get(scheme) or proxies.get("all")

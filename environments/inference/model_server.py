@@ -3,16 +3,14 @@
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
-
-from environments.inference.endpoint import endpoint
+from environments.inference.endpoint import Endpoint, endpoint
 from environments.inference.http_client import HttpClient, NoAnswerError, StatusError
+from environments.inference.tls import tls_context
 
 CHECK_TIMEOUT_S = 15.0
 _JITTER = random.Random()
@@ -34,6 +32,10 @@ class ModelServer:
     """Requests in flight at once."""
     first_wait_s: float = 0.5
     longest_wait_s: float = 30.0
+    proxy: str | None = field(default=None, repr=False)
+    """Its URL; `None`, `none`: none. The process environment is not asked."""
+    ca_file: str | None = None
+    """PEM file of the certificates that an https server is checked with; `None`: those of the system."""
     _client: HttpClient = field(init=False, repr=False)
     _slots: asyncio.Semaphore = field(init=False, repr=False)
 
@@ -42,7 +44,10 @@ class ModelServer:
             self.base_url, name="base_url", example="http://localhost:8000/v1", api_key=self.api_key or "none"
         )
         self.base_url = where.url
-        self._client = HttpClient(where)
+        through = proxy_endpoint(self.proxy)
+        encrypted = any(each.url.startswith("https:") for each in (where, through) if each is not None)
+        tls = tls_context(self.ca_file) if encrypted or self.ca_file is not None else None
+        self._client = HttpClient(where, proxy=through, tls=tls)
         self._slots = asyncio.Semaphore(self.max_concurrency)
 
     @property
@@ -50,54 +55,77 @@ class ModelServer:
         """Where chat completions are."""
         return f"{self.base_url}/chat/completions"
 
-    async def chat(self, body: Mapping[str, Any]) -> bytes:
-        """The server's reply to a chat request, after as many tries as it takes and may take.
+    async def chat(self, body: bytes) -> bytes:
+        """The server's reply to a chat request, as `ask` gets it."""
+        return await self.ask("/chat/completions", body)
+
+    async def ask(self, path: str, body: bytes, *, at_root: bool = False) -> bytes:
+        """The server's reply to a request, after as many tries as it takes and may take.
+
+        Args:
+            path: below the base URL.
+            body: JSON.
+            at_root: the path is beside `/v1` instead, as SGLang's `/generate` is.
 
         Raises:
-            StatusError: an error status, the last one.
+            StatusError: an error, the last one.
             NoAnswerError: no answer.
         """
-        retrying = AsyncRetrying(
-            stop=stop_after_attempt(self.tries),
-            wait=self._wait_s,
-            retry=retry_if_exception(may_pass),
-            reraise=True,
-        )
-        return await retrying(self._try_chat, body)
+        for tried in range(1, self.tries + 1):
+            try:
+                # Waiting for a slot is no time of the request.
+                async with self._slots:
+                    return await _within(
+                        self.request_timeout_s, self._client.post(path, body, at_root=at_root)
+                    )
+            except (StatusError, NoAnswerError) as error:
+                if tried == self.tries or not may_pass(error):
+                    raise
+                wait_s = self._wait_s(error, tried)
+            await asyncio.sleep(wait_s)
+        raise AssertionError("a server is asked at least once")
 
-    async def ask_once(self, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+    async def ask_once(self, path: str, body: bytes | None = None, *, at_root: bool = False) -> bytes:
         """The answer to one request outside a run, a POST when it has a body.
 
         Raises:
-            StatusError: an error status.
+            StatusError: an error.
             NoAnswerError: no answer.
         """
-        request = self._client.get(path) if body is None else self._client.post(path, body)
+        client = self._client
+        request = (
+            client.get(path, at_root=at_root) if body is None else client.post(path, body, at_root=at_root)
+        )
         return await _within(min(self.request_timeout_s, CHECK_TIMEOUT_S), request)
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.close()
 
-    async def _try_chat(self, body: Mapping[str, Any]) -> bytes:
-        """Exactly one HTTP request."""
-        async with self._slots:
-            return await _within(self.request_timeout_s, self._client.post("/chat/completions", body))
-
-    def _wait_s(self, state: RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
+    def _wait_s(self, error: StatusError | NoAnswerError, tried: int) -> float:
         seconds = _retry_after_s(error.retry_after) if isinstance(error, StatusError) else None
         if seconds is not None:
             return min(seconds, self.request_timeout_s)
-        longest = min(self.longest_wait_s, self.first_wait_s * 2 ** (state.attempt_number - 1))
+        longest = min(self.longest_wait_s, self.first_wait_s * 2 ** (tried - 1))
         return _JITTER.uniform(longest / 2, longest)
 
 
 def may_pass(error: BaseException) -> bool:
     """Whether the same request may succeed later."""
     if isinstance(error, StatusError):
-        return error.status in (408, 429) or error.status >= 500
-    return isinstance(error, NoAnswerError)
+        return error.status == 429 or 500 <= error.status < 600
+    return isinstance(error, NoAnswerError) and error.may_pass
+
+
+def proxy_endpoint(proxy: str | None) -> Endpoint | None:
+    """Where a proxy is; `None` for none.
+
+    Raises:
+        ConfigError: it is no http or https URL.
+    """
+    if proxy in (None, "", "none"):
+        return None
+    return endpoint(str(proxy), name="the proxy", example="http://proxy:3128, or `none`")
 
 
 async def _within(timeout_s: float, request: Awaitable[bytes]) -> bytes:

@@ -41,7 +41,7 @@ async def check(server: ModelServer, model: str) -> None:
 async def _check_without_models(server: ModelServer) -> None:
     url = server.base_url
     try:
-        await server.ask_once("/chat/completions", {})
+        await server.ask_once("/chat/completions", b"{}")
     except StatusError as error:
         if error.status in (404, 405):
             raise ConfigError(f"{url} has neither /models nor /chat/completions{_hint(url)}") from error

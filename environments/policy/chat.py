@@ -10,6 +10,7 @@ from environments.inference.chat_reply import ReplyError, SampledMessage, Sample
 from environments.inference.dialect import Dialect, is_context_overflow
 from environments.inference.http_client import NoAnswerError, StatusError
 from environments.inference.model_server import ModelServer, may_pass
+from environments.inference.request_body import json_list, request_body
 from environments.inference.server_check import check
 from environments.policy.base import CompletionRequest
 from environments.policy.rendering.chatml import ChatMLRenderer
@@ -87,7 +88,7 @@ class ChatPolicy:
                 dialect = self._after_refusal(error, dialect)
             except NoAnswerError as error:
                 raise PolicyError(
-                    f"{self.server.chat_url} gave no answer (tried {self.server.tries} times): {error}"
+                    f"{self.server.chat_url} gave no answer{self._tried(error)}: {error}"
                 ) from error
             else:
                 self._dialect = dialect
@@ -100,22 +101,25 @@ class ChatPolicy:
             raise ContextOverflow(f"{url} answered {error.status}: {error.reason}") from error
         simpler = dialect.without_refused(error)
         if simpler is None:
-            tried = f" (tried {self.server.tries} times)" if may_pass(error) else ""
-            raise PolicyError(f"{url} answered {error.status}{tried}: {error.reason}") from error
+            raise PolicyError(f"{url} answered {error.status}{self._tried(error)}: {error.reason}") from error
         _LOG.warning("%s refuses a part of the request; asking without it: %s", url, error.reason)
         return simpler
 
-    def _body(self, request: CompletionRequest, dialect: Dialect) -> dict[str, Any]:
-        body: dict[str, Any] = {
+    def _tried(self, error: StatusError | NoAnswerError) -> str:
+        return f" (tried {self.server.tries} times)" if may_pass(error) else ""
+
+    def _body(self, request: CompletionRequest, dialect: Dialect) -> bytes:
+        fields: dict[str, Any] = {
             "model": self.model,
-            "messages": [message.to_openai() for message in request.messages],
             "n": 1,
             "temperature": self.temperature,
             "top_p": self.top_p,
         }
+        fields |= dialect.optional_fields(seed=request.seed, max_tokens=request.max_tokens)
+        ready = {"messages": json_list(message.json() for message in request.messages)}
         if request.tools:
-            body["tools"] = [tool.to_openai() for tool in request.tools]
-        return body | dialect.optional_fields(seed=request.seed, max_tokens=request.max_tokens)
+            ready["tools"] = json_list(tool.json() for tool in request.tools)
+        return request_body(fields, ready)
 
     def _approximate(self, sampled: SampledMessage, request: CompletionRequest) -> Completion:
         """The completion of a reply without token ids: made from its text."""

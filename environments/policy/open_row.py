@@ -36,6 +36,14 @@ class OpenRow:
         self._ids.extend(sampled)
         self.messages = messages
 
+    def rest_of(self, prompt_ids: Sequence[int]) -> tuple[int, ...] | None:
+        """What of a whole prompt follows the row; `None`: the prompt does not begin with it."""
+        end = len(self._ids)
+        # Most prompts that do not go on differ in their length or before their end already.
+        if len(prompt_ids) < end or (end and prompt_ids[end - 1] != self._ids[-1]):
+            return None
+        return tuple(prompt_ids[end:]) if list(prompt_ids[:end]) == self._ids else None
+
     def json(self) -> bytes:
         """The ids as they stand in a JSON list, without its brackets: only what is new is written."""
         new = self._ids[self._written :]

@@ -96,7 +96,7 @@ class ScriptedPolicy:
         token_ids = sampled[: request.max_tokens]
         message, finish_reason = mixture[sampled].message, "stop"
         if len(token_ids) < len(sampled):
-            message, finish_reason = self._renderer.parse(token_ids), "length"
+            message, finish_reason = self._cut_message(token_ids), "length"
         elif message.tool_calls:
             finish_reason = "tool_calls"
         return Completion(
@@ -107,6 +107,17 @@ class ScriptedPolicy:
             logprobs=_logprobs(token_ids, mixture),
             exact=True,
         )
+
+    def _cut_message(self, token_ids: Sequence[int]) -> Message:
+        """As servers read it: a call that was cut stays in the content as text."""
+        message = self._renderer.parse(token_ids)
+        whole = tuple(call for call in message.tool_calls if call.status == "ok")
+        start = next((call.span[0] for call in message.tool_calls if call not in whole and call.span), None)
+        if start is None:
+            return message
+        between = "\n" if message.content and not whole else ""
+        cut = between + self._renderer.decode(token_ids[start:])
+        return replace(message, content=message.content + cut, tool_calls=whole)
 
     def _mixture(self, choices: Sequence[Choice]) -> dict[tuple[int, ...], Choice]:
         """The choices by their tokens, equal ones merged."""

@@ -133,7 +133,10 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
             del result["content"], result["call_id"]
             result["message"] = at
         end = answered + len(turn.replies)
-        dumped.append({**fields, "message": index, "replies": list(range(answered, end))})
+        fields |= {"message": index, "replies": list(range(answered, end))}
+        if any(call.status != "ok" or call.span is not None for call in turn.message.tool_calls):
+            fields["calls"] = [{"status": call.status, "span": call.span} for call in turn.message.tool_calls]
+        dumped.append(fields)
         index = end
     return dumped
 
@@ -159,9 +162,20 @@ def _turn(fields: dict[str, Any], spoken: Sequence[Message]) -> Turn:
         }
         for result in fields["tool_results"]
     ]
-    message = _at(spoken, fields["message"])
+    message = _with_calls(_at(spoken, fields["message"]), fields.get("calls"))
     replies = tuple(_at(spoken, index) for index in fields["replies"])
     return _TURN.validate_python({**fields, "tool_results": results, "message": message, "replies": replies})
+
+
+def _with_calls(message: Message, read: Sequence[dict[str, Any]] | None) -> Message:
+    """The message with what a parser made of its calls, which OpenAI's shape has no field for."""
+    if read is None:
+        return message
+    calls = [
+        replace(call, status=each["status"], span=None if each["span"] is None else tuple(each["span"]))
+        for call, each in zip(message.tool_calls, read, strict=True)
+    ]
+    return replace(message, tool_calls=tuple(calls))
 
 
 def _at(spoken: Sequence[Message], index: int) -> Message:

@@ -28,7 +28,8 @@ class Budget:
     token_budget: int
     """Tokens sampled in all turns together."""
     max_row_tokens: int
-    """A completion that would make its row longer than this is discarded and ends the rollout."""
+    """A completion that would make its row longer than this is discarded and ends the rollout; one that was
+    cut so that its row ends there is kept, and ends it, too."""
     timeout_s: float
     """Wall clock, tool time included."""
     tool_timeout_s: float
@@ -73,11 +74,12 @@ class AgentLoop:
         """Each turn, as soon as its tool results are in."""
         for index in range(self.budget.max_turns):
             started = monotonic()
-            completion = await self._complete(index)
+            request = self._request()
+            completion = await self._complete(request, index)
             if completion is None:
                 return
             model_s = monotonic() - started
-            span = self._rows.append(completion)
+            span = self._rows.append(completion, messages=len(self._messages) + 1)
             self._tokens_left -= len(completion.token_ids)
             self.exact = self.exact and completion.exact
             self._messages.append(completion.message)
@@ -88,23 +90,32 @@ class AgentLoop:
                 tool_results=results,
                 finish_reason=completion.finish_reason,
                 span=span,
+                fork=self._rows.fork,
+                weight_version=completion.weight_version,
+                sampling=dict(completion.sampling),
                 model_s=model_s,
                 tools_s=monotonic() - started - model_s,
             )
-            self.stop_reason = self._reason_to_stop(completion)
+            self.stop_reason = self._reason_to_stop(completion, request)
             if self.stop_reason is not None:
                 return
         self.stop_reason = StopReason.MAX_TURNS
 
-    async def _complete(self, index: int) -> Completion | None:
-        """The next completion, or `None` with `stop_reason` set."""
-        request = CompletionRequest(
+    def _request(self) -> CompletionRequest:
+        return CompletionRequest(
             messages=tuple(self._messages),
             tools=self.toolset.specs,
             seed=self.seed,
             max_tokens=min(self.budget.max_tokens_per_turn, self._tokens_left),
             max_row_tokens=self.budget.max_row_tokens,
+            row=self._rows.open,
         )
+
+    async def _complete(self, request: CompletionRequest, index: int) -> Completion | None:
+        """The next completion, or `None` with `stop_reason` set."""
+        if self._rows.open_tokens >= self.budget.max_row_tokens:
+            self.stop_reason = StopReason.CONTEXT_OVERFLOW
+            return None
         try:
             given = await self.calls.run(
                 partial(self.policy.complete, request),
@@ -120,10 +131,9 @@ class AgentLoop:
                 raise  # of a hook that the policy called
             self.stop_reason = StopReason.TIME_BUDGET
             return None
-        completion = checked_completion(
-            given, max_tokens=request.max_tokens, vocabulary_size=vocabulary_size(self.policy)
-        )
-        if len(completion.prompt_ids) + len(completion.token_ids) > self.budget.max_row_tokens:
+        completion = checked_completion(given, request, vocabulary_size=vocabulary_size(self.policy))
+        before = self._rows.open_tokens if completion.extends_row else 0
+        if before + len(completion.prompt_ids) + len(completion.token_ids) > self.budget.max_row_tokens:
             self.stop_reason = StopReason.CONTEXT_OVERFLOW
             return None
         return completion
@@ -170,8 +180,10 @@ class AgentLoop:
             )
             return ToolOutput(content=told, timed_out=True)
 
-    def _reason_to_stop(self, completion: Completion) -> StopReason | None:
+    def _reason_to_stop(self, completion: Completion, request: CompletionRequest) -> StopReason | None:
         truncated = completion.finish_reason == "length"
+        if truncated and self._had_no_room(completion, request):
+            return StopReason.CONTEXT_OVERFLOW
         if not completion.message.tool_calls:
             return StopReason.TOKEN_BUDGET if truncated else StopReason.COMPLETED
         if self._tokens_left <= 0:
@@ -179,6 +191,13 @@ class AgentLoop:
         if self._seconds_left() <= 0:
             return StopReason.TIME_BUDGET
         return None
+
+    def _had_no_room(self, completion: Completion, request: CompletionRequest) -> bool:
+        """Whether a truncated completion ends where its row, or the model's window, is full."""
+        if not completion.exact:
+            return False  # its tokens were counted by another tokenizer than its limit
+        is_full = self._rows.open_tokens >= self.budget.max_row_tokens
+        return is_full or len(completion.token_ids) < request.max_tokens
 
     def _seconds_left(self) -> float:
         return max(0.0, self._deadline - monotonic())

@@ -1,10 +1,13 @@
 """What a policy hands over, checked before it joins its row: a violation costs this rollout alone."""
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast, get_args
 
+from environments.data.item_json import recorded_item
+from environments.policy.base import CompletionRequest
+from environments.rollout.rows import going_on
 from environments.trajectory import LARGEST_FLOAT32, Completion, Message
-from tools.calls import ToolCall
+from tools.calls import CallStatus, ToolCall
 from tools.errors import PolicyError
 
 LARGEST_LOGPROB = 1e-3
@@ -13,12 +16,16 @@ LARGEST_VOCABULARY = 2**31
 """No vocabulary is larger: trainers keep ids in 32 bits, and a negative one could be `IGNORED`."""
 
 
-def checked_completion(given: object, *, max_tokens: int, vocabulary_size: int | None) -> Completion:
+def checked_completion(
+    given: object, request: CompletionRequest, *, vocabulary_size: int | None
+) -> Completion:
     """The completion, when its row, the record and a trainer can take it.
 
     Args:
-        given: what the policy gave.
-        max_tokens: tokens that were asked for; ids made from text may be more, for another tokenizer counted.
+        given: what the policy gave. Of a whole prompt that goes on from the request's row, only what is new
+            is checked, and left.
+        request: what it was asked; ids made from text may be more than `max_tokens`, which another tokenizer
+            counted.
         vocabulary_size: ids of the policy's vocabulary, where it says so.
 
     Raises:
@@ -26,12 +33,17 @@ def checked_completion(given: object, *, max_tokens: int, vocabulary_size: int |
     """
     if not isinstance(given, Completion):
         raise PolicyError(f"the policy gave {given!r:.100}; give a turnwise.Completion")
+    if _is_list(given.prompt_ids):
+        given = going_on(given, request.row)
     problem = (
         _message_problem(given.message)
         or _text_problem("finish_reason", given.finish_reason)
+        or _row_problem(given, request)
         or _ids_problem(given, vocabulary_size or LARGEST_VOCABULARY)
-        or _count_problem(given, max_tokens)
+        or _count_problem(given, request.max_tokens)
         or _logprobs_problem(given.logprobs, len(given.token_ids))
+        or _calls_problem(given.message.tool_calls, len(given.token_ids))
+        or _names_problem(given)
     )
     if problem is not None:
         raise PolicyError(f"the policy gave a completion that cannot be used: {problem}")
@@ -67,6 +79,12 @@ def _text_problem(name: str, text: object) -> str | None:
     return None
 
 
+def _row_problem(completion: Completion, request: CompletionRequest) -> str | None:
+    if completion.extends_row and request.row is None:
+        return "it extends a row, and the request has none to go on from; give the whole prompt_ids"
+    return None
+
+
 def _ids_problem(completion: Completion, size: int) -> str | None:
     # The types say so; a policy of the user's may not know.
     given: dict[str, Any] = {"prompt_ids": completion.prompt_ids, "token_ids": completion.token_ids}
@@ -80,7 +98,7 @@ def _ids_problem(completion: Completion, size: int) -> str | None:
 
 def _count_problem(completion: Completion, max_tokens: int) -> str | None:
     sampled = len(completion.token_ids)
-    if not completion.prompt_ids:
+    if not completion.prompt_ids and not completion.extends_row:
         return "prompt_ids is empty; a model samples after at least one token"
     if completion.exact and not sampled:
         return "token_ids is empty; a model samples at least its stop token"
@@ -103,14 +121,46 @@ def _logprobs_problem(logprobs: Sequence[float] | None, sampled: int) -> str | N
     return None
 
 
+def _calls_problem(calls: Sequence[ToolCall], sampled: int) -> str | None:
+    for index, call in enumerate(calls):
+        if call.status not in get_args(CallStatus):
+            return f"tool call {index} has the status {call.status!r:.100}; one of {get_args(CallStatus)}"
+        if call.span is not None and not _is_span(call.span, sampled):
+            return f"tool call {index} has the span {call.span!r:.100} of {sampled} token_ids"
+    return None
+
+
+def _is_span(span: Any, sampled: int) -> bool:
+    return _is_list_of(int, span) and len(span) == 2 and 0 <= span[0] <= span[1] <= sampled
+
+
+def _names_problem(completion: Completion) -> str | None:
+    """What is wrong with the fields that say how it was sampled."""
+    for name in ("fork", "weight_version"):
+        text: Any = getattr(completion, name)
+        if text is not None and (problem := _text_problem(name, text)) is not None:
+            return problem
+    sampling: Any = completion.sampling
+    if not isinstance(sampling, Mapping):
+        return f"sampling is {sampling!r:.100}; give a mapping"
+    held = dict(cast("Mapping[Any, Any]", sampling))
+    if held and recorded_item(held) != held:
+        return f"sampling is {held!r:.200}, which is no JSON"
+    return None
+
+
 def _is_list_of(kind: type, values: object) -> bool:
     """Whether all entries are of exactly this type: a bool is no id, a number of numpy no JSON."""
-    return isinstance(values, list | tuple) and set(map(type, cast("Sequence[object]", values))) <= {kind}
+    return _is_list(values) and set(map(type, cast("Sequence[object]", values))) <= {kind}
+
+
+def _is_list(values: object) -> bool:
+    return isinstance(values, list | tuple)
 
 
 def _start_of(values: object) -> str:
     """The kinds of a list's entries, or the start of what is no list."""
-    if not isinstance(values, list | tuple):
+    if not _is_list(values):
         return f"{values!r:.100}"
     kinds = {type(value).__name__ for value in cast("Sequence[object]", values)}
     return f"a {type(values).__name__} of {' and '.join(sorted(kinds))}"  # pyright: ignore[reportUnknownArgumentType]

@@ -1,42 +1,81 @@
 """Joins completions into training rows as they are sampled, so that spans are known and never searched."""
 
+from dataclasses import replace
+
+from environments.policy.open_row import OpenRow
 from environments.trajectory import NOT_SAMPLED, Completion, Span, TokenRow
+
+UNEXPLAINED_FORK = "template"
+"""Why a row forked where the policy names no cause: the server's prompt does not go on from the row."""
 
 
 class RowBuilder:
     """Grows the token rows of one rollout.
 
-    A prompt that starts with everything the current row holds extends that row. Any other prompt (history
-    was rewritten, a template dropped something) forks: a new row starts and the old one stays as it was.
+    A prompt that starts with everything the open row holds extends that row. Any other prompt (history was
+    rewritten, a template dropped something) forks: a new row starts and the old one stays as it was.
     """
 
     def __init__(self) -> None:
-        self._ids: list[list[int]] = []
-        self._logprobs: list[list[float] | None] = []
+        """No row yet."""
+        self.open: OpenRow | None = None
+        """The row that the next completion may extend."""
+        self.fork: str | None = None
+        """Why the last completion started a new row; `None` where it went on, and for the first."""
+        self._closed: list[TokenRow] = []
+        self._logprobs: list[float] | None = []
 
-    def append(self, completion: Completion) -> Span:
-        """Add a completion and say where its sampled tokens sit."""
-        if not self._extends(completion.prompt_ids):
-            self._ids.append([])
-            self._logprobs.append([])
-        ids, logprobs = self._ids[-1], self._logprobs[-1]
-        unsampled = completion.prompt_ids[len(ids) :]
-        start = len(ids) + len(unsampled)
-        ids.extend(unsampled)
-        ids.extend(completion.token_ids)
-        if logprobs is None or completion.logprobs is None:
-            self._logprobs[-1] = None
-        else:
-            logprobs.extend([NOT_SAMPLED] * len(unsampled))
-            logprobs.extend(completion.logprobs)
-        return Span(row=len(self._ids) - 1, start=start, end=len(ids))
+    def append(self, completion: Completion, *, messages: int = 0) -> Span:
+        """Add a completion and say where its sampled tokens sit.
+
+        Args:
+            completion: checked; with `extends_row` nothing of the open row is looked at.
+            messages: what the row holds from now on, the completion's own message included.
+        """
+        completion = going_on(completion, self.open)
+        self.fork = None
+        if not completion.extends_row:
+            self._start_row(completion.fork or UNEXPLAINED_FORK)
+        row = self._row
+        self._append_logprobs(completion)
+        row.extend(completion.prompt_ids, completion.token_ids, messages=messages)
+        return Span(row=len(self._closed), start=row.sampled_start, end=len(row.token_ids))
 
     def build(self) -> tuple[TokenRow, ...]:
         """The rows so far."""
-        return tuple(
-            TokenRow(token_ids=tuple(ids), logprobs=None if logprobs is None else tuple(logprobs))
-            for ids, logprobs in zip(self._ids, self._logprobs, strict=True)
-        )
+        return tuple(self._closed) if self.open is None else (*self._closed, self._closed_row())
 
-    def _extends(self, prompt_ids: tuple[int, ...]) -> bool:
-        return bool(self._ids) and list(prompt_ids[: len(self._ids[-1])]) == self._ids[-1]
+    @property
+    def open_tokens(self) -> int:
+        """Tokens of the open row."""
+        return 0 if self.open is None else len(self.open.token_ids)
+
+    @property
+    def _row(self) -> OpenRow:
+        assert self.open is not None, "a completion extends a row, and there is none"
+        return self.open
+
+    def _start_row(self, cause: str) -> None:
+        if self.open is not None:
+            self.fork = cause
+            self._closed.append(self._closed_row())
+        self.open, self._logprobs = OpenRow(), []
+
+    def _closed_row(self) -> TokenRow:
+        logprobs = None if self._logprobs is None else tuple(self._logprobs)
+        return TokenRow(token_ids=tuple(self._row.token_ids), logprobs=logprobs)
+
+    def _append_logprobs(self, completion: Completion) -> None:
+        if self._logprobs is None or completion.logprobs is None:
+            self._logprobs = None
+        else:
+            self._logprobs += [NOT_SAMPLED] * len(completion.prompt_ids)
+            self._logprobs += completion.logprobs
+
+
+def going_on(completion: Completion, row: OpenRow | None) -> Completion:
+    """The completion with only what follows the row, where its whole prompt begins with all of the row."""
+    if row is None or completion.extends_row:
+        return completion
+    rest = row.rest_of(completion.prompt_ids)
+    return completion if rest is None else replace(completion, prompt_ids=rest, extends_row=True)

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import get_args
@@ -9,7 +10,7 @@ from typing import get_args
 import orjson
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig
+from environments.config import AgentEnvConfig, ServerConfig
 from environments.credit import recorded_params
 from environments.data.item_json import stable_text
 from environments.inference.endpoint import without_credentials
@@ -30,6 +31,8 @@ NOT_COUNTED = frozenset({
     "dataset_path",
 })  # fmt: skip
 """Settings that may change from one run of an experiment to the next."""
+OF_A_SERVER = frozenset({"server_type", "token_wire", "family", "context_tokens", "extra_body"})
+"""Settings of a model server that shape what is sampled; its model's name is in the policy's."""
 _NOT_COUNTED = re.compile(r"estimator.*|.*(_s|timeout|_url|key|secret|password|credentials?)")
 """Credit can be computed anew; waits, addresses and secrets change nothing that is recorded."""
 _LONG = 200
@@ -50,6 +53,7 @@ def origin_of(env: AgentEnv) -> RunOrigin:
             "class": type(env).__qualname__,
             "system prompt": digest((env.system_prompt or "").encode("utf-8", "surrogatepass")),
             **_settings(config),
+            **_servers(env.servers),
             **_dataset(config),
             **{
                 f"tool {spec.name}": digest(orjson.dumps(spec.to_openai(), option=orjson.OPT_SORT_KEYS))
@@ -72,6 +76,16 @@ def _settings(config: AgentEnvConfig) -> dict[str, str]:
         known = plain or name in AgentEnvConfig.model_fields
         facts[name] = text if known and len(text) <= _LONG else digest(text.encode("utf-8", "surrogatepass"))
     return facts
+
+
+def _servers(servers: Sequence[ServerConfig]) -> dict[str, str]:
+    """How model servers are asked, where somebody says so; where they are decides nothing."""
+    return {
+        name if len(servers) == 1 else f"{name} of server {index}": stable_text(getattr(server, name))[:_LONG]
+        for index, server in enumerate(servers)
+        for name in sorted(OF_A_SERVER & server.model_fields_set)
+        if getattr(server, name) != ServerConfig.model_fields[name].default
+    }
 
 
 def _dataset(config: AgentEnvConfig) -> dict[str, str]:

@@ -222,10 +222,10 @@ def test_what_is_shown_of_a_url(url, shown):
     assert shown_url(url) == shown
 
 
-async def test_a_proxy_is_told_its_password_and_nobody_else(monkeypatch):
+async def test_a_proxy_is_told_its_password_and_nobody_else():
     async with hostile({"*": answer(reply(), status=200)}) as server:
-        monkeypatch.setenv("http_proxy", secret_url(server.url.rpartition(":")[2]))
-        policy = chat_policy("http://model.invalid/v1", tries=1)
+        proxy = secret_url(server.url.rpartition(":")[2])
+        policy = chat_policy("http://model.invalid/v1", tries=1, proxy=proxy)
         await policy.complete(REQUEST)
         (method, url, headers, _), *_ = server.asked
         assert (method, url) == ("POST", "http://model.invalid/v1/chat/completions")
@@ -237,9 +237,8 @@ async def test_a_proxy_is_told_its_password_and_nobody_else(monkeypatch):
     nothing_secret_in(str(caught.value))
 
 
-async def test_a_proxy_that_is_gone_is_named_without_its_password(monkeypatch):
-    monkeypatch.setenv("http_proxy", secret_url(loopback.free_port()))
-    policy = chat_policy("http://model.invalid/v1", tries=1)
+async def test_a_proxy_that_is_gone_is_named_without_its_password():
+    policy = chat_policy("http://model.invalid/v1", tries=1, proxy=secret_url(loopback.free_port()))
     with pytest.raises(PolicyError) as caught:
         await policy.complete(REQUEST)
     await policy.aclose()

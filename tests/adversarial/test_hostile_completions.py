@@ -112,6 +112,18 @@ SPOILT = {
     "arguments with half a surrogate pair": tool_call(arguments='"\ud800"'),
     "a call without a name": tool_call(name=None),
     "a call whose id is a number": tool_call(id=7),
+    "a call with a status that is none": tool_call(status="fine"),
+    "a call with a span beyond its tokens": tool_call(span=(0, 10_000)),
+    "a call with a span that ends before it begins": tool_call(span=(2, 1)),
+    "a call with a span of floats": tool_call(span=(0.0, 1.0)),
+    "what extends a row before there is one": lambda c: replace(c, extends_row=True),
+    "a cause of a fork that is no text": lambda c: replace(c, fork=7),
+    "a weight version that is a number": lambda c: replace(c, weight_version=7),
+    "a weight version with half a surrogate pair": lambda c: replace(c, weight_version="\ud800"),
+    "sampling that is no mapping": lambda c: replace(c, sampling=[("temperature", 1.0)]),
+    "sampling with a NaN": lambda c: replace(c, sampling={"temperature": math.nan}),
+    "sampling that is no JSON": lambda c: replace(c, sampling={"stop": object()}),
+    "sampling by numbers": lambda c: replace(c, sampling={1: 2}),
 }  # fmt: skip
 
 

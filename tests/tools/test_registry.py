@@ -148,6 +148,15 @@ async def test_a_call_that_is_not_understood_runs_nothing(arguments: str, kind: 
     assert (result.error, ran) == (kind, [])
 
 
+@pytest.mark.parametrize("status", ["invalid_json", "unclosed_block", "missing_name", "malformed"])
+async def test_a_call_that_a_parser_could_not_read_runs_nothing(status: str):
+    ran.clear()
+    call = ToolCall(id="c1", name="shout", arguments='{"text": "never"}', status=status)
+    result = await TOOLS.execute(call, RecordingSandbox(), timeout_s=30.0, max_output_chars=8000)
+    assert (ran, result.error) == ([], "invalid_json")
+    assert result.content.startswith("The call was not run: it ")
+
+
 async def test_a_refused_call_tells_the_parameters():
     result = await execute("shout", '{"txt": "a"}')
     assert result.content == (

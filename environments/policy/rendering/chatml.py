@@ -8,11 +8,14 @@ only its new messages. Text never becomes a control token, whoever wrote it; onl
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
 
+from environments.policy.rendering.json_calls import JsonCall, checked_call, read_json_call
+from environments.policy.rendering.renderer import CannotExtendError
 from environments.policy.rendering.token_cache import TokenCache
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
@@ -22,6 +25,7 @@ EMBEDDED_TOKENIZER_DIR: Final = Path(__file__).parent / "embedded_tokenizer"
 """A byte-level BPE of 2,048 tokens; `transformers.AutoTokenizer.from_pretrained` loads it, too."""
 START: Final = "<|im_start|>"
 STOP: Final = "<|im_end|>"
+STOPS: Final = (STOP, "<|endoftext|>")
 THINK: Final = ("<think>", "</think>")
 CALL: Final = ("<tool_call>", "</tool_call>")
 RESPONSE: Final = ("<tool_response>", "</tool_response>")
@@ -100,6 +104,16 @@ class ChatMLRenderer:
                 f"Hugging Face name"
             ) from error
 
+    @property
+    def name(self) -> str:
+        """`chatml`."""
+        return "chatml"
+
+    @cached_property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Those of `<|im_end|>` and `<|endoftext|>` that are tokens of this tokenizer."""
+        return tuple(self._control[marker][0] for marker in STOPS if marker in self._control)
+
     @cached_property
     def vocabulary_size(self) -> int:
         """One more than the largest id of the tokenizer."""
@@ -146,47 +160,71 @@ class ChatMLRenderer:
         """The text of `ids`, control tokens included."""
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
-    def parse(self, ids: Sequence[int]) -> Message:
-        """The assistant message that `ids` hold, up to the stop token if there is one.
+    def extend(
+        self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
+    ) -> tuple[int, ...]:
+        """What follows a sampled turn: what closes it, `messages`, and the next assistant's header.
+
+        A prompt of the grown conversation holds the same after the turn. A stop token that was sampled closes
+        the turn, whichever it is; for a turn that was cut, the format's own one is added.
+
+        Raises:
+            CannotExtendError: the turn goes on after its stop token, and parsing drops that.
+        """
+        stops = set(self.stop_ids)
+        stopped_at = next((index for index, token_id in enumerate(sampled) if token_id in stops), None)
+        if stopped_at is not None and stopped_at < len(sampled) - 1:
+            raise CannotExtendError("tokens after a stop token")
+        closing = self._closing() if stopped_at is None else self._text("\n")
+        return _joined(closing, *map(self._message, messages), self._header("assistant"))
+
+    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Message:
+        """The assistant message that ids hold, up to the stop token if there is one.
 
         The reverse of `completion_ids` for whole messages (but call ids are `call_0`, `call_1`, …, as they
-        are not in the tokens). A tool call that was not closed stays in the content as text: a cut call is
-        no call.
+        are not in the tokens). A block that is not closed, or that holds no call, is a call with a status
+        that says so; what stands in the reasoning is no call.
         Works with tokenizers that have the markers as control tokens.
         """
-        sections = self._sections(ids)
-        reasoning: str | None = None
+        sections = self._sections(token_ids)
+        reasoning, sections = self._reasoning(sections)
         content = ""
         calls: list[ToolCall] = []
-        for index, (marker, text) in enumerate(sections):
-            closing = sections[index + 1][0] if index + 1 < len(sections) else ""
-            if marker == THINK[0] and reasoning is None and not content:
-                reasoning = _between(text, "\n", "\n" if closing else "")
-            elif marker == THINK[1] and reasoning is not None and not content:
-                content += text.removeprefix("\n\n")
-            elif marker == CALL[0] and closing == CALL[1] and (call := _read_call(text, len(calls))):
+        for index, section in enumerate(sections):
+            closed = index + 1 < len(sections) and sections[index + 1].marker == CALL[1]
+            if section.marker == CALL[0]:
                 content = content if calls else content.removesuffix("\n")
-                calls.append(call)
-            elif marker == CALL[1] and calls and text in ("", "\n"):
-                continue
+                calls.append(_read_call(section, closed=closed, index=len(calls)))
+            elif section.marker == CALL[1] and index and sections[index - 1].marker == CALL[0]:
+                content += section.text if section.text != "\n" else ""
             else:
-                content += marker + text
+                content += section.marker + section.text
         return Message(role="assistant", content=content, reasoning=reasoning, tool_calls=tuple(calls))
 
-    def _sections(self, ids: Sequence[int]) -> list[tuple[str, str]]:
-        """The text up to the stop token as (marker, text after it); the first marker may be empty."""
-        stops = {*self._marker(STOP), *self._marker("<|endoftext|>")}
-        sections: list[tuple[str, list[int]]] = [("", [])]
-        for token_id in ids:
-            if token_id in stops:
-                break
-            marker = self._markers.get(token_id)
-            if marker is None:
-                sections[-1][1].append(token_id)
-            else:
-                sections.append((marker, []))
-        texts = [(marker, self.decode(held)) for marker, held in sections]
-        return texts if texts[0][1] else texts[1:]
+    def _sections(self, ids: Sequence[int]) -> list["_Section"]:
+        """The text up to the stop token, cut where a marker begins; the first marker may be empty."""
+        stops = set(self.stop_ids)
+        end = next((index for index, token_id in enumerate(ids) if token_id in stops), len(ids))
+        starts = [index for index in range(end) if ids[index] in self._markers]
+        sections = [_Section("", self.decode(ids[: starts[0] if starts else end]), 0, 0)]
+        for start, after in pairwise([*starts, end]):
+            text = self.decode(ids[start + 1 : after])
+            sections.append(_Section(self._markers[ids[start]], text, start, after))
+        return sections if sections[0].text else sections[1:]
+
+    def _reasoning(self, sections: list["_Section"]) -> tuple[str | None, list["_Section"]]:
+        """What was thought first, and the rest; reasoning that was not closed leaves no rest."""
+        if not sections or sections[0].marker != THINK[0]:
+            return None, sections
+        close = next(
+            (index for index, section in enumerate(sections) if section.marker == THINK[1]), len(sections)
+        )
+        inside = sections[0].text + "".join(each.marker + each.text for each in sections[1:close])
+        if close == len(sections):
+            return _between(inside, "\n", ""), []
+        after = sections[close]
+        answer = _Section("", after.text.removeprefix("\n\n"), after.start + 1, after.end)
+        return _between(inside, "\n", "\n"), [answer, *sections[close + 1 :]]
 
     def _tools_block(self, system: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The system message that lists the tools."""
@@ -259,6 +297,16 @@ class ChatMLRenderer:
         return tuple(encoding.ids)
 
 
+class _Section(NamedTuple):
+    """A marker and the text up to the next one."""
+
+    marker: str
+    text: str
+    start: int
+    """Index of the marker's token."""
+    end: int
+
+
 _CALL_START = '\n{"name": '
 _CALL_MIDDLE = ', "arguments": '
 _CALL_END = "}\n"
@@ -271,17 +319,30 @@ def _write_call(call: ToolCall) -> str:
     )
 
 
-def _read_call(text: str, index: int) -> ToolCall | None:
+def _read_call(section: _Section, *, closed: bool, index: int) -> ToolCall:
+    """The call between two markers; the span takes in both of them."""
+    text, span = section.text, (section.start, section.end + closed)
+    name, arguments, status = _framed(text) or read_json_call(text.strip())
+    return ToolCall(
+        id=f"call_{index}",
+        name=name,
+        arguments=arguments,
+        status=status if closed else "unclosed_block",
+        span=span,
+    )
+
+
+def _framed(text: str) -> JsonCall | None:
+    """A call in the spacing of `_write_call`: there, arguments that are no JSON can be told apart, too."""
     if not (text.startswith(_CALL_START) and text.endswith(_CALL_END)):
         return None
     try:
         name, end = json.JSONDecoder().raw_decode(text, len(_CALL_START))
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         return None
     if not isinstance(name, str) or not text.startswith(_CALL_MIDDLE, end):
         return None
-    arguments = text[end + len(_CALL_MIDDLE) : len(text) - len(_CALL_END)]
-    return ToolCall(id=f"call_{index}", name=name, arguments=arguments)
+    return checked_call(name, text[end + len(_CALL_MIDDLE) : len(text) - len(_CALL_END)])
 
 
 def _between(text: str, prefix: str, suffix: str) -> str:

@@ -142,7 +142,7 @@ async def test_an_answer_that_is_no_json_is_lost_and_shown(media_type):
             await policy.complete(REQUEST)
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 409])
 async def test_a_refused_request_is_not_repeated(status):
     async with served(failed(status, "no, because")) as (server, policy):
         with pytest.raises(PolicyError, match=f"/v1/chat/completions answered {status}: no, because"):
@@ -150,7 +150,7 @@ async def test_a_refused_request_is_not_repeated(status):
     assert len(server.asked) == 1
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 503])
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
 async def test_a_failing_server_gets_exactly_the_tries_it_was_given(status):
     async with served(failed(status), tries=3) as (server, policy):
         with pytest.raises(PolicyError, match=rf"answered {status} \(tried 3 times\): broken"):

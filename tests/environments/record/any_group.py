@@ -1,6 +1,8 @@
 """Any group that a record may hold, every field of it varied, from one seed."""
 
+from dataclasses import replace
 from random import Random
+from typing import get_args
 
 from environments.trajectory import (
     NOT_SAMPLED,
@@ -17,7 +19,7 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
-from tools.calls import ToolCall, ToolResult
+from tools.calls import CallStatus, ToolCall, ToolResult
 from tools.sandbox.base import SandboxLimits, SandboxRecord
 
 TEXTS = ["", "a", "two\nlines", '\x00"\\', "é\u2028", "\U0001f600"]
@@ -96,11 +98,15 @@ class Draw:
 
     def turn(self, index, span):
         message = self.message("assistant")
+        calls = tuple(
+            replace(call, status=self.one(get_args(CallStatus)), span=self.one([None, (0, 3)]))
+            for call in message.tool_calls
+        )
         context = self.several(lambda: self.kept() if self.bool() else self.message(), most=3)
         return Turn(
             index=index,
             kind=self.one(["act", "summary"]),
-            message=message,
+            message=replace(message, tool_calls=calls),
             tool_results=self.several(self.tool_result),
             replies=self.several(lambda: self.message("system", "user")),
             finish_reason=self.text(),
@@ -108,7 +114,9 @@ class Draw:
             trained=self.bool(),
             anchor=self.name(),
             context=self.one([None, context]),
+            fork=self.name(),
             weight_version=self.name(),
+            sampling=self.named(lambda: self.one(JSONS)),
             model_s=self.number(),
             tools_s=self.number(),
         )

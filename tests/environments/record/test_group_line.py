@@ -16,6 +16,7 @@ from environments.trajectory import Kept, Message, StopReason
 from tests.environments.record.any_group import Draw
 from tests.environments.record.recorded import TWO, credited
 from tests.environments.wire.golden_groups import CASES
+from tools.calls import ToolCall
 from tools.errors import RecordError
 
 SCHEMA_1 = Path(__file__).with_name("group_1.jsonl")
@@ -80,6 +81,18 @@ def test_a_turn_names_its_messages_by_their_index():
     assert [turn["message"] for turn in turns] == [1, 4]
     assert turns[0]["tool_results"][0]["message"] == 2
     assert turns[0]["replies"] == [3]
+
+
+def test_what_a_parser_made_of_calls_stands_beside_the_turn():
+    good, bad = (
+        ToolCall(id="a", name="t", arguments="{}"),
+        ToolCall(id="b", name="", arguments="{", status="unclosed_block", span=(3, 9)),
+    )
+    written = credited(with_turn(message=replace(REPLY, tool_calls=(good, bad))))
+    first, second = fields_of(written)["trajectories"][0]["turns"]
+    assert first["calls"] == [{"status": "ok", "span": None}, {"status": "unclosed_block", "span": [3, 9]}]
+    assert "calls" not in second
+    assert again(written) == written
 
 
 def test_what_the_model_saw_is_kept_as_stretches_and_what_was_put_in():
@@ -160,6 +173,9 @@ def test_a_record_of_the_second_schema_is_read_with_all_that_is_new():
     assert first.replies == (Message(role="user", content="go on"),)
     assert (second.kind, second.trained, second.weight_version) == ("summary", False, "step-7")
     assert second.context == (Kept(start=0, end=1), Message(role="user", content="sum up"))
+    (called,) = first.message.tool_calls
+    assert (called.status, called.span, second.fork) == ("invalid_json", (0, 1), "history")
+    assert first.sampling == {"temperature": 0.7, "logprobs_mode": "processed_logprobs"}
     assert trajectory.judge_calls[0].answer == "7/10"
     assert trajectory.rewards.group == 0.25
     assert last.turns_without_peer == 1

@@ -254,3 +254,95 @@ async def test_a_budget_that_a_turn_uses_up_exactly_ends_the_rollout_and_one_tok
     for budget, expected in ((length, [length]), (length + 1, [length, 1])):
         loop, turns = await run(playing(ADD, say("5")), budget=replace(ROOMY, token_budget=budget))
         assert (sampled(turns), loop.stop_reason) == (expected, StopReason.TOKEN_BUDGET)
+
+
+class Extending:
+    """A policy that goes on from the open row, and notes what it was handed."""
+
+    name = "extending"
+
+    def __init__(self, *messages, **fields):
+        self.inner, self.fields, self.rows = playing(*messages), fields, []
+
+    async def complete(self, request):
+        whole = await self.inner.complete(request)
+        self.rows.append(None if request.row is None else (request.row.messages, list(request.row.token_ids)))
+        if request.row is None:
+            return replace(whole, **self.fields)
+        rest = whole.prompt_ids[len(request.row.token_ids) :]
+        return replace(whole, prompt_ids=rest, extends_row=True, **self.fields)
+
+
+async def test_a_policy_is_handed_the_open_row_and_how_many_messages_it_holds():
+    policy = Extending(ADD, ADD, say("5"))
+    loop, turns = await run(policy)
+    ends = [turn.span.end for turn in turns[:-1]]
+    assert policy.rows == [
+        None,
+        *((2 * n, list(loop.rows[0].token_ids[:end])) for n, end in enumerate(ends, 1)),
+    ]
+
+
+async def test_a_row_that_was_extended_equals_one_of_whole_prompts():
+    whole, turns = await run(playing(ADD, ADD, say("5")))
+    extended, others = await run(Extending(ADD, ADD, say("5")))
+    assert extended.rows == whole.rows
+    assert [turn.span for turn in others] == [turn.span for turn in turns]
+
+
+async def test_a_turn_says_which_weights_sampled_it_and_how():
+    sampling = {"temperature": 0.5, "logprobs_mode": "processed_logprobs"}
+    _, turns = await run(Extending(ADD, say("5"), weight_version="step-3", sampling=sampling))
+    assert [(turn.weight_version, turn.sampling, turn.fork) for turn in turns] == [
+        ("step-3", sampling, None)
+    ] * 2
+
+
+class Forgetting(Extending):
+    """A server whose template drops a part of the history."""
+
+    async def complete(self, request):
+        whole = await self.inner.complete(request)
+        return replace(whole, prompt_ids=whole.prompt_ids[-3:], **self.fields)
+
+
+@pytest.mark.parametrize(("named", "cause"), [(None, "template"), ("renderer: gone", "renderer: gone")])
+async def test_a_turn_that_begins_a_new_row_says_why(named, cause):
+    loop, turns = await run(Forgetting(ADD, ADD, say("5"), fork=named))
+    assert [turn.fork for turn in turns] == [None, cause, cause]
+    assert len(loop.rows) == 3
+
+
+class Capped(Extending):
+    """A policy that asks for no more than its row, or the model's window, has room for."""
+
+    def __init__(self, *messages, room):
+        super().__init__(*messages)
+        self.room = room
+
+    async def complete(self, request):
+        whole = await self.inner.complete(request)
+        room = min(self.room, request.max_row_tokens) - len(whole.prompt_ids)
+        return await self.inner.complete(replace(request, max_tokens=min(request.max_tokens, room)))
+
+
+@pytest.mark.parametrize("short", [0, 1, 5])
+@pytest.mark.parametrize("what", ["row", "window"])
+async def test_a_turn_that_was_cut_for_want_of_room_is_kept_and_overflows(what, short):
+    _, turns = await run(playing(ADD, say("word " * 50)))
+    length = turns[-1].span.end
+    bound, room = (length - short, 10_000) if what == "row" else (10_000, length - short)
+    loop, turns = await run(
+        Capped(ADD, say("word " * 50), room=room), budget=replace(ROOMY, max_row_tokens=bound)
+    )
+    expected = StopReason.CONTEXT_OVERFLOW if short else StopReason.COMPLETED
+    assert (loop.stop_reason, turns[-1].span.end) == (expected, length - short)
+
+
+async def test_a_full_row_ends_the_rollout_before_the_next_turn_is_paid():
+    policy = Extending(ADD)
+    _, turns = await run(policy)
+    full = replace(ROOMY, max_row_tokens=turns[0].span.end)
+    policy = Extending(ADD)
+    loop, turns = await run(policy, budget=full)
+    assert (loop.stop_reason, len(turns), len(policy.rows)) == (StopReason.CONTEXT_OVERFLOW, 1, 1)

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 from pydantic import Field, SecretStr
 
-from environments.config import AgentEnvConfig
+from environments.config import AgentEnvConfig, ServerConfig
 from environments.record.origin import differences
 from environments.record.recorder import Recorder, read_groups, read_origins
 from environments.run.experiment import NOT_COUNTED, origin_of
@@ -242,6 +242,29 @@ def test_where_how_fast_and_how_much_is_no_other_experiment(settings):
 
 def test_every_setting_that_is_not_counted_exists():
     assert set(AgentEnvConfig.model_fields) >= NOT_COUNTED
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("server_type", "chat"), ("family", "chatml"), ("context_tokens", 99), ("extra_body", {"top_k": 20})],
+    ids=["server_type", "family", "context_tokens", "extra_body"],
+)
+def test_how_a_model_server_samples_makes_another_experiment(name, value):
+    changed = differences(asked(), asked(**{name: value}))
+    assert changed == [f"{name} is new"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"base_url": "http://b/v1"}, {"api_key": "k"}, {"num_max_requests_at_once": 9}],
+    ids=["base_url", "api_key", "num_max_requests_at_once"],
+)  # fmt: skip
+def test_where_a_model_server_is_makes_no_other_experiment(settings):
+    assert asked(**settings) == asked()
+
+
+def asked(**settings):
+    server = ServerConfig(**{"base_url": "http://a/v1", "model_name": "m", **settings})
+    return origin_of(made(servers=[server])).facts()
 
 
 def test_a_dataset_counts_by_its_content_not_its_path(tmp_path):

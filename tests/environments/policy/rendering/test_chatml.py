@@ -10,6 +10,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer
 
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, MARKERS, ChatMLRenderer
+from environments.policy.rendering.renderer import CannotExtendError
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
@@ -95,14 +96,11 @@ def control_tokens(messages):
 
 @given(message=assistants)
 def test_parsing_gives_back_the_message_that_was_rendered(message):
-    numbered = tuple(
-        ToolCall(id=f"call_{index}", name=call.name, arguments=call.arguments)
-        for index, call in enumerate(message.tool_calls)
-    )
     parsed = RENDERER.parse(RENDERER.completion_ids(message))
-    assert parsed == Message(
-        role="assistant", content=message.content, reasoning=message.reasoning, tool_calls=numbered
-    )
+    assert (parsed.content, parsed.reasoning) == (message.content, message.reasoning)
+    assert [(call.name, call.arguments) for call in parsed.tool_calls] == [
+        (call.name, call.arguments) for call in message.tool_calls
+    ]
 
 
 @given(message=assistants, data=st.data())
@@ -110,14 +108,67 @@ def test_parsing_a_cut_message_gives_the_calls_that_were_closed(message, data):
     ids = RENDERER.completion_ids(message)
     cut = ids[: data.draw(st.integers(0, len(ids)))]
     closed = cut.count(MARKERS.index("</tool_call>"))
-    kept = [(call.name, call.arguments) for call in RENDERER.parse(cut).tool_calls]
+    parsed = RENDERER.parse(cut).tool_calls
+    kept = [(call.name, call.arguments) for call in parsed if call.status != "unclosed_block"]
     assert kept == [(call.name, call.arguments) for call in message.tool_calls][:closed]
 
 
-def test_a_call_cut_before_its_closing_marker_is_no_call():
+def test_a_call_cut_before_its_closing_marker_is_unclosed():
     call = ToolCall(id="c", name="terminal", arguments="{}")
     ids = RENDERER.completion_ids(Message(role="assistant", tool_calls=(call,)))
-    assert RENDERER.parse(ids[:-2]).tool_calls == ()
+    assert [call.status for call in RENDERER.parse(ids[:-2]).tool_calls] == ["unclosed_block"]
+
+
+@given(message=assistants)
+def test_the_span_of_a_call_holds_its_markers_and_what_is_between_them(message):
+    ids = RENDERER.completion_ids(message)
+    for call in RENDERER.parse(ids).tool_calls:
+        start, end = call.span
+        assert (ids[start], ids[end - 1]) == (MARKERS.index("<tool_call>"), MARKERS.index("</tool_call>"))
+        assert call.arguments in RENDERER.decode(ids[start:end])
+
+
+@given(
+    system=st.one_of(st.none(), texts),
+    turns=st.lists(st.tuples(assistants, st.lists(others, max_size=3)), min_size=1, max_size=5),
+    tools=tool_sets,
+    data=st.data(),
+)
+def test_a_row_goes_on_as_a_prompt_of_the_grown_conversation(system, turns, tools, data):
+    messages = [] if system is None else [Message(role="system", content=system)]
+    stop, end_of_text = RENDERER.stop_ids
+    row = list(RENDERER.prompt_ids(messages, tools))
+    expected = list(row)
+    for message, answers in turns:
+        body = RENDERER.completion_ids(message, stopped=False)
+        ended = data.draw(st.sampled_from([(stop,), (end_of_text,), ()]))
+        sampled = (*body, *ended)
+        expected = [*row, *body, *(ended or (stop,))]
+        row += [*sampled, *RENDERER.extend(sampled, answers, tools)]
+        messages += [message, *answers]
+        whole = RENDERER.prompt_ids(messages, tools)
+        assert row == [*expected, *whole[len(expected) :]]
+        assert len(row) == len(whole)
+
+
+def test_a_turn_that_goes_on_after_its_stop_token_cannot_be_extended():
+    sampled = RENDERER.completion_ids(Message(role="assistant", content="done"))
+    with pytest.raises(CannotExtendError, match="after a stop token"):
+        RENDERER.extend((*sampled, 300), [Message(role="user", content="more")])
+
+
+def test_a_call_in_the_reasoning_is_no_call():
+    ids = marked("<think>", "\nmaybe", "<tool_call>", '{"name": "rm"}', "</tool_call>", "</think>", "\n\nok")
+    assert (RENDERER.parse(ids).content, RENDERER.parse(ids).tool_calls) == ("ok", ())
+
+
+def marked(*parts):
+    """Ids of text in which the markers are control tokens, as a model samples them."""
+    ids = []
+    for part in parts:
+        text = RENDERER.completion_ids(Message(role="assistant", content=part), stopped=False)
+        ids += [MARKERS.index(part)] if part in MARKERS else text
+    return ids
 
 
 @given(content=texts, data=st.data())

@@ -1,0 +1,90 @@
+"""What the error answer of a model server says, also where it comes with the status 200."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import orjson
+
+_LONGEST_ERROR = 100_000
+_STATUS_BY_NAME = (
+    (429, re.compile(r"rate.?limit|too.?many|throttl|resource.?exhausted", re.IGNORECASE)),
+    (
+        503,
+        re.compile(
+            r"overload|unavailable|busy|capacity|internal|server.?error|api.?error|time.?out|timed.?out"
+            r"|deadline|upstream|bad.?gateway",
+            re.IGNORECASE,
+        ),
+    ),
+)
+"""How OpenAI, Anthropic, vLLM, SGLang, Google and gateways name what may pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What an error answer says."""
+
+    message: str | None
+    code: str | None
+    """The server's name for it."""
+    status: int
+    """Of HTTP, as its code or type says; 400 where neither says that it may pass."""
+
+
+def problem_of(content: str | bytes) -> Problem | None:
+    """What the body of an error status says; OpenAI's shape, with `error` around or not."""
+    fields = _object(content)
+    return None if fields is None else _problem(_error_in(fields) or fields)
+
+
+def problem_in_success(content: bytes) -> Problem | None:
+    """The error that came with a status of success, if one did."""
+    # In a JSON text every quote inside a string is escaped: what has no such key or value costs no parsing.
+    if len(content) > _LONGEST_ERROR or b'"error"' not in content:
+        return None
+    fields = _object(content)
+    error = None if fields is None else _error_in(fields)
+    return None if error is None else _problem(error)
+
+
+def _object(content: str | bytes) -> Mapping[str, object] | None:
+    try:
+        read: object = orjson.loads(content)
+    except ValueError:
+        return None
+    return cast("Mapping[str, object]", read) if isinstance(read, dict) else None
+
+
+def _error_in(fields: Mapping[str, object]) -> Mapping[str, object] | None:
+    """The error of an answer, of its first choice (OpenRouter), or the answer that is one (vLLM)."""
+    error = fields.get("error")
+    choices = fields.get("choices")
+    if not error and isinstance(choices, list) and choices:
+        first = cast("list[object]", choices)[0]
+        error = cast("Mapping[str, object]", first).get("error") if isinstance(first, dict) else None
+    if isinstance(error, dict) and error:
+        return cast("Mapping[str, object]", error)
+    if isinstance(error, str) and error:
+        return {"message": error}
+    return fields if fields.get("object") == "error" else None
+
+
+def _problem(fields: Mapping[str, object]) -> Problem:
+    message, code = fields.get("message"), fields.get("code")
+    return Problem(
+        message=message if isinstance(message, str) else None,
+        code=None if code is None else str(code)[:100],
+        status=_status(fields),
+    )
+
+
+def _status(fields: Mapping[str, object]) -> int:
+    named = [
+        str(fields[name])[:100] for name in ("code", "status", "status_code", "type") if fields.get(name)
+    ]
+    for text in named:
+        if re.fullmatch("[45][0-9]{2}", text):
+            return int(text)
+    return next((status for status, names in _STATUS_BY_NAME if any(map(names.search, named))), 400)

@@ -11,6 +11,7 @@ from environments.record.recorder import read_groups
 from tests.environments.real_model import looking_env
 from tests.environments.serve.loopback import TURNWISE, free_port, running, wait_for_port
 
+pytestmark = pytest.mark.timeout(300)
 TRANSFORMERS = str(Path(sys.executable).with_name("transformers"))
 
 
@@ -21,8 +22,9 @@ def server(tiny, tmp_path_factory):
         pytest.importorskip("accelerate", reason="needs accelerate, for `transformers serve`")
     folder, port = tmp_path_factory.mktemp("serve"), free_port()
     command = [TRANSFORMERS, "serve", str(tiny.folder), "--host", "127.0.0.1", "--port", str(port)]
-    environ = {**os.environ, "HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1"}
-    (folder / "hf/hub").mkdir(parents=True)
+    # Several threads of so small a model only wait for each other.
+    environ = {**os.environ, "HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    (folder / "hub").mkdir()
     with (
         (folder / "log").open("wb") as log,
         running([*command, "--device", "cpu"], environ=environ, stdout=log, stderr=log) as process,
@@ -38,7 +40,7 @@ def run(server, tiny, tmp_path_factory):
     command = [TURNWISE, "process", f"{looking_env.__file__}:Looking", "--out", str(record)]
     command += ["--openai.base_url", server, "--openai.model_name", str(tiny.folder)]
     # It answers 500 to a call that it cannot read; the cooler, the fewer.
-    command += ["--env.temperature", "0.5", "--env.max_turns", "4", "--env.group_size", "4"]
+    command += ["--env.temperature", "0.5", "--env.max_turns", "4", "--env.max_items", "4"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended, list(read_groups(record))
@@ -46,8 +48,8 @@ def run(server, tiny, tmp_path_factory):
 
 def test_every_item_is_rolled_out(run):
     _, groups = run
-    assert {credited.group.item_id for credited in groups} == set(looking_env.HOLDS)
-    assert sum(len(credited.group.trajectories) for credited in groups) >= 24
+    assert len(groups) == 4
+    assert sum(len(credited.group.trajectories) for credited in groups) >= 12
 
 
 def test_tool_calls_arrive_and_their_results_go_back(run):

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -16,25 +16,35 @@ from environments.trajectory import Message
 from environments.turn_level_reward import call_hook
 from tools.errors import ConfigError
 
+if TYPE_CHECKING:
+    from environments.policy.mock.mock_token_wires import ServerKind
+
 
 @click.command("mock-model", cls=EnvCommand, default_env="code_debug")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--model", default="scripted", show_default=True, help="The model name that it answers to.")
-def command(call: EnvCall, port: int, host: str, model: str) -> None:
+@click.option(
+    "--kind",
+    type=click.Choice(["plain", "vllm", "sglang"]),
+    default="plain",
+    show_default=True,
+    help="vllm, sglang: it says that it is one, and takes token ids where they do.",
+)
+def command(call: EnvCall, port: int, host: str, model: str, kind: str) -> None:
     """Serve an environment's scripted agent as an OpenAI-compatible model.
 
     ENV is code_debug when it is not given. The item that a request is about is found by the text of its
     first user message. The agent's skill is --env.scripted_skill.
     """
-    asyncio.run(_serve(call.open(), host, port, model))
+    asyncio.run(_serve(call.open(), host, port, model=model, kind=kind))
 
 
-async def _serve(env: AgentEnv, host: str, port: int, model: str) -> None:
+async def _serve(env: AgentEnv, host: str, port: int, *, model: str, kind: str) -> None:
     with needs_extra("mock", "mock-model"):
         import uvicorn  # noqa: PLC0415
 
-        from environments.policy.mock.mock_server import mock_app  # noqa: PLC0415
+        from environments.policy.mock.mock_server import MockSettings, mock_app  # noqa: PLC0415
     async with env.loaded():
         known = await items_by_task(env, env.items)
         if len(known) < len(env.items):
@@ -47,7 +57,7 @@ async def _serve(env: AgentEnv, host: str, port: int, model: str) -> None:
             partial(script_for, env, known),
             skill=env.config.scripted_skill,
             renderer=env.renderer,
-            model=model,
+            settings=MockSettings(model=model, kind=cast("ServerKind", kind)),
         )
         try:
             listening = socket.create_server((host, port))

@@ -10,10 +10,11 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import orjson
 import uvicorn
 from pydantic import ValidationError
 from starlette.applications import Starlette
@@ -24,6 +25,16 @@ from starlette.types import ASGIApp
 
 from environments.inference.openai_wire import ChatRequest, first_problem
 from environments.policy.base import CompletionRequest
+from environments.policy.mock.mock_conversation import conversation_of
+from environments.policy.mock.mock_refusal import RefusalError, authorize, refuse, too_long
+from environments.policy.mock.mock_token_wires import (
+    DEFAULT_WINDOW,
+    IdsRequest,
+    MockWires,
+    SampledIds,
+    Sampler,
+    ServerKind,
+)
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.rendering.long_text import rendered
 from environments.policy.scripted import Script, ScriptedPolicy, generic_script
@@ -35,14 +46,28 @@ ScriptFor = Callable[[Sequence[Message]], Script | None]
 _DEFAULT_MAX_TOKENS = 1024
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MockSettings:
+    """What a mock server is like, apart from its model."""
+
+    model: str = "scripted"
+    """The one name that requests may ask for."""
+    context_tokens: int | None = None
+    """A prompt of that many tokens is refused as too long; a chat completion is cut there."""
+    api_key: str | None = None
+    """When given, requests must bear it."""
+    kind: ServerKind = "plain"
+    """`vllm` and `sglang` take token ids where those servers do, and say what they are."""
+    sampler: Sampler | None = None
+    """Goes on from token ids; unset: the script, of a conversation that the mock's renderer rendered."""
+
+
 def mock_app(
     script_for: ScriptFor,
     *,
     skill: float,
     renderer: ChatMLRenderer,
-    model: str = "scripted",
-    context_tokens: int | None = None,
-    api_key: str | None = None,
+    settings: MockSettings = MockSettings(),  # frozen
 ) -> Starlette:
     """The server as an ASGI app.
 
@@ -50,21 +75,32 @@ def mock_app(
         script_for: chooses the script by the conversation of a request.
         skill: passed to the script, from 0 to 1.
         renderer: makes the token ids.
-        model: the one name that requests may ask for.
-        context_tokens: a prompt of that many tokens is refused as too long; a completion is cut there.
-        api_key: when given, requests must bear it.
+        settings: what else the server is like.
     """
+    model, context_tokens, api_key = settings.model, settings.context_tokens, settings.api_key
+    kind = settings.kind
+    wires = MockWires(
+        sampler=settings.sampler or partial(_scripted, script_for, skill, renderer),
+        model=model,
+        context_tokens=context_tokens,
+        api_key=api_key,
+    )
 
     async def models(request: Request) -> JSONResponse:
-        _authorize(request, api_key)
-        entry = {"id": model, "object": "model", "created": 0, "owned_by": "turnwise"}
+        authorize(request, api_key)
+        entry: dict[str, Any] = {"id": model, "object": "model", "created": 0, "owned_by": "turnwise"}
+        if kind != "plain":
+            entry |= {"owned_by": kind, "max_model_len": context_tokens or DEFAULT_WINDOW}
         return JSONResponse({"object": "list", "data": [entry]})
 
     async def chat_completions(request: Request) -> JSONResponse:
-        _authorize(request, api_key)
-        asked = _read(await request.body())
+        authorize(request, api_key)
+        body = await request.body()
+        asked = _read(body)
         if asked.model != model:
-            raise _RefusalError(404, f"The model `{asked.model}` does not exist.", "model_not_found")
+            raise RefusalError(404, f"The model `{asked.model}` does not exist.", "model_not_found")
+        if kind == "sglang" and "input_ids" in (fields := orjson.loads(body)):
+            return JSONResponse(await wires.chat(fields))
         call = _call_of(asked)
         if context_tokens is not None:
             fitted = partial(_fitted, call, context_tokens, renderer)
@@ -77,8 +113,9 @@ def mock_app(
         routes=[
             Route("/v1/models", models, methods=["GET"]),
             Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+            *wires.routes(kind),
         ],
-        exception_handlers={_RefusalError: _refuse},
+        exception_handlers={RefusalError: refuse},
     )
 
 
@@ -115,32 +152,24 @@ class _EmbeddedServer(uvicorn.Server):
         yield
 
 
-class _RefusalError(Exception):
-    """An error answer in OpenAI's shape."""
-
-    def __init__(self, status: int, message: str, code: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.code = code
-
-
-async def _refuse(_: Request, refusal: Exception) -> JSONResponse:
-    assert isinstance(refusal, _RefusalError)
-    error = {"message": refusal.message, "type": "invalid_request_error", "param": None, "code": refusal.code}
-    return JSONResponse({"error": error}, status_code=refusal.status)
-
-
-def _authorize(request: Request, api_key: str | None) -> None:
-    if api_key is not None and request.headers.get("authorization") != f"Bearer {api_key}":
-        raise _RefusalError(401, "Incorrect API key provided.", "invalid_api_key")
+async def _scripted(
+    script_for: ScriptFor, skill: float, renderer: ChatMLRenderer, asked: IdsRequest
+) -> SampledIds:
+    """What the script says after ids, which tell the whole conversation."""
+    messages, tools = conversation_of(asked.prompt_ids, renderer)
+    policy = ScriptedPolicy(script_for(messages) or generic_script, skill=skill, renderer=renderer)
+    completion = await policy.complete(
+        CompletionRequest(messages=messages, tools=tools, seed=asked.seed, max_tokens=asked.max_tokens)
+    )
+    assert completion.logprobs is not None
+    return SampledIds(token_ids=completion.token_ids, logprobs=completion.logprobs)
 
 
 def _read(body: bytes) -> ChatRequest:
     try:
         return ChatRequest.model_validate_json(body)
     except ValidationError as error:
-        raise _RefusalError(400, first_problem(error)) from error
+        raise RefusalError(400, first_problem(error)) from error
 
 
 def _call_of(asked: ChatRequest) -> CompletionRequest:
@@ -159,12 +188,7 @@ def _fitted(call: CompletionRequest, context_tokens: int, renderer: ChatMLRender
     """The call with no more tokens to sample than the context has room for."""
     room = context_tokens - len(renderer.prompt_ids(call.messages, call.tools))
     if room <= 0:
-        raise _RefusalError(
-            400,
-            f"This model's maximum context length is {context_tokens} tokens. However, your messages "
-            f"resulted in {context_tokens - room} tokens.",
-            "context_length_exceeded",
-        )
+        raise too_long(context_tokens, context_tokens - room)
     return replace(call, max_tokens=min(call.max_tokens, room))
 
 

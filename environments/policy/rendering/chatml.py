@@ -7,7 +7,6 @@ only its new messages. Text never becomes a control token, whoever wrote it; onl
 
 import json
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -56,6 +55,11 @@ class ChatMLRenderer:
         self._tokenizer.encode_special_tokens = True
         self._control = {token.content: (token_id,) for token_id, token in added.items()}
         self._markers = {ids[0]: marker for marker, ids in self._control.items() if marker in MARKERS}
+        self._stop_ids = tuple(self._control[marker][0] for marker in STOPS if marker in self._control)
+        self._vocabulary_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        self._longest_token = max(
+            len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=False)
+        )
         self._cache = TokenCache(_CACHED_TOKENS)
 
     @classmethod
@@ -109,20 +113,20 @@ class ChatMLRenderer:
         """`chatml`."""
         return "chatml"
 
-    @cached_property
+    @property
     def stop_ids(self) -> tuple[int, ...]:
         """Those of `<|im_end|>` and `<|endoftext|>` that are tokens of this tokenizer."""
-        return tuple(self._control[marker][0] for marker in STOPS if marker in self._control)
+        return self._stop_ids
 
-    @cached_property
+    @property
     def vocabulary_size(self) -> int:
         """One more than the largest id of the tokenizer."""
-        return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        return self._vocabulary_size
 
-    @cached_property
+    @property
     def longest_token(self) -> int:
         """Characters of the longest token that text can become, at most."""
-        return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=False))
+        return self._longest_token
 
     def chars_to_encode(self, messages: Sequence[Message]) -> int:
         """Characters of the messages that were not rendered lately."""

@@ -2,18 +2,37 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
-from environments.policy.rendering.chatml import LONG_CHARS, ChatMLRenderer
+from environments.policy.rendering.chatml import LONG_CHARS
+from environments.policy.rendering.renderer import Renderer
 from environments.trajectory import Message
 from tools.errors import ContextOverflow
 
 Result = TypeVar("Result")
+_LONGEST_TOKEN = 1_000
+"""Characters of a token, where a renderer does not say; those of known vocabularies are shorter."""
+_LONG_TOKENS = 4_000
+"""Ids whose text takes some 10 ms to read."""
+
+
+@runtime_checkable
+class KnowsItsText(Protocol):
+    """A renderer that knows what it has still to encode."""
+
+    @property
+    def longest_token(self) -> int:
+        """Characters of the longest token."""
+        ...
+
+    def chars_to_encode(self, messages: Sequence[Message]) -> int:
+        """Characters of the messages that were not rendered lately."""
+        ...
 
 
 async def rendered(
     work: Callable[[], Result],
-    renderer: ChatMLRenderer,
+    renderer: Renderer | KnowsItsText,
     messages: Sequence[Message],
     *,
     max_tokens: int | None,
@@ -29,9 +48,28 @@ async def rendered(
     Raises:
         ContextOverflow: they have more tokens for certain.
     """
-    chars = renderer.chars_to_encode(messages)
+    knows = isinstance(renderer, KnowsItsText)
+    chars = renderer.chars_to_encode(messages) if knows else chars_of(messages)
     if chars < LONG_CHARS:
         return work()
-    if max_tokens is not None and chars > max_tokens * renderer.longest_token:
+    if max_tokens is not None and chars > max_tokens * longest_token(renderer):
         raise ContextOverflow(f"{chars} characters are more than {max_tokens} tokens")
     return await asyncio.to_thread(work)
+
+
+async def parsed(work: Callable[[], Result], *, tokens: int) -> Result:
+    """The result of `work`, which reads the text of so many ids, in a thread when they are many."""
+    return work() if tokens < _LONG_TOKENS else await asyncio.to_thread(work)
+
+
+def longest_token(renderer: Renderer | KnowsItsText) -> int:
+    """Characters of a token of this renderer, at most."""
+    return renderer.longest_token if isinstance(renderer, KnowsItsText) else _LONGEST_TOKEN
+
+
+def chars_of(messages: Sequence[Message]) -> int:
+    """Characters that messages are written with."""
+    return sum(
+        len(each.content) + len(each.reasoning or "") + sum(len(call.arguments) for call in each.tool_calls)
+        for each in messages
+    )

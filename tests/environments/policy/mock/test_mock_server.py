@@ -6,7 +6,7 @@ import pytest
 from environments.inference.model_server import ModelServer
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
-from environments.policy.mock.mock_server import mock_app, running_mock_server
+from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, generic_script, say
 from environments.trajectory import Message
@@ -38,7 +38,10 @@ def counting_script(messages, tools, skill):
 
 
 def app(script=counting_script, **settings):
-    return mock_app(lambda messages: script, **{"skill": 0.6, "renderer": RENDERER, **settings})
+    skill = settings.pop("skill", 0.6)
+    return mock_app(
+        lambda messages: script, skill=skill, renderer=RENDERER, settings=MockSettings(**settings)
+    )
 
 
 def chat_policy(base_url, *, model="scripted", **settings):

@@ -1,0 +1,191 @@
+"""What is sent to go on from token ids, and what every reply with ids is held to.
+
+A reply is refused where its ids, its logprobs and what was sent do not fit together: servers are known to
+leave out a stop token, to shift logprobs by one, and to tokenise a prompt anew.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import orjson
+
+from environments.inference.chat_reply import ReplyError
+from environments.inference.server_text import one_line, start_of
+
+_CLAMPED = -9999.0
+"""What vLLM reports for a token whose logprob it does not know."""
+_LARGEST_ID = 2**31 - 1
+_ECHO = b'"prompt_token_ids":['
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRequest:
+    """What a server is asked to go on from."""
+
+    model: str
+    prompt_json: bytes
+    """The ids, as they stand in a JSON list."""
+    prompt_tokens: int
+    max_tokens: int
+    seed: int
+    stop_ids: tuple[int, ...]
+    """Every id that ends the turn."""
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """`temperature`, `top_p` and whatever else shapes what is sampled."""
+    more: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Other fields of the request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenReply:
+    """What a server sampled."""
+
+    token_ids: tuple[int, ...]
+    """With the stop token."""
+    logprobs: tuple[float, ...]
+    """One per id."""
+    finish_reason: str | None
+    stopped_by: int | str | None
+    """The id or the text that ended it, where the server says so."""
+    weight_version: str | None
+
+
+def object_of(content: bytes) -> Mapping[str, Any]:
+    """The JSON object that a reply is."""
+    try:
+        reply: object = orjson.loads(content)
+    except ValueError as error:
+        raise ReplyError(f"no JSON ({error}): {start_of(content)}") from error
+    if not isinstance(reply, dict):
+        raise ReplyError(f"no completion: {start_of(content)}")
+    return cast("dict[str, Any]", reply)
+
+
+def one_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The one completion of a reply."""
+    choices = list_of(reply.get("choices"), "choices")
+    if len(choices) != 1:
+        raise ReplyError(f"the server gave {len(choices)} choices; one was asked for")
+    return mapping(choices[0])
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """The object that a field holds; empty for anything else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def list_of(value: object, name: str) -> list[object]:
+    """The list that a field holds; ReplyError for anything else."""
+    if not isinstance(value, list):
+        raise ReplyError(f"the server gave no {name}")
+    return cast("list[object]", value)
+
+
+def without_echo(content: bytes, prompt_json: bytes) -> bytes:
+    """A reply without the prompt's ids, where those are byte for byte what was sent: compared, not parsed.
+
+    A turn's cost would grow with its row. The name cannot stand inside a text: a quote in one is escaped.
+    """
+    start = content.find(_ECHO)
+    after = start + len(_ECHO)
+    end = after + len(prompt_json)
+    if start < 0 or not content.startswith(prompt_json, after) or content[end : end + 1] != b"]":
+        return content
+    return b"%bnull%b" % (content[: after - 1], content[end + 1 :])
+
+
+def check_prompt(reply: Mapping[str, Any], choice: Mapping[str, Any], request: TokenRequest) -> None:
+    """Raise ReplyError where the reply says that the model saw other ids than were sent."""
+    check_prompt_tokens(mapping(reply.get("usage")).get("prompt_tokens"), request)
+    for where in (reply, choice):
+        seen = where.get("prompt_token_ids")
+        if seen is None:
+            continue
+        sent = orjson.loads(b"[%b]" % request.prompt_json)
+        if seen != sent:
+            raise ReplyError(f"the model saw other prompt ids than were sent{_first_difference(seen, sent)}")
+
+
+def _first_difference(seen: object, sent: Sequence[int]) -> str:
+    if not isinstance(seen, list):
+        return ""
+    given = cast("list[object]", seen)
+    pairs = zip(given, sent, strict=False)  # the shorter one ends the comparison
+    index = next((index for index, (one, other) in enumerate(pairs) if one != other), None)
+    return f": {len(given)} for {len(sent)}" if index is None else f", the first at {index}"
+
+
+def check_prompt_tokens(counted: object, request: TokenRequest) -> None:
+    """Raise ReplyError where the server counted another prompt than was sent."""
+    if isinstance(counted, int) and counted != request.prompt_tokens:
+        raise ReplyError(
+            f"the model saw {counted} prompt tokens; {request.prompt_tokens} were sent, so the server has "
+            f"tokenised or cut them anew"
+        )
+
+
+def ids_of(value: object, request: TokenRequest, name: str) -> tuple[int, ...]:
+    """Token ids: JSON integers in the range of vocabularies."""
+    if value is None:
+        raise ReplyError(f"the server gave no {name}")
+    ids = cast("list[object]", value) if isinstance(value, list) else [value]
+    if not set(map(type, ids)) <= {int}:
+        raise ReplyError(f"the server gave {name.partition(',')[0]} that are no integers: {ids!r:.60}")
+    given = cast("list[int]", ids)
+    if not given:
+        raise ReplyError(f"the server gave empty {name.partition(',')[0]}; a completion has at least one")
+    if not 0 <= min(given) <= max(given) <= _LARGEST_ID:
+        raise ReplyError(f"the server gave ids from {min(given)} to {max(given)}")
+    if len(given) > request.max_tokens:
+        raise ReplyError(f"the server gave {len(given)} token ids; {request.max_tokens} were asked for")
+    return tuple(given)
+
+
+def check_same_ids(named: Sequence[object], token_ids: Sequence[int]) -> None:
+    """Raise ReplyError where logprobs are of other ids than were sampled; `None` names none."""
+    if len(named) != len(token_ids):
+        raise ReplyError(counts(len(named), len(token_ids)))
+    for index, (name, token_id) in enumerate(zip(named, token_ids, strict=True)):
+        if name is not None and (type(name) is not int or name != token_id):
+            raise ReplyError(f"the logprob at token {index} is of {name!r:.40}, the token is {token_id}")
+
+
+def logprobs_of(value: object, tokens: int) -> tuple[float, ...]:
+    """Finite logprobs, one per token."""
+    given = list_of(value, "logprobs")
+    if len(given) != tokens:
+        raise ReplyError(counts(len(given), tokens))
+    if not set(map(type, given)) <= {float, int}:
+        raise ReplyError(f"the server gave logprobs that are no numbers: {_first_odd(given)}")
+    logprobs = tuple(map(float, cast("list[float]", given)))
+    if not all(map(math.isfinite, logprobs)) or min(logprobs) <= _CLAMPED:
+        index = next(i for i, each in enumerate(logprobs) if not (math.isfinite(each) and each > _CLAMPED))
+        raise ReplyError(f"the server gave the logprob {logprobs[index]} at token {index} of {tokens}")
+    return logprobs
+
+
+def _first_odd(values: Sequence[object]) -> str:
+    index, odd = next((i, each) for i, each in enumerate(values) if type(each) not in (float, int))
+    return f"{odd!r:.40} at token {index}"
+
+
+def counts(logprobs: int, tokens: int) -> str:
+    """What is said when they are not equal."""
+    return f"the server gave {logprobs} logprobs for {tokens} token ids"
+
+
+def finish_reason_of(reason: object, detail: object) -> str | None:
+    """`stop`, `length`, or `None` where the server says neither."""
+    if reason is None:
+        return None
+    if reason in ("stop", "length"):
+        return str(reason)
+    more = f": {one_line(detail)}" if isinstance(detail, str) else ""
+    raise ReplyError(f"the server gave up (finish_reason {one_line(str(reason))!r}){more}")
+
+
+def id_or_text(value: object) -> int | str | None:
+    """What a server names as the cause of a stop."""
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None

@@ -1,0 +1,265 @@
+"""Token ids over HTTP: how a server is asked to go on from ids, and its reply read, one pair per wire."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+
+from environments.inference.chat_reply import ReplyError
+from environments.inference.server_text import one_line
+from environments.inference.token_reply import (
+    TokenReply,
+    TokenRequest,
+    check_prompt,
+    check_prompt_tokens,
+    check_same_ids,
+    counts,
+    finish_reason_of,
+    id_or_text,
+    ids_of,
+    list_of,
+    logprobs_of,
+    mapping,
+    object_of,
+    one_choice,
+    without_echo,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenWire:
+    """How one kind of server takes and gives token ids."""
+
+    path: str
+    at_root: bool = False
+    """Whether the path is beside `/v1`, see `ModelServer.ask`."""
+    body: Callable[[TokenRequest], bytes]
+    read: Callable[[bytes, TokenRequest], TokenReply]
+    """Raises ReplyError for what cannot be used."""
+    absent: str
+    """What to change when the server does not know the path."""
+
+
+def _joined(name: str, request: TokenRequest, fields: Mapping[str, Any]) -> bytes:
+    """A JSON object: the prompt's ids, whose bytes are there already, and some fields."""
+    return b'{"%b":[%b],%b' % (name.encode(), request.prompt_json, orjson.dumps(fields)[1:])
+
+
+# vLLM and whoever speaks its dialect of OpenAI's `/v1/completions`.
+
+
+def _completions_body(request: TokenRequest) -> bytes:
+    fields = {
+        "model": request.model,
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+        "stop_token_ids": request.stop_ids,
+        "logprobs": 0,
+        "return_token_ids": True,
+    }
+    return _joined("prompt", request, {**request.more, **request.sampling, **fields})
+
+
+def _read_completions(content: bytes, request: TokenRequest) -> TokenReply:
+    reply = object_of(without_echo(content, request.prompt_json))
+    choice = one_choice(reply)
+    check_prompt(reply, choice, request)
+    token_ids = ids_of(choice.get("token_ids"), request, "token_ids, which vLLM gives from 0.10.2 on")
+    logprobs = mapping(choice.get("logprobs")).get("token_logprobs")
+    return _vllm_reply(choice, token_ids, logprobs)
+
+
+# vLLM's own, `--enable-scale-out` or `--tokens-only`.
+
+
+def _vllm_generate_body(request: TokenRequest) -> bytes:
+    sampling = {
+        **request.sampling,
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+        "stop_token_ids": request.stop_ids,
+        "logprobs": 0,
+        "detokenize": False,
+    }
+    if "stop" in request.sampling:  # text is found in text alone
+        del sampling["detokenize"]
+    return _joined(
+        "token_ids", request, {**request.more, "model": request.model, "sampling_params": sampling}
+    )
+
+
+def _read_vllm_generate(content: bytes, request: TokenRequest) -> TokenReply:
+    reply = object_of(content)
+    choice = one_choice(reply)
+    check_prompt(reply, choice, request)
+    token_ids = ids_of(choice.get("token_ids"), request, "token_ids")
+    entries = list_of(mapping(choice.get("logprobs")).get("content"), "logprobs")
+    named = [_named_id(entry) for entry in entries]
+    check_same_ids(named, token_ids)
+    return _vllm_reply(choice, token_ids, [mapping(entry).get("logprob") for entry in entries])
+
+
+def _named_id(entry: object) -> object:
+    """The id of an entry of logprobs; before 0.20 or so it was a text, `token_id:17`."""
+    fields = mapping(entry)
+    name = fields.get("token_id", fields.get("token"))
+    if isinstance(name, str) and name.startswith("token_id:") and name[9:].isdecimal():
+        return int(name[9:])
+    return name
+
+
+def _vllm_reply(choice: Mapping[str, Any], token_ids: tuple[int, ...], logprobs: object) -> TokenReply:
+    return TokenReply(
+        token_ids=token_ids,
+        logprobs=logprobs_of(logprobs, len(token_ids)),
+        finish_reason=finish_reason_of(choice.get("finish_reason"), choice.get("stop_reason")),
+        stopped_by=id_or_text(choice.get("stop_reason")),
+        weight_version=_versions(choice.get("weight_versions")),
+    )
+
+
+def _versions(spans: object) -> str | None:
+    """The version of the weights, or of all that one completion was sampled by."""
+    if not isinstance(spans, list):
+        return None
+    versions = [mapping(span).get("version") for span in cast("list[object]", spans)]
+    return "+".join(dict.fromkeys(one_line(str(each)) for each in versions if each is not None)) or None
+
+
+# SGLang's own.
+
+
+def _sglang_generate_body(request: TokenRequest) -> bytes:
+    sampling = {
+        **request.sampling,
+        "max_new_tokens": request.max_tokens,
+        "sampling_seed": request.seed,
+        "stop_token_ids": request.stop_ids,
+        "skip_special_tokens": False,
+    }
+    return _joined(
+        "input_ids", request, {**request.more, "sampling_params": sampling, "return_logprob": True}
+    )
+
+
+def _read_sglang_generate(content: bytes, request: TokenRequest) -> TokenReply:
+    reply = object_of(content)
+    meta = mapping(reply.get("meta_info"))
+    check_prompt_tokens(meta.get("prompt_tokens"), request)
+    token_ids = ids_of(reply.get("output_ids"), request, "output_ids")
+    return _sglang_reply(token_ids, meta, meta.get("finish_reason"))
+
+
+def _sglang_reply(token_ids: tuple[int, ...], meta: Mapping[str, Any], finish: object) -> TokenReply:
+    entries = list_of(meta.get("output_token_logprobs"), "output_token_logprobs")
+    pairs = [cast("list[object]", each) if isinstance(each, list) else [] for each in entries]
+    if not all(len(pair) >= 2 for pair in pairs):
+        raise ReplyError("the server gave output_token_logprobs that are no list of (logprob, id, text)")
+    check_same_ids([pair[1] for pair in pairs], token_ids)
+    how = mapping(finish)
+    matched = id_or_text(how.get("matched"))
+    version = meta.get("weight_version")
+    return TokenReply(
+        token_ids=token_ids,
+        logprobs=logprobs_of([pair[0] for pair in pairs], len(token_ids)),
+        finish_reason=finish_reason_of(
+            how.get("type", finish if isinstance(finish, str) else None), how.get("message")
+        ),
+        stopped_by=matched,
+        weight_version=None if version is None else one_line(str(version)),
+    )
+
+
+# SGLang's `/v1/chat/completions` with `input_ids`: the messages beside them are not read.
+
+
+def _sglang_chat_body(request: TokenRequest) -> bytes:
+    fields = {
+        "model": request.model,
+        "messages": [{"role": "user", "content": ""}],
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+        "stop_token_ids": request.stop_ids,
+        "logprobs": True,
+        "return_token_ids": True,
+        "return_meta_info": True,
+        "separate_reasoning": False,
+        "skip_special_tokens": False,
+    }
+    return _joined("input_ids", request, {**request.more, **request.sampling, **fields})
+
+
+def _read_sglang_chat(content: bytes, request: TokenRequest) -> TokenReply:
+    reply = object_of(without_echo(content, request.prompt_json))
+    choice = one_choice(reply)
+    check_prompt(reply, choice, request)
+    given = choice.get("response_token_ids", choice.get("token_ids"))
+    token_ids = ids_of(given, request, "response_token_ids, which SGLang gives from 0.5.13 on")
+    finish = {"type": choice.get("finish_reason"), "matched": choice.get("matched_stop")}
+    meta = mapping(choice.get("meta_info"))
+    if meta.get("output_token_logprobs") is None:
+        entries = list_of(mapping(choice.get("logprobs")).get("content"), "logprobs")
+        pairs = zip((mapping(entry).get("logprob") for entry in entries), token_ids, strict=False)
+        if len(entries) != len(token_ids):
+            raise ReplyError(counts(len(entries), len(token_ids)))
+        meta = {**meta, "output_token_logprobs": [list(pair) for pair in pairs]}
+    return _sglang_reply(token_ids, meta, finish)
+
+
+WIRES: Mapping[tuple[str, str], TokenWire] = {
+    ("vllm", "completions"): TokenWire(
+        path="/completions",
+        body=_completions_body,
+        read=_read_completions,
+        absent="it has no /completions; ask by messages, with --openai.server_type chat",
+    ),
+    ("vllm", "generate"): TokenWire(
+        path="/inference/v1/generate",
+        at_root=True,
+        body=_vllm_generate_body,
+        read=_read_vllm_generate,
+        absent="vLLM has /inference/v1/generate when it is started with --enable-scale-out or --tokens-only; "
+        "--openai.token_wire completions needs no flag",
+    ),
+    ("sglang", "generate"): TokenWire(
+        path="/generate",
+        at_root=True,
+        body=_sglang_generate_body,
+        read=_read_sglang_generate,
+        absent="SGLang has /generate beside /v1; is it SGLang?",
+    ),
+    ("sglang", "chat"): TokenWire(
+        path="/chat/completions",
+        body=_sglang_chat_body,
+        read=_read_sglang_chat,
+        absent="it has no /chat/completions; is it SGLang?",
+    ),
+}
+"""By the kind of the server and `--openai.token_wire`; the first of a kind is its default."""
+
+OWN_FIELDS = frozenset(
+    {
+        "prompt", "token_ids", "input_ids", "model", "messages", "n", "stream", "echo", "seed",
+        "sampling_seed", "max_tokens", "max_new_tokens", "max_completion_tokens", "logprobs",
+        "top_logprobs", "return_logprob", "return_token_ids", "sampling_params", "temperature", "top_p",
+    }
+)  # fmt: skip
+"""Fields of a request that nothing else may set."""
+MESSAGE_FIELDS = frozenset(
+    {"chat_template", "chat_template_kwargs", "tool_choice", "tools", "reasoning_effort"}
+)
+"""Fields that act on messages, and so on nothing where ids are sent."""
+_BESIDE_SAMPLING = frozenset(
+    {
+        "cache_salt", "priority", "request_id", "kv_transfer_params", "rid", "lora_path", "session_params",
+        "custom_logit_processor", "return_weight_versions", "data_parallel_rank", "routed_dp_rank",
+        "extra_key",
+    }
+)  # fmt: skip
+
+
+def shaping(extra_body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What of `--openai.extra_body` shapes what is sampled, and the rest."""
+    sampling = {name: value for name, value in extra_body.items() if name not in _BESIDE_SAMPLING}
+    return sampling, {name: value for name, value in extra_body.items() if name in _BESIDE_SAMPLING}

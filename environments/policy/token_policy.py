@@ -1,0 +1,244 @@
+"""The policy that sends token ids and gets token ids: a row goes on from what was sampled, byte for byte."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, NoReturn
+
+import orjson
+
+from environments.inference.chat_reply import ReplyError
+from environments.inference.dialect import is_context_overflow
+from environments.inference.http_client import NoAnswerError, StatusError
+from environments.inference.model_server import ModelServer, may_pass
+from environments.inference.server_check import check
+from environments.inference.token_reply import TokenReply, TokenRequest
+from environments.inference.token_wires import TokenWire, shaping
+from environments.policy.base import CompletionRequest
+from environments.policy.open_row import OpenRow
+from environments.policy.rendering.long_text import parsed, rendered
+from environments.policy.rendering.renderer import CannotExtendError, Renderer
+from environments.policy.window import with_room
+from environments.trajectory import Completion, Message
+from tools.errors import ContextOverflow, PolicyError
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prompt:
+    """The ids before a turn."""
+
+    row: OpenRow | None
+    """What they go on from; `None`: they are the whole conversation."""
+    new_ids: tuple[int, ...]
+    fork: str | None
+
+    @property
+    def tokens(self) -> int:
+        return len(self.new_ids) + (0 if self.row is None else len(self.row.token_ids))
+
+    def json(self) -> bytes:
+        """The ids as they stand in a JSON list."""
+        new = orjson.dumps(self.new_ids)[1:-1]
+        return new if self.row is None else b"%b,%b" % (self.row.json(), new) if new else self.row.json()
+
+
+@dataclass(kw_only=True, eq=False)
+class TokenPolicy:
+    """Asks a model server to go on from token ids, and reads the message of the ids that it gives.
+
+    Where the request has an open row, only what is new is rendered, and the row is sent as it is. Nothing is
+    kept between calls.
+    """
+
+    server: ModelServer
+    model: str
+    renderer: Renderer
+    """The model's own chat format and tokenizer."""
+    wire: TokenWire
+    temperature: float = 1.0
+    top_p: float = 1.0
+    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """More fields of each request; `stop_token_ids` join the renderer's."""
+    context_tokens: int | None = None
+    """The model's window; `None`: unknown."""
+    logprobs_mode: str | None = None
+    """How the server makes logprobs, where that is known."""
+    _told: bool = field(default=False, init=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The tokenizer's."""
+        return self.renderer.vocabulary_size
+
+    @cached_property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Every id that ends a turn."""
+        more = self.extra_body.get("stop_token_ids") or ()
+        return tuple(dict.fromkeys((*self.renderer.stop_ids, *more)))
+
+    @cached_property
+    def sampling(self) -> Mapping[str, Any]:
+        """How the server is asked to sample."""
+        shaped, _ = shaping(self.extra_body)
+        shaped.pop("stop_token_ids", None)
+        return {"temperature": self.temperature, "top_p": self.top_p, **shaped}
+
+    async def complete(self, request: CompletionRequest) -> Completion:
+        """Sample the next assistant message.
+
+        Raises:
+            ContextOverflow: the conversation leaves no room for a turn, so none was asked for; or the server
+                says so.
+            PolicyError: no answer after the server's tries, or one that cannot be used; it names the cause.
+        """
+        prompt = await self._prompt(request)
+        fitted = with_room(request, prompt_tokens=prompt.tokens, context_tokens=self.context_tokens)
+        asked = self._asked(prompt, fitted)
+        content = await self._ask(self.wire.body(asked))
+        try:
+            reply = await parsed(partial(self.wire.read, content, asked), tokens=len(content) // 16)
+            reply = self._stopped(reply, asked)
+        except ReplyError as error:
+            raise PolicyError(f"{self._url}: {error}") from error
+        message = await parsed(
+            partial(self.renderer.parse, reply.token_ids, request.tools), tokens=len(reply.token_ids)
+        )
+        return self._completion(prompt, reply, self._whole_calls(message, reply, request))
+
+    async def check(self) -> None:
+        """Find out before a run whether the server can be used, without buying a completion.
+
+        Raises:
+            ConfigError: one line that says what to change.
+        """
+        await check(self.server, self.model)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self.server.aclose()
+
+    @property
+    def _url(self) -> str:
+        base = self.server.base_url
+        return f"{base.removesuffix('/v1') if self.wire.at_root else base}{self.wire.path}"
+
+    async def _prompt(self, request: CompletionRequest) -> _Prompt:
+        """What to send: the open row and what is new, or the whole conversation and why."""
+        row = request.row if request.row is not None and request.row.token_ids else None
+        fork = None
+        if row is not None:
+            try:
+                new_ids = await self._rendered(partial(self._extension, row, request), request, row)
+            except CannotExtendError as error:
+                fork = f"renderer: {error}"
+            else:
+                return _Prompt(row=row, new_ids=new_ids, fork=None)
+        whole = partial(self.renderer.prompt_ids, request.messages, request.tools)
+        return _Prompt(row=None, new_ids=await self._rendered(whole, request, None), fork=fork)
+
+    def _extension(self, row: OpenRow, request: CompletionRequest) -> tuple[int, ...]:
+        sampled = row.token_ids[row.sampled_start :]
+        return self.renderer.extend(sampled, request.messages[row.messages :], request.tools)
+
+    async def _rendered(
+        self, work: "partial[tuple[int, ...]]", request: CompletionRequest, row: OpenRow | None
+    ) -> tuple[int, ...]:
+        messages = request.messages if row is None else request.messages[row.messages :]
+        limits = [each for each in (self.context_tokens, request.max_row_tokens) if each is not None]
+        return await rendered(work, self.renderer, messages, max_tokens=min(limits, default=None))
+
+    def _asked(self, prompt: _Prompt, request: CompletionRequest) -> TokenRequest:
+        return TokenRequest(
+            model=self.model,
+            prompt_json=prompt.json(),
+            prompt_tokens=prompt.tokens,
+            max_tokens=request.max_tokens,
+            seed=request.seed,
+            stop_ids=self.stop_ids,
+            sampling=self.sampling,
+            more=shaping(self.extra_body)[1],
+        )
+
+    async def _ask(self, body: bytes) -> bytes:
+        try:
+            return await self.server.ask(self.wire.path, body, at_root=self.wire.at_root)
+        except (StatusError, NoAnswerError) as error:
+            self._refused(error)
+
+    def _refused(self, error: StatusError | NoAnswerError) -> NoReturn:
+        tried = f" (tried {self.server.tries} times)" if may_pass(error) else ""
+        if isinstance(error, NoAnswerError):
+            raise PolicyError(f"{self._url} gave no answer{tried}: {error}") from error
+        answered = f"{self._url} answered {error.status}{tried}: {error.reason}"
+        if is_context_overflow(error):
+            raise ContextOverflow(answered) from error
+        hint = f"; {self.wire.absent}" if error.status in (404, 405) else ""
+        raise PolicyError(f"{answered}{hint}") from error
+
+    def _stopped(self, reply: TokenReply, asked: TokenRequest) -> TokenReply:
+        """The reply with how it ended, cut after the first id that ends a turn.
+
+        What was sampled up to there has the model's distribution, whatever came after it.
+
+        Raises:
+            ReplyError: it ended by an id that is not there, or by nothing.
+        """
+        stops = set(asked.stop_ids)
+        end = next((index for index, each in enumerate(reply.token_ids, 1) if each in stops), None)
+        if end is not None:
+            if end < len(reply.token_ids):
+                self._warn_of_a_tail()
+            ids, logprobs = reply.token_ids[:end], reply.logprobs[:end]
+            return replace(reply, token_ids=ids, logprobs=logprobs, finish_reason="stop")
+        last, sampled = reply.token_ids[-1], len(reply.token_ids)
+        if sampled == asked.max_tokens and reply.finish_reason != "stop":
+            return replace(reply, finish_reason="length")
+        if reply.finish_reason == "stop" and (isinstance(reply.stopped_by, str) or reply.stopped_by == last):
+            return reply
+        if reply.finish_reason == "length":
+            raise ReplyError(
+                f"{sampled} token ids with finish_reason 'length'; {asked.max_tokens} were asked for"
+            )
+        raise ReplyError(
+            f"the turn ended with the id {last}, and its ids have none of {sorted(stops)}, which end a turn: "
+            f"the server drops the stop token, or the model stops at another one; name that with "
+            f"--openai.extra_body.stop_token_ids"
+        )
+
+    def _warn_of_a_tail(self) -> None:
+        if not self._told:
+            self._told = True
+            _LOG.warning("%s samples on after a stop token; what follows it is cut off", self._url)
+
+    def _whole_calls(self, message: Message, reply: TokenReply, request: CompletionRequest) -> Message:
+        """The message with its calls named by where they stand; of a turn that was cut, the last is none."""
+        calls: Sequence[Any] = message.tool_calls
+        if reply.finish_reason == "length":
+            calls = [call for call in calls if call.status != "unclosed_block"]
+        prefix = f"call_{request.seed}_{len(request.messages)}"
+        named = tuple(replace(call, id=f"{prefix}_{index}") for index, call in enumerate(calls))
+        return replace(message, tool_calls=named)
+
+    def _completion(self, prompt: _Prompt, reply: TokenReply, message: Message) -> Completion:
+        called = reply.finish_reason == "stop" and message.tool_calls
+        mode = {} if self.logprobs_mode is None else {"logprobs_mode": self.logprobs_mode}
+        return Completion(
+            message=message,
+            finish_reason="tool_calls" if called else str(reply.finish_reason),
+            prompt_ids=prompt.new_ids,
+            extends_row=prompt.row is not None,
+            fork=prompt.fork,
+            token_ids=reply.token_ids,
+            logprobs=reply.logprobs,
+            exact=True,
+            weight_version=reply.weight_version,
+            sampling={**self.sampling, **mode},
+        )

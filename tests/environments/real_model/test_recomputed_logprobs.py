@@ -3,68 +3,119 @@
 import asyncio
 import importlib
 from collections import Counter
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from environments.config import ServerConfig
+from environments.inference.model_server import ModelServer
+from environments.inference.token_wires import WIRES
 from environments.policy.mock.mock_server import running_mock_server
+from environments.policy.rendering.chatml import THINK, ChatMLRenderer
+from environments.policy.rendering.renderer import CannotExtendError
+from environments.policy.token_policy import TokenPolicy
 from environments.record.recorder import read_groups
 from environments.run.process_run import process
 from environments.trajectory import IGNORED, NOT_SAMPLED
 from environments.wire.views import VIEWS
 from tests.environments.real_model.looking_env import Looking
 
+pytestmark = pytest.mark.timeout(300)
 TOLERANCE = 1e-4
+KINDS = {
+    "completions": (("vllm", "completions"), 8),
+    "vllm_generate": (("vllm", "generate"), 2),
+    "sglang_generate": (("sglang", "generate"), 2),
+    "forgetting": (("vllm", "completions"), 3),
+    "chat": (None, 3),
+}
+"""How the model is asked, and for how many rollouts of each of the 8 items."""
 
 
-async def played(tiny, folder, *, group_size, server_type, **settings):
-    """The groups of a record, rolled out by the tiny model behind a server."""
-    from tests.environments.real_model.transformer_server import transformer_app
+class Forgetting(ChatMLRenderer):
+    """A format that shows a model what it thought only while it writes that turn, as several do."""
 
-    path = folder / "record.jsonl"
+    def prompt_ids(self, messages, tools):
+        return super().prompt_ids([replace(message, reasoning=None) for message in messages], tools)
+
+    def extend(self, sampled, messages, tools=()):
+        if self._marker(THINK[0])[0] in sampled:
+            raise CannotExtendError("reasoning")
+        return super().extend(sampled, messages, tools)
+
+
+async def played(tiny, kind, path):
+    """A record of rollouts by the tiny model behind a server."""
+    from tests.environments.real_model.transformer_server import MODEL, transformer_app
+
+    wire, group_size = KINDS[kind]
     config = Looking.env_config_cls(
-        group_size=group_size, max_turns=5, max_tokens_per_turn=64, data_path_to_save_groups=str(path), **settings
+        group_size=group_size, max_turns=5, max_tokens_per_turn=64, data_path_to_save_groups=str(path)
     )
-    async with running_mock_server(transformer_app(tiny.model, tiny.tokenizer)) as url:
-        server = ServerConfig(base_url=url, model_name="tiny", server_type=server_type)
-        assert await process(Looking(config, [server]), Console(quiet=True)) == 0
-    return list(read_groups(path))
+    renderer = (Forgetting if kind == "forgetting" else ChatMLRenderer).embedded()
+    app = transformer_app(tiny.model, tiny.tokenizer, renderer, "plain" if wire is None else wire[0])
+    async with AsyncExitStack() as closing:
+        url = await closing.enter_async_context(running_mock_server(app))
+        if wire is None:
+            env = Looking(config, [ServerConfig(base_url=url, model_name=MODEL)])
+        else:
+            server = ModelServer(base_url=url, api_key="none")
+            policy = TokenPolicy(server=server, model=MODEL, renderer=renderer, wire=WIRES[wire])
+            closing.push_async_callback(policy.aclose)
+            env = Looking(config, policy=policy)
+        assert await process(env, Console(quiet=True)) == 0
 
 
-@pytest.fixture(scope="module", params=["chat"])
-def groups(request, tiny, tmp_path_factory):
-    return asyncio.run(played(tiny, tmp_path_factory.mktemp(request.param), group_size=6, server_type=request.param))
+@pytest.fixture(scope="module")
+def recorded(tiny, tmp_path_factory):
+    """The groups of a record by how the model was asked, each made when it is first wanted."""
+    made = {}
+
+    def groups(kind):
+        if kind not in made:
+            path = tmp_path_factory.mktemp(kind) / "record.jsonl"
+            asyncio.run(played(tiny, kind, path))
+            made[kind] = list(read_groups(path))
+        return made[kind]
+
+    return groups
 
 
-def recomputed(tiny, token_ids):
-    """The log-probability of each token after the first, by one pass over all of them."""
+def trajectories(groups):
+    return [trajectory for credited in groups for trajectory in credited.group.trajectories]
+
+
+def recomputed(model, token_ids):
+    """The log-probability of each token but the first, by one pass over all of them."""
     torch = importlib.import_module("torch")
-    logits = tiny.model(torch.tensor([token_ids])).logits[0, :-1]
-    return torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(token_ids[1:])[:, None])[:, 0].tolist()
-
-
-def differences(tiny, tokens, mask, logprobs):
-    """How far recorded and recomputed logprobs are apart, for each sampled token."""
-    found = [0.0, *recomputed(tiny, list(tokens))]
-    sampled = [index for index, label in enumerate(mask) if label != IGNORED]
-    assert all(mask[index] == tokens[index] for index in sampled)
-    assert Counter(logprobs)[NOT_SAMPLED] == len(tokens) - len(sampled)
-    return [abs(found[index] - logprobs[index]) for index in sampled]
+    with torch.inference_mode():
+        logprobs = torch.log_softmax(model(torch.tensor([token_ids])).logits[0, :-1], dim=-1)
+        return [1.0, *logprobs.gather(1, torch.tensor(token_ids[1:])[:, None])[:, 0].tolist()]
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_each_sampled_token_has_the_logprob_that_a_trainer_computes(tiny, groups, view):
-    rows = [row for credited in groups for group in VIEWS[view](credited) for row in group.rows]
-    apart = [gap for row in rows for gap in differences(tiny, row.tokens, row.mask, row.logprobs)]
-    assert len(apart) > 1000
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_sampled_token_has_the_logprob_that_a_trainer_computes(tiny, recorded, kind, view):
+    apart = []
+    for row in [row for credited in recorded(kind) for group in VIEWS[view](credited) for row in group.rows]:
+        computed = recomputed(tiny.model, row.tokens)
+        apart += [
+            abs(computed[index] - row.logprobs[index])
+            for index, label in enumerate(row.mask)
+            if label != IGNORED
+        ]
+    assert len(apart) > 500
     assert max(apart) <= TOLERANCE
 
 
-def test_spans_hold_each_sampled_token_once(groups):
-    for trajectory in (trajectory for credited in groups for trajectory in credited.group.trajectories):
-        held = [(turn.span.row, i) for turn in trajectory.turns for i in range(turn.span.start, turn.span.end)]
+@pytest.mark.parametrize("kind", KINDS)
+def test_spans_hold_each_sampled_token_once(recorded, kind):
+    for trajectory in trajectories(recorded(kind)):
+        held = [
+            (turn.span.row, i) for turn in trajectory.turns for i in range(turn.span.start, turn.span.end)
+        ]
         sampled = [
             (index, i)
             for index, row in enumerate(trajectory.rows)
@@ -72,3 +123,21 @@ def test_spans_hold_each_sampled_token_once(groups):
             if logprob != NOT_SAMPLED
         ]
         assert held == sampled
+
+
+def test_fifty_rollouts_with_several_turns_are_compared(recorded):
+    assert sum(len(each.turns) > 1 for each in trajectories(recorded("completions"))) >= 50
+
+
+def test_calls_that_no_parser_could_read_are_among_them(recorded):
+    turns = [turn for each in trajectories(recorded("completions")) for turn in each.turns]
+    statuses = Counter(call.status for turn in turns for call in turn.message.tool_calls)
+    assert statuses["ok"] > 50
+    assert len(statuses) > 1
+
+
+@pytest.mark.parametrize(("kind", "cause"), [("forgetting", "renderer: reasoning"), ("chat", "template")])
+def test_forked_rollouts_are_among_them(recorded, kind, cause):
+    forked = [each for each in trajectories(recorded(kind)) if len(each.rows) > 1]
+    assert len(forked) >= 5
+    assert {turn.fork for each in forked for turn in each.turns} == {None, cause}

@@ -1,4 +1,4 @@
-"""A tiny transformer made from a config and overfitted for seconds, so that it calls tools, well and badly."""
+"""A tiny transformer made from a config and overfitted for seconds, so that it calls tools well and badly."""
 
 import random
 import shutil

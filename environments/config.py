@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from environments.config_section import FormerNames, Section, WithoutEffect
+from environments.inference.extra_body import checked_extra_body
 from tools.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -281,6 +282,7 @@ class ServerConfig(Section):
 
     section = "openai"
     by_entry: ClassVar[frozenset[str]] = frozenset({"extra_body"})
+    json_entries: ClassVar[frozenset[str]] = frozenset({"extra_body"})
     without_effect: ClassVar[WithoutEffect] = {
         "timeout": ((1200,), "--env.request_timeout_s is the wall clock of one request"),
         "num_requests_for_eval": ((64,), "--env.max_concurrent_rollouts bounds an evaluation"),
@@ -332,6 +334,11 @@ class ServerConfig(Section):
         default=None,
         description="File of the certificates that an https server is checked with, and no others.",
     )
+
+    @field_validator("extra_body")
+    @classmethod
+    def _ours_stay_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return dict(checked_extra_body(value))
 
     @field_validator("server_type", mode="before")
     @classmethod

@@ -25,6 +25,8 @@ class Section(BaseModel):
     renamed: ClassVar[FormerNames] = {}
     by_entry: ClassVar[frozenset[str]] = frozenset()
     """Mappings whose entries are settings of their own: layers join, and `None` unsets an entry."""
+    json_entries: ClassVar[frozenset[str]] = frozenset()
+    """Those of them whose entries a command line writes as JSON, where they are none as text."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

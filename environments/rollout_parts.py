@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from environments.config import AgentEnvConfig, ServerConfig
+from environments.inference.extra_body import shaping
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.rollout.agent_loop import Budget
 from tools.sandbox import lent_folder, open_sandbox
@@ -90,7 +91,9 @@ def served_policy(
             renderer=renderer,
             temperature=config.temperature,
             top_p=config.top_p,
+            extra_body=server.extra_body,
         )
         for server in servers
     ]
-    return ServedPolicy(policies, sampling=config.sampling())
+    extra = {name: value for server in servers for name, value in shaping(server.extra_body).items()}
+    return ServedPolicy(policies, sampling=config.sampling() | extra)

@@ -8,7 +8,18 @@ settings.load_profile("turnwise")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--soak", action="store_true", help="run soak tests whole, not at a tenth or less")
+    parser.addoption("--soak", action="store_true", help="run what is left out or cut short otherwise, whole")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Without `--soak` what is marked with it is left out; with it all that would run the same is."""
+    wanted, left = [], []
+    for item in items:
+        marked, cut_short = item.get_closest_marker("soak"), "soak" in item.fixturenames
+        keep = marked or cut_short if config.getoption("--soak") else not marked
+        (wanted if keep else left).append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = wanted
 
 
 @pytest.fixture(scope="session")

@@ -192,6 +192,8 @@ def _apply(base: Config, *layers: tuple[Mapping[str, Any], str]) -> Config:
                 value = _from_text(fields[name], value, label)
             elif key and value == "None":
                 value = None
+            elif not origin and key and name in section.json_entries:
+                value = _json_or_text(value)
             joins = bool(key) or name in section.by_entry
             values[name] = _joined(values[name], key, value, label) if joins else value
     try:
@@ -238,6 +240,13 @@ def _from_text(field: FieldInfo, value: Any, label: str) -> Any:
                 raise ConfigError(f"{label} is not valid JSON: {error.msg}, got {text!r}") from None
         return [part.strip() for part in text.split(",") if part.strip()]
     return value
+
+
+def _json_or_text(value: Any) -> Any:
+    try:
+        return json.loads(value)
+    except (TypeError, ValueError):
+        return value
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:

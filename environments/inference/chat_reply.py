@@ -1,30 +1,30 @@
-"""Reads a server's reply to a chat request, and refuses one whose tokens do not fit together."""
+"""Reads a server's reply to a chat request, tolerantly, and refuses in one line what cannot be used."""
 
-import math
+import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Literal, cast
 
-from pydantic import ValidationError
+import orjson
 
-from environments.inference.openai_wire import ChatReply, WireChoice, first_problem
+from environments.inference.event_stream import StreamError, is_event_stream, merged_stream
+from environments.inference.reply_message import is_empty, read_message
+from environments.inference.reply_tokens import ReplyError, SampledTokens, tokens_of
 from environments.inference.server_text import start_of
-from environments.trajectory import NOT_SAMPLED, Message
+from environments.trajectory import Message
 
-_CLAMPED = -9999.0
-"""What vLLM reports for a token whose logprob it does not know."""
-
-
-class ReplyError(ValueError):
-    """A reply that cannot be used."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledTokens:
-    """The token ids that a server gave."""
-
-    prompt_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...] | None
-    """One per sampled token; `None`: the server gave none."""
+_ID_CHARS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_ID_LENGTH = 9
+_FINISHED: Mapping[str, re.Pattern[str]] = {
+    "filtered": re.compile(
+        "filter|safety|blocked|blocklist|prohibited|recitation|sensitive|refusal|guardrail"
+    ),
+    "lost": re.compile("abort|error|cancel|fail|time_?out|insufficient|interrupt|unload"),
+    "length": re.compile("length|max|limit|truncat|window"),
+}
+"""What the finish reasons of servers mean, by what they contain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,56 +32,139 @@ class SampledMessage:
     """What a server sampled."""
 
     message: Message
-    finish_reason: str
+    finish_reason: Literal["stop", "tool_calls", "length"]
     tokens: SampledTokens | None
     """`None`: the server gave text alone."""
+    reasoning_field: str | None = None
+    """The field that the message's reasoning came in, where it can be sent back in it."""
+    weight_version: str | None = None
+    """Which weights sampled it, where the server says so."""
 
 
-def read_reply(content: bytes, call_prefix: str) -> SampledMessage:
+def call_id(*names_it: object) -> str:
+    """An id for a call that a server gave none: equal for equal reasons, and of the form that all accept.
+
+    Mistral wants nine letters and digits; others take any text.
+    """
+    number = int.from_bytes(blake2b(repr(names_it).encode(), digest_size=8).digest(), "big")
+    return "".join(_ID_CHARS[number // 62**place % 62] for place in range(_ID_LENGTH))
+
+
+def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = None) -> SampledMessage:
     """The message of a reply, with its tokens where the server gave them.
 
     Args:
-        content: the body of the reply.
-        call_prefix: names tool calls that have no id.
+        content: the body of the reply, JSON or an event stream.
+        call_prefix: tells the calls of this reply from others, for those that have no id.
+        max_tokens: how many were asked for: without a finish reason, so many tokens were cut.
 
     Raises:
-        ReplyError: no chat completion, or what the server reports does not fit together.
+        ReplyError: no completion, one that the server gave up or filtered, or one that does not fit together.
     """
-    try:
-        reply = ChatReply.model_validate_json(content)
-    except ValidationError as error:
-        raise ReplyError(f"no chat completion ({first_problem(error)}): {start_of(content)}") from error
-    choice = reply.choices[0]
-    if choice.finish_reason in ("abort", "error"):
-        raise ReplyError(f"the server gave up (finish_reason {choice.finish_reason!r})")
+    reply = _parsed(content)
+    choice = _choice(reply, content)
+    given = _message_in(choice, content)
+    message, reasoning_field = read_message(given, lambda index: call_id(call_prefix, index))
+    tokens = tokens_of(reply, choice)
+    reason = _finish_reason(choice.get("finish_reason"), message, _sampled(reply, tokens), max_tokens)
+    # An empty text is one that a model may write: it sampled its stop token first.
+    says = isinstance(given.get("content"), str) or reason == "length" or _sampled(reply, tokens)
+    if is_empty(message) and not says:
+        raise ReplyError(f"the answer is empty, without a word, a call or a token: {start_of(content)}")
     return SampledMessage(
-        message=choice.message.to_message(call_prefix),
-        finish_reason=choice.finish_reason,
-        tokens=_tokens(reply.prompt_token_ids or choice.prompt_token_ids, choice),
+        message=message,
+        finish_reason=reason,
+        tokens=tokens,
+        reasoning_field=reasoning_field,
+        weight_version=_weight_version(reply, choice),
     )
 
 
-def _tokens(prompt_ids: list[int] | None, choice: WireChoice) -> SampledTokens | None:
-    if choice.token_ids is None:
-        return None
-    if not prompt_ids:
-        raise ReplyError("the server gave token_ids without prompt_token_ids")
-    if not choice.token_ids:
-        raise ReplyError("the server gave empty token_ids; a completion has at least its stop token")
-    return SampledTokens(
-        prompt_ids=tuple(prompt_ids),
-        token_ids=tuple(choice.token_ids),
-        logprobs=_checked_logprobs(choice, len(choice.token_ids)),
+def _parsed(content: bytes) -> dict[str, Any]:
+    try:
+        reply: object = merged_stream(content) if is_event_stream(content) else _json(content)
+    except StreamError as error:
+        raise ReplyError(str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise ReplyError(f"no chat completion (no JSON): {start_of(content)}") from error
+    if not isinstance(reply, dict):
+        raise ReplyError(f"no chat completion (no object): {start_of(content)}")
+    return cast("dict[str, Any]", reply)
+
+
+def _json(content: bytes) -> object:
+    """JSON, or what Python servers write for it: NaN, and text that ends in the middle of a character."""
+    try:
+        return orjson.loads(content)
+    except ValueError:
+        return _without_surrogates(json.loads(content))
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_without_surrogates(each) for each in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {key: _without_surrogates(each) for key, each in cast("dict[str, Any]", value).items()}
+    return value
+
+
+def _choice(reply: dict[str, Any], content: bytes) -> dict[str, Any]:
+    choices: object = reply.get("choices")
+    first: object = cast("list[object]", choices)[0] if isinstance(choices, list) and choices else None
+    if not isinstance(first, dict):
+        raise ReplyError(f"no chat completion (choices are missing or empty): {start_of(content)}")
+    choice = cast("dict[str, Any]", first)
+    if choice.get("error"):
+        raise ReplyError(f"the server gave up: {start_of(orjson.dumps(choice['error'], default=str))}")
+    return choice
+
+
+def _message_in(choice: dict[str, Any], content: bytes) -> dict[str, Any]:
+    message: object = choice.get("message") or choice.get("delta")
+    if not isinstance(message, dict):
+        raise ReplyError(f"no chat completion (choices.0.message is missing): {start_of(content)}")
+    return cast("dict[str, Any]", message)
+
+
+def _finish_reason(
+    given: object, message: Message, sampled: int | None, max_tokens: int | None
+) -> Literal["stop", "tool_calls", "length"]:
+    """`stop`, `tool_calls` or `length`, whatever words the server has for it."""
+    if isinstance(given, dict):  # as SGLang's own API has it
+        given = cast("dict[str, object]", given).get("type")
+    if isinstance(given, str) and given:
+        word = given.lower().replace("-", "_")
+        meaning = next((name for name, pattern in _FINISHED.items() if pattern.search(word)), "stop")
+        if meaning == "filtered":
+            raise ReplyError(f"the server filtered the answer (finish_reason {given!r:.100})")
+        if meaning == "lost":
+            raise ReplyError(f"the server gave up (finish_reason {given!r:.100})")
+        if meaning == "length":
+            return "length"
+    elif None not in (sampled, max_tokens) and cast("int", sampled) >= cast("int", max_tokens):
+        return "length"
+    return "tool_calls" if message.tool_calls else "stop"
+
+
+def _sampled(reply: dict[str, Any], tokens: SampledTokens | None) -> int | None:
+    """How many tokens were sampled, where that is known."""
+    if tokens is not None:
+        return len(tokens.token_ids)
+    usage: object = reply.get("usage")
+    count: object = (
+        cast("dict[str, object]", usage).get("completion_tokens") if isinstance(usage, dict) else None
     )
+    return count if type(count) is int else None
 
 
-def _checked_logprobs(choice: WireChoice, tokens: int) -> tuple[float, ...] | None:
-    if choice.logprobs is None or choice.logprobs.content is None:
-        return None
-    logprobs = tuple(entry.logprob for entry in choice.logprobs.content)
-    if len(logprobs) != tokens:
-        raise ReplyError(f"the server gave {len(logprobs)} logprobs for {tokens} token_ids")
-    for index, logprob in enumerate(logprobs):
-        if not math.isfinite(logprob) or logprob == _CLAMPED or logprob >= NOT_SAMPLED:
-            raise ReplyError(f"the server gave the logprob {logprob} at token {index} of {tokens}")
-    return logprobs
+def _weight_version(reply: dict[str, Any], choice: dict[str, Any]) -> str | None:
+    """What SGLang says of its weights."""
+    for facts in (choice.get("meta_info"), reply.get("metadata")):
+        version: object = (
+            cast("dict[str, object]", facts).get("weight_version") if isinstance(facts, dict) else None
+        )
+        if isinstance(version, str | int) and version != "default":
+            return str(version)[:100]
+    return None

@@ -1,50 +1,128 @@
-"""Which optional fields of a chat request a server takes, learned from its refusals."""
+"""What a chat server takes of a request, and how it is written for it: learned from what the server says."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from environments.inference.http_client import StatusError
+from environments.inference.refusals import refused_fields
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
-    """Which optional fields a server takes."""
-
-    capture: bool = True
-    """Token ids and logprobs."""
-    seed: bool = True
-    max_tokens: str = "max_tokens"
-
-    def optional_fields(self, *, seed: int, max_tokens: int) -> dict[str, Any]:
-        """The fields of a request that servers differ in."""
-        fields: dict[str, Any] = {self.max_tokens: max_tokens}
-        if self.seed:
-            fields["seed"] = seed
-        if self.capture:
-            # With `top_logprobs` unset, vLLM gives no logprobs at all.
-            fields |= {"logprobs": True, "top_logprobs": 0, "return_token_ids": True}
-        return fields
-
-    def without_refused(self, error: StatusError) -> "Dialect | None":
-        """The dialect without what a refusal names, or `None` when it names nothing optional."""
-        if error.status not in (400, 422):
-            return None
-        if self.max_tokens == "max_tokens" and "max_completion_tokens" in error.details:
-            return replace(self, max_tokens="max_completion_tokens")
-        if self.capture and re.search("return_token_ids|logprobs", error.details):
-            return replace(self, capture=False)
-        if self.seed and re.search(r"\bseed\b", error.details):
-            return replace(self, seed=False)
-        return None
-
-
+CAPTURE = frozenset({"logprobs", "top_logprobs", "return_token_ids"})
+"""Asks for token ids and their logprobs: a server that refuses one of them gives neither."""
+_SAMPLING = {"temperature": "--env.temperature", "top_p": "--env.top_p"}
+_REASONING = frozenset({"messages.reasoning_content", "messages.reasoning"})
+_TOOLS = frozenset({"tools", "tool_choice"})
+_OPTIONAL = frozenset({"seed", "n", "max_tokens", "stream", *CAPTURE, *_SAMPLING, *_REASONING, *_TOOLS})
+_TAKES_NO_TOOLS = re.compile(
+    r"requires --enable-auto-tool-choice|requires --jinja|that support tool use|tool use is not supported",
+    re.IGNORECASE,
+)
+_ONLY_STREAMS = re.compile(
+    r"only (?:\w+ ){0,2}stream(?:ing)?\b|non-?stream\w* (?:\w+ ){0,3}not supported|not support non-?stream"
+    r"|stream(?:ing)? (?:must be (?:set to )?|is )(?:true|required)|stream mode is required",
+    re.IGNORECASE,
+)
+"""How transformers, DashScope and gateways say it."""
+_WANTS_COMPLETION_TOKENS = re.compile(r"\buse\W+max_completion_tokens\b", re.IGNORECASE)
 _CONTEXT = re.compile(
     r"context[ _](length|size|window)|maximum model length|max_model_len|prompt is too long"
     r"|max_new_tokens\W+must be <=",
     re.IGNORECASE,
 )
 """How OpenAI, vLLM, SGLang, llama.cpp and TGI say that the prompt does not fit."""
+
+
+class RefusedSettingError(ValueError):
+    """What a server refuses cannot be left out; the text says which setting or flag to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What differs between servers."""
+
+    refused: frozenset[str] = frozenset()
+    """Fields that it does not take; those of a message are `messages.NAME`."""
+    max_tokens: str = "max_tokens"
+    streams: bool = False
+    """Whether it answers as an event stream only."""
+    reasoning: str | None = None
+    """The field of a message in which it gave reasoning, and is given it back."""
+
+    @property
+    def captures(self) -> bool:
+        """Whether token ids and logprobs are asked for."""
+        return not self.refused & CAPTURE
+
+    @property
+    def reasoning_field(self) -> str | None:
+        """Where reasoning is sent back; `None`: nowhere, for many servers refuse what they do not know."""
+        return None if f"messages.{self.reasoning}" in self.refused else self.reasoning
+
+    def fields(self, sampling: Mapping[str, Any], *, seed: int, max_tokens: int) -> dict[str, Any]:
+        """The fields of a request that servers differ in."""
+        fields: dict[str, Any] = {"n": 1, **sampling, "seed": seed}
+        if self.captures:
+            # With `top_logprobs` unset, vLLM gives no logprobs at all.
+            fields |= {"logprobs": True, "top_logprobs": 0, "return_token_ids": True}
+        taken = {name: value for name, value in fields.items() if name not in self.refused}
+        return taken | {self.max_tokens: max_tokens} | ({"stream": True} if self.streams else {})
+
+    def joined(self, learned: "Dialect") -> "Dialect":
+        """All that two requests found out."""
+        return Dialect(
+            refused=self.refused | learned.refused,
+            max_tokens=max(self.max_tokens, learned.max_tokens, key=len),
+            streams=self.streams or learned.streams,
+            reasoning=learned.reasoning or self.reasoning,
+        )
+
+    def proven(self) -> "Dialect":
+        """The same of a server that gave token ids: whatever it said once, it takes what asks for them."""
+        return self if self.captures else replace(self, refused=self.refused - CAPTURE)
+
+    def without_refused(
+        self, error: StatusError, sampling: Mapping[str, Any], *, gives_ids: bool
+    ) -> "Dialect | None":
+        """The dialect without what an error refuses, or `None` when that is nothing optional.
+
+        Args:
+            error: what the server answered.
+            sampling: the settings that shape the distribution; those that are 1 may be left out.
+            gives_ids: whether it has given token ids, so that it is about this one request.
+
+        Raises:
+            RefusedSettingError: it refuses what a setting or its own flags have to change.
+        """
+        if not self.streams and _ONLY_STREAMS.search(f"{error.reason} {error.details}"):
+            return replace(self, streams=True)
+        refused = refused_fields(error, _OPTIONAL) - self.refused
+        _refuse_needed(refused, error, sampling)
+        if "max_tokens" in refused or _WANTS_COMPLETION_TOKENS.search(error.reason):
+            if self.max_tokens != "max_tokens":
+                return None
+            return replace(
+                self, max_tokens="max_completion_tokens", refused=self.refused | refused - {"max_tokens"}
+            )
+        if gives_ids:
+            refused -= CAPTURE
+        return replace(self, refused=self.refused | refused) if refused else None
+
+
+def _refuse_needed(refused: frozenset[str], error: StatusError, sampling: Mapping[str, Any]) -> None:
+    """Raise where a server refuses what a rollout needs."""
+    said = f"({error.status}: {error.reason})"
+    if refused & _TOOLS or _TAKES_NO_TOOLS.search(error.reason):
+        raise RefusedSettingError(
+            f"the server takes no tools {said}: start vLLM with --enable-auto-tool-choice --tool-call-parser "
+            "NAME, SGLang with --tool-call-parser NAME, llama.cpp with --jinja, or take one that calls tools"
+        )
+    for name in sorted(refused & _SAMPLING.keys()):
+        if sampling[name] != 1:
+            raise RefusedSettingError(
+                f"the server refuses {name} {sampling[name]:g} {said}: set {_SAMPLING[name]} to 1, which is "
+                "not sent then"
+            )
 
 
 def is_context_overflow(error: StatusError) -> bool:

@@ -1,15 +1,12 @@
-"""Reads OpenAI's chat format, requests and replies, into our values, which write it with `to_openai`."""
+"""Reads requests in OpenAI's chat format, as the mock server gets them, into our values."""
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
-
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-"""No vocabulary is larger; a negative id could be `IGNORED` and leave its turn's mask."""
 
 
 class WireFunction(BaseModel):
@@ -20,7 +17,7 @@ class WireFunction(BaseModel):
 
 
 class WireCall(BaseModel):
-    """A tool call; its id may be missing."""
+    """A tool call of an earlier turn; its id may be missing."""
 
     id: str | None = None
     function: WireFunction
@@ -34,7 +31,7 @@ class WirePart(BaseModel):
 
 
 class WireMessage(BaseModel):
-    """A chat message, as a client or a server sends it."""
+    """A chat message, as a client sends it."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | list[WirePart] | None = None
@@ -97,49 +94,6 @@ class ChatRequest(BaseModel):
     stream: Literal[False] | None = None
     logprobs: bool | None = None
     return_token_ids: bool | None = None
-
-
-class WireLogprob(BaseModel):
-    """One entry of a choice's logprobs."""
-
-    logprob: float
-
-
-class WireLogprobs(BaseModel):
-    """The logprobs of a choice, one entry per sampled token."""
-
-    content: list[WireLogprob] | None = None
-
-
-class WireChoice(BaseModel):
-    """One completion of a reply."""
-
-    message: WireMessage
-    finish_reason: str
-    logprobs: WireLogprobs | None = None
-    token_ids: list[TokenId] | None = None
-    prompt_token_ids: list[TokenId] | None = None
-    """Where SGLang puts them."""
-
-
-class ChatReply(BaseModel):
-    """What `POST /chat/completions` gives back."""
-
-    choices: list[WireChoice] = Field(min_length=1)
-    prompt_token_ids: list[TokenId] | None = None
-    """Where vLLM puts them."""
-
-
-class ModelEntry(BaseModel):
-    """One model of a server."""
-
-    id: str
-
-
-class ModelList(BaseModel):
-    """What `GET /models` gives back."""
-
-    data: list[ModelEntry]
 
 
 def first_problem(error: ValidationError) -> str:

@@ -2,20 +2,26 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from environments.inference.chat_reply import ReplyError, SampledMessage, SampledTokens, read_reply
-from environments.inference.dialect import Dialect, is_context_overflow
+import orjson
+
+from environments.inference.chat_reply import SampledMessage, read_reply
+from environments.inference.dialect import Dialect, RefusedSettingError, is_context_overflow
+from environments.inference.extra_body import sampling_of
 from environments.inference.http_client import NoAnswerError, StatusError
 from environments.inference.model_server import ModelServer, may_pass
+from environments.inference.reply_tokens import ReplyError, SampledTokens
 from environments.inference.request_body import json_list, request_body
 from environments.inference.server_check import check
 from environments.policy.base import CompletionRequest
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.rendering.long_text import rendered
-from environments.trajectory import Completion
+from environments.policy.tool_use import ToolUse
+from environments.trajectory import Completion, Message
 from tools.errors import ContextOverflow, PolicyError
 
 _LOG = logging.getLogger(__name__)
@@ -37,7 +43,18 @@ class ChatPolicy:
     """Makes the token ids of a server that gives none."""
     temperature: float = 1.0
     top_p: float = 1.0
+    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """More fields of each request."""
+    sampling: dict[str, Any] = field(init=False, repr=False)
+    """What its completions record of how they were sampled."""
     _dialect: Dialect = field(init=False, repr=False, default_factory=Dialect)
+    _gives_ids: bool = field(init=False, repr=False, default=False)
+    _told: set[str] = field(init=False, repr=False, default_factory=set[str])
+    _tool_use: ToolUse = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.sampling = sampling_of(self.temperature, self.top_p, self.extra_body)
+        self._tool_use = ToolUse(self.server.chat_url)
 
     @property
     def name(self) -> str:
@@ -51,14 +68,10 @@ class ChatPolicy:
             ContextOverflow: the server says that the conversation does not fit its context.
             PolicyError: no answer after the server's tries, or one that cannot be used; it names the cause.
         """
-        content = await self._ask(request)
-        read = partial(read_reply, content, f"call_{request.seed}_{len(request.messages)}")
-        try:
-            sampled = read() if len(content) < _LONG_BYTES else await asyncio.to_thread(read)
-        except ReplyError as error:
-            raise PolicyError(f"{self.server.chat_url}: {error}") from error
+        sampled = await self._sampled(request)
+        self._tool_use.note(request, sampled.message)
         if sampled.tokens is not None:
-            return _exact(sampled, sampled.tokens)
+            return self._exact(sampled, sampled.tokens)
         return await rendered(
             partial(self._approximate, sampled, request),
             self.renderer,
@@ -78,48 +91,98 @@ class ChatPolicy:
         """Close the connections."""
         await self.server.aclose()
 
-    async def _ask(self, request: CompletionRequest) -> bytes:
-        """The server's answer, asked in the most telling dialect that it takes."""
+    async def _sampled(self, request: CompletionRequest) -> SampledMessage:
+        """What the server samples, asked in the most telling dialect that it takes."""
         dialect = self._dialect
         while True:
             try:
                 content = await self.server.chat(self._body(request, dialect))
+                break
             except StatusError as error:
                 dialect = self._after_refusal(error, dialect)
             except NoAnswerError as error:
                 raise PolicyError(
                     f"{self.server.chat_url} gave no answer{self._tried(error)}: {error}"
                 ) from error
-            else:
-                self._dialect = dialect
-                return content
+        sampled = await self._read(content, request)
+        self._learn(dialect, sampled)
+        return sampled
+
+    async def _read(self, content: bytes, request: CompletionRequest) -> SampledMessage:
+        call_prefix = f"{request.seed}_{len(request.messages)}"
+        read = partial(read_reply, content, call_prefix, max_tokens=request.max_tokens)
+        try:
+            return read() if len(content) < _LONG_BYTES else await asyncio.to_thread(read)
+        except ReplyError as error:
+            raise PolicyError(f"{self.server.chat_url}: {error}") from error
 
     def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect:
         """The dialect to try after an error status; raises when there is none."""
         url = self.server.chat_url
         if is_context_overflow(error):
             raise ContextOverflow(f"{url} answered {error.status}: {error.reason}") from error
-        simpler = dialect.without_refused(error)
+        try:
+            simpler = dialect.without_refused(error, self.sampling, gives_ids=self._gives_ids)
+        except RefusedSettingError as refusal:
+            raise PolicyError(f"{url}: {refusal}") from error
         if simpler is None:
             raise PolicyError(f"{url} answered {error.status}{self._tried(error)}: {error.reason}") from error
-        _LOG.warning("%s refuses a part of the request; asking without it: %s", url, error.reason)
+        what = ", ".join(sorted(simpler.refused - dialect.refused)) or "a part of the request"
+        self._tell_once(f"refuses {what} ({error.reason}); asking without it")
         return simpler
+
+    def _learn(self, dialect: Dialect, sampled: SampledMessage) -> None:
+        """Keep what an answer has shown: requests that began before it know less, and take nothing back.
+
+        Raises:
+            PolicyError: text alone from a server that has given token ids: no row can hold both.
+        """
+        self._gives_ids = self._gives_ids or sampled.tokens is not None
+        learned = self._dialect.joined(replace(dialect, reasoning=sampled.reasoning_field))
+        self._dialect = learned.proven() if self._gives_ids else learned
+        if sampled.tokens is None and self._gives_ids:
+            raise PolicyError(
+                f"{self.server.chat_url} gave no token ids this time, and has given them before"
+            )
+        if sampled.tokens is None:
+            self._tell_once(
+                "gives no token ids: they are made from its text, without logprobs (exact: false), and no "
+                "trainer can learn from them; ask vLLM or SGLang, see --openai.server_type"
+            )
+        elif sampled.tokens.logprobs is None:
+            self._tell_once(
+                "gives token ids without logprobs, which importance ratios need: start vLLM without "
+                "--max-logprobs 0, or ask with --openai.server_type vllm or sglang"
+            )
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            _LOG.warning("%s %s", self.server.chat_url, text)
 
     def _tried(self, error: StatusError | NoAnswerError) -> str:
         return f" (tried {self.server.tries} times)" if may_pass(error) else ""
 
     def _body(self, request: CompletionRequest, dialect: Dialect) -> bytes:
-        fields: dict[str, Any] = {
-            "model": self.model,
-            "n": 1,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-        }
-        fields |= dialect.optional_fields(seed=request.seed, max_tokens=request.max_tokens)
-        ready = {"messages": json_list(message.json() for message in request.messages)}
+        sampling = {"temperature": self.temperature, "top_p": self.top_p}
+        fields = dialect.fields(sampling, seed=request.seed, max_tokens=request.max_tokens)
+        reasoning = dialect.reasoning_field
+        ready = {"messages": json_list(_written(message, reasoning) for message in request.messages)}
         if request.tools:
             ready["tools"] = json_list(tool.json() for tool in request.tools)
-        return request_body(fields, ready)
+        return request_body({"model": self.model, **fields, **self.extra_body}, ready)
+
+    def _exact(self, sampled: SampledMessage, tokens: SampledTokens) -> Completion:
+        return Completion(
+            message=sampled.message,
+            finish_reason=sampled.finish_reason,
+            prompt_ids=tokens.prompt_ids,
+            token_ids=tokens.token_ids,
+            logprobs=tokens.logprobs,
+            exact=True,
+            weight_version=sampled.weight_version,
+            sampling=self.sampling,
+        )
 
     def _approximate(self, sampled: SampledMessage, request: CompletionRequest) -> Completion:
         """The completion of a reply without token ids: made from its text."""
@@ -132,15 +195,15 @@ class ChatPolicy:
             ),
             logprobs=None,
             exact=False,
+            weight_version=sampled.weight_version,
+            sampling=self.sampling,
         )
 
 
-def _exact(sampled: SampledMessage, tokens: SampledTokens) -> Completion:
-    return Completion(
-        message=sampled.message,
-        finish_reason=sampled.finish_reason,
-        prompt_ids=tokens.prompt_ids,
-        token_ids=tokens.token_ids,
-        logprobs=tokens.logprobs,
-        exact=True,
-    )
+def _written(message: Message, reasoning: str | None) -> bytes:
+    """A message as JSON, its reasoning in the field that the server knows, or left out."""
+    if message.reasoning is None or reasoning == "reasoning_content":
+        return message.json()
+    fields = message.to_openai()
+    thoughts = fields.pop("reasoning_content")
+    return orjson.dumps(fields if reasoning is None else {**fields, reasoning: thoughts})

@@ -191,6 +191,9 @@ class TokenPolicy:
         Raises:
             ReplyError: it ended by an id that is not there, or by nothing.
         """
+        largest = max(reply.token_ids)
+        if largest >= self.vocabulary_size:
+            raise ReplyError(f"the model sampled the id {largest}; the tokenizer has {self.vocabulary_size}")
         stops = set(asked.stop_ids)
         end = next((index for index, each in enumerate(reply.token_ids, 1) if each in stops), None)
         if end is not None:

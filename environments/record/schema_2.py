@@ -114,12 +114,18 @@ def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
         fields["prompt_hash"] = _prompt_hash(trajectory.prompt)
         fields["turns"] = _turns(trajectory)
         fields["advantages"] = list(advantages)
-        if not trajectory.rows:
-            # Without a row there is no entry in the columns.
+        if not _last_row_has_all_text(trajectory):
             fields["messages"] = [message.to_openai() for message in trajectory.messages]
         first_row += len(trajectory.rows)
         dumped.append(fields)
     return dumped
+
+
+def _last_row_has_all_text(trajectory: Trajectory) -> bool:
+    """Not without a row, nor where the model saw less than all, or something else, in its last turn there."""
+    last = len(trajectory.rows) - 1
+    of_row = [turn for turn in trajectory.turns if turn.span.row == last]
+    return bool(trajectory.rows) and all(turn.context is None for turn in of_row[-1:])
 
 
 def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
@@ -145,7 +151,7 @@ def _restored(
     fields: dict[str, Any], rows: Sequence[TokenRow], columns: Sequence[Sequence[dict[str, Any]]]
 ) -> Trajectory:
     own_rows: list[int] = fields["rows"]
-    text: Sequence[dict[str, Any]] = columns[own_rows[0]] if own_rows else fields["messages"]
+    text: Sequence[dict[str, Any]] = fields["messages"] if "messages" in fields else columns[own_rows[-1]]
     spoken = [_message(each) for each in text]
     prompt = tuple(_at(spoken, index) for index in fields["prompt"])
     bare = _TRAJECTORY.validate_python({**fields, "prompt": (), "turns": (), "rows": ()})

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.text import Text
 
+from environments.record.forks import Forks
+from environments.record.tally import TEXT_CHARS, counts, lines, tally
 from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
 
-MAX_REASONS = 20
-"""Distinct texts that a tally keeps; later ones count as `other`."""
 SHOWN_TURNS = 12
-OTHER = "other"
-_TALLY_CHARS = 160
 _CLAUSE = re.compile(
     r"(?:environment .*?, item .*?: )?(?:turn \d+: )?((?:\w+: )?.*?)(?:[;(]|[.,:]\s|$)", re.DOTALL
 )
@@ -70,11 +68,12 @@ class Summary:
     """Sampled tokens whose ids came from the sampler."""
     approximate_tokens: int = 0
     """Sampled tokens whose ids were made from text."""
+    forks: Forks = field(default_factory=Forks)
 
     def add(self, credited: CreditedGroup) -> None:
         """Take one finished group in."""
         if credited.reason is not None:
-            _tally(self.reasons, f"{credited.status}: {credited.reason}")
+            tally(self.reasons, f"{credited.status}: {credited.reason}")
         if credited.status != "failed":
             self.credited_turns += sum(map(len, credited.advantages))
             self.turns_without_peer += credited.turns_without_peer
@@ -100,11 +99,12 @@ class Summary:
         found = _CLAUSE.match(" ".join(message.split()))
         clause = found[1].strip() if found else ""
         text = f"{name}: {clause}" if clause else name
-        _tally(self.failures, f"{text[:_TALLY_CHARS]}{where}", otherwise=f"{name}: other texts")
+        tally(self.failures, f"{text[:TEXT_CHARS]}{where}", otherwise=f"{name}: other texts")
 
     def _add_trajectory(self, trajectory: Trajectory) -> None:
         self.turns.add(len(trajectory.turns))
         self.stop_reasons[trajectory.stop_reason.value] += 1
+        self.forks.add(trajectory)
         sampled = sum(turn.span.end - turn.span.start for turn in trajectory.turns)
         if trajectory.exact:
             self.exact_tokens += sampled
@@ -135,10 +135,10 @@ def print_summary(console: Console, summary: Summary, *, path: str | None, wall_
         console.print(Text(path, style="bold"), soft_wrap=True)
 
 
-def print_dropped(console: Console, summary: Summary) -> None:
-    """Why rollouts were dropped, where any were."""
-    if summary.failures:
-        print_rows(console, [("dropped rollouts", _lines(summary.failures))])
+def print_dropped_and_forked(console: Console, summary: Summary) -> None:
+    """Why rollouts were dropped and rows forked, where any were."""
+    rows = [("dropped rollouts", lines(summary.failures)), ("forks", summary.forks.text())]
+    print_rows(console, [(name, text) for name, text in rows if text])
 
 
 def print_rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
@@ -164,7 +164,7 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
         if count
     ]
     rows = [
-        ("groups", f"{summary.done}" + _counts(summary.groups, " (", ")")),
+        ("groups", f"{summary.done}" + counts(summary.groups, " (", ")")),
         ("score", _range(summary.score)),
         ("turns", _range(summary.turns)),
         ("reward by turn", "  ".join(shown)),
@@ -173,12 +173,13 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
             "  ".join(f"{name}: {_mean(part)}" for name, part in sorted(summary.components.items())),
         ),
         ("without a peer", _without_peer(summary)),
-        ("stop reasons", _counts(summary.stop_reasons)),
+        ("stop reasons", counts(summary.stop_reasons)),
         ("tool calls", f"{summary.tool_calls:,}"),
-        ("tool errors", _counts(summary.tool_errors) or "none"),
-        ("dropped rollouts", _lines(summary.failures) or "none"),
-        ("skipped groups", _lines(summary.reasons) or "none"),
+        ("tool errors", counts(summary.tool_errors) or "none"),
+        ("dropped rollouts", lines(summary.failures) or "none"),
+        ("skipped groups", lines(summary.reasons) or "none"),
         ("tokens sampled", ", ".join(tokens)),
+        ("forks", summary.forks.text()),
         ("wall time", duration(wall_s)),
     ]
     return [(name, text) for name, text in rows if text]
@@ -201,15 +202,6 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole:02} h" if hours else f"{minutes}:{whole:02} min"
 
 
-def _tally(counter: Counter[str], text: str, *, otherwise: str = OTHER) -> None:
-    """Count a text; beyond `MAX_REASONS` different ones its kind, and beyond twice as many only that."""
-    for line, most in ((" ".join(text.split())[:_TALLY_CHARS], MAX_REASONS), (otherwise, 2 * MAX_REASONS)):
-        if line in counter or len(counter) < most:
-            counter[line] += 1
-            return
-    counter[OTHER] += 1
-
-
 def _mean(spread: Spread) -> str:
     return "-" if spread.mean is None else f"{spread.mean:.3f}"
 
@@ -218,16 +210,3 @@ def _range(spread: Spread) -> str:
     if not spread.count:
         return "-"
     return f"mean {spread.mean:.3f}, min {spread.low:g}, max {spread.high:g}"
-
-
-def _counts(counter: Counter[str], before: str = "", after: str = "") -> str:
-    text = ", ".join(f"{name} {count}" for name, count in _most(counter))
-    return f"{before}{text}{after}" if text else ""
-
-
-def _lines(counter: Counter[str]) -> str:
-    return "\n".join(f"{count}x {text}" for text, count in _most(counter))
-
-
-def _most(counter: Counter[str]) -> list[tuple[str, int]]:
-    return sorted(counter.items(), key=lambda entry: (-entry[1], entry[0]))

@@ -120,6 +120,8 @@ class Progress:
             f"{self.summary.failures.total()} dropped",
             f"{rate * 60:.1f}/min",
         ]
+        if forks := self.summary.forks.short():
+            parts.append(forks)
         if self._total is not None and rate > 0:
             parts.append(f"ETA {duration(max(0, self._total - done) / rate)}")
         return " · ".join(parts)

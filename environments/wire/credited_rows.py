@@ -1,9 +1,11 @@
 """The token rows of a credited group, each with the turns that were sampled in it and their advantages."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from environments.trajectory import IGNORED, CreditedGroup, Span, Trajectory, Turn
+from environments.wire.row_messages import RowMessages, Shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +15,10 @@ class CreditedRow:
     trajectory: Trajectory
     turns: tuple[Turn, ...]
     """The turns that were sampled in this row."""
+    conversation: RowMessages
+    """Of the trajectory."""
+    messages: list[Shown]
+    """Those that the row holds; of a trajectory's last row also what came after its last turn."""
     tokens: list[int]
     mask: list[int]
     """The token id where the token was sampled, `IGNORED` elsewhere."""
@@ -26,17 +32,21 @@ class CreditedRow:
 def credited_rows(credited: CreditedGroup) -> Iterator[CreditedRow]:
     """Every row of the group, in the order of trajectories and rows."""
     for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
+        conversation = RowMessages(trajectory)
+        of_row: defaultdict[int, list[tuple[Turn, float]]] = defaultdict(list)
+        for turn, advantage in zip(trajectory.turns, advantages, strict=True):
+            of_row[turn.span.row].append((turn, advantage))
         for index, row in enumerate(trajectory.rows):
-            here = [
-                (turn, advantage)
-                for turn, advantage in zip(trajectory.turns, advantages, strict=True)
-                if turn.span.row == index
-            ]
-            spans = [turn.span for turn, _ in here]
+            here = of_row[index]
+            turns = tuple(turn for turn, _ in here)
+            spans = [turn.span for turn in turns]
             credit = [advantage for _, advantage in here]
+            is_last = index == len(trajectory.rows) - 1
             yield CreditedRow(
                 trajectory=trajectory,
-                turns=tuple(turn for turn, _ in here),
+                turns=turns,
+                conversation=conversation,
+                messages=conversation.until(turns[-1], turns, after=is_last) if turns else conversation.all,
                 tokens=list(row.token_ids),
                 mask=mask_of(row.token_ids, spans),
                 logprobs=None if row.logprobs is None else list(row.logprobs),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 
-from environments.trajectory import NOT_SAMPLED, CreditedGroup, Trajectory
+from environments.trajectory import NOT_SAMPLED, CreditedGroup
 from environments.wire.credited_rows import CreditedRow, credited_rows, mask_of
 from environments.wire.training_rows import RowGroup, TrainingRow
 
@@ -30,7 +30,7 @@ def every_row(credited: CreditedGroup) -> RowGroup:
                 score=cast("float", row.trajectory.score),
                 advantages=row.advantages,
                 logprobs=row.logprobs if known else None,
-                messages=chat(row.trajectory),
+                messages=row.messages,
                 override=_override(credited, row, index),
             )
             for index, row in enumerate(rows)
@@ -83,26 +83,6 @@ VIEWS: Mapping[str, Callable[..., Sequence[RowGroup]]] = {
 """Every view by name: `VIEWS[name](credited, divisor)` gives the groups that a trainer would see."""
 
 
-def chat(trajectory: Trajectory, *, until: int | None = None) -> list[dict[str, Any]]:
-    """The conversation in OpenAI's shape; with turn rewards each assistant message carries its `reward`.
-
-    Args:
-        trajectory: what was said.
-        until: index of the turn whose assistant message is the last one.
-    """
-    rewards = None if trajectory.rewards is None else trajectory.rewards.turns
-    messages = [message.to_openai() for message in trajectory.messages]
-    of_turns = [
-        index
-        for index, message in enumerate(messages)
-        if index >= len(trajectory.prompt) and message["role"] == "assistant"
-    ]
-    if rewards is not None:
-        for index, reward in zip(of_turns, rewards, strict=True):
-            messages[index]["reward"] = reward
-    return messages if until is None else messages[: of_turns[until] + 1]
-
-
 def _row_per_turn(credited: CreditedGroup, divisor: Divisor, *, alone: bool) -> list[RowGroup]:
     rows = (_ending_with(row, turn, alone=alone) for row in credited_rows(credited) for turn in _sampled(row))
     return [RowGroup(rows=(_of_last_turn(credited, row, index, divisor),)) for index, row in enumerate(rows)]
@@ -118,7 +98,7 @@ def _of_last_turn(credited: CreditedGroup, row: CreditedRow, index: int, divisor
         score=advantage if divisor == "own_length" else advantage * trained / divisor,
         advantages=None,
         logprobs=row.logprobs,
-        messages=chat(row.trajectory, until=row.turns[-1].index),
+        messages=row.messages,
         override=_override(credited, row, index) | {"score_divisor": divisor},
     )
 
@@ -138,6 +118,7 @@ def _ending_with(row: CreditedRow, index: int, *, alone: bool) -> CreditedRow:
     return replace(
         row,
         turns=row.turns[first : index + 1],
+        messages=row.conversation.until(row.turns[index], row.turns[: index + 1]),
         tokens=tokens,
         mask=mask_of(tokens, [turn.span for turn in row.turns[first : index + 1]]),
         logprobs=None if logprobs is None else [NOT_SAMPLED] * start + logprobs[start : last.end],

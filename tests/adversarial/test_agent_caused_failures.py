@@ -7,7 +7,7 @@ import pytest
 from environments.base_env import AgentEnv
 from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
-from tests.adversarial.tiers import OPENERS, docker_engine, fresh, tier_c  # noqa: F401  # fixtures
+from tests.adversarial.tiers import OPENERS, docker_engine, fresh, in_each_tier, tier_c  # noqa: F401  # fixtures
 from tools import files
 from tools.files import file
 from tools.sandbox import Opening
@@ -99,11 +99,10 @@ class Vandal(AgentEnv):
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch, request):
-    """Tools and engines whose processes are stopped all the time are waited for, which takes long enough."""
+def impatient(monkeypatch):
+    """Tools and supervisors whose processes are stopped all the time are waited for, which takes long enough."""
     monkeypatch.setattr(files, "_LONGEST_S", 4.0)
-    if "docker" in request.node.name:
-        monkeypatch.setattr(channel, "_GRACE_S", 3.0)
+    monkeypatch.setattr(channel, "_GRACE_S", 3.0)
 
 
 async def score(opener, command):
@@ -114,9 +113,18 @@ async def score(opener, command):
     return group.trajectories[0].score
 
 
-@pytest.mark.parametrize("command", MISDEEDS.values(), ids=MISDEEDS)
-async def test_an_agent_cannot_make_its_rollout_go_missing(fresh, command):  # noqa: F811
-    assert await score(fresh, command) == 0.0
+OF_EACH_KIND = (
+    "every file system full",
+    "memory up to the limit",
+    "the supervisor killed",
+    "the workspace deleted",
+    "the run folder emptied",
+)
+
+
+@in_each_tier(MISDEEDS, OF_EACH_KIND, slow=["the supervisor killed all the time"])
+async def test_an_agent_cannot_make_its_rollout_go_missing(fresh, case):  # noqa: F811
+    assert await score(fresh, case) == 0.0
 
 
 @pytest.mark.parametrize("command", ODD_SOLUTIONS.values(), ids=ODD_SOLUTIONS)

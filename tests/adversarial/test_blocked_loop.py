@@ -14,7 +14,7 @@ from tools.sandbox.host.process_ids import identity
 
 @pytest.mark.parametrize(
     ("env", "place"),
-    [("Sleeping", "in misbehave"), ("Matching", "in judge")],
+    [pytest.param("Sleeping", "in misbehave", marks=pytest.mark.soak), ("Matching", "in judge")],
 )
 def test_the_hook_is_named_within_seconds_and_the_run_ends_with_its_record_whole(tmp_path, env, place):
     ended = run(process(env, tmp_path, "--env.hook_block_s", "7", "--env.max_concurrent_rollouts", "2"))

@@ -4,7 +4,7 @@
 
 import pytest
 
-from tests.adversarial.tiers import docker_engine, fresh, tier_c  # noqa: F401  # fixtures
+from tests.adversarial.tiers import docker_engine, fresh, in_each_tier, tier_c  # noqa: F401  # fixtures
 
 FAKE_SHELL = r"""
 import os, re, sys
@@ -72,9 +72,19 @@ async def sandbox(fresh):  # noqa: F811
         yield opened
 
 
-@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
-async def test_what_was_left_in_the_shell_makes_no_command_succeed_that_did_not_run(sandbox, setup):
-    await sandbox.shell(setup, timeout_s=1)
+OF_EACH_KIND = (
+    "another program with every descriptor",
+    "a job with copies of the shell's descriptors",
+    "an exit trap",
+    "no status descriptor",
+    "the command file closed",
+)
+"""Descriptors, processes and the files between host and shell differ by tier; what bash reads does not."""
+
+
+@in_each_tier(SETUPS, OF_EACH_KIND)
+async def test_what_was_left_in_the_shell_makes_no_command_succeed_that_did_not_run(sandbox, case):
+    await sandbox.shell(case, timeout_s=1)
     for code in (7, 0):
         result = await sandbox.shell(f"echo ran >ran{code}; (exit {code})", timeout_s=2)
         ran = (await sandbox.exec(["cat", f"ran{code}"])).stdout == b"ran\n"
@@ -83,11 +93,12 @@ async def test_what_was_left_in_the_shell_makes_no_command_succeed_that_did_not_
         assert result.timed_out or result.duration_s < 2
 
 
-@pytest.mark.parametrize(
-    "command", ["exit 0", "exec true", "exec sh -c 'exit 0'", "kill $$", "kill -9 $$", "kill -HUP $$"]
-)
-async def test_a_command_that_the_shell_did_not_live_to_end_is_no_success(sandbox, command):
-    result = await sandbox.shell(command, timeout_s=5)
+ENDS = ("exit 0", "exec true", "exec sh -c 'exit 0'", "kill $$", "kill -9 $$", "kill -HUP $$")
+
+
+@in_each_tier({end: end for end in ENDS}, ["exit 0", "kill -9 $$"])
+async def test_a_command_that_the_shell_did_not_live_to_end_is_no_success(sandbox, case):
+    result = await sandbox.shell(case, timeout_s=5)
     assert result.exit_code != 0
     assert result.shell_restarted
     assert (await sandbox.shell("echo on")).stdout == b"on\n"
@@ -101,8 +112,8 @@ FORGED_ENDS = {
 }
 
 
-@pytest.mark.parametrize("forge", FORGED_ENDS.values(), ids=FORGED_ENDS)
-async def test_a_forged_end_does_not_hide_the_status(sandbox, forge):
-    result = await sandbox.shell(forge, timeout_s=10)
+@in_each_tier(FORGED_ENDS, ["on every descriptor", "by another process"])
+async def test_a_forged_end_does_not_hide_the_status(sandbox, case):
+    result = await sandbox.shell(case, timeout_s=4)
     # A process of the agent's own may also take the shell's input away: then no end comes in time.
     assert result.exit_code == 3 or result.timed_out

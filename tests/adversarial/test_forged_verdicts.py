@@ -4,7 +4,7 @@
 
 import pytest
 
-from tests.adversarial.tiers import context, docker_engine, fresh, tier_c  # noqa: F401  # fixtures
+from tests.adversarial.tiers import context, docker_engine, fresh, in_each_tier, tier_c  # noqa: F401  # fixtures
 
 FORGED = b"print('forged')"
 CHECK = "import os\nprint('honest', open('note').read() if os.path.exists('note') else '')\n"
@@ -65,9 +65,12 @@ async def ctx(fresh):  # noqa: F811
         yield context(fresh, sandbox)
 
 
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-async def test_what_runs_before_the_check_does_not_change_it(ctx, attack):
-    await ctx.sandbox.write_file("build.py", (ON_PATHS + attack).encode())
+A_WRITE_EACH = ("writes", "renames over", "renames folders", "mounts over", "cuts through the supervisor")
+
+
+@in_each_tier(ATTACKS, A_WRITE_EACH)
+async def test_what_runs_before_the_check_does_not_change_it(ctx, case):
+    await ctx.sandbox.write_file("build.py", (ON_PATHS + case).encode())
     result = await ctx.verify(
         command="python3 build.py >/dev/null 2>&1; for p in check.py deep/er/check.py $VERIFIER/check.py "
         "$PWD/check.py; do python3 -I $p; done",
@@ -141,9 +144,9 @@ PLANTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
-async def test_what_a_folder_brings_along_does_not_load_by_itself(ctx, planted):
-    assert (await ctx.sandbox.exec(planted)).exit_code == 0
+@in_each_tier(PLANTED, ["bash's files"])
+async def test_what_a_folder_brings_along_does_not_load_by_itself(ctx, case):
+    assert (await ctx.sandbox.exec(case)).exit_code == 0
     result = await ctx.verify(
         command="python3 -c pass; python3 check.py; bash -l -c true; bash -i -c true; sh -l -c true; "
         "echo | python3 -i - ; git st; true",
@@ -167,10 +170,10 @@ BUILDS = {
 }
 
 
-@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
-async def test_a_build_cannot_reach_the_judge(ctx, build):
+@in_each_tier(BUILDS, ["replaces the check", "leaves a job", "ends itself", "fills the disk"])
+async def test_a_build_cannot_reach_the_judge(ctx, case):
     result = await ctx.verify(
-        build=build, outputs=["out"], command="python3 check.py", files={"check.py": CHECK}, timeout_s=3
+        build=case, outputs=["out"], command="python3 check.py", files={"check.py": CHECK}, timeout_s=3
     )
     assert result.text() == "honest \n"
 

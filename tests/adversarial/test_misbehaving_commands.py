@@ -32,21 +32,23 @@ def planned(every):
     return 2 + len(list(ALL)[::every])
 
 
-def test_process_records_every_group_and_exits_with_0(tmp_path):
-    done = turnwise("process", "--out", str(tmp_path / "r.jsonl"))
+def test_process_records_every_group_and_exits_with_0(tmp_path, soak):
+    every = 1 if soak else 2
+    done = turnwise("process", "--out", str(tmp_path / "r.jsonl"), every=every)
     groups = list(read_groups(tmp_path / "r.jsonl"))
-    assert (done.returncode, len(groups)) == (0, planned(1)), done.stderr[-2000:]
+    assert (done.returncode, len(groups)) == (0, planned(every)), done.stderr[-2000:]
     assert {len(read.group.trajectories) + len(read.group.failures) for read in groups} == {3}
     broke = {read.group.item_id for read in groups if read.group.failures}
     assert broke == {read.group.item_id for read in groups if not read.group.item_id.startswith("good")}
 
 
-def test_evaluate_counts_every_item_and_exits_with_0(tmp_path):
-    done = turnwise("evaluate", "--out", str(tmp_path), "--env.eval_rollouts", "3", every=3)
+def test_evaluate_counts_every_item_and_exits_with_0(tmp_path, soak):
+    every = 3 if soak else 7
+    done = turnwise("evaluate", "--out", str(tmp_path), "--env.eval_rollouts", "3", every=every)
     assert done.returncode == 0, done.stderr[-2000:]
     metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
-    assert metrics["eval/items"] == planned(3)
-    assert metrics["eval/rollouts"] + metrics["eval/dropped_rollouts"] == 3 * planned(3)
+    assert metrics["eval/items"] == planned(every)
+    assert metrics["eval/rollouts"] + metrics["eval/dropped_rollouts"] == 3 * planned(every)
 
 
 @pytest.fixture
@@ -58,17 +60,20 @@ def api():
     server.kill()
 
 
-def test_serve_records_every_group_and_goes_on(api, tmp_path):
+def test_serve_records_every_group_and_goes_on(api, tmp_path, soak):
+    every = 3 if soak else 7
     record = tmp_path / "record.jsonl"
     command = [TURNWISE, "serve", ITEMS, "--env.rollout_server_url", api.url, "--out", str(record)]
     command += ["--outbox", str(tmp_path / "o.sqlite"), "--env.credit_view", "token_advantages"]
     log = tmp_path / "log.txt"
-    with log.open("wb") as out, running(command, environ=environ(3), stdout=out, stderr=out) as process:
-        wait_until(lambda: process.poll() is not None or (record.exists() and lines(record) >= planned(3)))
+    with log.open("wb") as out, running(command, environ=environ(every), stdout=out, stderr=out) as process:
+        wait_until(
+            lambda: process.poll() is not None or (record.exists() and lines(record) >= planned(every))
+        )
         assert process.poll() is None, log.read_text()[-2000:]
         assert ended(process) == 0
     first_round = {read.group.item_id for read in read_groups(record) if read.group.epoch == 0}
-    assert len(first_round) == planned(3)
+    assert len(first_round) == planned(every)
 
 
 def lines(path):

@@ -10,12 +10,36 @@ from environments.containment import hook_calls
 from environments.run.passing import judged
 from tests.adversarial.misbehaving_env import ORDINARY, TASK, first, misbehaving
 from tests.adversarial.misbehaviour import HANGS, KINDS, RAISED
+from tests.tables import seldom
 
 HOOKS = [spot for spot in ORDINARY if spot not in {"tool", "policy"}]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("spot", ORDINARY)
+EVERYWHERE = {
+    "async raises an error",
+    "def raises SystemExit",
+    "def raises StopIteration",
+    "async raises CancelledError",
+    "async raises a group with an exit",
+    "def raises a class without a name",
+    "cancels its own task",
+    "exits in a task",
+    "gives a generator",
+}
+"""Hooks are called alike, in `hook_calls`; a tool and a policy are not."""
+
+
+@pytest.mark.parametrize(
+    ("spot", "kind"),
+    [
+        pytest.param(spot, *kind.values, id=f"{spot}-{kind.id}", marks=kind.marks)
+        for spot in ORDINARY
+        for kind in seldom(
+            {kind: kind for kind in KINDS},
+            KINDS if spot in {"compute_outcome", "prepare", "tool", "policy"} else EVERYWHERE,
+        )
+    ],
+)
 async def test_what_breaks_costs_one_sibling_and_says_what_it_was(spot, kind):
     group = await misbehaving(spot, KINDS[kind]).rollout_group(TASK, 3)
     assert len(group.trajectories) == 2
@@ -81,12 +105,14 @@ async def test_a_tool_that_never_ends_is_told_to_the_model_or_costs_one_sibling(
     assert bool(group.failures) == goes_on
 
 
-@pytest.mark.parametrize("kind", HANGS)
-async def test_a_policy_that_never_ends_uses_up_the_rollouts_time(kind, impatient):
-    env = misbehaving("policy", HANGS[kind], rollout_timeout_s=2)
-    (failure,) = (await env.rollout_group(TASK, 3)).failures
-    assert failure.error == "RolloutError: no turn was finished: time_budget"
-    assert env.policy_name == "scripted"
+async def test_a_policy_that_never_ends_uses_up_the_rollouts_time(impatient):
+    envs = [misbehaving("policy", kind, rollout_timeout_s=2) for kind in HANGS.values()]
+    groups = await asyncio.gather(*(env.rollout_group(TASK, 3) for env in envs))
+    errors = {
+        kind: [each.error for each in group.failures] for kind, group in zip(HANGS, groups, strict=True)
+    }
+    assert errors == {kind: ["RolloutError: no turn was finished: time_budget"] for kind in HANGS}
+    assert {env.policy_name for env in envs} == {"scripted"}
 
 
 @pytest.mark.parametrize("kind", ["hangs", "hangs and swallows cancellation", "blocks in def"])

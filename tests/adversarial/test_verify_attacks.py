@@ -8,6 +8,7 @@ from environments.code_debug_env import CodeDebugEnv
 from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
 from environments.reward_context import RolloutContext
+from tests.tables import across, seldom
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine  # noqa: F401  # a fixture
 from tools.sandbox import open_sandbox
 
@@ -125,15 +126,17 @@ async def verified(ctx, command):
     return b"passed" in result.stdout
 
 
-@pytest.mark.parametrize("ctx", ["local", pytest.param("docker", marks=pytest.mark.docker)], indirect=True)
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-async def test_an_attack_that_works_in_the_agents_sandbox_fails_in_a_fresh_one(ctx, attack):
-    await ctx.sandbox.shell(attack.setup)
-    assert not await verified(ctx, attack.command)
+OF_EACH_KIND = ("conftest", "usercustomize", "a process that rewrites results", "a linked artefact")
+
+
+@across(ATTACKS, OF_EACH_KIND, "ctx", ("local", "docker"))
+async def test_an_attack_that_works_in_the_agents_sandbox_fails_in_a_fresh_one(ctx, case):
+    await ctx.sandbox.shell(case.setup)
+    assert not await verified(ctx, case.command)
     # The attack is a real one: judged where the agent worked, it would have passed.
     for path, data in VERIFIER.items():
         await ctx.sandbox.write_file(path, data.encode() if isinstance(data, str) else data)
-    assert b"passed" in (await ctx.sandbox.exec(attack.command)).stdout
+    assert b"passed" in (await ctx.sandbox.exec(case.command)).stdout
 
 
 @pytest.mark.parametrize("command", sorted({attack.command for attack in ATTACKS.values()}))
@@ -214,9 +217,9 @@ async def test_a_rollout_that_mends_nothing_scores_nothing():
     assert await score_after("true") == 0.0
 
 
-@pytest.mark.parametrize("setup", LEFT_BEHIND.values(), ids=LEFT_BEHIND)
-async def test_what_is_left_beside_the_solution_changes_no_reward(setup):
-    assert await score_after(setup) == 0.0
+@pytest.mark.parametrize("case", seldom(LEFT_BEHIND, set(OF_EACH_KIND) & set(LEFT_BEHIND)))
+async def test_what_is_left_beside_the_solution_changes_no_reward(case):
+    assert await score_after(case) == 0.0
 
 
 @pytest.mark.parametrize("line", IN_THE_SOLUTION.values(), ids=IN_THE_SOLUTION)

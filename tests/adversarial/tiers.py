@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from environments.reward_context import RolloutContext
+from tests.tables import MARKS, across
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine, tier_c
 from tools.sandbox import Opening, SandboxLimits
 from tools.sandbox.docker.backend import open_docker
@@ -25,7 +26,12 @@ OPENERS = {
     "C-user": ("local", partial(open_local, tier="C"), NETWORKED, {"allow_unsafe": True}),
     "docker": ("docker", open_docker, LIMITS, {"image": TEST_IMAGE}),
 }
-EVERY_TIER = [pytest.param(name, marks=[pytest.mark.docker] if name == "docker" else []) for name in OPENERS]
+EVERY_TIER = [pytest.param(name, marks=MARKS.get(name, [])) for name in OPENERS]
+
+
+def in_each_tier(attacks, everywhere, *, slow=()):
+    """All attacks in tier B, one per mechanism in every tier; with `--soak` all of them in all."""
+    return across(attacks, everywhere, "fresh", tuple(OPENERS), slow=slow)
 
 
 @pytest.fixture(params=EVERY_TIER)

@@ -7,6 +7,7 @@ only its new messages. Text never becomes a control token, whoever wrote it; onl
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,12 +17,13 @@ from tokenizers import AddedToken, Tokenizer
 from environments.policy.rendering.json_calls import JsonCall, checked_call, read_json_call
 from environments.policy.rendering.renderer import CannotExtendError
 from environments.policy.rendering.token_cache import TokenCache
+from environments.policy.rendering.tokenizer_files import (
+    EMBEDDED_TOKENIZER_DIR as EMBEDDED_TOKENIZER_DIR,
+)
+from environments.policy.rendering.tokenizer_files import load_tokenizer, tokenizer_in
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
-from tools.errors import ConfigError
 
-EMBEDDED_TOKENIZER_DIR: Final = Path(__file__).parent / "embedded_tokenizer"
-"""A byte-level BPE of 2,048 tokens; `transformers.AutoTokenizer.from_pretrained` loads it, too."""
 START: Final = "<|im_start|>"
 STOP: Final = "<|im_end|>"
 STOPS: Final = (STOP, "<|endoftext|>")
@@ -55,12 +57,11 @@ class ChatMLRenderer:
         self._tokenizer.encode_special_tokens = True
         self._control = {token.content: (token_id,) for token_id, token in added.items()}
         self._markers = {ids[0]: marker for marker, ids in self._control.items() if marker in MARKERS}
-        self._stop_ids = tuple(self._control[marker][0] for marker in STOPS if marker in self._control)
-        self._vocabulary_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-        self._longest_token = max(
-            len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=False)
-        )
         self._cache = TokenCache(_CACHED_TOKENS)
+        self.stop_ids = tuple(self._control[marker][0] for marker in STOPS if marker in self._control)
+        """Those of `<|im_end|>` and `<|endoftext|>` that are tokens of this tokenizer."""
+        self.vocabulary_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        """One more than the largest id of the tokenizer."""
 
     @classmethod
     def embedded(cls) -> "ChatMLRenderer":
@@ -74,17 +75,7 @@ class ChatMLRenderer:
         Raises:
             ConfigError: the folder has none, or it cannot be read.
         """
-        path = folder / "tokenizer.json"
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(
-                f"no tokenizer at {path}: {error.strerror}; give a folder that has one"
-            ) from error
-        try:
-            return cls(Tokenizer.from_str(text))
-        except Exception as error:  # what tokenizers raises for a malformed file
-            raise ConfigError(f"{path} is not a tokenizer of the `tokenizers` library: {error}") from error
+        return cls(tokenizer_in(folder))
 
     @classmethod
     def load(cls, name: str) -> "ChatMLRenderer":
@@ -93,20 +84,7 @@ class ChatMLRenderer:
         Raises:
             ConfigError: there is no such tokenizer, or it has no `tokenizer.json`.
         """
-        if name == "embedded":
-            return cls.embedded()
-        if Path(name).is_dir():
-            return cls.from_folder(Path(name))
-        if name.startswith((".", "/", "~")):
-            raise ConfigError(f"no tokenizer folder {name}; give one with a tokenizer.json, or `embedded`")
-        try:
-            return cls(Tokenizer.from_pretrained(name))
-        except Exception as error:  # the hub client raises a dozen unrelated classes
-            reason = " ".join(str(error).split())[:300]
-            raise ConfigError(
-                f"no tokenizer {name!r}: {reason}; give `embedded`, a folder with a tokenizer.json, or a "
-                f"Hugging Face name"
-            ) from error
+        return cls(load_tokenizer(name))
 
     @property
     def name(self) -> str:
@@ -114,19 +92,14 @@ class ChatMLRenderer:
         return "chatml"
 
     @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """Those of `<|im_end|>` and `<|endoftext|>` that are tokens of this tokenizer."""
-        return self._stop_ids
+    def missing_markers(self) -> tuple[str, ...]:
+        """What ids need and this tokenizer has no token for; text alone does without."""
+        return tuple(marker for marker in (START, STOP, *CALL) if marker not in self._control)
 
-    @property
-    def vocabulary_size(self) -> int:
-        """One more than the largest id of the tokenizer."""
-        return self._vocabulary_size
-
-    @property
+    @cached_property
     def longest_token(self) -> int:
         """Characters of the longest token that text can become, at most."""
-        return self._longest_token
+        return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=False))
 
     def chars_to_encode(self, messages: Sequence[Message]) -> int:
         """Characters of the messages that were not rendered lately."""

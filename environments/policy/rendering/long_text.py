@@ -20,11 +20,6 @@ _LONG_TOKENS = 4_000
 class KnowsItsText(Protocol):
     """A renderer that knows what it has still to encode."""
 
-    @property
-    def longest_token(self) -> int:
-        """Characters of the longest token."""
-        ...
-
     def chars_to_encode(self, messages: Sequence[Message]) -> int:
         """Characters of the messages that were not rendered lately."""
         ...
@@ -64,7 +59,7 @@ async def parsed(work: Callable[[], Result], *, tokens: int) -> Result:
 
 def longest_token(renderer: Renderer | KnowsItsText) -> int:
     """Characters of a token of this renderer, at most."""
-    return renderer.longest_token if isinstance(renderer, KnowsItsText) else _LONGEST_TOKEN
+    return getattr(renderer, "longest_token", _LONGEST_TOKEN)
 
 
 def chars_of(messages: Sequence[Message]) -> int:

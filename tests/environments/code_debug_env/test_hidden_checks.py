@@ -11,6 +11,7 @@ from environments.code_debug_env.hidden_checks import (
     prepare_test,
     run_checks,
 )
+from tests.tables import seldom
 from tools.errors import DatasetError, RewardError
 from tools.sandbox.base import ExecResult
 
@@ -316,18 +317,24 @@ async def test_what_must_not_be_reached_holds_when_it_was_not(verify, test: str)
     assert await held(verify, RAISES, task(test)) == (True,)
 
 
-@pytest.mark.parametrize("test", EXPECTED.values(), ids=EXPECTED)
+OTHERWISE = {
+    "returns": "def double(x): return 0",
+    "exits": "def double(x): raise SystemExit",
+    "dies": "def double(x): import os; os._exit(0)",
+    "no Python": "def double(x)",
+}
+OF_EACH_FORM = ("bare except", "after a try with return", "pytest.raises", "if")
+
+
 @pytest.mark.parametrize(
-    "solution",
+    ("solution", "test"),
     [
-        "def double(x): return 0",
-        "def double(x): raise SystemExit",
-        "def double(x): import os; os._exit(0)",
-        "def double(x)",
+        pytest.param(solution, *test.values, id=f"{name}-{test.id}", marks=test.marks)
+        for name, solution in OTHERWISE.items()
+        for test in seldom(EXPECTED, EXPECTED if name == "returns" else OF_EACH_FORM)
     ],
-    ids=["returns", "exits", "dies", "no Python"],
 )
-async def test_what_must_not_be_reached_does_not_hold_otherwise(verify, test: str, solution: str):
+async def test_what_must_not_be_reached_does_not_hold_otherwise(verify, solution: str, test: str):
     assert await held(verify, solution, task(test)) == (False,)
 
 

@@ -41,9 +41,9 @@ async def test_what_is_as_it_should_be_is_kept():
     assert (await report_of(SOUND)).unsound == frozenset()
 
 
-@pytest.mark.parametrize("change", UNSOLVABLE.values(), ids=UNSOLVABLE)
-async def test_what_nobody_can_solve_is_found_among_others(change: dict[str, str]):
-    assert (await report_of(SOUND, {**SOUND, **change}, SOUND)).unsolvable == (1,)
+async def test_what_nobody_can_solve_is_found_among_others():
+    rows = [row for change in UNSOLVABLE.values() for row in (SOUND, {**SOUND, **change})]
+    assert (await report_of(*rows, SOUND)).unsolvable == tuple(range(1, len(rows), 2))
 
 
 async def test_what_is_solved_already_is_found():

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from environments.inference.chat_reply import ReplyError, SampledTokens, read_reply
+from environments.inference.chat_reply import call_id, read_reply
+from environments.inference.reply_tokens import ReplyError, SampledTokens
 from tests.environments.policy.chat_server import answer, without
 
 
@@ -21,7 +22,7 @@ def test_a_server_that_gives_text_alone_has_no_tokens():
 def test_a_call_without_an_id_gets_one_from_the_prefix():
     call = {"function": {"name": "terminal", "arguments": "{}"}}
     reply = read_reply(json.dumps(answer(message={"tool_calls": [call]})).encode(), "call_5_1")
-    assert [each.id for each in reply.message.tool_calls] == ["call_5_1_0"]
+    assert [each.id for each in reply.message.tool_calls] == [call_id("call_5_1", 0)]
 
 
 def test_what_is_no_chat_completion_is_shown():

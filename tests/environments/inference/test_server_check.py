@@ -18,13 +18,11 @@ async def test_the_check_accepts_a_server_that_has_the_model_and_buys_nothing():
     [
         (failed(401, "bad key"), r"refuses the API key \(401\): bad key"),
         (failed(403, "not yours"), r"refuses the API key \(403\): not yours"),
-        (failed(500, "oh"), "answered 500: oh"),
         (JSONResponse({"data": [{"id": "b"}, {"id": "a"}]}), "has no model 'm'; it has a, b"),
         (
             PlainTextResponse("<html>hi</html>"),
             "does not speak the OpenAI API; its /models is <html>hi</html>",
         ),
-        (JSONResponse([1]), "does not speak the OpenAI API"),
     ],
 )
 async def test_the_check_says_what_is_wrong_with_the_server(models, problem):
@@ -50,6 +48,64 @@ async def test_the_check_names_a_key_that_a_server_without_a_model_list_refuses(
     async with served(failed(401, "bad key"), models=failed(404)) as (_, policy):
         with pytest.raises(ConfigError, match="refuses the API key"):
             await policy.check()
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        failed(500, "Internal Server Error"),
+        JSONResponse({"object": "list", "data": []}),
+        JSONResponse({"object": "list", "data": None}),
+        JSONResponse([1]),
+        JSONResponse({"ok": True}),
+    ],
+    ids=["500", "empty", "null", "no names", "no list"],
+)
+async def test_a_server_whose_list_of_models_is_of_no_use_is_asked_whether_it_chats(models):
+    async with served(failed(422, "model is missing"), models=models) as (server, policy):
+        await policy.check()
+    assert server.asked == [{}]
+
+
+async def test_a_server_that_breaks_on_an_empty_chat_and_refuses_what_is_none_can_be_used():
+    chat = (failed(500, "Internal Server Error"), failed(422, "no object"))
+    async with served(*chat, models=failed(500)) as (server, policy):
+        await policy.check()
+    assert server.asked == [{}, []]
+
+
+@pytest.mark.parametrize(
+    ("models", "chat", "problem"),
+    [
+        (failed(500, "oh"), failed(500, "ah"), "answered 500: oh"),
+        (failed(500, "oh"), failed(404, "ah"), "answered 500: oh"),
+        (JSONResponse([1]), failed(500, "ah"), r"does not speak the OpenAI API; its /models is \[1\]"),
+        (JSONResponse({"data": []}), failed(500, "ah"), "answered 500: ah"),
+        (JSONResponse({"data": []}), failed(403, "ah"), "refuses the API key"),
+        (failed(404), JSONResponse({"ok": True}), "answers a chat with"),
+    ],
+    ids=["broken", "no chat", "other", "empty", "key", "no chat completion"],
+)
+async def test_a_server_that_does_not_chat_either_is_what_its_list_said(models, chat, problem):
+    async with served(chat, models=models) as (_, policy):
+        with pytest.raises(ConfigError, match=problem):
+            await policy.check()
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        [{"id": "m"}],
+        ["m"],
+        {"models": [{"name": "m:latest", "model": "m:latest"}]},
+        {"object": "list", "data": [{"id": "m"}], "models": [{"name": "m"}]},
+    ],
+    ids=["Together", "names", "ollama", "llama.cpp"],
+)
+async def test_the_check_reads_the_lists_of_other_servers(listed):
+    async with served(failed(404), models=JSONResponse(listed)) as (server, policy):
+        await policy.check()
+    assert server.asked == []
 
 
 async def test_the_check_guesses_a_missing_v1():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from environments.record.group_line import decode_group, encode_group
 from environments.record.recorder import read_groups
 from environments.testing import group_of
-from environments.trajectory import Kept, Message, StopReason
+from environments.trajectory import Kept, Message, Span, StopReason, TokenRow
 from tests.environments.record.any_group import Draw
 from tests.environments.record.recorded import TWO, credited
 from tests.environments.wire.golden_groups import CASES
@@ -106,6 +106,32 @@ def test_prompts_have_equal_hashes_when_they_are_equal():
     other = replace(TWO.trajectories[0], prompt=(Message(role="user", content="another"),))
     (changed,) = fields_of(credited(replace(TWO, trajectories=(other,))))["trajectories"]
     assert first == second != changed["prompt_hash"]
+
+
+def forked(*turns):
+    """Each turn in a row of its own."""
+    first = TWO.trajectories[0]
+    own = tuple(replace(turn, span=Span(row=row, start=1, end=2)) for row, turn in enumerate(turns))
+    rows = tuple(TokenRow(token_ids=(row, 7), logprobs=None) for row in range(len(turns)))
+    return credited(replace(TWO, trajectories=(replace(first, turns=own, rows=rows),)))
+
+
+def test_a_forked_trajectorys_turns_name_messages_of_its_last_row():
+    written = forked(*TWO.trajectories[0].turns)
+    fields = fields_of(written)
+    assert [len(messages) for messages in fields["messages"]] == [2, 4]
+    assert "messages" not in fields["trajectories"][0]
+    assert again(written) == written
+
+
+def test_text_that_the_last_row_no_longer_holds_stands_in_the_trajectory():
+    first, second = TWO.trajectories[0].turns
+    summary = Message(role="user", content="what happened so far")
+    written = forked(first, replace(second, context=(Kept(start=0, end=1), summary)))
+    fields = fields_of(written)
+    assert [each["content"] for each in fields["messages"][1]] == ["prompt", "what happened so far", "turn 1"]
+    assert len(fields["trajectories"][0]["messages"]) == 4
+    assert again(written) == written
 
 
 def test_a_trajectory_without_rows_keeps_its_text():

@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from environments.record.summary import MAX_REASONS, Summary, duration, print_summary, summary_rows
+from environments.record.summary import Summary, duration, print_summary, summary_rows
+from environments.record.tally import MAX_TEXTS
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -135,8 +136,8 @@ def test_an_empty_run_has_no_mean_score():
 
 def test_reasons_stay_few_however_different_they_are():
     summary = summary_of(*(credited(errors=(f"ValueError: {n}",)) for n in range(500)))
-    assert len(summary.failures) == MAX_REASONS + 1
-    assert summary.failures["ValueError: other texts"] == 500 - MAX_REASONS
+    assert len(summary.failures) == MAX_TEXTS + 1
+    assert summary.failures["ValueError: other texts"] == 500 - MAX_TEXTS
 
 
 def test_the_path_is_printed_on_a_line_of_its_own_however_long():
@@ -191,3 +192,11 @@ def test_the_share_of_turns_without_a_peer_is_told():
     group = replace(credited(trajectory(1.0)), advantages=((0.5, 0.5), (0.0, 0.0)), turns_without_peer=1)
     rows = dict(summary_rows(summary_of(group), wall_s=1.0))
     assert rows["without a peer"] == "1 of 4 turns (25.0%), whose advantage is their raw return"
+
+
+def test_forks_are_told_only_when_there_are_some():
+    whole = trajectory(1.0, 1.0)
+    first, second = whole.turns
+    forked = replace(whole, turns=(first, replace(second, fork="template")))
+    assert "forks" not in rows_of(credited(whole))
+    assert rows_of(credited(forked))["forks"].startswith("1 of 2 turns began a new row: template 1")

@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -109,3 +110,14 @@ def test_the_live_line_tells_a_rollout_that_takes_long():
     progress = progress_on(io.StringIO(), terminal=True)
     with progress.rollout(InFlight(item_id="a", sibling=1, started=0.0, doing="compute_reward")):
         assert "oldest: item a, rollout 1" in progress._line().plain
+
+
+def test_a_line_tells_of_forks_when_there_are_some():
+    progress = progress_on(io.StringIO(), terminal=False)
+    progress.group_done(group_of(0.5))
+    assert "fork" not in progress.line()
+    group = group_of(0.5)
+    (only,) = group.group.trajectories
+    forked = replace(only, turns=(replace(only.turns[0], fork="template"),))
+    progress.group_done(replace(group, group=replace(group.group, trajectories=(forked,))))
+    assert "forks 1, 1 trainer tokens per sampled one" in progress.line()

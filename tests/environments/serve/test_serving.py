@@ -166,11 +166,12 @@ def flat_memory(api, tmp_path, *options, env, groups, bound):
 
 @pytest.mark.timeout(300)
 def test_groups_for_a_trainer_that_stalls_leave_memory_flat(api, tmp_path, soak):
-    flat_memory(api, tmp_path, env="Instant", groups=2000 if soak else 400, bound=64 if soak else 16)
+    flat_memory(api, tmp_path, env="Instant", groups=2000 if soak else 200, bound=64 if soak else 8)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
-def test_groups_in_sandboxes_by_a_model_server_leave_memory_flat_and_no_sandbox(api, tmp_path, soak):
+def test_groups_in_sandboxes_by_a_model_server_leave_memory_flat_and_no_sandbox(api, tmp_path):
     port = free_port()
     with running(mock_model("WriteWord", port), stdout=subprocess.DEVNULL) as model:
         wait_for_port(model, port)
@@ -179,8 +180,8 @@ def test_groups_in_sandboxes_by_a_model_server_leave_memory_flat_and_no_sandbox(
             tmp_path,
             *playing(port),
             env="WriteWord",
-            groups=160 if soak else 32,
-            bound=16 if soak else 4,
+            groups=160,
+            bound=16,
         )
     assert groups_and_folders({owner}) == []
 

@@ -2,8 +2,9 @@
 
     python -m tests.environments.wire.golden_groups     # writes the files anew
 
-One that changes needs a reason. What changed since the first version: no column is `None`, and the scores of
-rows that are groups of their own are scaled by their tokens.
+One that changes needs a reason. What changed since the first version: no column is `None`, the scores of
+rows that are groups of their own are scaled by their tokens, and each row of a forked trajectory has its own
+messages, with the rewards of its own turns.
 """
 
 from dataclasses import replace

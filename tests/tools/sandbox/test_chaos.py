@@ -27,10 +27,11 @@ async def test_lifecycles_that_end_at_random_leave_nothing(target, soak):
 
 
 @pytest.mark.docker
+@pytest.mark.soak
 @pytest.mark.usefixtures("docker_engine")
 @pytest.mark.timeout(1200)
-async def test_containers_that_end_at_random_leave_nothing(soak):
-    told = await chaos.run(DOCKER, 60 if soak else 6, seed=2)
+async def test_containers_that_end_at_random_leave_nothing():
+    told = await chaos.run(DOCKER, 60, seed=2)
     assert told["killed_hosts"] > 0
     assert told["after"] == told["before"]
     assert told["before"]["containers"] == 0

@@ -7,6 +7,7 @@ from tools.sandbox import SandboxLimits
 from tools.sandbox.check import Target, all_checks, run_check
 from tools.sandbox.conformance import (
     commands,
+    concurrency,
     file_safety,
     isolation,
     lifecycle,
@@ -33,13 +34,41 @@ IN_C = {
 }
 """Topics in which C gives or lacks other things than B, and why; the rest is the same code, which B runs."""
 
+IN_DOCKER = (limits, isolation, lifecycle, concurrency, reach, verification, truth)
+"""Topics in which the engine does what namespaces do in B; of the others these stand for the rest."""
+OF_EACH_OTHER = {
+    "read_and_write_file_binary",
+    "write_text_file_without_permissions",
+    "exec_timeout_kills_child_processes",
+    "exec_permission_error",
+    "exec_input_large",
+    "cancellation_kills_the_tree",
+    "daemons_die_with_the_timeout",
+    "endless_output_is_capped_and_killed",
+    "output_cannot_forge_the_status",
+    "directory_variables_and_functions_persist",
+    "the_shell_cannot_be_wedged",
+    "killing_the_shell_from_inside_is_survived",
+    "links_are_resolved_inside",
+    "hostile_archives_are_rejected",
+    "files_belong_to_the_user_with_their_mode",
+}
+
+
+def among(check, topics):
+    return check.run is not None and check.run.__module__ in {topic.__name__ for topic in topics}
+
+
+def marks_of(target, check):
+    if target is not DOCKER:
+        return []
+    here = check.name in OF_EACH_OTHER or among(check, IN_DOCKER)
+    return [pytest.mark.docker, *([] if here else [pytest.mark.soak])]
+
+
 CASES = [
     *((B, check) for check in all_checks()),
-    *(
-        (C, check)
-        for check in all_checks()
-        if check.run and check.run.__module__ in {m.__name__ for m in IN_C}
-    ),
+    *((C, check) for check in all_checks() if among(check, IN_C)),
     *((DOCKER, check) for check in all_checks()),
 ]
 
@@ -56,17 +85,28 @@ def test_checks_are_numbered_and_120_or_more_can_be_passed():
 @pytest.mark.parametrize(
     ("target", "check"),
     [
-        pytest.param(target, check, id=id_of(target, check), marks=[pytest.mark.docker] * (target is DOCKER))
+        pytest.param(target, check, id=id_of(target, check), marks=marks_of(target, check))
         for target, check in CASES
     ],
 )
-async def test_check(target, check, request, soak):
+async def test_check(target, check, request):
     if target is DOCKER:
         request.getfixturevalue("docker_engine")
     if target is C:
         request.getfixturevalue("tier_c")
-    # Containers take a while, and `turnwise sandbox check` opens 64 of them.
-    crowd = 64 if soak else 4 if target is DOCKER else 16
+    # Containers take a while.
+    await holds(target, check, crowd=4 if target is DOCKER else 16)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "check", [pytest.param(check, id=check.name) for check in all_checks() if among(check, (concurrency,))]
+)
+async def test_a_check_of_many_sandboxes_with_as_many_as_the_command_opens(check):
+    await holds(B, check, crowd=64)
+
+
+async def holds(target, check, *, crowd):
     result = await run_check(target, check, crowd=crowd)
     if result.status == "skipped":
         pytest.skip(result.reason)

@@ -6,7 +6,8 @@ from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
 from tests.tools.sandbox.inside.test_shell import *  # noqa: F403  # the same tests, with the sandbox below
 from tools.sandbox.docker.backend import open_docker
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.soak]
+"""The conformance suite's checks of the shell run in a container always."""
 
 
 @pytest.fixture

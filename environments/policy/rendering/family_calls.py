@@ -1,0 +1,79 @@
+"""Tool calls that the `renderers` library read, as our values."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from environments.policy.rendering.json_calls import read_json_call
+from tools.calls import CallStatus, ToolCall, ToolSpec
+
+_STATUSES: Final[Mapping[str, CallStatus]] = {
+    "ok": "ok",
+    "unknown_tool": "ok",  # the toolset says so, and names those there are
+    "invalid_json": "invalid_json",
+    "unclosed_block": "unclosed_block",
+    "missing_name": "missing_name",
+}
+_PYTHON: Final[Mapping[str, Any]] = {"True": True, "False": False, "None": None}
+
+
+def tool_call(found: Any, index: int, tools: Sequence[ToolSpec]) -> ToolCall:
+    """One attempt at a call: its arguments verbatim where they are JSON, and as JSON where they are not."""
+    status: CallStatus = _STATUSES.get(str(found.status), "malformed")
+    name = found.name or ""
+    arguments: Any = found.arguments
+    if status == "invalid_json" and isinstance(arguments, dict):
+        arguments, fixed = _from_python(arguments, _properties(name, tools))  # pyright: ignore[reportUnknownArgumentType]
+        status = "ok" if fixed else status
+    if status == "ok" and not name:
+        status = "missing_name"
+    return ToolCall(
+        id=f"call_{index}",
+        name=name,
+        arguments=_text(found.raw, arguments),
+        status=status,
+        span=found.token_span,
+    )
+
+
+def _text(raw: str, arguments: Any) -> str:
+    """The arguments as the model wrote them."""
+    if isinstance(arguments, str):
+        return arguments
+    if arguments is None:
+        return raw
+    written = read_json_call(raw).arguments
+    for candidate in (written, raw[raw.find("{") : raw.rfind("}") + 1]):
+        if _loaded(candidate) == arguments:
+            return candidate
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _properties(name: str, tools: Sequence[ToolSpec]) -> Mapping[str, Any]:
+    spec = next((tool for tool in tools if tool.name == name), None)
+    return {} if spec is None else spec.parameters.get("properties", {})
+
+
+def _from_python(arguments: Mapping[str, Any], properties: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Arguments with Python's words for JSON's, and whether that explains why they were no JSON."""
+    fixed: dict[str, Any] = {}
+    odd = 0
+    for key, value in arguments.items():
+        fixed[key] = value
+        if isinstance(value, str) and not _allows_text(properties.get(key, {})):
+            fixed[key] = _PYTHON.get(value, value)
+            odd += value not in _PYTHON
+    return fixed, not odd
+
+
+def _allows_text(schema: Mapping[str, Any]) -> bool:
+    kinds = schema.get("type", ())
+    branches = schema.get("anyOf") or schema.get("oneOf") or ()
+    return "string" in ([kinds] if isinstance(kinds, str) else kinds) or any(map(_allows_text, branches))

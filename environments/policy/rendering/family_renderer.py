@@ -1,0 +1,204 @@
+"""Chat formats of model families, by the `renderers` library: this is the border to it."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from importlib import import_module
+from typing import Any, cast
+
+from tokenizers import Tokenizer
+
+from environments.extras import needs_extra
+from environments.policy.rendering.family_calls import tool_call
+from environments.policy.rendering.family_messages import call_id, given_answers, given_messages
+from environments.policy.rendering.family_tokenizer import FamilyTokenizer
+from environments.policy.rendering.renderer import CannotExtendError
+from environments.trajectory import Message
+from tools.calls import ToolSpec
+from tools.errors import ConfigError, PolicyError
+
+_BY_TEMPLATE = frozenset({"deepseek-v4", "laguna-m.1", "laguna-xs.2"})
+"""Where the library's own way to go on refuses several results, or loses what stands after a turn."""
+
+
+class FamilyRenderer:
+    """Renders with the format of one family; reasoning stays in the row, so that a row only grows.
+
+    Where a prompt is rendered whole (the first one, and after a fork), the family's template decides what
+    becomes of earlier reasoning.
+    """
+
+    def __init__(self, family: str, tokenizer: Tokenizer, *, model_name: str = "") -> None:
+        """Use the format of `family` with the ids of `tokenizer`.
+
+        Args:
+            family: a name of the library.
+            tokenizer: of the model; it is copied.
+            model_name: some formats differ between models of a family.
+
+        Raises:
+            ConfigError: the library is not installed, or the tokenizer lacks tokens of the format.
+        """
+        self._family = family
+        self._tokenizer = FamilyTokenizer(tokenizer, name_or_path=model_name)
+        self._library = _created(family, self._tokenizer)
+        question = [{"role": "user", "content": "?"}]
+        self._opening: list[int] = self._library.render_ids(question, add_generation_prompt=True)
+        self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(self._library.get_stop_token_ids()))
+        """Every id that ends an assistant turn."""
+        self.vocabulary_size = self._tokenizer.vocabulary_size()
+        """One more than the largest id of the tokenizer."""
+
+    @property
+    def name(self) -> str:
+        """The family's name."""
+        return self._family
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token that text can become, at most."""
+        return self._tokenizer.longest_token()
+
+    def chars_to_encode(self, messages: Sequence[Message]) -> int:
+        """Characters of the messages."""
+        return sum(
+            len(each.content)
+            + len(each.reasoning or "")
+            + sum(len(call.arguments) for call in each.tool_calls)
+            for each in messages
+        )
+
+    @property
+    def markers(self) -> Mapping[str, int]:
+        """Control tokens of the tokenizer, by their text."""
+        return self._tokenizer.markers
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, control tokens included."""
+        return self._tokenizer.decode(ids)
+
+    def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """The whole conversation, up to where the next assistant message begins.
+
+        Calls that the format cannot write (no JSON object, or several where it has room for one) are text.
+
+        Raises:
+            PolicyError: the format has no way to write this conversation.
+        """
+        described = self._tools(tools)
+        try:
+            given = given_messages(messages, self._tokenizer.from_message)
+            return tuple(self._library.render_ids(given, tools=described, add_generation_prompt=True))
+        except (ValueError, TypeError, NotImplementedError):
+            given = given_messages(messages, self._tokenizer.from_message, calls_as_text=True)
+        try:
+            return tuple(self._library.render_ids(given, tools=described, add_generation_prompt=True))
+        except (ValueError, TypeError, NotImplementedError) as error:
+            raise PolicyError(f"the chat format {self._family} cannot write this: {error}") from error
+
+    def extend(
+        self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> tuple[int, ...]:
+        """What follows a sampled turn, up to where the next assistant message begins.
+
+        The library is shown the turn after a short opening instead of all that came before: what follows
+        does not depend on it, and the cost stays flat.
+
+        Raises:
+            CannotExtendError: the format has no way to go on, or would drop what was sampled.
+        """
+        stopped_at = next((i for i, token_id in enumerate(sampled) if token_id in self.stop_ids), None)
+        if stopped_at is not None and stopped_at < len(sampled) - 1:
+            raise CannotExtendError("tokens after a stop token")
+        read = self._read(sampled, tools)
+        if read.reasoning_complete is False and stopped_at is not None:
+            raise CannotExtendError("stopped inside reasoning")
+        given = given_answers(messages, read.tool_calls, self._tokenizer.from_message)
+        if self._family in _BY_TEMPLATE:
+            return self._after_template(given, read, closed=stopped_at is not None)
+        before = [*self._opening, *sampled]
+        bridged = self._library.bridge_to_next_turn(
+            self._opening, list(sampled), given, tools=self._tools(tools)
+        )
+        if bridged is None:
+            raise CannotExtendError("no way to go on after this turn")
+        ids: list[int] = bridged.token_ids
+        if ids[: len(before)] != before:
+            raise CannotExtendError("the format drops what was sampled")
+        return tuple(ids[len(before) :])
+
+    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
+        """The assistant message that sampled ids hold; its calls carry status and span."""
+        read = self._read(token_ids, tools)
+        calls = tuple(tool_call(found, index, tools) for index, found in enumerate(read.tool_calls))
+        return Message(
+            role="assistant",
+            content=read.content,
+            reasoning=read.reasoning_content or None,
+            tool_calls=calls,
+        )
+
+    def _read(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Any:
+        """What the library reads in a sampled turn."""
+        described = [tool.to_openai() for tool in tools] or None
+        return self._library.parse_response(list(token_ids), tools=described, prompt_ids=self._opening)
+
+    def _after_template(self, given: list[dict[str, Any]], read: Any, *, closed: bool) -> tuple[int, ...]:
+        """What the template writes after a turn with the same calls; the turn itself stays as it was."""
+        answered: dict[str, Any] = {"role": "assistant", "content": "."}
+        if read.tool_calls:
+            answered["tool_calls"] = [
+                {"id": call_id(found, index), "function": {"name": found.name or "?", "arguments": "{}"}}
+                for index, found in enumerate(read.tool_calls)
+            ]
+        question = {"role": "user", "content": "?"}
+        turn = self._library.render_ids([question, answered])
+        grown: list[int] = self._library.render_ids([question, answered, *given], add_generation_prompt=True)
+        stops = set(self.stop_ids)
+        close = max((index for index, token_id in enumerate(turn) if token_id in stops), default=None)
+        if close is None or grown[: close + 1] != turn[: close + 1]:
+            raise CannotExtendError("no way to go on after this turn")
+        start = close + 1 if closed else close
+        if not closed and read.reasoning_complete is False:
+            raise CannotExtendError("cut inside reasoning")
+        return tuple(grown[start:])
+
+    def _tools(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
+        return [_mapped(tool.to_openai(), self._tokenizer) for tool in tools] or None
+
+
+def _created(family: str, tokenizer: FamilyTokenizer) -> Any:
+    """The library's renderer.
+
+    Raises:
+        ConfigError: as for `FamilyRenderer`.
+    """
+    with needs_extra("families", f"the chat format {family}"):
+        create: Any = import_module("renderers").create_renderer  # slow to import
+        config_from_name: Any = import_module("renderers.configs").config_from_name
+    # Thinking stays: a row that only grows is what a policy is trained on.
+    config = type(config_from_name(family))(thinking_retention="all")
+    try:
+        return create(tokenizer, config)
+    except Exception as error:
+        tokenizer.missing = []
+        with suppress(Exception):
+            create(tokenizer, config)
+        lacking = ", ".join(dict.fromkeys(tokenizer.missing))
+        reason = f"the tokenizer lacks {lacking}" if lacking else " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"the chat format {family} cannot be used with this tokenizer: {reason}; "
+            f"give --env.tokenizer_name of a {family} model, or another --openai.family"
+        ) from error
+
+
+def _mapped(value: Any, tokenizer: FamilyTokenizer) -> Any:
+    """A tool's description with every text in it marked."""
+    if isinstance(value, str):
+        return tokenizer.from_message(value)
+    if isinstance(value, Mapping):
+        held = cast("Mapping[Any, Any]", value)
+        return {_mapped(key, tokenizer): _mapped(held[key], tokenizer) for key in held}
+    if isinstance(value, list | tuple):
+        return [_mapped(each, tokenizer) for each in cast("Sequence[Any]", value)]
+    return value

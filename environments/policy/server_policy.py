@@ -1,0 +1,133 @@
+"""One model server as a policy: asked by messages or with token ids, as what it is and the settings allow."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from environments.inference.sampled_logprobs import logprobs_warning
+from environments.inference.server_kind import TEXT_ONLY, ServerFacts, look
+from environments.inference.token_wires import WIRES, TokenWire
+from environments.policy.base import CompletionRequest
+from environments.policy.chat import ChatPolicy
+from environments.policy.rendering.renderer import Renderer
+from environments.policy.token_policy import TokenPolicy
+from environments.trajectory import Completion
+from tools.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+ServerType = Literal["auto", "chat", "vllm", "sglang"]
+
+
+@dataclass(kw_only=True, eq=False)
+class ServerPolicy:
+    """Decides once, when it is first needed, how its server is asked."""
+
+    chat: ChatPolicy
+    server_type: ServerType = "auto"
+    token_wire: str | None = None
+    renderer: Renderer | None = None
+    """The model's own chat format and tokenizer; `None`: not known, and ids cannot be sent."""
+    no_renderer: str = ""
+    """Why it is not known."""
+    context_tokens: int | None = None
+    """The model's window; `None`: as the server says."""
+    facts: ServerFacts = field(default=ServerFacts(), init=False)
+    found: str | None = field(default=None, init=False)
+    """What the server is and how it is asked, in a line; `None`: not known yet."""
+    _decided: ChatPolicy | TokenPolicy | None = field(default=None, init=False, repr=False)
+    _deciding: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.chat.model
+
+    @property
+    def text_only(self) -> bool:
+        """Whether its server is known to give no token ids."""
+        return self.facts.kind in TEXT_ONLY
+
+    async def complete(self, request: CompletionRequest) -> Completion:
+        """Ask the server.
+
+        Raises:
+            PolicyError: as for `ChatPolicy` and `TokenPolicy`.
+            ConfigError: it is not what the settings say.
+        """
+        policy = self._decided or await self._decide()
+        return await policy.complete(request)
+
+    async def check(self) -> None:
+        """Find out before a run whether the server can be used, and how; buys no completion.
+
+        Raises:
+            ConfigError: one line that says what to change.
+        """
+        await self.chat.check()
+        await self._decide()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self.chat.aclose()
+
+    async def _decide(self) -> ChatPolicy | TokenPolicy:
+        async with self._deciding:
+            if self._decided is None:
+                self._decided = await self._begun()
+        return self._decided
+
+    async def _begun(self) -> ChatPolicy | TokenPolicy:
+        """The policy, once what the server is has been asked and said."""
+        url = self.chat.server.base_url
+        self.facts = await look(self.chat.server, self.chat.model)
+        if self.context_tokens is None:
+            self.context_tokens = self.facts.context_tokens
+        wire, how = self._way()
+        self.found = f"{url} is {self.facts}; {how}"
+        if self.text_only:
+            _LOG.warning(
+                "%s gives no token ids: they are made from its text, without logprobs (exact: false), and no "
+                "trainer can learn from them", url,
+            )  # fmt: skip
+        elif (problem := logprobs_warning(self._sampling, self.facts)) is not None:
+            _LOG.warning("%s: %s", url, problem)
+        if wire is None or self.renderer is None:
+            return self.chat
+        return TokenPolicy(
+            server=self.chat.server,
+            model=self.chat.model,
+            renderer=self.renderer,
+            wire=wire,
+            temperature=self.chat.temperature,
+            top_p=self.chat.top_p,
+            context_tokens=self.context_tokens,
+            logprobs_mode=self.facts.logprobs_mode,
+        )
+
+    @property
+    def _sampling(self) -> Mapping[str, Any]:
+        return {"temperature": self.chat.temperature, "top_p": self.chat.top_p}
+
+    def _way(self) -> tuple[TokenWire | None, str]:
+        """The wire for token ids, or `None` for messages; and the choice in words."""
+        kind = self.facts.kind
+        if self.server_type == "chat":
+            return None, "it is asked by messages"
+        if self.server_type != "auto" and kind not in (self.server_type, "unknown"):
+            raise ConfigError(
+                f"--openai.server_type {self.server_type}: {self.chat.server.base_url} says that it is {kind}"
+            )
+        server = kind if self.server_type == "auto" else self.server_type
+        names = [wire for server_kind, wire in WIRES if server_kind == server]
+        why = self.no_renderer if names else ""
+        if names and self.token_wire not in (None, *names):
+            why = f"{server} takes token ids over {' or '.join(names)}"
+        if names and not why and self.renderer is not None:
+            name = self.token_wire or names[0]
+            return WIRES[server, name], f"it gets token ids ({name}, chat format {self.renderer.name})"
+        if self.token_wire is not None:
+            url = self.chat.server.base_url
+            raise ConfigError(f"--openai.token_wire {self.token_wire}: {url} is {kind}{why and f'; {why}'}")
+        return None, f"it is asked by messages{why and f': {why}'}"

@@ -1,5 +1,6 @@
 """What a model server is, read from what it says of itself: no completion is bought."""
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -58,8 +59,12 @@ async def look(server: ModelServer, model: str) -> ServerFacts:
     facts = ServerFacts(kind=_kind_of(entry), context_tokens=_window_of(entry))
     if facts.kind in _HOSTED:
         return facts
-    for kind, path in _PAGES:
-        if facts.kind in (kind, "unknown") and (page := await _page(server, path, at_root=True)) is not None:
+    asked: list[tuple[ServerKind, str]] = [
+        (kind, path) for kind, path in _PAGES if facts.kind in (kind, "unknown")
+    ]
+    pages = await asyncio.gather(*(_page(server, path, at_root=True) for _, path in asked))
+    for (kind, _), page in zip(asked, pages, strict=True):
+        if facts.kind in (kind, "unknown"):
             facts = _with_page(facts, kind, page)
     return facts
 
@@ -95,7 +100,7 @@ def _entry_of(page: object, model: str) -> Mapping[str, Any]:
     listed = _object(page).get("data", page)
     entries = [_object(each) for each in cast("list[object]", listed)] if isinstance(listed, list) else []
     named = [entry for entry in entries if str(entry.get("id")).endswith(model)]
-    return next(iter(named or entries), {})
+    return (named or entries or [_object(None)])[0]
 
 
 def _kind_of(entry: Mapping[str, Any]) -> ServerKind:

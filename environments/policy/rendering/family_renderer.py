@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from environments.extras import needs_extra
 from environments.policy.rendering.family_calls import tool_call
 from environments.policy.rendering.family_messages import call_id, given_answers, given_messages
-from environments.policy.rendering.family_tokenizer import FamilyTokenizer
+from environments.policy.rendering.family_tokenizer import FamilyTokenizer, byte_tokenizer
 from environments.policy.rendering.renderer import CannotExtendError
 from environments.trajectory import Message
 from tools.calls import ToolSpec
@@ -129,19 +129,27 @@ class FamilyRenderer:
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
         """The assistant message that sampled ids hold; its calls carry status and span."""
-        read = self._read(token_ids, tools)
-        calls = tuple(tool_call(found, index, tools) for index, found in enumerate(read.tool_calls))
-        return Message(
-            role="assistant",
-            content=read.content,
-            reasoning=read.reasoning_content or None,
-            tool_calls=calls,
+        return self._message(self._read(token_ids, tools), tools)
+
+    def parse_text(self, text: str, tools: Sequence[ToolSpec]) -> Message:
+        """The message in the text of an answer; what looks like a marker in it is one."""
+        described = [tool.to_openai() for tool in tools] or None
+        return self._message(
+            self._library.parse_response(self._tokenizer.encode(text), tools=described), tools
         )
 
     def _read(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Any:
         """What the library reads in a sampled turn."""
         described = [tool.to_openai() for tool in tools] or None
         return self._library.parse_response(list(token_ids), tools=described, prompt_ids=self._opening)
+
+    def _message(self, read: Any, tools: Sequence[ToolSpec]) -> Message:
+        return Message(
+            role="assistant",
+            content=read.content,
+            reasoning=read.reasoning_content or None,
+            tool_calls=tuple(tool_call(found, index, tools) for index, found in enumerate(read.tool_calls)),
+        )
 
     def _after_template(self, given: list[dict[str, Any]], read: Any, *, closed: bool) -> tuple[int, ...]:
         """What the template writes after a turn with the same calls; the turn itself stays as it was."""
@@ -167,29 +175,51 @@ class FamilyRenderer:
         return [_mapped(tool.to_openai(), self._tokenizer) for tool in tools] or None
 
 
+@cache
+def text_reader(family: str) -> FamilyRenderer:
+    """Reads text of a family's format without its model's tokenizer: bytes, and the format's markers.
+
+    Raises:
+        ConfigError: the library is not installed, or needs more than that for this family.
+    """
+    tokenizer = FamilyTokenizer(byte_tokenizer(()))
+    return FamilyRenderer(family, byte_tokenizer(_lacking(family, tokenizer)))
+
+
 def _created(family: str, tokenizer: FamilyTokenizer) -> Any:
     """The library's renderer.
 
     Raises:
         ConfigError: as for `FamilyRenderer`.
     """
-    with needs_extra("families", f"the chat format {family}"):
-        create: Any = import_module("renderers").create_renderer  # slow to import
-        config_from_name: Any = import_module("renderers.configs").config_from_name
-    # Thinking stays: a row that only grows is what a policy is trained on.
-    config = type(config_from_name(family))(thinking_retention="all")
+    create, config = _library_parts(family)
     try:
         return create(tokenizer, config)
     except Exception as error:
-        tokenizer.missing = []
-        with suppress(Exception):
-            create(tokenizer, config)
-        lacking = ", ".join(dict.fromkeys(tokenizer.missing))
+        lacking = ", ".join(_lacking(family, tokenizer))
         reason = f"the tokenizer lacks {lacking}" if lacking else " ".join(str(error).split())[:200]
         raise ConfigError(
             f"the chat format {family} cannot be used with this tokenizer: {reason}; "
             f"give --env.tokenizer_name of a {family} model, or another --openai.family"
         ) from error
+
+
+def _lacking(family: str, tokenizer: FamilyTokenizer) -> list[str]:
+    """Markers that the library asks for and that a tokenizer has no token for."""
+    create, config = _library_parts(family)
+    tokenizer.missing = []
+    with suppress(Exception):
+        create(tokenizer, config)
+    lacking, tokenizer.missing = list(dict.fromkeys(tokenizer.missing)), None
+    return lacking
+
+
+def _library_parts(family: str) -> tuple[Any, Any]:
+    with needs_extra("families", f"the chat format {family}"):
+        create: Any = import_module("renderers").create_renderer  # slow to import
+        config_from_name: Any = import_module("renderers.configs").config_from_name
+    # Thinking stays: a row that only grows is what a policy is trained on.
+    return create, type(config_from_name(family))(thinking_retention="all")
 
 
 def _mapped(value: Any, tokenizer: FamilyTokenizer) -> Any:

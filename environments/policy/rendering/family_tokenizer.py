@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 from environments.policy.rendering.chatml import LONG_CHARS
 from environments.policy.rendering.marker_breaks import MarkerBreaks
 
 _SIGNS = frozenset("<>[]|{}〈〉\uff5c")
-_LOOKS_LIKE_MARKER = re.compile("<[|\uff5c][^<>\\s]+[|\uff5c]>")
+_LOOKS_LIKE_MARKER = re.compile("<[^<>\\s]+>|\uff5c\\w+\uff5c")
 _TEXT_MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 """Formats look for these in the text of messages, also where they are no tokens."""
 
@@ -89,3 +92,13 @@ class FamilyTokenizer:
             self.missing.append(token)
             return 0
         return token_id
+
+
+def byte_tokenizer(markers: Sequence[str]) -> Tokenizer:
+    """A tokenizer of 256 bytes and `markers`."""
+    vocabulary = {character: index for index, character in enumerate(sorted(ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)  # pyright: ignore[reportAttributeAccessIssue] - its stub has no setter
+    tokenizer.decoder = ByteLevelDecoder()  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.add_special_tokens([AddedToken(marker, special=True, normalized=False) for marker in markers])  # pyright: ignore[reportUnknownMemberType]
+    return tokenizer

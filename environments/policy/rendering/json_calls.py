@@ -10,7 +10,7 @@ from tools.calls import CallStatus
 _DECODER = json.JSONDecoder()
 _SPACE = " \t\r\n"
 _NAME = re.compile(r'"name"\s*:\s*"([^"\\]{1,64})"')
-_ARGUMENTS = ("arguments", "parameters")
+_ARGUMENTS = ("arguments", "parameters", "args")
 
 
 class JsonCall(NamedTuple):

@@ -3,8 +3,8 @@
 import asyncio
 import importlib
 from collections import Counter
-from contextlib import AsyncExitStack
-from dataclasses import replace
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 
 import pytest
 from rich.console import Console
@@ -24,14 +24,29 @@ from tests.environments.real_model.looking_env import Looking
 
 pytestmark = pytest.mark.timeout(300)
 TOLERANCE = 1e-4
+MODEL = "tiny"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """How the model is asked, and for how many rollouts of each of the 8 items."""
+
+    server: str = "vllm"
+    wire: str | None = None
+    family: str = "chatml"
+    forgets: bool = False
+    group_size: int = 2
+
+
 KINDS = {
-    "completions": (("vllm", "completions"), 8),
-    "vllm_generate": (("vllm", "generate"), 2),
-    "sglang_generate": (("sglang", "generate"), 2),
-    "forgetting": (("vllm", "completions"), 3),
-    "chat": (None, 3),
+    "completions": Asked(group_size=8),
+    "vllm_generate": Asked(wire="generate"),
+    "sglang_generate": Asked(server="sglang"),
+    "sglang_chat": Asked(server="sglang", wire="chat"),
+    "qwen3": Asked(family="qwen3"),
+    "forgetting": Asked(forgets=True, group_size=3),
+    "chat": Asked(server="plain", group_size=3),
 }
-"""How the model is asked, and for how many rollouts of each of the 8 items."""
 
 
 class Forgetting(ChatMLRenderer):
@@ -46,26 +61,27 @@ class Forgetting(ChatMLRenderer):
         return super().extend(sampled, messages, tools)
 
 
+def forgetting_policy(url):
+    server = ModelServer(base_url=url, api_key="none")
+    return TokenPolicy(
+        server=server, model=MODEL, renderer=Forgetting.embedded(), wire=WIRES["vllm", "completions"]
+    )
+
+
 async def played(tiny, kind, path):
     """A record of rollouts by the tiny model behind a server."""
-    from tests.environments.real_model.transformer_server import MODEL, transformer_app
+    from tests.environments.real_model.transformer_server import transformer_app
 
-    wire, group_size = KINDS[kind]
+    asked = KINDS[kind]
     config = Looking.env_config_cls(
-        group_size=group_size, max_turns=5, max_tokens_per_turn=64, data_path_to_save_groups=str(path)
-    )
-    renderer = (Forgetting if kind == "forgetting" else ChatMLRenderer).embedded()
-    app = transformer_app(tiny.model, tiny.tokenizer, renderer, "plain" if wire is None else wire[0])
-    async with AsyncExitStack() as closing:
-        url = await closing.enter_async_context(running_mock_server(app))
-        if wire is None:
-            env = Looking(config, [ServerConfig(base_url=url, model_name=MODEL)])
-        else:
-            server = ModelServer(base_url=url, api_key="none")
-            policy = TokenPolicy(server=server, model=MODEL, renderer=renderer, wire=WIRES[wire])
-            closing.push_async_callback(policy.aclose)
-            env = Looking(config, policy=policy)
-        assert await process(env, Console(quiet=True)) == 0
+        group_size=asked.group_size, max_turns=5, max_tokens_per_turn=64, tokenizer_name=str(tiny.folder),
+        data_path_to_save_groups=str(path),
+    )  # fmt: skip
+    async with running_mock_server(transformer_app(tiny.model, tiny.tokenizer, asked.server)) as url:
+        server = ServerConfig(base_url=url, model_name=MODEL, family=asked.family, token_wire=asked.wire)
+        async with aclosing(forgetting_policy(url)) as policy:
+            env = Looking(config, [server], policy=policy if asked.forgets else None)
+            assert await process(env, Console(quiet=True)) == 0
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +150,11 @@ def test_calls_that_no_parser_could_read_are_among_them(recorded):
     statuses = Counter(call.status for turn in turns for call in turn.message.tool_calls)
     assert statuses["ok"] > 50
     assert len(statuses) > 1
+
+
+@pytest.mark.parametrize("kind", ["completions", "qwen3"])
+def test_what_goes_on_from_its_ids_never_forks(recorded, kind):
+    assert all(len(each.rows) == 1 for each in trajectories(recorded(kind)))
 
 
 @pytest.mark.parametrize(("kind", "cause"), [("forgetting", "renderer: reasoning"), ("chat", "template")])

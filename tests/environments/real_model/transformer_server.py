@@ -16,8 +16,7 @@ from transformers.cli.serving.utils import BaseHandler, Modality, parse_assistan
 
 from environments.policy.mock.mock_server import MockSettings, mock_app
 from environments.policy.mock.mock_token_wires import IdsRequest, SampledIds
-
-MODEL = "tiny"
+from environments.policy.rendering.chatml import ChatMLRenderer
 
 
 @torch.inference_mode()
@@ -36,7 +35,7 @@ def sample(model, asked, *, temperature=1.0):
     return SampledIds(token_ids=tuple(ids), logprobs=tuple(logprobs))
 
 
-def transformer_app(model, tokenizer, renderer, kind):
+def transformer_app(model, tokenizer, kind):
     """A server as an ASGI app: `plain` gives ids for chats, `vllm` and `sglang` take ids."""
     worker = ThreadPoolExecutor(1)
 
@@ -63,10 +62,11 @@ def transformer_app(model, tokenizer, renderer, kind):
         }
         return JSONResponse({"choices": [choice], "prompt_token_ids": asked.prompt_ids})
 
-    settings = MockSettings(model=MODEL, kind=kind, sampler=sampled)
-    ids = Mount("/", mock_app(lambda _: None, skill=0, renderer=renderer, settings=settings))
+    settings = MockSettings(model="tiny", kind=kind, sampler=sampled)
+    # The mock's own model is a script, which is not asked.
+    mock = mock_app(lambda _: None, skill=0, renderer=ChatMLRenderer.embedded(), settings=settings)
     chats = [Route("/v1/chat/completions", chat, methods=["POST"])]
-    return Starlette(routes=[*(chats if kind == "plain" else []), ids])
+    return Starlette(routes=[*(chats if kind == "plain" else []), Mount("/", mock)])
 
 
 def _message(model, tokenizer, prompt, ids):

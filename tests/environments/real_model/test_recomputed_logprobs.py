@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import math
 from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ class Asked:
     wire: str | None = None
     family: str = "chatml"
     forgets: bool = False
+    temperature: float = 1.0
     group_size: int = 2
 
 
@@ -68,20 +70,22 @@ def forgetting_policy(url):
     )
 
 
-async def played(tiny, kind, path):
-    """A record of rollouts by the tiny model behind a server."""
+async def played(tiny, asked, path):
+    """The groups of a record of rollouts by the tiny model behind a server."""
     from tests.environments.real_model.transformer_server import transformer_app
 
-    asked = KINDS[kind]
     config = Looking.env_config_cls(
         group_size=asked.group_size, max_turns=5, max_tokens_per_turn=64, tokenizer_name=str(tiny.folder),
-        data_path_to_save_groups=str(path),
+        temperature=asked.temperature, data_path_to_save_groups=str(path),
     )  # fmt: skip
-    async with running_mock_server(transformer_app(tiny.model, tiny.tokenizer, asked.server)) as url:
+    async with running_mock_server(
+        transformer_app(tiny.model, tiny.tokenizer, asked.server, asked.temperature)
+    ) as url:
         server = ServerConfig(base_url=url, model_name=MODEL, family=asked.family, token_wire=asked.wire)
         async with aclosing(forgetting_policy(url)) as policy:
             env = Looking(config, [server], policy=policy if asked.forgets else None)
             assert await process(env, Console(quiet=True)) == 0
+    return list(read_groups(path))
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +96,7 @@ def recorded(tiny, tmp_path_factory):
     def groups(kind):
         if kind not in made:
             path = tmp_path_factory.mktemp(kind) / "record.jsonl"
-            asyncio.run(played(tiny, kind, path))
-            made[kind] = list(read_groups(path))
+            made[kind] = asyncio.run(played(tiny, KINDS[kind], path))
         return made[kind]
 
     return groups
@@ -103,25 +106,25 @@ def trajectories(groups):
     return [trajectory for credited in groups for trajectory in credited.group.trajectories]
 
 
-def recomputed(model, token_ids):
-    """The log-probability of each token but the first, by one pass over all of them."""
+def differences(model, row, temperature=1.0):
+    """How far the logprob of each sampled token is from what one pass over the row gives."""
     torch = importlib.import_module("torch")
     with torch.inference_mode():
-        logprobs = torch.log_softmax(model(torch.tensor([token_ids])).logits[0, :-1], dim=-1)
-        return [1.0, *logprobs.gather(1, torch.tensor(token_ids[1:])[:, None])[:, 0].tolist()]
+        logits = model(torch.tensor([row.tokens])).logits[0, :-1] / temperature
+        logprobs = torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(row.tokens[1:])[:, None])
+    computed = [math.nan, *logprobs[:, 0].tolist()]
+    sampled = [index for index, label in enumerate(row.mask) if label != IGNORED]
+    return [abs(computed[index] - row.logprobs[index]) for index in sampled]
+
+
+def rows_of(groups, view):
+    return [row for credited in groups for group in VIEWS[view](credited) for row in group.rows]
 
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_sampled_token_has_the_logprob_that_a_trainer_computes(tiny, recorded, kind, view):
-    apart = []
-    for row in [row for credited in recorded(kind) for group in VIEWS[view](credited) for row in group.rows]:
-        computed = recomputed(tiny.model, row.tokens)
-        apart += [
-            abs(computed[index] - row.logprobs[index])
-            for index, label in enumerate(row.mask)
-            if label != IGNORED
-        ]
+    apart = [gap for row in rows_of(recorded(kind), view) for gap in differences(tiny.model, row)]
     assert len(apart) > 500
     assert max(apart) <= TOLERANCE
 
@@ -162,3 +165,12 @@ def test_forked_rollouts_are_among_them(recorded, kind, cause):
     forked = [each for each in trajectories(recorded(kind)) if len(each.rows) > 1]
     assert len(forked) >= 5
     assert {turn.fork for each in forked for turn in each.turns} == {None, cause}
+
+
+async def test_logprobs_from_before_a_temperature_are_not_those_of_a_trainer_and_are_warned_of(
+    tiny, tmp_path, caplog
+):
+    groups = await played(tiny, Asked(temperature=0.7), tmp_path / "record.jsonl")
+    rows = rows_of(groups, "token_advantages")
+    assert max(gap for row in rows for gap in differences(tiny.model, row, temperature=0.7)) > 0.1
+    assert caplog.text.count("temperature 0.7: vLLM's logprobs are those of the model before") == 1

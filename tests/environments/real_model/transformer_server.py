@@ -20,7 +20,7 @@ from environments.policy.rendering.chatml import ChatMLRenderer
 
 
 @torch.inference_mode()
-def sample(model, asked, *, temperature=1.0):
+def sample(model, asked, *, temperature):
     """Tokens one after the other, with a key-value cache as servers have; logprobs of the model's own."""
     # The seed is the same for all turns of a rollout; what is drawn should not be.
     generator = torch.Generator().manual_seed(asked.seed * 100_003 + len(asked.prompt_ids))
@@ -35,12 +35,12 @@ def sample(model, asked, *, temperature=1.0):
     return SampledIds(token_ids=tuple(ids), logprobs=tuple(logprobs))
 
 
-def transformer_app(model, tokenizer, kind):
+def transformer_app(model, tokenizer, kind, temperature=1.0):
     """A server as an ASGI app: `plain` gives ids for chats, `vllm` and `sglang` take ids."""
-    worker = ThreadPoolExecutor(1)
+    worker, sample_here = ThreadPoolExecutor(1), partial(sample, model, temperature=temperature)
 
     async def sampled(asked):
-        return await asyncio.get_running_loop().run_in_executor(worker, partial(sample, model, asked))
+        return await asyncio.get_running_loop().run_in_executor(worker, sample_here, asked)
 
     async def chat(request):
         body = await request.json()

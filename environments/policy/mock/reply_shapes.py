@@ -134,20 +134,20 @@ def object_arguments(call: Fields) -> None:
 
 
 def reasoning_as(field: str) -> Callable[[Fields], None]:
-    """Reasoning in another field; what has none thinks a little first."""
+    """Reasoning in another field, null where there is none."""
 
     def change(reply: Fields) -> None:
         message = choice_of(reply)["message"]
-        message[field] = message.pop("reasoning_content", None) or "Let me think."
+        message[field] = message.pop("reasoning_content", None)
 
     return change
 
 
 def reasoning_details(reply: Fields) -> None:
-    """OpenRouter: reasoning as text and as objects, beside what the server behind it said."""
+    """OpenRouter: reasoning as objects, beside what the server behind it said."""
     choice = choice_of(reply)
-    text = choice["message"].pop("reasoning_content", None) or "Let me think."
-    details = [{"type": "reasoning.text", "text": text, "format": "unknown", "index": 0}]
+    text = choice["message"].pop("reasoning_content", None)
+    details = [{"type": "reasoning.text", "text": text, "format": "unknown", "index": 0}] if text else []
     choice["message"] |= {"refusal": None, "reasoning": None, "reasoning_details": details}
     choice["native_finish_reason"] = "completed"
 
@@ -155,9 +155,9 @@ def reasoning_details(reply: Fields) -> None:
 def thinking_parts(reply: Fields) -> None:
     """Mistral's Magistral: content parts, the first of them its thoughts."""
     message = choice_of(reply)["message"]
-    thoughts = [{"type": "text", "text": message.pop("reasoning_content", None) or "Let me think."}]
-    parts: list[Fields] = [{"type": "thinking", "thinking": thoughts}]
-    message["content"] = [*parts, {"type": "text", "text": message["content"] or ""}]
+    text = message.pop("reasoning_content", None)
+    thoughts = [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}] if text else []
+    message["content"] = [*thoughts, {"type": "text", "text": message["content"] or ""}]
 
 
 def after_comments(reply: Fields) -> bytes:

@@ -19,8 +19,9 @@ from environments.inference.request_body import json_list, request_body
 from environments.inference.server_check import check
 from environments.policy.base import CompletionRequest
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.rendering.long_text import rendered
+from environments.policy.rendering.long_text import LONGEST_TOKEN, rendered
 from environments.policy.tool_use import ToolUse
+from environments.policy.window import tokens_at_least, with_room
 from environments.trajectory import Completion, Message
 from tools.errors import ContextOverflow, PolicyError
 
@@ -45,6 +46,8 @@ class ChatPolicy:
     top_p: float = 1.0
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """More fields of each request."""
+    context_tokens: int | None = None
+    """The model's window; `None`: unknown."""
     sampling: dict[str, Any] = field(init=False, repr=False)
     """What its completions record of how they were sampled."""
     _dialect: Dialect = field(init=False, repr=False, default_factory=Dialect)
@@ -68,7 +71,7 @@ class ChatPolicy:
             ContextOverflow: the server says that the conversation does not fit its context.
             PolicyError: no answer after the server's tries, or one that cannot be used; it names the cause.
         """
-        sampled = await self._sampled(request)
+        sampled = await self._sampled(self._with_room(request))
         self._tool_use.note(request, sampled.message)
         if sampled.tokens is not None:
             return self._exact(sampled, sampled.tokens)
@@ -78,6 +81,15 @@ class ChatPolicy:
             (*request.messages, sampled.message),
             max_tokens=request.max_row_tokens,
         )
+
+    def _with_room(self, request: CompletionRequest) -> CompletionRequest:
+        """The request, if its turn can have room; a window is counted in the server's own tokens alone."""
+        if self._gives_ids:
+            at_least = tokens_at_least(request, longest_token=LONGEST_TOKEN)
+            return with_room(request, prompt_tokens=at_least, context_tokens=self.context_tokens)
+        at_least = tokens_at_least(request, longest_token=self.renderer.longest_token)
+        with_room(request, prompt_tokens=at_least, context_tokens=None)
+        return request
 
     async def check(self) -> None:
         """Find out before a run whether the server can be used, without buying a completion.
@@ -90,6 +102,13 @@ class ChatPolicy:
     async def aclose(self) -> None:
         """Close the connections."""
         await self.server.aclose()
+
+    def tell_text_only(self) -> None:
+        """Say, once, what comes of a server that gives no token ids."""
+        self._tell_once(
+            "gives no token ids: they are made from its text, without logprobs (exact: false), and no "
+            "trainer can learn from them; ask vLLM or SGLang, see --openai.server_type"
+        )
 
     async def _sampled(self, request: CompletionRequest) -> SampledMessage:
         """What the server samples, asked in the most telling dialect that it takes."""
@@ -145,10 +164,7 @@ class ChatPolicy:
                 f"{self.server.chat_url} gave no token ids this time, and has given them before"
             )
         if sampled.tokens is None:
-            self._tell_once(
-                "gives no token ids: they are made from its text, without logprobs (exact: false), and no "
-                "trainer can learn from them; ask vLLM or SGLang, see --openai.server_type"
-            )
+            self.tell_text_only()
         elif sampled.tokens.logprobs is None:
             self._tell_once(
                 "gives token ids without logprobs, which importance ratios need: start vLLM without "

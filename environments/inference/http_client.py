@@ -1,5 +1,6 @@
 """One HTTP request to a model server, and the two ways in which it fails."""
 
+import asyncio
 import ssl
 
 import aiohttp
@@ -7,6 +8,7 @@ import aiohttp
 from environments.inference.endpoint import Endpoint, shown_url
 from environments.inference.error_answers import Problem, problem_in_success, problem_of
 from environments.inference.http_body import ACCEPTED_ENCODINGS, BodyError, BrokenOffError, read_body
+from environments.inference.kept_connections import KeptConnections
 from environments.inference.server_text import one_line, start_of
 
 _MAX_ANSWER_BYTES = 64 << 20
@@ -62,6 +64,7 @@ class HttpClient:
         self._proxy = proxy
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def get(self, path: str, *, at_root: bool = False) -> bytes:
         """The body of a page.
@@ -145,10 +148,13 @@ class HttpClient:
         )
 
     def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
+        loop = asyncio.get_running_loop()
+        # Connections of a loop that has ended are of no use in another.
+        if self._session is None or self._loop is not loop:
+            self._loop = loop
             self._session = aiohttp.ClientSession(
                 # The caller bounds time and requests at once.
-                connector=aiohttp.TCPConnector(limit=0, ssl=True if self._tls is None else self._tls),
+                connector=KeptConnections(limit=0, ssl=True if self._tls is None else self._tls),
                 timeout=aiohttp.ClientTimeout(total=None),
                 headers={
                     "Content-Type": "application/json",

@@ -2,9 +2,16 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from environments.policy.rendering.json_calls import read_json_call
+from environments.policy.rendering.text_formats import (
+    PYTHON_TAG,
+    deepseek_calls,
+    llama_calls,
+    python_tag_calls,
+)
 from tools.calls import CallStatus, ToolCall, ToolSpec
 
 _STATUSES: Final[Mapping[str, CallStatus]] = {
@@ -33,6 +40,30 @@ def tool_call(found: Any, index: int, tools: Sequence[ToolSpec]) -> ToolCall:
         arguments=_text(found.raw, arguments),
         status=status,
         span=found.token_span,
+    )
+
+
+def deepseek_call(call: ToolCall, text: str) -> ToolCall:
+    """The call in the text of its span: the library takes V3.1's arguments for the name of a call."""
+    read = deepseek_calls(text, closed=call.status != "unclosed_block")[0]
+    return replace(call, name=read.name, arguments=read.arguments, status=read.status)
+
+
+def llama_message(
+    content: str, token_ids: Sequence[int], stop_ids: Sequence[int], tools: Sequence[ToolSpec]
+) -> tuple[str, tuple[ToolCall, ...]]:
+    """A turn in which the library saw no call: it knows one JSON object, and no `<|python_tag|>`."""
+    names = [tool.name for tool in tools]
+    if content.startswith(PYTHON_TAG):
+        read = python_tag_calls(content.removeprefix(PYTHON_TAG), names)
+    else:
+        read = llama_calls(content, names)
+    end = next((index for index, each in enumerate(token_ids) if each in stop_ids), len(token_ids))
+    return "" if read else content, tuple(
+        ToolCall(
+            id=f"call_{index}", name=call.name, arguments=call.arguments, status=call.status, span=(0, end)
+        )
+        for index, call in enumerate(read)
     )
 
 

@@ -9,6 +9,7 @@ from environments.policy.rendering.family_renderer import text_reader
 from environments.policy.rendering.json_calls import JsonCall
 from environments.policy.rendering.text_blocks import answer_start, blocks, without
 from environments.policy.rendering.text_formats import (
+    PYTHON_TAG,
     bare_list_calls,
     deepseek_calls,
     harmony_calls,
@@ -25,7 +26,6 @@ Found = tuple[str, Calls]
 _LONGEST: Final = 4_000_000
 """Characters; no model writes that much in one turn, and reading it would take minutes."""
 _TAGS: Final = ("<tool_call>", "</tool_call>")
-_PYTHON_TAG: Final = "<|python_tag|>"
 _MISTRAL: Final = "[TOOL_CALLS]"
 _DEEPSEEK: Final = (
     "<\uff5ctool\u2581calls\u2581begin\uff5c>",
@@ -85,7 +85,7 @@ def _in_blocks(content: str, tags: tuple[str, str], read: _ReadBlock) -> Found:
 def _llama(content: str, names: Sequence[str]) -> Found:
     if calls := llama_calls(content, names):
         return "", calls
-    return _in_blocks(content, (_PYTHON_TAG, ""), lambda body, closed: python_tag_calls(body, names))
+    return _in_blocks(content, (PYTHON_TAG, ""), lambda body, closed: python_tag_calls(body, names))
 
 
 def _mistral(content: str, names: Sequence[str]) -> Found:

@@ -4,10 +4,13 @@ import ast
 import json
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from environments.policy.rendering.json_calls import JsonCall, checked_call, read_json_call
 from tools.calls import CallStatus
 
+PYTHON_TAG: Final = "<|python_tag|>"
+"""Llama 3 writes it before calls, and before code."""
 _DECODER = json.JSONDecoder()
 _MISTRAL_NAME = re.compile(r"\s*(?:\[TOOL_CALLS\])?\s*([^\s\[\]{}]*)(?:\[CALL_ID\][^\s\[\]{}]*)?\[ARGS\]\s*")
 _DEEPSEEK_CALL = re.compile(

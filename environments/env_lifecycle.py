@@ -166,6 +166,13 @@ class Lifecycle(Hooks):
         async with self.open_sandbox():
             pass
         await self.check_policy()
+        for line in () if self._served is None else self._served.found:
+            notify(line)
+
+    @property
+    def text_only_servers(self) -> tuple[str, ...]:
+        """What was said of the model servers that give no token ids, once the environment is open."""
+        return () if self._served is None else self._served.text_only
 
     async def check_policy(self) -> None:
         """Raise ConfigError while a model server cannot be used; buys no completion."""

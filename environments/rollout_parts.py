@@ -7,15 +7,18 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from environments.config import AgentEnvConfig, ServerConfig
+from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig, ServerConfig
 from environments.inference.extra_body import shaping
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.rollout.agent_loop import Budget
+from tools.errors import ConfigError
 from tools.sandbox import lent_folder, open_sandbox
 from tools.sandbox.base import Sandbox, SandboxLimits
 
 if TYPE_CHECKING:
+    from environments.policy.rendering.renderer import Renderer
     from environments.policy.served import ServedPolicy
+    from environments.policy.server_policy import ServerPolicy
 
 _LOG = logging.getLogger(__name__)
 
@@ -67,33 +70,82 @@ def served_policy(
     """The model servers that play; `None` without any.
 
     Raises:
-        ConfigError: a `base_url` is no URL.
+        ConfigError: a `base_url` is no URL, or a server is to get token ids that nobody can render.
     """
     if not servers:
         return None
     # The client of model servers loads slowly, and the scripted agent needs none.
-    from environments.inference.model_server import ModelServer  # noqa: PLC0415
-    from environments.policy.chat import ChatPolicy  # noqa: PLC0415
     from environments.policy.served import ServedPolicy  # noqa: PLC0415
 
-    policies = [
-        ChatPolicy(
-            server=ModelServer(
-                base_url=str(server.base_url),
-                api_key=server.api_key or "none",
-                request_timeout_s=config.request_timeout_s,
-                tries=config.request_tries,
-                max_concurrency=server.num_max_requests_at_once,
-                proxy=server.proxy,
-                ca_file=server.ca_file,
-            ),
-            model=server.model_name,
-            renderer=renderer,
-            temperature=config.temperature,
-            top_p=config.top_p,
-            extra_body=server.extra_body,
-        )
-        for server in servers
-    ]
+    policies = [_server_policy(config, server, renderer) for server in servers]
     extra = {name: value for server in servers for name, value in shaping(server.extra_body).items()}
     return ServedPolicy(policies, sampling=config.sampling() | extra)
+
+
+def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatMLRenderer) -> "ServerPolicy":
+    from environments.inference.model_server import ModelServer  # noqa: PLC0415
+    from environments.policy.chat import ChatPolicy  # noqa: PLC0415
+    from environments.policy.server_policy import ServerPolicy  # noqa: PLC0415
+
+    own_renderer, no_renderer = _own_renderer(config, server)
+    chat = ChatPolicy(
+        server=ModelServer(
+            base_url=str(server.base_url),
+            api_key=server.api_key or "none",
+            request_timeout_s=config.request_timeout_s,
+            tries=config.request_tries,
+            max_concurrency=server.num_max_requests_at_once,
+            proxy=server.proxy,
+            ca_file=server.ca_file,
+        ),
+        model=server.model_name,
+        renderer=renderer,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        extra_body=server.extra_body,
+    )
+    return ServerPolicy(
+        chat=chat,
+        server_type=server.server_type,
+        token_wire=server.token_wire,
+        renderer=own_renderer,
+        no_renderer=no_renderer,
+        context_tokens=server.context_tokens,
+    )
+
+
+def _own_renderer(config: AgentEnvConfig, server: ServerConfig) -> "tuple[Renderer | None, str]":
+    """The renderer of the model's own ids, or `None` and why there is none.
+
+    Raises:
+        ConfigError: the settings ask for ids, and there is none.
+    """
+    from environments.inference.token_wires import MESSAGE_FIELDS, WIRES  # noqa: PLC0415
+    from environments.policy.rendering.families import checked_family, load_renderer  # noqa: PLC0415
+
+    kind, wire = server.server_type, server.token_wire
+    if server.family is not None:
+        checked_family(server.family)
+    if wire is not None and kind != "auto" and (kind, wire) not in WIRES:
+        wires = [name for of, name in WIRES if of == kind]
+        possible = f"it has {' and '.join(wires)}" if wires else "it is asked by messages"
+        raise ConfigError(f"--openai.server_type {kind} has no --openai.token_wire {wire}; {possible}")
+    if kind == "chat":
+        return None, ""
+    try:
+        if on_messages := sorted(MESSAGE_FIELDS & server.extra_body.keys()):
+            raise ConfigError(
+                f"--openai.extra_body.{on_messages[0]} acts on messages, and where ids are sent there are "
+                f"none; leave it out, or choose --openai.server_type chat"
+            )
+        if config.tokenizer_name == EMBEDDED_TOKENIZER:
+            raise ConfigError(
+                "token ids need the model's own tokenizer; name it with --env.tokenizer_name (a folder with "
+                "its tokenizer.json, or a Hugging Face name)"
+            )
+        tokenizer = config.tokenizer_name
+        return load_renderer(family=server.family, model_name=server.model_name, tokenizer_name=tokenizer), ""
+    except ConfigError as error:
+        if kind != "auto" or wire is not None:
+            raise
+        return None, str(error)

@@ -11,6 +11,7 @@ import click
 from environments.base_env import AgentEnv
 from environments.cli.env_command import EnvCall, EnvCommand
 from environments.extras import needs_extra
+from environments.policy.rendering.tokenizer_files import EMBEDDED, EMBEDDED_TOKENIZER_DIR
 from environments.policy.scripted import Script
 from environments.trajectory import Message
 from environments.turn_level_reward import call_hook
@@ -67,6 +68,10 @@ async def _serve(env: AgentEnv, host: str, port: int, *, model: str, kind: str) 
             # It listens already: whoever reads the line can connect at once.
             url = f"http://{host}:{listening.getsockname()[1]}/v1"
             click.echo(f"{url} plays {len(env.items)} items of {env.name} as model {model!r}; ^C ends")
+            if kind != "plain":
+                name = env.config.tokenizer_name
+                folder = EMBEDDED_TOKENIZER_DIR if name == EMBEDDED else name
+                click.echo(f"token ids: --openai.family chatml --env.tokenizer_name {folder}")
             await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listening])
 
 

@@ -29,7 +29,8 @@ SET_ELSEWHERE: Mapping[str, str] = {
 }
 """Fields of requests that are ours, and what decides them."""
 _SHAPES_NOTHING = frozenset({
-    "cache_salt", "metadata", "priority", "prompt_cache_key", "request_id", "safety_identifier",
+    "cache_salt", "data_parallel_rank", "extra_key", "kv_transfer_params", "metadata", "priority",
+    "prompt_cache_key", "request_id", "return_weight_versions", "rid", "routed_dp_rank", "safety_identifier",
     "service_tier", "store", "stream_options", "user",
 })  # fmt: skip
 """Fields that say nothing of what is sampled."""

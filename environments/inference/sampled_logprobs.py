@@ -30,9 +30,11 @@ def logprobs_warning(sampling: Mapping[str, Any], facts: ServerFacts) -> str | N
         return None
     shown = ", ".join(f"{name} {sampling[name]}" for name in reshaping)
     if facts.kind == "sglang":
-        return f"{shown}: SGLang's logprobs are those before it cuts, so a trainer's ratios are off; leave it out"
+        return (
+            f"{shown}: SGLang's logprobs are those before this, so a trainer's ratios are off; leave it out"
+        )
     server = "vLLM's" if facts.kind == "vllm" else "the server's"
     return (
-        f"{shown}: {server} logprobs are those of the model before any such setting, so a trainer's ratios are "
-        f"off, unless vLLM is started with --logprobs-mode processed_logprobs"
+        f"{shown}: {server} logprobs are those of the model before any such setting, so a trainer's ratios "
+        f"are off, unless vLLM is started with --logprobs-mode processed_logprobs"
     )

@@ -1,5 +1,6 @@
 """What a model server is, read from what it says of itself: no completion is bought."""
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -58,8 +59,12 @@ async def look(server: ModelServer, model: str) -> ServerFacts:
     facts = ServerFacts(kind=_kind_of(entry), context_tokens=_window_of(entry))
     if facts.kind in _HOSTED:
         return facts
-    for kind, path in _PAGES:
-        if facts.kind in (kind, "unknown") and (page := await _page(server, path, at_root=True)) is not None:
+    asked: list[tuple[ServerKind, str]] = [
+        (kind, path) for kind, path in _PAGES if facts.kind in (kind, "unknown")
+    ]
+    pages = await asyncio.gather(*(_page(server, path, at_root=True) for _, path in asked))
+    for (kind, _), page in zip(asked, pages, strict=True):
+        if facts.kind in (kind, "unknown"):
             facts = _with_page(facts, kind, page)
     return facts
 
@@ -94,8 +99,8 @@ def _entry_of(page: object, model: str) -> Mapping[str, Any]:
     """What `/models` says of the model in use, or of the first where it names no such one."""
     listed = _object(page).get("data", page)
     entries = [_object(each) for each in cast("list[object]", listed)] if isinstance(listed, list) else []
-    named = [entry for entry in entries if str(entry.get("id")).endswith(model)]
-    return next(iter(named or entries), {})
+    named = [entry for entry in entries if _text(entry.get("id")).endswith(model)]
+    return (named or entries or [_object(None)])[0]
 
 
 def _kind_of(entry: Mapping[str, Any]) -> ServerKind:
@@ -103,7 +108,7 @@ def _kind_of(entry: Mapping[str, Any]) -> ServerKind:
         return "openrouter"
     if "max_context_length" in entry and "capabilities" in entry:
         return "mistral"
-    return _BY_OWNER.get(str(entry.get("owned_by")), "unknown")
+    return _BY_OWNER.get(_text(entry.get("owned_by")), "unknown")
 
 
 def _window_of(entry: Mapping[str, Any]) -> int | None:
@@ -121,7 +126,7 @@ def _window_of(entry: Mapping[str, Any]) -> int | None:
 
 def _with_page(facts: ServerFacts, kind: ServerKind, page: object) -> ServerFacts:
     fields = _object(page)
-    mode = _LOGPROBS_MODE.search(orjson.dumps(page)) if facts.kind == kind == "vllm" else None
+    mode = _LOGPROBS_MODE.search(_json(page)) if facts.kind == kind == "vllm" else None
     if mode is not None:
         return replace(facts, logprobs_mode=mode[1].decode())
     if not _SIGNS[kind] <= fields.keys():
@@ -139,6 +144,17 @@ def _with_page(facts: ServerFacts, kind: ServerKind, page: object) -> ServerFact
 
 def _object(value: object) -> Mapping[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _json(value: object) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # nested deeper than it writes
+        return b""
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _is_window(value: object) -> bool:

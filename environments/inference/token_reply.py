@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import orjson
 
-from environments.inference.chat_reply import ReplyError
+from environments.inference.reply_tokens import ReplyError
 from environments.inference.server_text import one_line, start_of
 
 _CLAMPED = -9999.0

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import orjson
 
-from environments.inference.chat_reply import ReplyError
+from environments.inference.reply_tokens import ReplyError
 from environments.inference.server_text import one_line
 from environments.inference.token_reply import (
     TokenReply,
@@ -131,15 +131,16 @@ def _versions(spans: object) -> str | None:
 
 
 def _sglang_generate_body(request: TokenRequest) -> bytes:
+    params, beside = _split(request.sampling)
     sampling = {
-        **request.sampling,
+        **params,
         "max_new_tokens": request.max_tokens,
         "sampling_seed": request.seed,
         "stop_token_ids": request.stop_ids,
         "skip_special_tokens": False,
     }
     return _joined(
-        "input_ids", request, {**request.more, "sampling_params": sampling, "return_logprob": True}
+        "input_ids", request, {**request.more, **beside, "sampling_params": sampling, "return_logprob": True}
     )
 
 
@@ -238,28 +239,13 @@ WIRES: Mapping[tuple[str, str], TokenWire] = {
 }
 """By the kind of the server and `--openai.token_wire`; the first of a kind is its default."""
 
-OWN_FIELDS = frozenset(
-    {
-        "prompt", "token_ids", "input_ids", "model", "messages", "n", "stream", "echo", "seed",
-        "sampling_seed", "max_tokens", "max_new_tokens", "max_completion_tokens", "logprobs",
-        "top_logprobs", "return_logprob", "return_token_ids", "sampling_params", "temperature", "top_p",
-    }
-)  # fmt: skip
-"""Fields of a request that nothing else may set."""
-MESSAGE_FIELDS = frozenset(
-    {"chat_template", "chat_template_kwargs", "tool_choice", "tools", "reasoning_effort"}
-)
+MESSAGE_FIELDS = frozenset({"chat_template", "chat_template_kwargs", "tool_choice", "reasoning_effort"})
 """Fields that act on messages, and so on nothing where ids are sent."""
-_BESIDE_SAMPLING = frozenset(
-    {
-        "cache_salt", "priority", "request_id", "kv_transfer_params", "rid", "lora_path", "session_params",
-        "custom_logit_processor", "return_weight_versions", "data_parallel_rank", "routed_dp_rank",
-        "extra_key",
-    }
-)  # fmt: skip
+_NO_SAMPLING_PARAMS = frozenset({"custom_logit_processor", "lora_path", "session_params"})
+"""Fields that shape what SGLang samples and stand beside its `sampling_params`."""
 
 
-def shaping(extra_body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What of `--openai.extra_body` shapes what is sampled, and the rest."""
-    sampling = {name: value for name, value in extra_body.items() if name not in _BESIDE_SAMPLING}
-    return sampling, {name: value for name, value in extra_body.items() if name in _BESIDE_SAMPLING}
+def _split(sampling: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What stands in `sampling_params`, and what beside them."""
+    beside = {name: value for name, value in sampling.items() if name in _NO_SAMPLING_PARAMS}
+    return {name: value for name, value in sampling.items() if name not in beside}, beside

@@ -14,7 +14,7 @@ from environments.inference.dialect import Dialect, RefusedSettingError, is_cont
 from environments.inference.extra_body import sampling_of
 from environments.inference.http_client import NoAnswerError, StatusError
 from environments.inference.model_server import ModelServer, may_pass
-from environments.inference.reply_tokens import ReplyError, SampledTokens
+from environments.inference.reply_tokens import TOO_DEEP, ReplyError, SampledTokens
 from environments.inference.request_body import json_list, request_body
 from environments.inference.server_check import check
 from environments.policy.base import CompletionRequest
@@ -115,6 +115,8 @@ class ChatPolicy:
             return read() if len(content) < _LONG_BYTES else await asyncio.to_thread(read)
         except ReplyError as error:
             raise PolicyError(f"{self.server.chat_url}: {error}") from error
+        except RecursionError:
+            raise PolicyError(f"{self.server.chat_url}: {TOO_DEEP}") from None
 
     def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect:
         """The dialect to try after an error status; raises when there is none."""

@@ -6,14 +6,14 @@ from typing import Any
 import orjson
 
 from environments.policy.base import CompletionRequest
-from environments.policy.chat import ChatPolicy
+from environments.policy.server_policy import ServerPolicy
 from environments.trajectory import Completion
 
 
 class ServedPolicy:
     """Chooses by the rollout's seed, so that all turns of a rollout come from one server."""
 
-    def __init__(self, servers: Sequence[ChatPolicy], *, sampling: Mapping[str, Any]) -> None:
+    def __init__(self, servers: Sequence[ServerPolicy], *, sampling: Mapping[str, Any]) -> None:
         """Play with `servers`, which are asked to sample with `sampling` (empty: as the model gives)."""
         self._servers = tuple(servers)
         self._sampling = dict(sampling)
@@ -28,7 +28,7 @@ class ServedPolicy:
         """Ask the rollout's server.
 
         Raises:
-            PolicyError: as for `ChatPolicy`.
+            PolicyError: as for `ServerPolicy`.
         """
         return await self._servers[request.seed % len(self._servers)].complete(request)
 
@@ -36,6 +36,16 @@ class ServedPolicy:
         """Raise ConfigError while one of the servers cannot be used; buys no completion."""
         for server in self._servers:
             await server.check()
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """What is known of the servers and how they are asked, a line each."""
+        return tuple(server.found for server in self._servers if server.found is not None)
+
+    @property
+    def text_only(self) -> tuple[str, ...]:
+        """The servers that are known to give no token ids."""
+        return tuple(server.found or "" for server in self._servers if server.text_only)
 
     async def aclose(self) -> None:
         """Close the connections."""

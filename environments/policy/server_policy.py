@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -91,7 +92,7 @@ class ServerPolicy:
                 "%s gives no token ids: they are made from its text, without logprobs (exact: false), and no "
                 "trainer can learn from them", url,
             )  # fmt: skip
-        elif (problem := logprobs_warning(self._sampling, self.facts)) is not None:
+        elif (problem := logprobs_warning(self.chat.sampling, self.facts)) is not None:
             _LOG.warning("%s: %s", url, problem)
         if wire is None or self.renderer is None:
             return self.chat
@@ -102,13 +103,16 @@ class ServerPolicy:
             wire=wire,
             temperature=self.chat.temperature,
             top_p=self.chat.top_p,
+            extra_body={**self.chat.extra_body, **self._versions()},
             context_tokens=self.context_tokens,
             logprobs_mode=self.facts.logprobs_mode,
         )
 
-    @property
-    def _sampling(self) -> Mapping[str, Any]:
-        return {"temperature": self.chat.temperature, "top_p": self.chat.top_p}
+    def _versions(self) -> Mapping[str, Any]:
+        """Asks for the versions of the weights, where that is known to be understood."""
+        numbers = re.findall(r"\d+", self.facts.version or "")[:2]
+        known = self.facts.kind == "vllm" and list(map(int, numbers)) >= [0, 33]
+        return {"return_weight_versions": True} if known else {}
 
     def _way(self) -> tuple[TokenWire | None, str]:
         """The wire for token ids, or `None` for messages; and the choice in words."""

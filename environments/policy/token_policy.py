@@ -8,13 +8,14 @@ from typing import Any, NoReturn
 
 import orjson
 
-from environments.inference.chat_reply import ReplyError
 from environments.inference.dialect import is_context_overflow
+from environments.inference.extra_body import sampling_of, shaping
 from environments.inference.http_client import NoAnswerError, StatusError
 from environments.inference.model_server import ModelServer, may_pass
+from environments.inference.reply_tokens import TOO_DEEP, ReplyError
 from environments.inference.server_check import check
 from environments.inference.token_reply import TokenReply, TokenRequest
-from environments.inference.token_wires import TokenWire, shaping
+from environments.inference.token_wires import TokenWire
 from environments.policy.base import CompletionRequest
 from environments.policy.open_row import OpenRow
 from environments.policy.rendering.long_text import parsed, rendered
@@ -87,9 +88,8 @@ class TokenPolicy:
     @cached_property
     def sampling(self) -> Mapping[str, Any]:
         """How the server is asked to sample."""
-        shaped, _ = shaping(self.extra_body)
-        shaped.pop("stop_token_ids", None)
-        return {"temperature": self.temperature, "top_p": self.top_p, **shaped}
+        asked = sampling_of(self.temperature, self.top_p, self.extra_body)
+        return {name: value for name, value in asked.items() if name != "stop_token_ids"}
 
     async def complete(self, request: CompletionRequest) -> Completion:
         """Sample the next assistant message.
@@ -108,6 +108,8 @@ class TokenPolicy:
             reply = self._stopped(reply, asked)
         except ReplyError as error:
             raise PolicyError(f"{self._url}: {error}") from error
+        except RecursionError:
+            raise PolicyError(f"{self._url}: {TOO_DEEP}") from None
         message = await parsed(
             partial(self.renderer.parse, reply.token_ids, request.tools), tokens=len(reply.token_ids)
         )
@@ -164,7 +166,9 @@ class TokenPolicy:
             seed=request.seed,
             stop_ids=self.stop_ids,
             sampling=self.sampling,
-            more=shaping(self.extra_body)[1],
+            more={
+                name: value for name, value in self.extra_body.items() if name not in shaping(self.extra_body)
+            },
         )
 
     async def _ask(self, body: bytes) -> bytes:

@@ -57,6 +57,7 @@ async def serve(env: AgentEnv, console: Console) -> int:
     shape, progress = shape_of(env), Progress(console)
     with watchdog_of(env, progress) as watchdog:
         async with env.opened(notify=progress.say):
+            _refuse_text_alone(env)
             progress.ready()
             return await _serve_opened(env, console, shape, progress, watchdog)
 
@@ -83,6 +84,15 @@ async def _serve_opened(
             loop = ServeLoop(delivery, rollouts, bounds=_bounds(env), console=console, recorder=recorder)
             with watchdog.armed():
                 return await loop.run()
+
+
+def _refuse_text_alone(env: AgentEnv) -> None:
+    """Say now what would be said after the first group."""
+    if env.text_only_servers and not env.config.allow_approximate_tokens:
+        raise ConfigError(
+            f"{env.text_only_servers[0]}, and gives no token ids, so a trainer would learn from tokens that "
+            f"were never sampled; use vLLM or SGLang, or accept it with --env.allow_approximate_tokens"
+        )
 
 
 def shape_of(env: AgentEnv) -> Shape:

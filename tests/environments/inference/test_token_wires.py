@@ -1,7 +1,7 @@
 import orjson
 import pytest
 
-from environments.inference.chat_reply import ReplyError
+from environments.inference.reply_tokens import ReplyError
 from environments.inference.token_reply import TokenRequest
 from environments.inference.token_wires import WIRES
 

@@ -1,0 +1,152 @@
+"""How a server is asked: found out once at the start, over real HTTP, from the settings of a run."""
+
+import logging
+
+import pytest
+from rich.console import Console
+
+from environments.config import ServerConfig
+from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.rendering.tokenizer_files import EMBEDDED_TOKENIZER_DIR
+from environments.record.recorder import read_groups
+from environments.run.process_run import process
+from tests.environments.policy.token_server import ALL_WIRES
+from tests.environments.write_file import ITEMS, group_from, made
+from tools.errors import ConfigError
+
+FOLDER = str(EMBEDDED_TOKENIZER_DIR)
+OWN = {"tokenizer_name": FOLDER}
+
+
+def mock(env, **settings):
+    """The scripted agent of an environment behind a server."""
+
+    def script_for(messages):
+        task = (
+            messages[-1].content
+            if len(messages) == 1
+            else next(m.content for m in messages if m.role == "user")
+        )
+        item = next(item for item in ITEMS if env.format_prompt(item) == task)
+        return lambda conversation, tools, skill: env.scripted_choices(item, conversation, tools, skill)
+
+    return mock_app(script_for, skill=0.6, renderer=env.renderer, settings=MockSettings(**settings))
+
+
+def asking(base_url, **fields):
+    return ServerConfig(**{"base_url": base_url, "model_name": "scripted", "family": "chatml", **fields})
+
+
+async def found(server, tokenizer=FOLDER, **settings):
+    """What is said at the start of a run."""
+    lines = []
+    async with running_mock_server(mock(made(), **settings)) as base_url:
+        env = made(servers=[asking(base_url, **server)], tokenizer_name=tokenizer)
+        async with env.opened(notify=lines.append):
+            pass
+    (line,) = lines
+    return line.removeprefix(f"{base_url} is ")
+
+
+@pytest.mark.parametrize("wire", ALL_WIRES, ids="-".join)
+async def test_a_run_over_a_token_wire_records_what_the_scripted_agent_does(wire, tmp_path):
+    kind, name = wire
+    scripted, path = made(), tmp_path / "r.jsonl"
+    expected = await group_from(scripted)
+    async with running_mock_server(mock(scripted, kind=kind)) as base_url:
+        server = asking(base_url, server_type=kind, token_wire=name)
+        env = made(servers=[server], data_path_to_save_groups=str(path), **OWN)
+        assert await process(env, Console()) == 0
+    recorded = next(each for each in read_groups(path) if each.group.item_id == expected.group.item_id)
+    rows = [trajectory.rows for trajectory in recorded.group.trajectories]
+    assert rows == [trajectory.rows for trajectory in expected.group.trajectories]
+    assert all(len(trajectory.rows) == 1 for trajectory in recorded.group.trajectories)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("vllm", "vllm 0.33.0, window 131072 tokens; it gets token ids (completions, chat format chatml)"),
+        ("sglang", "sglang 0.5.23, window 131072 tokens; it gets token ids (generate, chat format chatml)"),
+        ("plain", "a server that does not say what it is; it is asked by messages"),
+    ],
+)
+async def test_auto_says_what_it_found(kind, said):
+    assert await found({}, kind=kind) == said
+
+
+async def test_auto_asks_by_messages_without_the_models_own_tokenizer():
+    said = await found({}, tokenizer="embedded", kind="vllm")
+    assert "it is asked by messages: token ids need the model's own tokenizer" in said
+
+
+async def test_auto_asks_by_messages_without_a_known_chat_format():
+    assert "the chat format of 'scripted' is not known" in await found({"family": None}, kind="vllm")
+
+
+async def test_the_window_is_a_setting():
+    async with running_mock_server(mock(made(), kind="vllm")) as base_url:
+        credited = await group_from(made(servers=[asking(base_url, context_tokens=16)], **OWN))
+    assert {failure.error.rpartition(": ")[2] for failure in credited.group.failures} == {"context_overflow"}
+
+
+@pytest.mark.parametrize(
+    ("server", "fields", "problem"),
+    [
+        ({"server_type": "vllm"}, {}, "need the model's own tokenizer; name it with --env.tokenizer_name"),
+        ({"server_type": "sglang", "family": None}, OWN, "the chat format of 'scripted' is not known"),
+        (
+            {"server_type": "vllm", "token_wire": "chat"},
+            OWN,
+            "has no --openai.token_wire chat; it has completions and generate",
+        ),
+        ({"server_type": "sglang", "token_wire": "completions"}, OWN, "it has generate and chat"),
+        ({"server_type": "chat", "token_wire": "generate"}, OWN, "it is asked by messages"),
+        ({"server_type": "vllm", "extra_body": {"tool_choice": "auto"}}, OWN, "acts on messages"),
+        ({"family": "klingon"}, {}, "no chat format 'klingon'"),
+        ({"token_wire": "generate"}, {}, "need the model's own tokenizer"),
+    ],
+    ids=["tokenizer", "family", "vllm-chat", "sglang-completions", "chat", "messages", "no-family", "auto"],
+)
+def test_settings_that_cannot_work_are_refused_when_the_environment_is_made(server, fields, problem):
+    with pytest.raises(ConfigError) as refused:
+        made(servers=[asking("http://127.0.0.1:9/v1", **server)], **fields)
+    assert problem in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("server", "kind", "problem"),
+    [
+        ({"server_type": "vllm"}, "sglang", "--openai.server_type vllm: .* says that it is sglang"),
+        ({"token_wire": "chat"}, "vllm", "--openai.token_wire chat: .* is vllm; vllm takes token ids over"),
+        ({"token_wire": "generate"}, "plain", "--openai.token_wire generate: .* is unknown"),
+    ],
+    ids=["another-kind", "another-wire", "unknown"],
+)
+async def test_what_a_server_cannot_do_is_refused_at_the_start(server, kind, problem):
+    with pytest.raises(ConfigError, match=problem):
+        await found(server, kind=kind)
+
+
+async def test_a_server_of_another_kind_may_be_one_of_several():
+    scripted = made()
+    expected = await group_from(scripted)
+    async with (
+        running_mock_server(mock(scripted, kind="vllm")) as tokens,
+        running_mock_server(mock(scripted)) as messages,
+    ):
+        credited = await group_from(made(servers=[asking(tokens), asking(messages)], **OWN))
+    assert [t.rows for t in credited.group.trajectories] == [t.rows for t in expected.group.trajectories]
+
+
+async def test_settings_that_logprobs_do_not_follow_are_warned_of_once(caplog):
+    async with running_mock_server(mock(made(), kind="vllm")) as base_url:
+        with caplog.at_level(logging.WARNING):
+            env = made(servers=[asking(base_url)], temperature=0.5, **OWN)
+            await group_from(env)
+            await group_from(env)
+    warned = [
+        record for record in caplog.records if "--logprobs-mode processed_logprobs" in record.getMessage()
+    ]
+    assert len(warned) == 1

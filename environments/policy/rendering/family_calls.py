@@ -1,6 +1,7 @@
 """Tool calls that the `renderers` library read, as our values."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -21,6 +22,8 @@ _STATUSES: Final[Mapping[str, CallStatus]] = {
     "unclosed_block": "unclosed_block",
     "missing_name": "missing_name",
 }
+_OPENED: Final = re.compile("<(?:｜DSML｜)?(?:parameter|arg_key|arg_value)[ :=>]")
+_CLOSED: Final = re.compile("</(?:｜DSML｜)?(?:parameter|arg_key|arg_value)[:>]")
 _PYTHON: Final[Mapping[str, Any]] = {"True": True, "False": False, "None": None}
 
 
@@ -32,8 +35,8 @@ def tool_call(found: Any, index: int, tools: Sequence[ToolSpec]) -> ToolCall:
     if status == "invalid_json" and isinstance(arguments, dict):
         arguments, fixed = _from_python(arguments, _properties(name, tools))  # pyright: ignore[reportUnknownArgumentType]
         status = "ok" if fixed else status
-    if status == "ok" and not name:
-        status = "missing_name"
+    if status == "ok":
+        status = _checked(name, found.raw)
     return ToolCall(
         id=f"call_{index}",
         name=name,
@@ -87,6 +90,14 @@ def _loaded(text: str) -> Any:
         return None
 
 
+def _checked(name: str, raw: str) -> CallStatus:
+    """The library drops a value that is not closed, and calls the rest whole."""
+    if not name:
+        return "missing_name"
+    opened, closed = (len(pattern.findall(raw)) for pattern in (_OPENED, _CLOSED))
+    return "ok" if opened == closed else "malformed"
+
+
 def _properties(name: str, tools: Sequence[ToolSpec]) -> Mapping[str, Any]:
     spec = next((tool for tool in tools if tool.name == name), None)
     return {} if spec is None else spec.parameters.get("properties", {})
@@ -107,4 +118,6 @@ def _from_python(arguments: Mapping[str, Any], properties: Mapping[str, Any]) ->
 def _allows_text(schema: Mapping[str, Any]) -> bool:
     kinds = schema.get("type", ())
     branches = schema.get("anyOf") or schema.get("oneOf") or ()
+    if not kinds and not branches:
+        return True  # nobody says what it is
     return "string" in ([kinds] if isinstance(kinds, str) else kinds) or any(map(_allows_text, branches))

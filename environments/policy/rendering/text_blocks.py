@@ -65,7 +65,7 @@ def blocks(content: str, opening: str, closing: str) -> Iterator[Block]:
 
 
 def _next_code(content: str, at: int) -> tuple[int, int]:
-    """Where the next code in a fence or in backticks begins and ends; the end of the text if there is none."""
+    """Where the next code, in a fence or in backticks, begins and ends; twice the end if there is none."""
     opened = _CODE_START.search(content, at)
     if opened is None:
         return len(content), len(content)

@@ -135,7 +135,7 @@ class Played:
 def played(family):
     renderer = renderer_of(family)
     turns = []
-    for chat, sampled_turns in chats(family, 50):
+    for chat, sampled_turns in chats(family, 20):
         messages = list(chat.prompt)
         row = list(renderer.prompt_ids(messages, TOOLS))
         for content, calls, sampled in sampled_turns:
@@ -203,7 +203,7 @@ def test_what_follows_a_turn_is_what_the_whole_conversation_ends_with(family):
 @pytest.mark.parametrize("family", [each for each in OFFLINE if each not in OPENS_REASONING])
 def test_a_row_in_the_formats_own_style_is_what_the_whole_conversation_renders_to(family):
     renderer = renderer_of(family)
-    for chat, turns in chats(family, 50, style="own", thoughts=False):
+    for chat, turns in chats(family, 20, style="own", thoughts=False):
         messages = list(chat.prompt)
         row = list(renderer.prompt_ids(messages, TOOLS))
         for _, calls, sampled in turns:

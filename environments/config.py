@@ -299,7 +299,13 @@ class ServerConfig(Section):
     )
     model_name: str = Field(default="default", description="The model to ask for.")
     api_key: str | None = Field(default="none", repr=False, description="API key of the server.")
-    num_max_requests_at_once: int = Field(default=512, ge=1, description="Requests in flight at once.")
+    num_max_requests_at_once: int = Field(
+        default=512,
+        ge=1,
+        le=25_000,
+        description="Requests in flight at once, each over a connection of its own; more than this process "
+        "may open files is refused.",
+    )
     server_type: Literal["auto", "chat", "vllm", "sglang"] = Field(
         default="auto",
         description="How it is asked. chat: messages, over /chat/completions. vllm, sglang: token ids, which "

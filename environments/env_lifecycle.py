@@ -16,6 +16,7 @@ from environments.data.tasks import GroupTask, plan
 from environments.hooks import Hooks, Item
 from environments.policy.base import CheckedPolicy, Policy
 from environments.rollout.failures import raised_by_user, reason_of, traceback_of
+from environments.rollout.full_collections import rare_full_collections
 from environments.rollout_parts import sandbox_of, warn_of_lent_files
 from tools.errors import ConfigError, RunError, UsageError
 from tools.sandbox import prepare_sandboxes
@@ -57,7 +58,7 @@ class Lifecycle(Hooks):
             UsageError: no items, no isolation, no image or no model server; or it is open already.
             RunError: what the class writes for its setup broke, which is the cause.
         """
-        async with self.loaded(evaluation=evaluation):
+        async with self.loaded(evaluation=evaluation), rare_full_collections():
             await self.preflight(notify)
             yield self
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig, ServerConfig
+from environments.inference.connection_limit import refuse_more_connections
 from environments.inference.extra_body import shaping
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.rollout.agent_loop import Budget
@@ -70,10 +71,12 @@ def served_policy(
     """The model servers that play; `None` without any.
 
     Raises:
-        ConfigError: a `base_url` is no URL, or a server is to get token ids that nobody can render.
+        ConfigError: a `base_url` is no URL, a server is to get token ids that nobody can render, or more
+            requests are asked for at once than connections are possible.
     """
     if not servers:
         return None
+    _refuse_too_many_requests(config, servers)
     # The client of model servers loads slowly, and the scripted agent needs none.
     from environments.policy.served import ServedPolicy  # noqa: PLC0415
 
@@ -103,6 +106,7 @@ def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatM
         temperature=config.temperature,
         top_p=config.top_p,
         extra_body=server.extra_body,
+        family=server.family,
     )
     return ServerPolicy(
         chat=chat,
@@ -149,3 +153,15 @@ def _own_renderer(config: AgentEnvConfig, server: ServerConfig) -> "tuple[Render
         if kind != "auto" or wire is not None:
             raise
         return None, str(error)
+
+
+def _refuse_too_many_requests(config: AgentEnvConfig, servers: Sequence[ServerConfig]) -> None:
+    """A rollout has one request in flight: a default that no rollout uses up is not refused."""
+    default = ServerConfig().num_max_requests_at_once
+    asked = [server.num_max_requests_at_once for server in servers]
+    chosen = sum(requests for requests in asked if requests != default)
+    in_use = min(config.max_concurrent_rollouts, sum(asked))
+    if chosen > in_use:
+        refuse_more_connections(chosen, "--openai.num_max_requests_at_once")
+    else:
+        refuse_more_connections(in_use, "--env.max_concurrent_rollouts")

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from environments.base_env import AgentEnv
 from environments.cli.discovery import find_environment
+from environments.cli.proxies import with_proxies
 from environments.cli.settings import (
     Overrides,
     Settings,
@@ -46,7 +47,7 @@ class EnvCall:
             ConfigError: a setting is wrong.
         """
         settings = self.settings(defaults or {}, flags or {})
-        return self.env_cls(settings.env, settings.servers)
+        return self.env_cls(settings.env, with_proxies(settings.servers))
 
     def settings(self, defaults: Mapping[str, Any], flags: Mapping[str, Any]) -> Settings:
         """The settings alone, checked."""

@@ -1,5 +1,6 @@
 """One HTTP request to a model server, and the two ways in which it fails."""
 
+import asyncio
 import ssl
 
 import aiohttp
@@ -63,6 +64,7 @@ class HttpClient:
         self._proxy = proxy
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def get(self, path: str, *, at_root: bool = False) -> bytes:
         """The body of a page.
@@ -146,7 +148,10 @@ class HttpClient:
         )
 
     def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
+        loop = asyncio.get_running_loop()
+        # Connections of a loop that has ended are of no use in another.
+        if self._session is None or self._loop is not loop:
+            self._loop = loop
             self._session = aiohttp.ClientSession(
                 # The caller bounds time and requests at once.
                 connector=KeptConnections(limit=0, ssl=True if self._tls is None else self._tls),

@@ -10,9 +10,12 @@ from email.utils import parsedate_to_datetime
 
 from environments.inference.endpoint import Endpoint, endpoint
 from environments.inference.http_client import HttpClient, NoAnswerError, StatusError
+from environments.inference.pace import Pace
 from environments.inference.tls import tls_context
 
 CHECK_TIMEOUT_S = 15.0
+_PER_ITERATION = 16
+"""Of the event loop; what follows a reply, up to the next request, takes about a millisecond."""
 _JITTER = random.Random()
 """Its own generator: waiting never disturbs a seed that someone gave to `random`."""
 
@@ -37,7 +40,7 @@ class ModelServer:
     ca_file: str | None = None
     """PEM file of the certificates that an https server is checked with; `None`: those of the system."""
     _client: HttpClient = field(init=False, repr=False)
-    _slots: asyncio.Semaphore = field(init=False, repr=False)
+    _lanes: "_Lanes | None" = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         where = endpoint(
@@ -48,7 +51,6 @@ class ModelServer:
         encrypted = any(each.url.startswith("https:") for each in (where, through) if each is not None)
         tls = tls_context(self.ca_file) if encrypted or self.ca_file is not None else None
         self._client = HttpClient(where, proxy=through, tls=tls)
-        self._slots = asyncio.Semaphore(self.max_concurrency)
 
     @property
     def chat_url(self) -> str:
@@ -71,13 +73,16 @@ class ModelServer:
             StatusError: an error, the last one.
             NoAnswerError: no answer.
         """
+        lanes = self._lanes_here()
         for tried in range(1, self.tries + 1):
             try:
                 # Waiting for a slot is no time of the request.
-                async with self._slots:
-                    return await _within(
-                        self.request_timeout_s, self._client.post(path, body, at_root=at_root)
-                    )
+                async with lanes.slots:
+                    await lanes.requests.step()
+                    post = self._client.post(path, body, at_root=at_root)
+                    reply = await _within(self.request_timeout_s, post)
+                await lanes.replies.step()
+                return reply
             except (StatusError, NoAnswerError) as error:
                 if tried == self.tries or not may_pass(error):
                     raise
@@ -102,12 +107,30 @@ class ModelServer:
         """Close the connections."""
         await self._client.close()
 
+    def _lanes_here(self) -> "_Lanes":
+        loop = asyncio.get_running_loop()
+        if self._lanes is None or self._lanes.loop is not loop:
+            slots = asyncio.Semaphore(self.max_concurrency)
+            requests, replies = Pace(_PER_ITERATION), Pace(_PER_ITERATION)
+            self._lanes = _Lanes(loop=loop, slots=slots, requests=requests, replies=replies)
+        return self._lanes
+
     def _wait_s(self, error: StatusError | NoAnswerError, tried: int) -> float:
         seconds = _retry_after_s(error.retry_after) if isinstance(error, StatusError) else None
         if seconds is not None:
             return min(seconds, self.request_timeout_s)
         longest = min(self.longest_wait_s, self.first_wait_s * 2 ** (tried - 1))
         return _JITTER.uniform(longest / 2, longest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lanes:
+    """What orders the requests of one event loop; a training loop may start one for every step."""
+
+    loop: asyncio.AbstractEventLoop
+    slots: asyncio.Semaphore
+    requests: Pace
+    replies: Pace
 
 
 def may_pass(error: BaseException) -> bool:

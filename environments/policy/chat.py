@@ -21,10 +21,12 @@ from environments.inference.server_check import check
 from environments.policy.base import CompletionRequest
 from environments.policy.prompt import prompt_of, unseen
 from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.rendering.families import family_of
 from environments.policy.rendering.long_text import rendered
+from environments.policy.text_replies import with_text_calls
 from environments.policy.tool_use import ToolUse
 from environments.trajectory import Completion, Message
-from tools.errors import ContextOverflow, PolicyError
+from tools.errors import ConfigError, ContextOverflow, PolicyError
 
 _LOG = logging.getLogger(__name__)
 _LONG_BYTES = 1_000_000
@@ -47,6 +49,8 @@ class ChatPolicy:
     top_p: float = 1.0
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """More fields of each request."""
+    family: str | None = None
+    """The model's chat format, by which calls in its text are read; `None`: by its name."""
     sampling: dict[str, Any] = field(init=False, repr=False)
     """What its completions record of how they were sampled."""
     _dialect: Dialect = field(init=False, repr=False, default_factory=Dialect)
@@ -56,6 +60,7 @@ class ChatPolicy:
 
     def __post_init__(self) -> None:
         self.sampling = sampling_of(self.temperature, self.top_p, self.extra_body)
+        self.family = self.family or family_of(self.model)
         self._tool_use = ToolUse(self.server.chat_url)
 
     @property
@@ -70,10 +75,10 @@ class ChatPolicy:
             ContextOverflow: the server says that the conversation does not fit its context.
             PolicyError: no answer after the server's tries, or one that cannot be used; it names the cause.
         """
-        sampled, extends_row = await self._sampled(request)
+        sampled = await self._sampled(request)
         self._tool_use.note(request, sampled.message)
         if sampled.tokens is not None:
-            return self._exact(sampled, sampled.tokens, extends_row=extends_row)
+            return self._exact(sampled, sampled.tokens)
         return await rendered(
             partial(self._approximate, sampled, request),
             self.renderer,
@@ -93,12 +98,15 @@ class ChatPolicy:
         """Close the connections."""
         await self.server.aclose()
 
-    async def _sampled(self, request: CompletionRequest) -> tuple[SampledMessage, bool]:
-        """What the server samples, asked in the most telling dialect that it takes.
+    def tell_text_only(self) -> None:
+        """Say, once, what comes of a server that gives no token ids."""
+        self._tell_once(
+            "gives no token ids: they are made from its text, without logprobs (exact: false), and no "
+            "trainer can learn from them; ask vLLM or SGLang, see --openai.server_type"
+        )
 
-        Returns:
-            The message, and whether its prompt's ids are only those that follow the open row.
-        """
+    async def _sampled(self, request: CompletionRequest) -> SampledMessage:
+        """What the server samples, asked in the most telling dialect that it takes."""
         dialect = self._dialect
         while True:
             try:
@@ -110,20 +118,30 @@ class ChatPolicy:
                 raise PolicyError(
                     f"{self.server.chat_url} gave no answer{self._tried(error)}: {error}"
                 ) from error
-        rest = None if request.row is None else without_row(content, request.row.json())
-        sampled = await self._read(content if rest is None else rest, request)
-        self._learn(dialect, sampled)
-        return sampled, rest is not None
-
-    async def _read(self, content: bytes, request: CompletionRequest) -> SampledMessage:
         call_prefix = f"{request.seed}_{len(request.messages)}"
-        read = partial(read_reply, content, call_prefix, max_tokens=request.max_tokens)
+        sampled = await self._read(content, call_prefix, request)
+        self._learn(dialect, sampled)
+        if self.family is None:
+            return sampled
         try:
-            return read() if len(content) < _LONG_BYTES else await asyncio.to_thread(read)
+            return await with_text_calls(sampled, self.family, request.tools, call_prefix)
+        except ConfigError as error:
+            self._tell_once(f"is not read for tool calls in its text: {error}")
+            return sampled
+
+    async def _read(self, content: bytes, call_prefix: str, request: CompletionRequest) -> SampledMessage:
+        rest = None if request.row is None else without_row(content, request.row.json())
+        to_read = content if rest is None else rest
+        read = partial(read_reply, to_read, call_prefix, max_tokens=request.max_tokens)
+        try:
+            sampled = read() if len(to_read) < _LONG_BYTES else await asyncio.to_thread(read)
         except ReplyError as error:
             raise PolicyError(f"{self.server.chat_url}: {error}") from error
         except RecursionError:
             raise PolicyError(f"{self.server.chat_url}: {TOO_DEEP}") from None
+        if rest is None or sampled.tokens is None:
+            return sampled
+        return replace(sampled, tokens=replace(sampled.tokens, extends_row=True))
 
     def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect:
         """The dialect to try after an error status; raises when there is none."""
@@ -154,10 +172,7 @@ class ChatPolicy:
                 f"{self.server.chat_url} gave no token ids this time, and has given them before"
             )
         if sampled.tokens is None:
-            self._tell_once(
-                "gives no token ids: they are made from its text, without logprobs (exact: false), and no "
-                "trainer can learn from them; ask vLLM or SGLang, see --openai.server_type"
-            )
+            self.tell_text_only()
         elif sampled.tokens.logprobs is None:
             self._tell_once(
                 "gives token ids without logprobs, which importance ratios need: start vLLM without "
@@ -180,12 +195,12 @@ class ChatPolicy:
             lists["tools"] = [tool.json() for tool in request.tools]
         return request_body({"model": self.model, **fields, **self.extra_body}, lists)
 
-    def _exact(self, sampled: SampledMessage, tokens: SampledTokens, *, extends_row: bool) -> Completion:
+    def _exact(self, sampled: SampledMessage, tokens: SampledTokens) -> Completion:
         return Completion(
             message=sampled.message,
             finish_reason=sampled.finish_reason,
             prompt_ids=tokens.prompt_ids,
-            extends_row=extends_row,
+            extends_row=tokens.extends_row,
             token_ids=tokens.token_ids,
             logprobs=tokens.logprobs,
             exact=True,

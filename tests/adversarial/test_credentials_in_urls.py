@@ -120,6 +120,20 @@ def test_wandb_keeps_no_copy_of_them(model, tmp_path):
     nothing_secret_in(tmp_path, done.stdout, done.stderr)
 
 
+def test_a_proxy_of_the_shell_is_asked_and_its_password_kept_nowhere(model, tmp_path):
+    class AtProxy(Proxy):
+        def reply(self, method, path, body, headers):
+            assert headers["Proxy-Authorization"] == f"Basic {BASIC}"
+            return self.passed_on(method, path.removeprefix("http://model.invalid"), body, headers)
+
+    with AtProxy(model) as proxy:
+        url = ["--openai.base_url", "http://model.invalid/v1", "--openai.model_name", "scripted"]
+        done = process(tmp_path, *url, env={"http_proxy": secret_url(proxy.port), "no_proxy": ""})
+    assert done.returncode == 0, done.stderr
+    assert len(proxy.seen) > 4
+    nothing_secret_in(tmp_path, done.stdout, done.stderr)
+
+
 @pytest.mark.parametrize("command", ["process", "evaluate", "serve"])
 @pytest.mark.parametrize("fault", ["refused", "gone"])
 def test_a_model_server_that_cannot_be_used_is_named_without_them(command, fault, tmp_path):
@@ -193,6 +207,7 @@ def test_a_refused_post_is_kept_without_them(tmp_path):
         ["serve", secret_url(1)],
         ["serve", "code_debug", secret_url(1)],
         ["serve", "code_debug", "--openai.num_max_requests_at_once", secret_url(1)],
+        ["process", "code_debug", *model_at(1), "--openai.proxy", f"socks5://user:{PASSWORD}@h"],
     ],
 )
 def test_a_mistake_is_told_without_them(args, capsys, tmp_path, monkeypatch):

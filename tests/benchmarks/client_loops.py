@@ -1,0 +1,157 @@
+"""One client's loop, measured in this process: CPU per call with so many calls in flight.
+
+    python tests/benchmarks/client_loops.py CLIENT URL IN_FLIGHT CALLS
+
+Runs in any environment that has the client installed, ours or a peer's. Prints milliseconds.
+"""
+
+import asyncio
+import os
+import sys
+import time
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"To {name} at a file of the repository, from a line on.",
+            "parameters": {
+                "type": "object",
+                "properties": {"path": {"type": "string"}, "lines": {"type": "integer"}},
+                "required": ["path"],
+            },
+        },
+    }
+    for name in ("look", "edit")
+]
+FUNCTION = {"name": "look", "arguments": '{"path": "src/main.py"}'}
+CALL = {"id": "call_0", "type": "function", "function": FUNCTION}
+MESSAGES = [
+    {"role": "system", "content": "You repair programs. " * 20},
+    {"role": "user", "content": "The tests fail, find out why and repair it. " * 20},
+    {"role": "assistant", "content": "I look.", "tool_calls": [CALL]},
+    {"role": "tool", "content": "def main():\n    return 1\n" * 40, "tool_call_id": "call_0"},
+]
+SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 1024, "logprobs": True, "top_logprobs": 0}
+
+
+async def floor(url, in_flight):
+    """aiohttp and orjson, and nothing else."""
+    import aiohttp
+    import orjson
+
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    body = {"model": "m", "messages": MESSAGES, "tools": TOOLS, **SAMPLING, "return_token_ids": True}
+
+    async def call():
+        async with session.post(f"{url}/chat/completions", data=orjson.dumps(body)) as response:
+            return orjson.loads(await response.read())["choices"][0]
+
+    return call
+
+
+async def token_floor(url, in_flight):
+    """The same, with ids for a prompt."""
+    import aiohttp
+    import orjson
+
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    body = {"model": "m", "prompt": list(range(600)), "logprobs": 0, "return_token_ids": True}
+
+    async def call():
+        async with session.post(f"{url}/completions", data=orjson.dumps(body)) as response:
+            return orjson.loads(await response.read())["choices"][0]
+
+    return call
+
+
+def _ours():
+    from environments.trajectory import Message
+    from tools.calls import ToolCall, ToolSpec
+
+    messages = tuple(
+        Message(
+            role=each["role"],
+            content=each["content"],
+            tool_call_id=each.get("tool_call_id"),
+            tool_calls=tuple(ToolCall(id=c["id"], **c["function"]) for c in each.get("tool_calls", [])),
+        )
+        for each in MESSAGES
+    )
+    return messages, tuple(ToolSpec(**each["function"]) for each in TOOLS)
+
+
+async def chat(url, in_flight):
+    """Ours: `ChatPolicy.complete` and the check that every completion passes."""
+    from environments.inference.model_server import ModelServer
+    from environments.policy.base import CompletionRequest
+    from environments.policy.chat import ChatPolicy
+    from environments.policy.rendering.chatml import ChatMLRenderer
+    from environments.rollout.completion_check import checked_completion
+
+    server = ModelServer(base_url=url, api_key="k", max_concurrency=in_flight)
+    policy = ChatPolicy(server=server, model="m", renderer=ChatMLRenderer.embedded())
+    messages, tools = _ours()
+
+    async def call():
+        request = CompletionRequest(messages=messages, tools=tools, seed=1)
+        return checked_completion(await policy.complete(request), max_tokens=1024, vocabulary_size=None)
+
+    return call
+
+
+async def openai(url, in_flight):
+    """The `openai` package's client."""
+    from openai import AsyncOpenAI
+
+    client = AsyncOpenAI(base_url=url, api_key="k")
+
+    async def call():
+        return await client.chat.completions.create(
+            model="m", messages=MESSAGES, tools=TOOLS, **SAMPLING, extra_body={"return_token_ids": True}
+        )
+
+    return call
+
+
+async def atropos(url, in_flight):
+    """The server handling that environments of atroposlib call."""
+    from atroposlib.envs.server_handling.openai_server import OpenAIServer
+    from atroposlib.envs.server_handling.server_baseline import APIServerConfig
+
+    config = APIServerConfig(base_url=url, api_key="k", model_name="m", num_max_requests_at_once=in_flight)
+    server = OpenAIServer(config)
+
+    async def call():
+        return await server.chat_completion(
+            model="m", messages=MESSAGES, tools=TOOLS, **SAMPLING, extra_body={"return_token_ids": True}
+        )
+
+    return call
+
+
+CLIENTS = {each.__name__: each for each in (floor, token_floor, chat, openai, atropos)}
+
+
+async def measured(client, url, in_flight, calls):
+    call = await client(url, in_flight)
+    left = in_flight + calls
+    started_s = None
+
+    async def worker():
+        nonlocal left, started_s
+        while left > 0:
+            left -= 1
+            await call()
+            if left <= calls and started_s is None:
+                started_s = time.process_time()
+
+    await asyncio.gather(*(worker() for _ in range(in_flight)))
+    return (time.process_time() - started_s) / calls
+
+
+if __name__ == "__main__":
+    name, url, in_flight, calls = sys.argv[1:]
+    print(1000 * asyncio.run(measured(CLIENTS[name], url, int(in_flight), int(calls))), flush=True)
+    os._exit(0)  # connections are the server's to find closed

@@ -22,9 +22,10 @@ from environments.policy.base import CompletionRequest
 from environments.policy.prompt import prompt_of, unseen
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.rendering.families import family_of
-from environments.policy.rendering.long_text import rendered
+from environments.policy.rendering.long_text import LONGEST_TOKEN, rendered
 from environments.policy.text_replies import with_text_calls
 from environments.policy.tool_use import ToolUse
+from environments.policy.window import tokens_at_least, with_room
 from environments.trajectory import Completion, Message
 from tools.errors import ConfigError, ContextOverflow, PolicyError
 
@@ -49,6 +50,8 @@ class ChatPolicy:
     top_p: float = 1.0
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """More fields of each request."""
+    context_tokens: int | None = None
+    """The model's window; `None`: unknown."""
     family: str | None = None
     """The model's chat format, by which calls in its text are read; `None`: by its name."""
     sampling: dict[str, Any] = field(init=False, repr=False)
@@ -75,7 +78,7 @@ class ChatPolicy:
             ContextOverflow: the server says that the conversation does not fit its context.
             PolicyError: no answer after the server's tries, or one that cannot be used; it names the cause.
         """
-        sampled, extends_row = await self._sampled(request)
+        sampled, extends_row = await self._sampled(self._with_room(request))
         self._tool_use.note(request, sampled.message)
         if sampled.tokens is not None:
             return self._exact(sampled, sampled.tokens, extends_row=extends_row)
@@ -85,6 +88,15 @@ class ChatPolicy:
             (*unseen(request), sampled.message),
             max_tokens=request.max_row_tokens,
         )
+
+    def _with_room(self, request: CompletionRequest) -> CompletionRequest:
+        """The request, if its turn can have room; a window is counted in the server's own tokens alone."""
+        if self._gives_ids:
+            at_least = tokens_at_least(request, longest_token=LONGEST_TOKEN)
+            return with_room(request, prompt_tokens=at_least, context_tokens=self.context_tokens)
+        at_least = tokens_at_least(request, longest_token=self.renderer.longest_token)
+        with_room(request, prompt_tokens=at_least, context_tokens=None)
+        return request
 
     async def check(self) -> None:
         """Find out before a run whether the server can be used, without buying a completion.

@@ -81,8 +81,14 @@ class FamilyTokenizer:
                 ids += encoding.ids
         return ids
 
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False, **_: Any) -> str:
-        """The text of ids, control tokens included unless they are to be skipped."""
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False, **others: Any) -> str:
+        """The text of ids, control tokens included unless they are to be skipped.
+
+        Raises:
+            ValueError: the library asks token by token, in quadratic time, where in the text each one stands.
+        """
+        if others:
+            raise ValueError("where tokens stand in a text is not told")
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def convert_tokens_to_ids(self, token: str) -> int | None:

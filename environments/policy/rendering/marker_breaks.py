@@ -5,6 +5,7 @@ gets a character inside that no text has; where that stands, no control token is
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
@@ -55,8 +56,8 @@ class MarkerBreaks:
         end = 0
         for start, marker in self._found(text, overlapping=bool(breaks)):
             after = start + len(marker)
-            if start < end or any(start < at < after for at in breaks):
-                continue
+            if start < end or bisect_right(breaks, start) < bisect_left(breaks, after):
+                continue  # a break stands inside
             if start > end:
                 yield text[end:start], False
             yield marker, True

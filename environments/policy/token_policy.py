@@ -43,7 +43,8 @@ class _Prompt:
     def json(self) -> bytes:
         """The ids as they stand in a JSON list."""
         new = orjson.dumps(self.new_ids)[1:-1]
-        return new if self.row is None else b"%b,%b" % (self.row.json(), new) if new else self.row.json()
+        held = b"" if self.row is None else self.row.json()
+        return b"".join((held, b"," if held and new else b"", new))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -103,8 +104,10 @@ class TokenPolicy:
         fitted = with_room(request, prompt_tokens=prompt.tokens, context_tokens=self.context_tokens)
         asked = self._asked(prompt, fitted)
         content = await self._ask(self.wire.body(asked))
+        # A prompt that is given back is compared in no time, so that only the rest is to be read.
+        to_read = len(content) - len(asked.prompt_json)
         try:
-            reply = await parsed(partial(self.wire.read, content, asked), tokens=len(content) // 16)
+            reply = await parsed(partial(self.wire.read, content, asked), tokens=to_read // 16)
             reply = self._stopped(reply, asked)
         except ReplyError as error:
             raise PolicyError(f"{self._url}: {error}") from error

@@ -108,7 +108,7 @@ def test_a_record_says_once_what_its_fingerprint_stands_for(recorded):
     ("file", "old", "new", "says"),
     [
         ("my_env.py", "* trajectory", "- trajectory", "code of my_env.py changed"),
-        ("my_env.py", "What is", "Who is", "code of my_env.py changed"),
+        pytest.param("my_env.py", "What is", "Who is", "code of my_env.py changed", marks=pytest.mark.soak),
         ("my_env.py", "Look around.", "Look closely.", "tool look changed"),
         ("my_env.py", "Be brief.", "Be long.", "system prompt changed"),
         ("helper.py", "0.5", "0.25", "code of helper.py changed"),
@@ -134,7 +134,7 @@ def test_another_experiment_is_refused_in_one_line_that_names_what_changed(again
     ("options", "says"),
     [
         (("--env.seed", "1"), "seed was 0, is 1"),
-        (("--env.max_turns", "3"), "max_turns was 10, is 3"),
+        pytest.param(("--env.max_turns", "3"), "max_turns was 10, is 3", marks=pytest.mark.soak),
         (("--env.scripted_skill", "0.1"), "policy was scripted:0.6, is scripted:0.1"),
     ],
 )
@@ -209,17 +209,20 @@ def facts(**settings):
     return origin_of(env).facts()
 
 
-@pytest.mark.parametrize("name", sorted(set(OTHER_VALUES) - {"tokenizer_name"}))
-def test_each_setting_that_shapes_a_rollout_makes_another_experiment(name):
-    assert name in AgentEnvConfig.model_fields
-    assert any(
-        each.startswith(f"{name} was") for each in differences(facts(), facts(**{name: OTHER_VALUES[name]}))
-    )
+def test_each_setting_that_shapes_a_rollout_makes_another_experiment():
+    usual = facts()
+    seen = {
+        name: differences(usual, facts(**{name: value}))
+        for name, value in OTHER_VALUES.items()
+        if name != "tokenizer_name"
+    }
+    assert [name for name in seen if not any(each.startswith(f"{name} was") for each in seen[name])] == []
+    assert seen.keys() <= AgentEnvConfig.model_fields.keys()
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
+def test_where_how_fast_and_how_much_is_no_other_experiment():
+    usual = facts()
+    settings: list[dict[str, object]] = [
         {"max_items": 1},
         {"total_steps": 3},
         {"max_concurrent_rollouts": 2},
@@ -234,10 +237,8 @@ def test_each_setting_that_shapes_a_rollout_makes_another_experiment(name):
         {"pass_score": 0.5},
         {"data_path_to_save_groups": "a"},
         {"outbox_path": "b"},
-    ],
-)
-def test_where_how_fast_and_how_much_is_no_other_experiment(settings):
-    assert facts(**settings) == facts()
+    ]
+    assert [each for each in settings if facts(**each) != usual] == []
 
 
 def test_every_setting_that_is_not_counted_exists():

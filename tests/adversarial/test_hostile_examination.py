@@ -1,0 +1,70 @@
+"""A model server that answers anything at all is examined to the end: findings, and never an exception."""
+
+import json
+import random
+
+import pytest
+
+from environments.inference import http_client
+from environments.inference.model_server import ModelServer
+from environments.policy.examination.examine import examine
+from environments.policy.examination.findings import Examined
+from environments.policy.mock.quirky_server import Quirk
+from tests.adversarial.hostile_server import hostile
+from tests.adversarial.test_hostile_api import ANSWERS
+from tests.environments.policy.examination.test_examine import RENDERER, examined
+
+ODD = [
+    None, 0, -1, 1e308, 2**70, float("nan"), True, "", "x" * 100, "\x1b[2J\ud83d", [], [[]], [None], {},
+    {"a": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("made", ANSWERS.values(), ids=ANSWERS)
+async def test_an_answer_that_is_no_completion_ends_the_examination(made, monkeypatch):
+    monkeypatch.setattr(http_client, "_MAX_ANSWER_BYTES", 1 << 20)
+    async with hostile({"*": made}) as server:
+        asked = ModelServer(base_url=f"{server.url}/v1", api_key="k", tries=1, request_timeout_s=0.5)
+        examination = await examine(Examined(server=asked, model="m"))
+        await asked.aclose()
+    assert examination.tokens == "none"
+
+
+def places(value, at=()):
+    """Where something stands in a reply; of long lists the first few."""
+    if at:
+        yield at
+    inner = (
+        value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    )
+    for key, each in list(inner):
+        yield from places(each, (*at, key))
+
+
+def damaging(rng):
+    """Changes most replies in a few places."""
+
+    def change(reply):
+        for _ in range(rng.choice([0, 0, 1, 1, 2, 4])):
+            if not (found := list(places(reply))):
+                return
+            *outer, last = rng.choice(found)
+            around = reply
+            for step in outer:
+                around = around[step]
+            if rng.random() < 0.3:
+                del around[last]
+            else:
+                around[last] = rng.choice(ODD)
+
+    return change
+
+
+async def test_replies_that_are_damaged_anywhere_are_findings(soak):
+    for seed in range(500 if soak else 25):
+        rng = random.Random(seed)
+        damaged = Quirk(says="", replies=damaging(rng), writes=lambda reply: json.dumps(reply).encode())
+        kind, renderer = rng.choice(["plain", "vllm", "sglang"]), rng.choice([None, RENDERER])
+        examination, findings = await examined(damaged, kind=kind, renderer=renderer)
+        assert {"server", "models", "window"} <= findings.keys()
+        assert (examination.tokens == "none") == (not examination.flags)

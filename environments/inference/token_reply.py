@@ -94,7 +94,7 @@ def without_echo(content: bytes, request: TokenRequest) -> bytes:
         end += len(piece)
     if content[end : end + 1] != b"]":
         return content
-    return b"%bnull%b" % (content[: after - 1], content[end + 1 :])
+    return b"".join((content[: after - 1], b"null", content[end + 1 :]))
 
 
 def check_prompt(reply: Mapping[str, Any], choice: Mapping[str, Any], request: TokenRequest) -> None:

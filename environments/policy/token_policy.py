@@ -111,11 +111,10 @@ class TokenPolicy:
         fitted = with_room(request, prompt_tokens=prompt.tokens, context_tokens=self.context_tokens)
         asked = self._asked(prompt, fitted)
         content = await self._ask(self.wire.body(asked))
+        # A prompt that is given back is compared in no time, so that only the rest is to be read.
+        to_read = len(content) - sum(map(len, asked.prompt_json))
         try:
-            new = len(content) - sum(
-                map(len, asked.prompt_json)
-            )  # an echo of the prompt is compared, not read
-            reply = await parsed(partial(self.wire.read, content, asked), tokens=new // 16)
+            reply = await parsed(partial(self.wire.read, content, asked), tokens=to_read // 16)
             reply = self._stopped(reply, asked)
         except ReplyError as error:
             raise PolicyError(f"{self._url}: {error}") from error

@@ -43,6 +43,7 @@ class TokenWire:
 
 def _joined(name: str, request: TokenRequest, fields: Mapping[str, Any]) -> bytes:
     """A JSON object: the prompt's ids, whose bytes are there already, and some fields."""
+    # Joined, as `%` takes 25 times as long for a long row.
     return b"".join((b'{"%b":[' % name.encode(), *request.prompt_json, b"],", orjson.dumps(fields)[1:]))
 
 

@@ -106,6 +106,7 @@ def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatM
         temperature=config.temperature,
         top_p=config.top_p,
         extra_body=server.extra_body,
+        family=server.family,
     )
     return ServerPolicy(
         chat=chat,

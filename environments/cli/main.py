@@ -69,6 +69,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
         target="environments.cli.sandbox:command",
         help="Prove a sandbox backend, list sandboxes, remove orphans.",
     ),
+    "check-model": LazyCommand(
+        target="environments.cli.check_model:command",
+        help="Find out what a model server gives: token ids, logprobs, tool calls, and what to set.",
+    ),
     "mock-model": LazyCommand(
         target="environments.cli.mock_model:command",
         help="Serve an environment's scripted agent as an OpenAI-compatible model.",

@@ -26,26 +26,49 @@ if TYPE_CHECKING:
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--model", default="scripted", show_default=True, help="The model name that it answers to.")
 @click.option(
+    "--quirk", "quirks", multiple=True, metavar="NAME",
+    help="Answer as another server does: openai, vllm, sglang, llamacpp, ollama, openrouter, mistral, "
+    "transformers, or one of their quirks (`list` names them). May be given several times.",
+)  # fmt: skip
+@click.option(
     "--kind",
     type=click.Choice(["plain", "vllm", "sglang"]),
     default="plain",
     show_default=True,
     help="vllm, sglang: it says that it is one, and takes token ids where they do.",
 )
-def command(call: EnvCall, port: int, host: str, model: str, kind: str) -> None:
+def command(call: EnvCall, port: int, host: str, model: str, kind: str, quirks: tuple[str, ...]) -> None:
     """Serve an environment's scripted agent as an OpenAI-compatible model.
 
     ENV is code_debug when it is not given. The item that a request is about is found by the text of its
     first user message. The agent's skill is --env.scripted_skill.
     """
-    asyncio.run(_serve(call.open(), host, port, model=model, kind=kind))
+    if "list" in quirks:
+        _list_quirks()
+        return
+    asyncio.run(_serve(call.open(), host, port, model=model, kind=kind, quirks=quirks))
 
 
-async def _serve(env: AgentEnv, host: str, port: int, *, model: str, kind: str) -> None:
+def _list_quirks() -> None:
+    with needs_extra("mock", "mock-model"):
+        from environments.policy.mock.mock_quirks import QUIRKS, SERVERS  # noqa: PLC0415
+    width = max(map(len, [*SERVERS, *QUIRKS]))
+    for name, quirks in SERVERS.items():
+        click.echo(f"{name:<{width}}  {', '.join(quirks)}")
+    for name, quirk in QUIRKS.items():
+        click.echo(f"{name:<{width}}  {quirk.says}")
+
+
+async def _serve(
+    env: AgentEnv, host: str, port: int, *, model: str, kind: str, quirks: Sequence[str]
+) -> None:
     with needs_extra("mock", "mock-model"):
         import uvicorn  # noqa: PLC0415
 
+        from environments.policy.mock.mock_quirks import quirks_named  # noqa: PLC0415
         from environments.policy.mock.mock_server import MockSettings, mock_app  # noqa: PLC0415
+        from environments.policy.mock.quirky_server import QuirkyServer  # noqa: PLC0415
+    chosen = quirks_named(quirks)
     async with env.loaded():
         known = await items_by_task(env, env.items)
         if len(known) < len(env.items):
@@ -72,7 +95,8 @@ async def _serve(env: AgentEnv, host: str, port: int, *, model: str, kind: str) 
                 name = env.config.tokenizer_name
                 folder = EMBEDDED_TOKENIZER_DIR if name == EMBEDDED else name
                 click.echo(f"token ids: --openai.family chatml --env.tokenizer_name {folder}")
-            await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listening])
+            server = QuirkyServer(app, chosen)
+            await uvicorn.Server(uvicorn.Config(server, log_level="warning")).serve(sockets=[listening])
 
 
 async def items_by_task(env: AgentEnv, items: Sequence[Any]) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def _choice(reply: dict[str, Any], content: bytes) -> dict[str, Any]:
         raise ReplyError(f"no chat completion (choices are missing or empty): {start_of(content)}")
     choice = cast("dict[str, Any]", first)
     if choice.get("error"):
-        raise ReplyError(f"the server gave up: {start_of(orjson.dumps(choice['error'], default=str))}")
+        raise ReplyError(f"the server gave up: {choice['error']!r:.200}")
     return choice
 
 

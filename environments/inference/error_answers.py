@@ -75,16 +75,20 @@ def _problem(fields: Mapping[str, object]) -> Problem:
     message, code = fields.get("message"), fields.get("code")
     return Problem(
         message=message if isinstance(message, str) else None,
-        code=None if code is None else str(code)[:100],
+        code=_word(code),
         status=_status(fields),
     )
 
 
 def _status(fields: Mapping[str, object]) -> int:
-    named = [
-        str(fields[name])[:100] for name in ("code", "status", "status_code", "type") if fields.get(name)
-    ]
+    words = [_word(fields.get(name)) for name in ("code", "status", "status_code", "type")]
+    named = [word for word in words if word]
     for text in named:
         if re.fullmatch("[45][0-9]{2}", text):
             return int(text)
     return next((status for status, names in _STATUS_BY_NAME if any(map(names.search, named))), 400)
+
+
+def _word(value: object) -> str | None:
+    """A name or a number; lists in lists are neither, and too deep ones have no text."""
+    return str(value)[:100] if isinstance(value, str | int | float) else None

@@ -8,6 +8,7 @@ import aiohttp
 from environments.inference.endpoint import Endpoint, shown_url
 from environments.inference.error_answers import Problem, problem_in_success, problem_of
 from environments.inference.http_body import ACCEPTED_ENCODINGS, BodyError, BrokenOffError, read_body
+from environments.inference.kept_connections import KeptConnections
 from environments.inference.server_text import one_line, start_of
 
 _MAX_ANSWER_BYTES = 64 << 20
@@ -153,7 +154,7 @@ class HttpClient:
             self._loop = loop
             self._session = aiohttp.ClientSession(
                 # The caller bounds time and requests at once.
-                connector=aiohttp.TCPConnector(limit=0, ssl=True if self._tls is None else self._tls),
+                connector=KeptConnections(limit=0, ssl=True if self._tls is None else self._tls),
                 timeout=aiohttp.ClientTimeout(total=None),
                 headers={
                     "Content-Type": "application/json",

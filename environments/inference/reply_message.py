@@ -69,6 +69,7 @@ class _Parts:
             elif isinstance(part, dict):
                 fields = cast("dict[str, Any]", part)
                 kind = fields.get("type", "text")
+                kind = kind if isinstance(kind, str) else repr(kind)
                 if kind in _TEXT_PARTS:
                     texts.append(_text_in(fields))
                 elif kind in _REASONING_PARTS:

@@ -12,6 +12,9 @@ CLAMPED = -9999.0
 """What vLLM reports for a token whose logprob it does not know."""
 _NUMBERS = (float, int)
 
+TOO_DEEP = "the answer is nested too deep"
+"""What a `RecursionError` of a reader says: JSON may be nested deeper than code that looks through it."""
+
 
 class ReplyError(ValueError):
     """A reply that cannot be used."""

@@ -48,6 +48,14 @@ async def check(server: ModelServer, model: str) -> None:
     _LOG.info("%s does not list its models; whether it has %r shows with the first answer", url, model)
 
 
+async def model_names(server: ModelServer) -> list[str]:
+    """The models that a server lists; empty where it lists none."""
+    try:
+        return _models_in(orjson.loads(await server.ask_once("/models"))) or []
+    except (StatusError, NoAnswerError, ValueError):
+        return []
+
+
 def _models_in(answer: object) -> list[str] | None:
     """The names of a server's models; `None` where this is no list of them.
 

@@ -99,7 +99,7 @@ def _entry_of(page: object, model: str) -> Mapping[str, Any]:
     """What `/models` says of the model in use, or of the first where it names no such one."""
     listed = _object(page).get("data", page)
     entries = [_object(each) for each in cast("list[object]", listed)] if isinstance(listed, list) else []
-    named = [entry for entry in entries if str(entry.get("id")).endswith(model)]
+    named = [entry for entry in entries if _text(entry.get("id")).endswith(model)]
     return (named or entries or [_object(None)])[0]
 
 
@@ -108,7 +108,7 @@ def _kind_of(entry: Mapping[str, Any]) -> ServerKind:
         return "openrouter"
     if "max_context_length" in entry and "capabilities" in entry:
         return "mistral"
-    return _BY_OWNER.get(str(entry.get("owned_by")), "unknown")
+    return _BY_OWNER.get(_text(entry.get("owned_by")), "unknown")
 
 
 def _window_of(entry: Mapping[str, Any]) -> int | None:
@@ -126,7 +126,7 @@ def _window_of(entry: Mapping[str, Any]) -> int | None:
 
 def _with_page(facts: ServerFacts, kind: ServerKind, page: object) -> ServerFacts:
     fields = _object(page)
-    mode = _LOGPROBS_MODE.search(orjson.dumps(page)) if facts.kind == kind == "vllm" else None
+    mode = _LOGPROBS_MODE.search(_json(page)) if facts.kind == kind == "vllm" else None
     if mode is not None:
         return replace(facts, logprobs_mode=mode[1].decode())
     if not _SIGNS[kind] <= fields.keys():
@@ -144,6 +144,17 @@ def _with_page(facts: ServerFacts, kind: ServerKind, page: object) -> ServerFact
 
 def _object(value: object) -> Mapping[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _json(value: object) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # nested deeper than it writes
+        return b""
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _is_window(value: object) -> bool:

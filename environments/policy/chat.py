@@ -14,15 +14,17 @@ from environments.inference.dialect import Dialect, RefusedSettingError, is_cont
 from environments.inference.extra_body import sampling_of
 from environments.inference.http_client import NoAnswerError, StatusError
 from environments.inference.model_server import ModelServer, may_pass
-from environments.inference.reply_tokens import ReplyError, SampledTokens
+from environments.inference.reply_tokens import TOO_DEEP, ReplyError, SampledTokens
 from environments.inference.request_body import json_list, request_body
 from environments.inference.server_check import check
 from environments.policy.base import CompletionRequest
 from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.rendering.families import family_of
 from environments.policy.rendering.long_text import rendered
+from environments.policy.text_replies import with_text_calls
 from environments.policy.tool_use import ToolUse
 from environments.trajectory import Completion, Message
-from tools.errors import ContextOverflow, PolicyError
+from tools.errors import ConfigError, ContextOverflow, PolicyError
 
 _LOG = logging.getLogger(__name__)
 _LONG_BYTES = 1_000_000
@@ -45,6 +47,8 @@ class ChatPolicy:
     top_p: float = 1.0
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """More fields of each request."""
+    family: str | None = None
+    """The model's chat format, by which calls in its text are read; `None`: by its name."""
     sampling: dict[str, Any] = field(init=False, repr=False)
     """What its completions record of how they were sampled."""
     _dialect: Dialect = field(init=False, repr=False, default_factory=Dialect)
@@ -54,6 +58,7 @@ class ChatPolicy:
 
     def __post_init__(self) -> None:
         self.sampling = sampling_of(self.temperature, self.top_p, self.extra_body)
+        self.family = self.family or family_of(self.model)
         self._tool_use = ToolUse(self.server.chat_url)
 
     @property
@@ -91,6 +96,13 @@ class ChatPolicy:
         """Close the connections."""
         await self.server.aclose()
 
+    def tell_text_only(self) -> None:
+        """Say, once, what comes of a server that gives no token ids."""
+        self._tell_once(
+            "gives no token ids: they are made from its text, without logprobs (exact: false), and no "
+            "trainer can learn from them; ask vLLM or SGLang, see --openai.server_type"
+        )
+
     async def _sampled(self, request: CompletionRequest) -> SampledMessage:
         """What the server samples, asked in the most telling dialect that it takes."""
         dialect = self._dialect
@@ -104,17 +116,25 @@ class ChatPolicy:
                 raise PolicyError(
                     f"{self.server.chat_url} gave no answer{self._tried(error)}: {error}"
                 ) from error
-        sampled = await self._read(content, request)
-        self._learn(dialect, sampled)
-        return sampled
-
-    async def _read(self, content: bytes, request: CompletionRequest) -> SampledMessage:
         call_prefix = f"{request.seed}_{len(request.messages)}"
-        read = partial(read_reply, content, call_prefix, max_tokens=request.max_tokens)
+        sampled = await self._read(content, call_prefix, max_tokens=request.max_tokens)
+        self._learn(dialect, sampled)
+        if self.family is None:
+            return sampled
+        try:
+            return await with_text_calls(sampled, self.family, request.tools, call_prefix)
+        except ConfigError as error:
+            self._tell_once(f"is not read for tool calls in its text: {error}")
+            return sampled
+
+    async def _read(self, content: bytes, call_prefix: str, *, max_tokens: int) -> SampledMessage:
+        read = partial(read_reply, content, call_prefix, max_tokens=max_tokens)
         try:
             return read() if len(content) < _LONG_BYTES else await asyncio.to_thread(read)
         except ReplyError as error:
             raise PolicyError(f"{self.server.chat_url}: {error}") from error
+        except RecursionError:
+            raise PolicyError(f"{self.server.chat_url}: {TOO_DEEP}") from None
 
     def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect:
         """The dialect to try after an error status; raises when there is none."""
@@ -145,10 +165,7 @@ class ChatPolicy:
                 f"{self.server.chat_url} gave no token ids this time, and has given them before"
             )
         if sampled.tokens is None:
-            self._tell_once(
-                "gives no token ids: they are made from its text, without logprobs (exact: false), and no "
-                "trainer can learn from them; ask vLLM or SGLang, see --openai.server_type"
-            )
+            self.tell_text_only()
         elif sampled.tokens.logprobs is None:
             self._tell_once(
                 "gives token ids without logprobs, which importance ratios need: start vLLM without "

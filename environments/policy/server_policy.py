@@ -88,10 +88,7 @@ class ServerPolicy:
         wire, how = self._way()
         self.found = f"{url} is {self.facts}; {how}"
         if self.text_only:
-            _LOG.warning(
-                "%s gives no token ids: they are made from its text, without logprobs (exact: false), and no "
-                "trainer can learn from them", url,
-            )  # fmt: skip
+            self.chat.tell_text_only()
         elif (problem := logprobs_warning(self.chat.sampling, self.facts)) is not None:
             _LOG.warning("%s: %s", url, problem)
         if wire is None or self.renderer is None:

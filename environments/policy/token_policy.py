@@ -12,7 +12,7 @@ from environments.inference.dialect import is_context_overflow
 from environments.inference.extra_body import sampling_of, shaping
 from environments.inference.http_client import NoAnswerError, StatusError
 from environments.inference.model_server import ModelServer, may_pass
-from environments.inference.reply_tokens import ReplyError
+from environments.inference.reply_tokens import TOO_DEEP, ReplyError
 from environments.inference.server_check import check
 from environments.inference.token_reply import TokenReply, TokenRequest
 from environments.inference.token_wires import TokenWire
@@ -108,6 +108,8 @@ class TokenPolicy:
             reply = self._stopped(reply, asked)
         except ReplyError as error:
             raise PolicyError(f"{self._url}: {error}") from error
+        except RecursionError:
+            raise PolicyError(f"{self._url}: {TOO_DEEP}") from None
         message = await parsed(
             partial(self.renderer.parse, reply.token_ids, request.tools), tokens=len(reply.token_ids)
         )

@@ -1,0 +1,180 @@
+"""`turnwise check-model`: a short conversation with a model server, and a table of what it gives."""
+
+import asyncio
+import json
+import shlex
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from environments.cli.settings import Overrides, Settings, merge_settings, split_overrides
+from environments.config import AgentEnvConfig, ServerConfig
+from environments.inference.model_server import ModelServer
+from environments.inference.server_check import check, model_names
+from environments.inference.server_text import one_line
+from environments.policy.examination.examine import Examined, examine
+from environments.policy.examination.findings import Examination, Verdict
+from environments.policy.rendering.families import checked_family, family_names, load_renderer
+from environments.policy.rendering.renderer import Renderer
+from environments.policy.rendering.tokenizer_files import EMBEDDED, load_tokenizer
+from tools.errors import ConfigError
+
+_STYLES: dict[Verdict, str] = {"ok": "green", "no": "red", "not seen": "yellow"}
+_PIPED_WIDTH = 160
+_FLAGS = "check_model.flags"
+_UNNAMED = ServerConfig().model_name
+_SECRETS = frozenset({"api_key", "proxy"})
+_DECIDED = frozenset({"base_url", "model_name", "server_type", "token_wire", "family", "context_tokens"})
+
+
+class _WithSettings(click.Command):
+    """A command that takes `--openai.NAME` and `--env.NAME`, and works on no environment."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the dotted settings out before click sees the rest."""
+        ctx.meta[_FLAGS], rest = split_overrides(args)
+        return super().parse_args(ctx, rest)
+
+
+@click.command("check-model", cls=_WithSettings)
+@click.argument("url", required=False)
+@click.option("--model", "model_name", help="The model to ask for; needed where the server has several.")
+@click.option("--api-key", help="The server's key.")
+@click.option(
+    "--tokenizer",
+    "tokenizer_name",
+    metavar="NAME",
+    help="The model's tokenizer: a folder or a Hugging Face name.",
+)
+@click.option("--family", metavar="NAME", help="Its chat format; unset: by the model's name.")
+@click.option("--families", "list_families", is_flag=True, help="Name the chat formats, and nothing else.")
+@click.pass_context
+def command(ctx: click.Context, url: str | None, list_families: bool, **options: str | None) -> int:
+    """Find out what the model server at URL gives: token ids, logprobs, tool calls, and what to set.
+
+    It is asked some ten completions. Other settings are taken as in a run, --openai.NAME and --env.NAME.
+    Exits with 0 when a run can use it, with tokens or with text alone; the last lines say which.
+    """
+    if list_families:
+        click.echo("\n".join(family_names()))
+        return 0
+    settings = _settings(ctx.meta[_FLAGS], {"base_url": url, **options})
+    if not settings.servers[0].base_url:
+        raise click.UsageError("no URL given, for example http://localhost:8000/v1", ctx)
+    examination, more = asyncio.run(_examined(settings))
+    _show(examination, more)
+    return 1 if examination.tokens == "none" else 0
+
+
+def _settings(flags: Overrides, options: dict[str, str | None]) -> Settings:
+    """The settings of the dotted flags, and of the options over them."""
+    given = {name: value for name, value in options.items() if value is not None}
+    tokenizer = {name: given.pop(name) for name in ("tokenizer_name",) if name in given}
+    openai: Any = flags.openai
+    return merge_settings(
+        (AgentEnvConfig(), [ServerConfig()]),
+        None,
+        Overrides(env={**flags.env, **tokenizer}, openai={**openai, **given}),
+    )
+
+
+async def _examined(settings: Settings) -> tuple[Examination, list[str]]:
+    """What was found, and those of the user's own settings that the run needs, too."""
+    config, given = settings.env, settings.servers[0]
+    server = ModelServer(
+        base_url=str(given.base_url),
+        api_key=given.api_key or "none",
+        request_timeout_s=config.request_timeout_s,
+        tries=min(config.request_tries, 2),
+        proxy=given.proxy,
+        ca_file=given.ca_file,
+    )
+    try:
+        model = await _model(server, given.model_name)
+        renderer, why_not = _renderer(given.family, model, config.tokenizer_name)
+        await check(server, model)
+        with Console(stderr=True).status(f"asking {model}"):
+            examination = await examine(
+                Examined(
+                    server=server,
+                    model=model,
+                    family=given.family,
+                    renderer=renderer,
+                    no_renderer=why_not,
+                    tokenizer_name=config.tokenizer_name,
+                    context_tokens=given.context_tokens,
+                    extra_body=given.extra_body,
+                )
+            )
+    finally:
+        await server.aclose()
+    return examination, _own_flags(given)
+
+
+async def _model(server: ModelServer, named: str) -> str:
+    """The model to ask for: the one that is named, or the only one."""
+    if named != _UNNAMED:
+        return named
+    names = await model_names(server)
+    if len(names) > 1 and named not in names:
+        shown = ", ".join(sorted(names)[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+        raise ConfigError(f"{server.base_url} has {len(names)} models; name one with --model: {shown}")
+    return names[0] if len(names) == 1 else named
+
+
+def _renderer(family: str | None, model: str, tokenizer_name: str) -> tuple[Renderer | None, str]:
+    """The model's chat format, where its tokenizer is named; or why it cannot be had.
+
+    Raises:
+        ConfigError: there is no such chat format or tokenizer.
+    """
+    if family is not None:
+        checked_family(family)
+    if tokenizer_name == EMBEDDED:
+        return None, ""  # no model has it
+    load_tokenizer(tokenizer_name)
+    try:
+        return load_renderer(family=family, model_name=model, tokenizer_name=tokenizer_name), ""
+    except ConfigError as error:
+        return None, str(error)
+
+
+def _own_flags(given: ServerConfig) -> list[str]:
+    """The settings of the user that the examination does not decide; what is secret is left to fill in."""
+    flags: list[str] = []
+    for name, field in ServerConfig.model_fields.items():
+        value = getattr(given, name)
+        if name in _DECIDED or value == field.default:
+            continue
+        if name == "extra_body":
+            flags += [f"--openai.extra_body.{key} {shlex.quote(json.dumps(value[key]))}" for key in value]
+        else:
+            flags.append(f"--openai.{name} {'YOUR_OWN' if name in _SECRETS else shlex.quote(str(value))}")
+    return flags
+
+
+def _show(examination: Examination, more: list[str]) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, _PIPED_WIDTH)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("what", "", "what the server does"):
+        table.add_column(
+            Text(title, style="underline"), no_wrap=title != "what the server does", overflow="fold"
+        )
+    for finding in examination.findings:
+        cell = Text(one_line(finding.seen))
+        if finding.advice and finding.verdict != "ok":
+            cell.append(f"\n→ {one_line(finding.advice)}", style="dim")
+        table.add_row(Text(finding.name), Text(finding.verdict, style=_STYLES[finding.verdict]), cell)
+    with console.capture() as shown:  # rich ends the process when nobody reads on
+        console.print(table)
+        console.print()
+        console.print(Text(one_line(examination.conclusion), style="bold"))
+    click.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))
+    if examination.flags:
+        # Not through rich, which would break the lines that are copied.
+        click.echo(" \\\n  ".join(["turnwise process ENV", *examination.flags, *more]))

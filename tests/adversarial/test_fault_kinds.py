@@ -1,0 +1,128 @@
+"""What comes of each fault of a model server: read, lost, asked again or too long, over real HTTP."""
+
+import asyncio
+
+import pytest
+
+from environments.inference.model_server import ModelServer
+from environments.inference.token_wires import WIRES
+from environments.policy.base import CompletionRequest, vocabulary_size
+from environments.policy.token_policy import TokenPolicy
+from environments.rollout.completion_check import checked_completion
+from environments.rollout.failures import failure_of
+from environments.trajectory import Completion, Message
+from tests.adversarial.body_faults import SECRET
+from tests.adversarial.fault_kinds import ADAPTED, LOST, OVERFLOW, RETRIED
+from tests.adversarial.faulted_env import Faulted
+from tests.adversarial.faulty_server import FAULTS, Plan, faulty
+from tests.environments.policy.chat_server import RENDERER, chat_policy
+from tools.errors import ContextOverflow, PolicyError
+
+ROOM = 16_384
+REQUEST = CompletionRequest(
+    messages=(Message(role="user", content="Note it."),),
+    tools=Faulted.tools[0].specs,
+    seed=3,
+    max_tokens=1024,
+    max_row_tokens=ROOM,
+)
+
+
+async def outcome_of(policy):
+    """What the loop makes of a call: the completion, or the error that ends the rollout."""
+    try:
+        made = checked_completion(
+            await policy.complete(REQUEST), REQUEST, vocabulary_size=vocabulary_size(policy)
+        )
+        if len(made.prompt_ids) + len(made.token_ids) > ROOM:
+            return ContextOverflow("too long a row")
+    except Exception as error:  # noqa: BLE001  # whatever leaves a policy is looked at
+        return error
+    return made
+
+
+async def played(fault, wire, tries):
+    """The outcome of a call to a server that plays a fault for so many requests, and the requests."""
+    async with faulty(lambda *_: Plan(fault=fault, tries=tries)) as server:
+        policy = policy_on(wire, server.url, request_timeout_s=1.0 if fault.stalls else 30.0, tries=2)
+        outcome = await outcome_of(policy)
+        await policy.aclose()
+    return outcome, sum(call.requests for call in server.calls.values())
+
+
+def policy_on(wire, url, **settings):
+    if wire == "chat":
+        return chat_policy(url, **settings)
+    waits = {"first_wait_s": 0.001, "longest_wait_s": 0.002}
+    server = ModelServer(base_url=url, api_key="k", **waits, **settings)
+    return TokenPolicy(server=server, model="m", renderer=RENDERER, wire=WIRES[wire])
+
+
+async def problems(faults, *, wire, tries, problem_of):
+    """What is wrong with the outcomes of faults, each played on a server of its own."""
+    at_once = asyncio.Semaphore(12)
+
+    async def problem(fault):
+        async with at_once:
+            outcome, requests = await played(fault, wire, tries)
+        found = problem_of(fault, outcome, requests)
+        return (
+            None if found is None else f"{fault.name}: expected {fault.expected}: {found}: {outcome!r:.300}"
+        )
+
+    found = [await problem(fault) for fault in faults if fault.heavy]
+    # After those that keep everybody waiting.
+    found += await asyncio.gather(*(problem(fault) for fault in faults if not fault.heavy))
+    return "\n".join(each for each in found if each is not None)
+
+
+def problem_once(fault, outcome, requests):
+    """What is wrong with what came of a fault that was played for one request."""
+    classes = {LOST: PolicyError, OVERFLOW: ContextOverflow}
+    if not isinstance(outcome, classes.get(fault.expected, Completion)):
+        return "another class"
+    if requests != (2 if fault.expected in (RETRIED, ADAPTED) else 1):
+        return f"{requests} requests"
+    if isinstance(outcome, Completion):
+        return None if fault.exact in (None, outcome.exact) else "exactness"
+    return shown(outcome)
+
+
+def problem_for_ever(fault, outcome, requests):
+    if not isinstance(outcome, PolicyError):
+        return "another class"
+    return f"{requests} requests" if requests != 2 else shown(outcome)
+
+
+def shown(error):
+    """What is wrong with how people and records see an error."""
+    failure = failure_of(error, sibling=0, turns=0)
+    if not failure.error.isprintable() or len(failure.error) > 1000:
+        return "not a short line"
+    return "a credential" if SECRET in failure.error + failure.traceback else None
+
+
+@pytest.mark.timeout(180)
+async def test_what_comes_of_each_fault_of_a_chat_server():
+    faults = [fault for fault in FAULTS.values() if fault.wire != "tokens"]
+    found = await problems(faults, wire="chat", tries=1, problem_of=problem_once)
+    assert not found, found
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("wire", sorted(WIRES), ids="-".join)
+async def test_what_comes_of_each_fault_of_a_server_of_tokens(wire):
+    faults = [fault for fault in FAULTS.values() if fault.wire == "tokens" and wire not in fault.but_on]
+    found = await problems(faults, wire=wire, tries=1, problem_of=problem_once)
+    assert not found, found
+
+
+@pytest.mark.timeout(180)
+async def test_a_fault_that_stays_costs_the_call_after_its_tries():
+    staying = [fault for fault in FAULTS.values() if fault.expected == RETRIED]
+    found = await problems(staying, wire="chat", tries=99, problem_of=problem_for_ever)
+    assert not found, found
+
+
+def test_there_are_as_many_kinds_as_are_claimed():
+    assert len(FAULTS) >= 165

@@ -1,0 +1,131 @@
+"""Each field of each wire's reply is missing, or something else: the call is answered or lost."""
+
+import copy
+
+import pytest
+
+from environments.inference.model_server import ModelServer
+from environments.inference.server_check import check
+from environments.inference.server_kind import look
+from environments.trajectory import Completion
+from tests.adversarial.fault_kinds import DEEP, nested
+from tests.adversarial.faulty_server import Call, Plan, reply_to
+from tests.adversarial.sampled_replies import ANSWERS, call_text, sampled
+from tests.adversarial.test_fault_kinds import REQUEST, outcome_of, policy_on
+from tools.errors import ConfigError, ContextOverflow, PolicyError
+
+ODD = [
+    None, True, False, 0, -1, 7, 2**31, 2**64, -(10**400), 0.5, -0.5, 1e308, "", "x", "7", "\ud800", "stop",
+    "x" * 1000, [], [None], [[]], ["x"], [7], [{}], {}, {"x": 7}, {"type": {}}, {"type": "text", "text": {}},
+    {"message": "x", "code": 500}, DEEP, [DEEP], {"x": DEEP}, {"type": DEEP}, {"code": DEEP}, {"text": DEEP},
+]  # fmt: skip
+MISSING = object()
+
+
+def paths(value, path=()):
+    """Where something stands in a reply; of a list only the first two."""
+    if path:
+        yield path
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else list(enumerate(value))[:2]
+        if isinstance(value, list)
+        else ()
+    )
+    for step, inner in items:
+        yield from paths(inner, (*path, step))
+
+
+def mutations(reply):
+    """The reply with something else in one place, as JSON."""
+    for path in paths(reply):
+        for odd in (*ODD, MISSING):
+            changed = copy.deepcopy(reply)
+            *steps, last = path
+            inner = changed
+            for step in steps:
+                inner = inner[step]
+            if odd is MISSING:
+                del inner[last]
+            else:
+                inner[last] = odd
+            yield (
+                f"{'.'.join(map(str, path))} = {'nothing' if odd is MISSING else repr(odd)[:60]}",
+                nested(changed),
+            )
+
+
+async def problems(monkeypatch, policy, contents):
+    """What leaves a policy that neither the loop nor people can take."""
+
+    async def ask(self, path, body, *, at_root=False):
+        return content
+
+    monkeypatch.setattr(ModelServer, "ask", ask)
+    found = []
+    for name, content in contents:  # noqa: B007
+        outcome = await outcome_of(policy)
+        if not isinstance(outcome, Completion | PolicyError | ContextOverflow):
+            found.append(f"{name}: {outcome!r:.200}")
+        elif isinstance(outcome, Exception) and not (str(outcome).isprintable() and len(str(outcome)) < 1000):
+            found.append(f"{name}: not a short line: {str(outcome)[:200]!r}")
+    return found
+
+
+def chat_reply():
+    asked = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    reply = reply_to(asked, Call(plan=Plan(), token="token-1"))
+    more = {"reasoning": "x", "reasoning_content": "x", "refusal": None, "function_call": None}
+    reply["choices"][0]["message"] |= more
+    return reply
+
+
+async def test_any_field_of_a_chat_reply_may_be_anything(monkeypatch):
+    policy = policy_on("chat", "http://127.0.0.1:9/v1")
+    assert await problems(monkeypatch, policy, mutations(chat_reply())) == []
+
+
+async def test_any_content_part_of_a_chat_reply_may_be_anything(monkeypatch):
+    reply = chat_reply()
+    reply["choices"][0]["message"]["content"] = [
+        {"type": "text", "text": "x"},
+        {"type": "thinking", "thinking": [{"type": "text", "text": "x"}]},
+    ]
+    policy = policy_on("chat", "http://127.0.0.1:9/v1")
+    assert await problems(monkeypatch, policy, mutations(reply)) == []
+
+
+@pytest.mark.parametrize("wire", sorted(ANSWERS), ids="-".join)
+async def test_any_field_of_a_reply_with_token_ids_may_be_anything(wire, monkeypatch):
+    policy = policy_on(wire, "http://127.0.0.1:9/v1")
+    prompt = policy.renderer.prompt_ids(REQUEST.messages, REQUEST.tools)
+    reply = ANSWERS[wire](sampled(call_text("token-1"), prompt))
+    assert await problems(monkeypatch, policy, mutations(reply)) == []
+
+
+PAGES = {
+    "models": {"object": "list", "data": [{"id": "m", "owned_by": "vllm", "max_model_len": 4096,
+    "meta": {"n_ctx": 5}}]},
+    "version": {"version": "0.33.0", "vllm_config": {"logprobs_mode": "raw_logprobs"}},
+    "model_path": {"model_path": "m", "version": "0.5"},
+    "props": {"default_generation_settings": {"n_ctx": 4096}, "build_info": "b1"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+async def test_any_field_of_a_page_that_says_what_a_server_is_may_be_anything(page, monkeypatch):
+    server = ModelServer(base_url="http://127.0.0.1:9/v1", api_key="k")
+
+    async def ask_once(self, path, body=None, *, at_root=False):
+        return content
+
+    monkeypatch.setattr(ModelServer, "ask_once", ask_once)
+    said = []
+    for _, content in mutations(page):  # noqa: B007
+        said.append(str(await look(server, "m")))
+        try:
+            await check(server, "m")
+        except ConfigError as error:
+            said.append(str(error))
+    assert [text for text in said if not text.isprintable() or len(text) > 2000] == []

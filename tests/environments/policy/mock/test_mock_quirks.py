@@ -1,0 +1,217 @@
+"""The quirks of real model servers, over real HTTP: a conversation through `ChatPolicy`, or why not."""
+
+import re
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from environments.inference.model_server import ModelServer
+from environments.policy.base import CompletionRequest
+from environments.policy.chat import ChatPolicy
+from environments.policy.mock.mock_quirks import QUIRKS, SERVERS, quirks_named
+from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.mock.quirky_server import QuirkyServer
+from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.scripted import Choice, ScriptedPolicy, say
+from environments.trajectory import Message
+from tools.calls import ToolCall, ToolSpec
+from tools.errors import ConfigError, PolicyError
+
+RENDERER = ChatMLRenderer.embedded()
+USER = Message(role="user", content="Count the files.")
+TERMINAL = ToolSpec(name="terminal", description="Run a command.", parameters={"type": "object"})
+TWO_CALLS = (
+    ToolCall(id="", name="terminal", arguments='{"command": "ls | wc -l"}'),
+    ToolCall(id="", name="terminal", arguments='{"command": "pwd"}'),
+)
+
+
+def script(messages, tools, skill):
+    if messages[-1].role == "user":
+        message = Message(role="assistant", content="Let me look.", reasoning="Hm.", tool_calls=TWO_CALLS)
+        return [Choice(probability=1, message=message)]
+    return [
+        Choice(probability=0.5, message=say("3")),
+        Choice(probability=0.5, message=say("4", reasoning="1+3")),
+    ]
+
+
+@asynccontextmanager
+async def quirky(*names, model="scripted", **settings):
+    """A policy that asks a server with these quirks."""
+    known = "scripted" if model == "other" else model
+    app = mock_app(lambda _: script, skill=1, renderer=RENDERER, settings=MockSettings(model=known))
+    async with running_mock_server(QuirkyServer(app, quirks_named(names))) as base_url:
+        server = ModelServer(
+            base_url=base_url, api_key="k", tries=2, first_wait_s=0.001, longest_wait_s=0.002
+        )
+        policy = ChatPolicy(server=server, model=model, renderer=RENDERER, **settings)
+        yield policy
+        await policy.aclose()
+
+
+async def conversation(policy, *, seed=0):
+    """Two turns: what calls gave is answered."""
+    messages, completions = (USER,), []
+    for _ in range(2):
+        request = CompletionRequest(messages=messages, tools=(TERMINAL,), seed=seed)
+        completions.append(replace(await policy.complete(request), sampling={}))
+        message = completions[-1].message
+        answers = [Message(role="tool", content="3\n", tool_call_id=c.id) for c in message.tool_calls]
+        messages = (*messages, message, *answers)
+    return completions
+
+
+def calls_of(completion):
+    return [(c.name, c.arguments, c.status) for c in completion.message.tool_calls]
+
+
+CALLS = [(c.name, c.arguments, "ok") for c in TWO_CALLS]
+WITH_IDS = [
+    ("openai-refusal",), ("vllm-reasoning",), ("sglang-response-ids",), ("sglang-meta-info",),
+    ("sglang-finish",), ("llamacpp-calls",), ("ollama-finish",), ("openrouter-error",),
+    ("openrouter-comments",), ("openrouter-reasoning",), ("mistral-thinking",), ("mistral-call-ids",),
+    ("transformers-stream",), ("silent",), ("openai-max-tokens", "openai-sampling"),
+]  # fmt: skip
+TEXT = ["openai-no-ids", "openai-no-logprobs", "vllm-null-ids", "llamacpp-no-ids", "mistral-fields"]
+
+
+@pytest.mark.parametrize("names", WITH_IDS, ids="+".join)
+async def test_a_conversation_keeps_the_tokens_of_the_sampler(names):
+    local = ScriptedPolicy(script, skill=1, renderer=RENDERER)
+    async with quirky(*names) as policy:
+        for got, sampled in zip(
+            await conversation(policy, seed=3), await conversation(local, seed=3), strict=True
+        ):
+            assert (got.token_ids, got.logprobs, got.exact) == (sampled.token_ids, sampled.logprobs, True)
+            assert calls_of(got) == calls_of(sampled)
+            assert got.finish_reason == sampled.finish_reason
+            assert len({c.id for c in got.message.tool_calls}) == len(got.message.tool_calls)
+
+
+@pytest.mark.parametrize("name", TEXT)
+async def test_a_server_of_text_alone_is_asked_for_no_more(name, caplog):
+    async with quirky(name) as policy:
+        first, second = await conversation(policy)
+    assert (first.exact, first.logprobs, calls_of(first)) == (False, None, CALLS)
+    assert second.message.content in ("3", "4")
+    assert sum("gives no token ids" in each.message for each in caplog.records) == 1
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_a_whole_server_passes_its_check_and_plays(server):
+    async with quirky(server) as policy:
+        await policy.check()
+        first, second = await conversation(policy)
+    assert [name for name, _, _ in calls_of(first)] == ["terminal", "terminal"]
+    assert first.finish_reason == "tool_calls"
+    assert second.message.content in ("3", "4")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("openai-filter", "the server filtered the answer (finish_reason 'content_filter')"),
+        ("vllm-clamped", "the logprob -9999.0 at token"),
+        ("sglang-abort", "the server gave up (finish_reason 'abort')"),
+        ("vllm-no-auto-tools", "start vLLM with --enable-auto-tool-choice --tool-call-parser NAME"),
+        ("llamacpp-no-jinja", "llama.cpp with --jinja"),
+        ("ollama-no-tools", "take one that calls tools"),
+    ],
+)
+async def test_what_cannot_be_used_is_lost_in_one_line_that_says_what_to_do(name, line):
+    async with quirky(name) as policy:
+        with pytest.raises(PolicyError, match=re.escape(line)) as caught:
+            await conversation(policy)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "setting"), [(0.7, 1.0, "temperature"), (1.0, 0.9, "top_p")]
+)
+async def test_a_setting_that_is_refused_is_named_with_what_to_set(temperature, top_p, setting):
+    async with quirky("openai-sampling", temperature=temperature, top_p=top_p) as policy:
+        with pytest.raises(PolicyError, match=rf"refuses {setting} 0\.\d .*: set --env\.{setting} to 1"):
+            await conversation(policy)
+
+
+async def test_a_user_after_a_tool_is_refused_in_the_words_of_the_server():
+    async with quirky("mistral-roles") as policy:
+        first = (await conversation(policy))[0]
+        answers = [Message(role="tool", content="3", tool_call_id=c.id) for c in first.message.tool_calls]
+        messages = (USER, first.message, *answers, Message(role="user", content="And?"))
+        with pytest.raises(PolicyError, match="answered 400: Unexpected role 'user' after role 'tool'"):
+            await policy.complete(CompletionRequest(messages=messages))
+
+
+async def test_ids_that_we_make_up_are_such_as_mistral_takes():
+    async with quirky("mistral-roles", "llamacpp-calls") as policy:
+        first = (await conversation(policy))[0]
+    assert all(re.fullmatch("[0-9A-Za-z]{9}", c.id) for c in first.message.tool_calls)
+
+
+@pytest.mark.parametrize("name", ["vllm-reasoning", "openrouter-reasoning", "mistral-thinking"])
+async def test_reasoning_is_kept_wherever_it_comes(name):
+    async with quirky(name) as policy:
+        assert (await conversation(policy))[0].message.reasoning == "Hm."
+
+
+async def test_arguments_as_an_object_or_as_null_are_text():
+    async with quirky("ollama-calls") as policy:
+        assert calls_of((await conversation(policy))[0]) == CALLS
+
+
+@pytest.mark.parametrize("settings", [{"family": "hermes"}, {"model": "Qwen3-8B"}], ids=["setting", "model"])
+async def test_calls_that_a_server_leaves_in_the_text_are_read_by_the_models_format(settings):
+    async with quirky("vllm-no-parser", **settings) as policy:
+        first, second = await conversation(policy)
+    assert (calls_of(first), first.finish_reason, first.exact) == (CALLS, "tool_calls", True)
+    assert first.message.content == "Let me look."
+    assert second.message.content in ("3", "4")
+
+
+async def test_calls_in_the_text_of_a_format_that_is_not_known_are_told_of_once(caplog):
+    async with quirky("vllm-no-parser") as policy:
+        for seed in range(12):
+            await policy.complete(CompletionRequest(messages=(USER,), tools=(TERMINAL,), seed=seed))
+    told = [each.getMessage() for each in caplog.records]
+    assert [each.partition(": ")[2][:40] for each in told] == [
+        "an answer holds '<tool_call>' as text, a",
+        "the model called none of the 1 tools tha",
+    ]
+    assert all("--tool-call-parser NAME of vLLM" in each for each in told)
+
+
+async def test_the_former_function_call_is_a_call():
+    async with quirky("openai-function-call") as policy:
+        first = (await conversation(policy))[0]
+    assert (calls_of(first), first.finish_reason) == (CALLS[:1], "tool_calls")
+
+
+async def test_the_length_that_a_model_has_cuts_an_answer():
+    async with quirky("mistral-length") as policy:
+        assert (await conversation(policy))[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("name", ["llamacpp-models", "ollama-models", "ollama-no-models", "openrouter-models",
+                                  "transformers-models"])  # fmt: skip
+async def test_its_list_of_models_is_understood(name):
+    async with quirky(name) as policy:
+        await policy.check()
+
+
+@pytest.mark.parametrize("name", ["llamacpp-models", "ollama-models", "openrouter-models"])
+async def test_a_model_that_is_not_listed_is_named(name):
+    async with quirky(name, model="other") as policy:
+        with pytest.raises(ConfigError, match=r"has no model 'other'; it has .*scripted"):
+            await policy.check()
+
+
+def test_a_quirk_that_nobody_knows_is_named_with_those_that_are():
+    with pytest.raises(ConfigError, match=r"no quirk 'gpt'; choose one of openai, vllm, .*vllm-no-parser"):
+        quirks_named(["gpt"])
+
+
+def test_every_server_has_quirks_that_exist():
+    assert {quirk for quirks in SERVERS.values() for quirk in quirks} <= QUIRKS.keys()

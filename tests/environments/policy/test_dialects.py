@@ -1,0 +1,203 @@
+"""What a chat policy learns of its server, and what one odd answer must not teach it."""
+
+import logging
+
+import pytest
+from starlette.responses import JSONResponse, PlainTextResponse
+
+from environments.policy.base import CompletionRequest
+from environments.trajectory import Message
+from tests.environments.policy.chat_server import REQUEST, USER, answer, failed, ok, served, without
+from tools.calls import ToolCall
+from tools.errors import PolicyError
+
+NO_IDS = failed(400, "Unrecognized request argument supplied: return_token_ids")
+PLAIN = JSONResponse(without(answer(), "choices", 0, "token_ids"))
+CAPTURE = {"logprobs", "top_logprobs", "return_token_ids"}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        NO_IDS,
+        failed(400, "logprobs is not supported", param="logprobs"),
+        failed(400, "Out of range float values are not JSON compliant: nan (logprobs)"),
+        failed(422, "Extra inputs are not permitted: logprobs"),
+    ],
+    ids=["unrecognized", "param", "NaN", "extra"],
+)
+async def test_a_server_that_has_given_ids_is_asked_for_them_whatever_it_says(odd):
+    async with served(ok(), odd, ok()) as (server, policy):
+        await policy.complete(REQUEST)
+        with pytest.raises(PolicyError, match="answered 4"):
+            await policy.complete(REQUEST)
+        assert (await policy.complete(REQUEST)).exact
+    assert all(asked.keys() >= CAPTURE for asked in server.asked)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Invalid message: 'I think logprobs is not supported'",
+        "Out of range float values are not JSON compliant: nan (logprobs)",
+        "return_token_ids",
+    ],
+    ids=["quoted", "NaN", "name"],
+)
+async def test_an_error_that_mentions_the_fields_costs_its_rollout_alone(text):
+    async with served(failed(400, text), ok()) as (_, policy):
+        with pytest.raises(PolicyError, match="answered 400"):
+            await policy.complete(REQUEST)
+        assert (await policy.complete(REQUEST)).exact
+
+
+async def test_text_alone_from_a_server_that_has_given_ids_is_lost():
+    async with served(ok(), PLAIN, ok()) as (_, policy):
+        await policy.complete(REQUEST)
+        with pytest.raises(PolicyError, match="gave no token ids this time, and has given them before"):
+            await policy.complete(REQUEST)
+        assert (await policy.complete(REQUEST)).exact
+
+
+async def test_that_no_ids_come_is_said_once_and_loudly(caplog):
+    async with served(NO_IDS, PLAIN) as (_, policy):
+        for _ in range(3):
+            await policy.complete(REQUEST)
+    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len([each for each in told if "gives no token ids" in each]) == 1
+    assert (
+        len([each for each in told if "refuses logprobs" in each or "refuses return_token_ids" in each]) == 1
+    )
+
+
+async def test_ids_without_logprobs_are_told_with_what_to_switch_on(caplog):
+    async with served(JSONResponse(without(answer(), "choices", 0, "logprobs"))) as (_, policy):
+        await policy.complete(REQUEST)
+        await policy.complete(REQUEST)
+    told = [each.getMessage() for each in caplog.records]
+    assert len(told) == 1
+    assert "token ids without logprobs" in told[0]
+    assert "--max-logprobs" in told[0]
+
+
+REFUSED = [
+    ("temperature", failed(400, "Unsupported value: 'temperature' does not support 1", param="temperature")),
+    ("top_p", failed(400, "Unsupported parameter: 'top_p' is not supported", param="top_p")),
+    ("seed", failed(422, "Extra inputs are not permitted: seed")),
+    ("n", failed(400, "Unknown parameter: 'n'.")),
+]
+
+
+@pytest.mark.parametrize(("name", "refusal"), REFUSED, ids=[each[0] for each in REFUSED])
+async def test_a_refused_field_that_may_be_left_out_is(name, refusal):
+    async with served(refusal, ok()) as (server, policy):
+        assert (await policy.complete(REQUEST)).exact
+        await policy.complete(REQUEST)
+    assert [name in asked for asked in server.asked] == [True, False, False]
+    assert server.asked[2].keys() >= CAPTURE
+
+
+async def test_refusals_add_up():
+    refusals = [each[1] for each in REFUSED]
+    async with served(*refusals, ok()) as (server, policy):
+        await policy.complete(REQUEST)
+    assert not server.asked[-1].keys() & {name for name, _ in REFUSED}
+
+
+async def test_a_setting_that_is_refused_is_an_error_that_names_it():
+    refusal = failed(400, "Unsupported value: 'temperature' does not support 0.7", param="temperature")
+    async with served(refusal, temperature=0.7) as (server, policy):
+        with pytest.raises(PolicyError, match=r"refuses temperature 0\.7 .*: set --env\.temperature to 1"):
+            await policy.complete(REQUEST)
+    assert len(server.asked) == 1
+
+
+STREAM = (
+    b'data: {"prompt_token_ids": [7], "choices": [{"index": 0, "delta": {"role": "assistant"}}]}\n\n'
+    b'data: {"choices": [{"index": 0, "delta": {"content": "3"}, "token_ids": [11], '
+    b'"logprobs": {"content": [{"logprob": -0.5}]}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        failed(400, "This model only support stream mode, please enable the stream parameter"),
+        failed(400, "Non-streaming requests are not supported"),
+        failed(422, "stream must be true"),
+        JSONResponse({"error": "Only streaming mode is supported."}),
+    ],
+    ids=["DashScope", "gateway", "must", "transformers"],
+)
+async def test_a_server_that_only_streams_is_asked_to(refusal):
+    streamed = PlainTextResponse(STREAM, media_type="text/event-stream")
+    async with served(refusal, streamed) as (server, policy):
+        first = await policy.complete(REQUEST)
+        await policy.complete(REQUEST)
+    assert [asked.get("stream", False) for asked in server.asked] == [False, True, True]
+    assert (first.message.content, first.token_ids, first.logprobs) == ("3", (11,), (-0.5,))
+
+
+async def test_an_event_stream_that_nobody_asked_for_is_read():
+    async with served(PlainTextResponse(STREAM, media_type="text/event-stream")) as (_, policy):
+        assert (await policy.complete(REQUEST)).token_ids == (11,)
+
+
+THOUGHT = Message(
+    role="assistant", reasoning="hm", tool_calls=(ToolCall(id="c", name="terminal", arguments="{}"),)
+)
+AFTER_A_THOUGHT = CompletionRequest(messages=(USER, THOUGHT, Message(role="tool", tool_call_id="c")))
+
+
+@pytest.mark.parametrize(
+    ("field", "sent"),
+    [
+        ("reasoning_content", {"reasoning_content"}),
+        ("reasoning", {"reasoning"}),
+        ("thinking", set()),
+        (None, set()),
+    ],
+)
+async def test_reasoning_is_sent_back_in_the_field_that_it_came_in(field, sent):
+    message = {"content": "3"} if field is None else {"content": "3", field: "hm"}
+    async with served(ok(message=message)) as (server, policy):
+        await policy.complete(REQUEST)
+        await policy.complete(AFTER_A_THOUGHT)
+    assert server.asked[1]["messages"][1].keys() - {"role", "content", "tool_calls"} == sent
+
+
+async def test_reasoning_that_a_server_refuses_is_left_out():
+    forbidden = {"type": "extra_forbidden", "loc": ["body", "messages", 1, "assistant", "reasoning_content"]}
+    refusal = JSONResponse({"detail": [forbidden]}, status_code=422)
+    async with served(ok(message={"reasoning_content": "hm"}), refusal, ok()) as (server, policy):
+        await policy.complete(REQUEST)
+        assert (await policy.complete(AFTER_A_THOUGHT)).exact
+        await policy.complete(AFTER_A_THOUGHT)
+    assert ["reasoning_content" in asked["messages"][1] for asked in server.asked[1:]] == [True, False, False]
+
+
+async def test_a_model_that_never_calls_is_told_of_once_after_some_rollouts(caplog):
+    async with served(ok()) as (_, policy):
+        for seed in range(7):
+            for _ in range(2):
+                await policy.complete(
+                    CompletionRequest(messages=REQUEST.messages, tools=REQUEST.tools, seed=seed)
+                )
+        assert not caplog.records
+        for seed in range(7, 30):
+            await policy.complete(
+                CompletionRequest(messages=REQUEST.messages, tools=REQUEST.tools, seed=seed)
+            )
+    (told,) = (each.getMessage() for each in caplog.records)
+    assert "called none of the 1 tools that it was offered in the first 8 rollouts" in told
+    assert all(flag in told for flag in ("--enable-auto-tool-choice", "--jinja", "--openai.family"))
+
+
+@pytest.mark.parametrize("called", [True, False], ids=["calls", "no tools"])
+async def test_a_model_that_calls_or_has_nothing_to_call_is_not_told_of(called, caplog):
+    call = {"content": "", "tool_calls": [{"function": {"name": "terminal", "arguments": "{}"}}]}
+    async with served(ok(message=call) if called else ok(), ok()) as (_, policy):
+        for seed in range(20):
+            tools = REQUEST.tools if called else ()
+            await policy.complete(CompletionRequest(messages=REQUEST.messages, tools=tools, seed=seed))
+    assert not caplog.records

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.benchmarks.client_loops import token_loop
 
-IN_FLIGHT = (64, 512)
+IN_FLIGHT = (64, 512, 1000)
 LOOPS = Path(__file__).with_name("client_loops.py")
 
 

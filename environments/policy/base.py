@@ -52,7 +52,7 @@ class CheckedPolicy(Protocol):
 
 
 def vocabulary_size(policy: Policy) -> int | None:
-    """One more than the largest id of a policy, where its `vocabulary_size` says so; samples are held to it."""
+    """One more than the largest id, where a policy has a `vocabulary_size`; what it samples is held to it."""
     # Asked for each completion: `isinstance` of a protocol takes 20 µs.
     return getattr(policy, "vocabulary_size", None)
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from environments.cli.proxies import with_proxies
 from environments.cli.settings import Overrides, Settings, merge_settings, split_overrides
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.inference.model_server import ModelServer
@@ -89,7 +90,7 @@ async def _examined(settings: Settings) -> tuple[Examination, list[str]]:
         api_key=given.api_key or "none",
         request_timeout_s=config.request_timeout_s,
         tries=min(config.request_tries, 2),
-        proxy=given.proxy,
+        proxy=with_proxies([given])[0].proxy,
         ca_file=given.ca_file,
     )
     try:

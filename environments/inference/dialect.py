@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from environments.inference.http_client import StatusError
-from environments.inference.refusals import refused_fields
+from environments.inference.refusals import refused_fields, without_quotes
 
 CAPTURE = frozenset({"logprobs", "top_logprobs", "return_token_ids"})
 """Asks for token ids and their logprobs: a server that refuses one of them gives neither."""
 _SAMPLING = {"temperature": "--env.temperature", "top_p": "--env.top_p"}
+_PROVEN_WITH_IDS = CAPTURE | {"max_tokens", "stream"}
+"""What a server that has given token ids has taken, and takes again."""
 _REASONING = frozenset({"messages.reasoning_content", "messages.reasoning"})
 _TOOLS = frozenset({"tools", "tool_choice"})
 _OPTIONAL = frozenset({"seed", "n", "max_tokens", "stream", *CAPTURE, *_SAMPLING, *_REASONING, *_TOOLS})
@@ -94,19 +96,21 @@ class Dialect:
         Raises:
             RefusedSettingError: it refuses what a setting or its own flags have to change.
         """
-        if not self.streams and _ONLY_STREAMS.search(f"{error.reason} {error.details}"):
-            return replace(self, streams=True)
         refused = refused_fields(error, _OPTIONAL) - self.refused
         _refuse_needed(refused, error, sampling)
-        if "max_tokens" in refused or _WANTS_COMPLETION_TOKENS.search(error.reason):
-            if self.max_tokens != "max_tokens":
-                return None
-            return replace(
-                self, max_tokens="max_completion_tokens", refused=self.refused | refused - {"max_tokens"}
-            )
         if gives_ids:
-            refused -= CAPTURE
-        return replace(self, refused=self.refused | refused) if refused else None
+            refused -= _PROVEN_WITH_IDS
+            return replace(self, refused=self.refused | refused) if refused else None
+        said = without_quotes(error.reason)
+        streams = self.streams or "stream" in refused or bool(_ONLY_STREAMS.search(said))
+        renames = "max_tokens" in refused or bool(_WANTS_COMPLETION_TOKENS.search(said))
+        simpler = replace(
+            self,
+            refused=self.refused | refused - {"max_tokens", "stream"},
+            max_tokens="max_completion_tokens" if renames else self.max_tokens,
+            streams=streams,
+        )
+        return None if simpler == self else simpler
 
 
 def _refuse_needed(refused: frozenset[str], error: StatusError, sampling: Mapping[str, Any]) -> None:

@@ -3,10 +3,11 @@
 import asyncio
 import math
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 
 from environments.inference.endpoint import Endpoint, endpoint
 from environments.inference.http_client import HttpClient, NoAnswerError, StatusError
@@ -39,6 +40,7 @@ class ModelServer:
     """Its URL; `None`, `none`: none. The process environment is not asked."""
     ca_file: str | None = None
     """PEM file of the certificates that an https server is checked with; `None`: those of the system."""
+    _new_client: Callable[[], HttpClient] = field(init=False, repr=False)
     _client: HttpClient = field(init=False, repr=False)
     _lanes: "_Lanes | None" = field(init=False, repr=False, default=None)
 
@@ -50,7 +52,8 @@ class ModelServer:
         through = proxy_endpoint(self.proxy)
         encrypted = any(each.url.startswith("https:") for each in (where, through) if each is not None)
         tls = tls_context(self.ca_file) if encrypted or self.ca_file is not None else None
-        self._client = HttpClient(where, proxy=through, tls=tls)
+        self._new_client = partial(HttpClient, where, proxy=through, tls=tls)
+        self._client = self._new_client()
 
     @property
     def chat_url(self) -> str:
@@ -97,11 +100,15 @@ class ModelServer:
             StatusError: an error.
             NoAnswerError: no answer.
         """
-        client = self._client
+        # On a connection of its own: servers end one after an error, and what is sent on it then is lost.
+        client = self._new_client()
         request = (
             client.get(path, at_root=at_root) if body is None else client.post(path, body, at_root=at_root)
         )
-        return await _within(min(self.request_timeout_s, CHECK_TIMEOUT_S), request)
+        try:
+            return await _within(min(self.request_timeout_s, CHECK_TIMEOUT_S), request)
+        finally:
+            await client.close()
 
     async def aclose(self) -> None:
         """Close the connections."""

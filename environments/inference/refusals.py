@@ -44,8 +44,13 @@ def refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[str]:
     pointed, texts = _taken_apart(error)
     if pointed:
         return frozenset(fields) & pointed
-    said = [_QUOTED_TEXT.sub(_without_sentences, text) for text in texts]
+    said = [without_quotes(text) for text in texts]
     return frozenset(field for field in fields if any(_says_refused(text, field) for text in said))
+
+
+def without_quotes(text: str) -> str:
+    """What an error says itself, without the conversation that it may quote; names stay."""
+    return _QUOTED_TEXT.sub(_without_sentences, text)
 
 
 def _taken_apart(error: StatusError) -> tuple[frozenset[str], list[str]]:

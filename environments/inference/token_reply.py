@@ -4,19 +4,15 @@ A reply is refused where its ids, its logprobs and what was sent do not fit toge
 leave out a stop token, to shift logprobs by one, and to tokenise a prompt anew.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import orjson
 
-from environments.inference.reply_tokens import ReplyError
+from environments.inference.reply_tokens import ReplyError, checked_ids, checked_logprobs
 from environments.inference.server_text import one_line, start_of
 
-_CLAMPED = -9999.0
-"""What vLLM reports for a token whose logprob it does not know."""
-_LARGEST_ID = 2**31 - 1
 _ECHO = b'"prompt_token_ids":['
 
 
@@ -25,8 +21,8 @@ class TokenRequest:
     """What a server is asked to go on from."""
 
     model: str
-    prompt_json: bytes
-    """The ids, as they stand in a JSON list."""
+    prompt_json: tuple[bytes, ...]
+    """The ids as they stand in a JSON list, in pieces: a row of many is copied into the body alone."""
     prompt_tokens: int
     max_tokens: int
     seed: int
@@ -83,17 +79,22 @@ def list_of(value: object, name: str) -> list[object]:
     return cast("list[object]", value)
 
 
-def without_echo(content: bytes, prompt_json: bytes) -> bytes:
+def without_echo(content: bytes, request: TokenRequest) -> bytes:
     """A reply without the prompt's ids, where those are byte for byte what was sent: compared, not parsed.
 
     A turn's cost would grow with its row. The name cannot stand inside a text: a quote in one is escaped.
     """
     start = content.find(_ECHO)
-    after = start + len(_ECHO)
-    end = after + len(prompt_json)
-    if start < 0 or not content.startswith(prompt_json, after) or content[end : end + 1] != b"]":
+    if start < 0:
         return content
-    return b"%bnull%b" % (content[: after - 1], content[end + 1 :])
+    end = after = start + len(_ECHO)
+    for piece in request.prompt_json:
+        if not content.startswith(piece, end):
+            return content
+        end += len(piece)
+    if content[end : end + 1] != b"]":
+        return content
+    return b"".join((content[: after - 1], b"null", content[end + 1 :]))
 
 
 def check_prompt(reply: Mapping[str, Any], choice: Mapping[str, Any], request: TokenRequest) -> None:
@@ -103,7 +104,7 @@ def check_prompt(reply: Mapping[str, Any], choice: Mapping[str, Any], request: T
         seen = where.get("prompt_token_ids")
         if seen is None:
             continue
-        sent = orjson.loads(b"[%b]" % request.prompt_json)
+        sent = orjson.loads(b"[%b]" % b"".join(request.prompt_json))
         if seen != sent:
             raise ReplyError(f"the model saw other prompt ids than were sent{_first_difference(seen, sent)}")
 
@@ -126,21 +127,23 @@ def check_prompt_tokens(counted: object, request: TokenRequest) -> None:
         )
 
 
-def ids_of(value: object, request: TokenRequest, name: str) -> tuple[int, ...]:
-    """Token ids: JSON integers in the range of vocabularies."""
+def ids_of(value: object, request: TokenRequest, name: str, since: str = "") -> tuple[int, ...]:
+    """The ids that were sampled, no more than were asked for.
+
+    Args:
+        value: of the reply.
+        request: that was sent.
+        name: of the field.
+        since: what gives it.
+    """
     if value is None:
-        raise ReplyError(f"the server gave no {name}")
-    ids = cast("list[object]", value) if isinstance(value, list) else [value]
-    if not set(map(type, ids)) <= {int}:
-        raise ReplyError(f"the server gave {name.partition(',')[0]} that are no integers: {ids!r:.60}")
-    given = cast("list[int]", ids)
-    if not given:
-        raise ReplyError(f"the server gave empty {name.partition(',')[0]}; a completion has at least one")
-    if not 0 <= min(given) <= max(given) <= _LARGEST_ID:
-        raise ReplyError(f"the server gave ids from {min(given)} to {max(given)}")
-    if len(given) > request.max_tokens:
-        raise ReplyError(f"the server gave {len(given)} token ids; {request.max_tokens} were asked for")
-    return tuple(given)
+        raise ReplyError(f"the server gave no {name}{since}")
+    token_ids = checked_ids(value, name)
+    if not token_ids:
+        raise ReplyError(f"the server gave empty {name}; a completion has at least one")
+    if len(token_ids) > request.max_tokens:
+        raise ReplyError(f"the server gave {len(token_ids)} token ids; {request.max_tokens} were asked for")
+    return token_ids
 
 
 def check_same_ids(named: Sequence[object], token_ids: Sequence[int]) -> None:
@@ -154,21 +157,9 @@ def check_same_ids(named: Sequence[object], token_ids: Sequence[int]) -> None:
 
 def logprobs_of(value: object, tokens: int) -> tuple[float, ...]:
     """Finite logprobs, one per token."""
-    given = list_of(value, "logprobs")
-    if len(given) != tokens:
-        raise ReplyError(counts(len(given), tokens))
-    if not set(map(type, given)) <= {float, int}:
-        raise ReplyError(f"the server gave logprobs that are no numbers: {_first_odd(given)}")
-    logprobs = tuple(map(float, cast("list[float]", given)))
-    if not all(map(math.isfinite, logprobs)) or min(logprobs) <= _CLAMPED:
-        index = next(i for i, each in enumerate(logprobs) if not (math.isfinite(each) and each > _CLAMPED))
-        raise ReplyError(f"the server gave the logprob {logprobs[index]} at token {index} of {tokens}")
+    logprobs = checked_logprobs(list_of(value, "logprobs"), tokens)
+    assert logprobs is not None
     return logprobs
-
-
-def _first_odd(values: Sequence[object]) -> str:
-    index, odd = next((i, each) for i, each in enumerate(values) if type(each) not in (float, int))
-    return f"{odd!r:.40} at token {index}"
 
 
 def counts(logprobs: int, tokens: int) -> str:

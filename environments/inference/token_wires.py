@@ -43,7 +43,8 @@ class TokenWire:
 
 def _joined(name: str, request: TokenRequest, fields: Mapping[str, Any]) -> bytes:
     """A JSON object: the prompt's ids, whose bytes are there already, and some fields."""
-    return b'{"%b":[%b],%b' % (name.encode(), request.prompt_json, orjson.dumps(fields)[1:])
+    # Joined, as `%` takes 25 times as long for a long row.
+    return b"".join((b'{"%b":[' % name.encode(), *request.prompt_json, b"],", orjson.dumps(fields)[1:]))
 
 
 # vLLM and whoever speaks its dialect of OpenAI's `/v1/completions`.
@@ -62,10 +63,10 @@ def _completions_body(request: TokenRequest) -> bytes:
 
 
 def _read_completions(content: bytes, request: TokenRequest) -> TokenReply:
-    reply = object_of(without_echo(content, request.prompt_json))
+    reply = object_of(without_echo(content, request))
     choice = one_choice(reply)
     check_prompt(reply, choice, request)
-    token_ids = ids_of(choice.get("token_ids"), request, "token_ids, which vLLM gives from 0.10.2 on")
+    token_ids = ids_of(choice.get("token_ids"), request, "token_ids", ", which vLLM gives from 0.10.2 on")
     logprobs = mapping(choice.get("logprobs")).get("token_logprobs")
     return _vllm_reply(choice, token_ids, logprobs)
 
@@ -192,11 +193,11 @@ def _sglang_chat_body(request: TokenRequest) -> bytes:
 
 
 def _read_sglang_chat(content: bytes, request: TokenRequest) -> TokenReply:
-    reply = object_of(without_echo(content, request.prompt_json))
+    reply = object_of(without_echo(content, request))
     choice = one_choice(reply)
     check_prompt(reply, choice, request)
     given = choice.get("response_token_ids", choice.get("token_ids"))
-    token_ids = ids_of(given, request, "response_token_ids, which SGLang gives from 0.5.13 on")
+    token_ids = ids_of(given, request, "response_token_ids", ", which SGLang gives from 0.5.13 on")
     finish = {"type": choice.get("finish_reason"), "matched": choice.get("matched_stop")}
     meta = mapping(choice.get("meta_info"))
     if meta.get("output_token_logprobs") is None:

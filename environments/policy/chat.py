@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,14 +15,17 @@ from environments.inference.extra_body import sampling_of
 from environments.inference.http_client import NoAnswerError, StatusError
 from environments.inference.model_server import ModelServer, may_pass
 from environments.inference.reply_tokens import TOO_DEEP, ReplyError, SampledTokens
-from environments.inference.request_body import json_list, request_body
+from environments.inference.request_body import request_body
+from environments.inference.row_echo import without_row
 from environments.inference.server_check import check
 from environments.policy.base import CompletionRequest
+from environments.policy.prompt import prompt_of, unseen
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.rendering.families import family_of
-from environments.policy.rendering.long_text import rendered
+from environments.policy.rendering.long_text import LONGEST_TOKEN, rendered
 from environments.policy.text_replies import with_text_calls
 from environments.policy.tool_use import ToolUse
+from environments.policy.window import tokens_at_least, with_room
 from environments.trajectory import Completion, Message
 from tools.errors import ConfigError, ContextOverflow, PolicyError
 
@@ -47,6 +50,8 @@ class ChatPolicy:
     top_p: float = 1.0
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """More fields of each request."""
+    context_tokens: int | None = None
+    """The model's window; `None`: unknown."""
     family: str | None = None
     """The model's chat format, by which calls in its text are read; `None`: by its name."""
     sampling: dict[str, Any] = field(init=False, repr=False)
@@ -73,16 +78,25 @@ class ChatPolicy:
             ContextOverflow: the server says that the conversation does not fit its context.
             PolicyError: no answer after the server's tries, or one that cannot be used; it names the cause.
         """
-        sampled = await self._sampled(request)
+        sampled, extends_row = await self._sampled(self._with_room(request))
         self._tool_use.note(request, sampled.message)
         if sampled.tokens is not None:
-            return self._exact(sampled, sampled.tokens)
+            return self._exact(sampled, sampled.tokens, extends_row=extends_row)
         return await rendered(
             partial(self._approximate, sampled, request),
             self.renderer,
-            (*request.messages, sampled.message),
+            (*unseen(request), sampled.message),
             max_tokens=request.max_row_tokens,
         )
+
+    def _with_room(self, request: CompletionRequest) -> CompletionRequest:
+        """The request, if its turn can have room; a window is counted in the server's own tokens alone."""
+        if self._gives_ids:
+            at_least = tokens_at_least(request, longest_token=LONGEST_TOKEN)
+            return with_room(request, prompt_tokens=at_least, context_tokens=self.context_tokens)
+        at_least = tokens_at_least(request, longest_token=self.renderer.longest_token)
+        with_room(request, prompt_tokens=at_least, context_tokens=None)
+        return request
 
     async def check(self) -> None:
         """Find out before a run whether the server can be used, without buying a completion.
@@ -103,8 +117,12 @@ class ChatPolicy:
             "trainer can learn from them; ask vLLM or SGLang, see --openai.server_type"
         )
 
-    async def _sampled(self, request: CompletionRequest) -> SampledMessage:
-        """What the server samples, asked in the most telling dialect that it takes."""
+    async def _sampled(self, request: CompletionRequest) -> tuple[SampledMessage, bool]:
+        """What the server samples, asked in the most telling dialect that it takes.
+
+        Returns:
+            The message, and whether its prompt's ids are only those that follow the open row.
+        """
         dialect = self._dialect
         while True:
             try:
@@ -116,9 +134,18 @@ class ChatPolicy:
                 raise PolicyError(
                     f"{self.server.chat_url} gave no answer{self._tried(error)}: {error}"
                 ) from error
+        rest = None if request.row is None else without_row(content, request.row.json())
         call_prefix = f"{request.seed}_{len(request.messages)}"
-        sampled = await self._read(content, call_prefix, max_tokens=request.max_tokens)
+        sampled = await self._read(
+            content if rest is None else rest, call_prefix, max_tokens=request.max_tokens
+        )
         self._learn(dialect, sampled)
+        return await self._with_text_calls(sampled, request, call_prefix), rest is not None
+
+    async def _with_text_calls(
+        self, sampled: SampledMessage, request: CompletionRequest, call_prefix: str
+    ) -> SampledMessage:
+        """The message with the calls that its text holds, where the model's chat format is known."""
         if self.family is None:
             return sampled
         try:
@@ -183,17 +210,17 @@ class ChatPolicy:
     def _body(self, request: CompletionRequest, dialect: Dialect) -> bytes:
         sampling = {"temperature": self.temperature, "top_p": self.top_p}
         fields = dialect.fields(sampling, seed=request.seed, max_tokens=request.max_tokens)
-        reasoning = dialect.reasoning_field
-        ready = {"messages": json_list(_written(message, reasoning) for message in request.messages)}
+        lists = {"messages": _written(request.messages, dialect.reasoning_field)}
         if request.tools:
-            ready["tools"] = json_list(tool.json() for tool in request.tools)
-        return request_body({"model": self.model, **fields, **self.extra_body}, ready)
+            lists["tools"] = [tool.json() for tool in request.tools]
+        return request_body({"model": self.model, **fields, **self.extra_body}, lists)
 
-    def _exact(self, sampled: SampledMessage, tokens: SampledTokens) -> Completion:
+    def _exact(self, sampled: SampledMessage, tokens: SampledTokens, *, extends_row: bool) -> Completion:
         return Completion(
             message=sampled.message,
             finish_reason=sampled.finish_reason,
             prompt_ids=tokens.prompt_ids,
+            extends_row=extends_row,
             token_ids=tokens.token_ids,
             logprobs=tokens.logprobs,
             exact=True,
@@ -203,10 +230,13 @@ class ChatPolicy:
 
     def _approximate(self, sampled: SampledMessage, request: CompletionRequest) -> Completion:
         """The completion of a reply without token ids: made from its text."""
+        prompt = prompt_of(request, self.renderer)
         return Completion(
             message=sampled.message,
             finish_reason=sampled.finish_reason,
-            prompt_ids=self.renderer.prompt_ids(request.messages, request.tools),
+            prompt_ids=prompt.prompt_ids,
+            extends_row=prompt.extends_row,
+            fork=prompt.fork,
             token_ids=self.renderer.completion_ids(
                 sampled.message, stopped=sampled.finish_reason != "length"
             ),
@@ -217,10 +247,16 @@ class ChatPolicy:
         )
 
 
-def _written(message: Message, reasoning: str | None) -> bytes:
-    """A message as JSON, its reasoning in the field that the server knows, or left out."""
-    if message.reasoning is None or reasoning == "reasoning_content":
-        return message.json()
+def _written(messages: Sequence[Message], reasoning: str | None) -> list[bytes]:
+    """Messages as JSON, their reasoning in the field that the server knows, or left out."""
+    known = reasoning == "reasoning_content"
+    return [
+        message.json() if known or message.reasoning is None else _with_reasoning_in(reasoning, message)
+        for message in messages
+    ]
+
+
+def _with_reasoning_in(name: str | None, message: Message) -> bytes:
     fields = message.to_openai()
     thoughts = fields.pop("reasoning_content")
-    return orjson.dumps(fields if reasoning is None else {**fields, reasoning: thoughts})
+    return orjson.dumps(fields if name is None else {**fields, name: thoughts})

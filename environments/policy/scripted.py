@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from environments.policy.base import CompletionRequest
+from environments.policy.prompt import prompt_of, unseen
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.rendering.long_text import rendered
 from environments.policy.schema_example import example_of
@@ -86,7 +87,7 @@ class ScriptedPolicy:
         return await rendered(
             partial(self._sampled, choices, request),
             self._renderer,
-            (*request.messages, *(choice.message for choice in choices)),
+            (*unseen(request), *(choice.message for choice in choices)),
             max_tokens=request.max_row_tokens,
         )
 
@@ -99,10 +100,13 @@ class ScriptedPolicy:
             message, finish_reason = self._cut_message(token_ids), "length"
         elif message.tool_calls:
             finish_reason = "tool_calls"
+        prompt = prompt_of(request, self._renderer)
         return Completion(
             message=_with_call_ids(message, request),
             finish_reason=finish_reason,
-            prompt_ids=self._renderer.prompt_ids(request.messages, request.tools),
+            prompt_ids=prompt.prompt_ids,
+            extends_row=prompt.extends_row,
+            fork=prompt.fork,
             token_ids=token_ids,
             logprobs=_logprobs(token_ids, mixture),
             exact=True,

@@ -85,6 +85,7 @@ class ServerPolicy:
         self.facts = await look(self.chat.server, self.chat.model)
         if self.context_tokens is None:
             self.context_tokens = self.facts.context_tokens
+        self.chat.context_tokens = self.context_tokens
         wire, how = self._way()
         self.found = f"{url} is {self.facts}; {how}"
         if self.text_only:

@@ -20,6 +20,7 @@ from environments.policy.base import CompletionRequest
 from environments.policy.open_row import OpenRow
 from environments.policy.rendering.long_text import parsed, rendered
 from environments.policy.rendering.renderer import CannotExtendError, Renderer
+from environments.policy.tool_use import ToolUse
 from environments.policy.window import with_room
 from environments.trajectory import Completion, Message
 from tools.errors import ContextOverflow, PolicyError
@@ -40,10 +41,12 @@ class _Prompt:
     def tokens(self) -> int:
         return len(self.new_ids) + (0 if self.row is None else len(self.row.token_ids))
 
-    def json(self) -> bytes:
-        """The ids as they stand in a JSON list."""
+    def json(self) -> tuple[bytes, ...]:
+        """The ids as they stand in a JSON list, in pieces."""
         new = orjson.dumps(self.new_ids)[1:-1]
-        return new if self.row is None else b"%b,%b" % (self.row.json(), new) if new else self.row.json()
+        if self.row is None:
+            return (new,)
+        return (self.row.json(), b",", new) if new else (self.row.json(),)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -68,6 +71,11 @@ class TokenPolicy:
     logprobs_mode: str | None = None
     """How the server makes logprobs, where that is known."""
     _told: bool = field(default=False, init=False, repr=False)
+    _tool_use: ToolUse = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        advice = f"name its chat format with --openai.family, which is {self.renderer.name} now"
+        self._tool_use = ToolUse(self._url, advice=advice)
 
     @property
     def name(self) -> str:
@@ -103,8 +111,10 @@ class TokenPolicy:
         fitted = with_room(request, prompt_tokens=prompt.tokens, context_tokens=self.context_tokens)
         asked = self._asked(prompt, fitted)
         content = await self._ask(self.wire.body(asked))
+        # A prompt that is given back is compared in no time, so that only the rest is to be read.
+        to_read = len(content) - sum(map(len, asked.prompt_json))
         try:
-            reply = await parsed(partial(self.wire.read, content, asked), tokens=len(content) // 16)
+            reply = await parsed(partial(self.wire.read, content, asked), tokens=to_read // 16)
             reply = self._stopped(reply, asked)
         except ReplyError as error:
             raise PolicyError(f"{self._url}: {error}") from error
@@ -113,6 +123,7 @@ class TokenPolicy:
         message = await parsed(
             partial(self.renderer.parse, reply.token_ids, request.tools), tokens=len(reply.token_ids)
         )
+        self._tool_use.note(request, message)
         return self._completion(prompt, reply, self._whole_calls(message, reply, request))
 
     async def check(self) -> None:

@@ -23,8 +23,9 @@ _SWITCHES = (
 class ToolUse:
     """Watches the answers of one server, until the first call."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, advice: str = f"switch on {_SWITCHES}") -> None:
         self._url = url
+        self._advice = advice
         self._without: set[int] | None = set()
         """Seeds of rollouts whose model called nothing; `None`: there is nothing to say any more."""
         self._told_of_markers = False
@@ -37,8 +38,8 @@ class ToolUse:
         if not self._told_of_markers and (marker := _MARKERS.search(message.content)):
             self._told_of_markers = True
             _LOG.warning(
-                "%s: an answer holds %r as text, and no tool call was read: switch on %s",
-                self._url, marker[0], _SWITCHES,
+                "%s: an answer holds %r as text, and no tool call was read: %s",
+                self._url, marker[0], self._advice,
             )  # fmt: skip
         if self._without is None:
             return
@@ -47,5 +48,5 @@ class ToolUse:
             self._without = None
             _LOG.warning(
                 "%s: the model called none of the %d tools that it was offered in the first %d rollouts; if "
-                "it is to call them, switch on %s", self._url, len(request.tools), _ROLLOUTS, _SWITCHES,
+                "it is to call them, %s", self._url, len(request.tools), _ROLLOUTS, self._advice,
             )  # fmt: skip

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from environments.policy.base import CompletionRequest
+from environments.policy.rendering.long_text import chars_of
 from tools.errors import ContextOverflow
 
 
@@ -30,3 +31,18 @@ def with_room(
         window = "the model's window" if min(limits) == context_tokens else "a row (--env.max_token_length)"
         raise ContextOverflow(f"{prompt_tokens} prompt tokens leave no room in the {min(limits)} of {window}")
     return replace(request, max_tokens=min(request.max_tokens, room))
+
+
+def tokens_at_least(request: CompletionRequest, *, longest_token: int) -> int:
+    """Tokens that the prompt of a conversation has for certain, where a server renders it.
+
+    That is its open row and what follows it, unless a template may drop reasoning from earlier turns.
+
+    Args:
+        request: asks for the next turn.
+        longest_token: characters of one, at most.
+    """
+    row, messages = request.row, request.messages
+    if row is not None and not any(message.reasoning for message in messages):
+        return len(row.token_ids) + chars_of(messages[row.messages :]) // longest_token
+    return chars_of(messages, reasoning=False) // longest_token

@@ -1,7 +1,7 @@
 """One group as one line of the rollout JSONL, and the line as an equal group again."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ _READERS: Mapping[str, Callable[[dict[str, Any]], CreditedGroup]] = {
     schema_1.SCHEMA: schema_1.read,
     schema_2.SCHEMA: schema_2.read,
 }
+_PLAIN = frozenset({int, str, bool, type(None)})
 _MALFORMED = (ValidationError, ValueError, LookupError, TypeError, AttributeError)
 
 
@@ -36,7 +37,7 @@ def encode_group(credited: CreditedGroup, *, origin: Mapping[str, str] | None = 
         if origin is not None:
             fields["origin"] = dict(origin)
         if (path := _not_finite(fields)) is not None:
-            raise RecordError(f"{path.removeprefix('.')} is no finite number")
+            raise RecordError(f"{'.'.join(map(str, path))} is no finite number")
         line = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
         # Types are not checked where values are made: what cannot be read must not get into the file.
         schema_2.read(orjson.loads(line))
@@ -78,22 +79,29 @@ def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     return cast("dict[str, Any]", fields)
 
 
-def _not_finite(value: object, path: str = "") -> str | None:
-    """Where the first NaN or infinity is, which JSON would write as null."""
+def _not_finite(value: object) -> tuple[object, ...] | None:
+    """The path to the first NaN or infinity, which JSON would write as null."""
     if isinstance(value, float):
-        return None if math.isfinite(value) else path
+        return None if math.isfinite(value) else ()
+    entries: Iterable[tuple[object, object]]
     if isinstance(value, dict):
-        entries = ((f"{path}.{key}", each) for key, each in cast("dict[str, object]", value).items())
+        fields = cast("dict[str, object]", value)
+        if _PLAIN.issuperset(map(type, fields.values())):
+            return None  # most messages are such, and a forked group has many
+        entries = fields.items()
     elif isinstance(value, list):
-        values = cast("list[object]", value)
+        values = cast("list[float]", value)
         kinds = set(map(type, values))
         # The columns are long, and of numbers alone.
-        if kinds <= {int, str} or (kinds == {float} and all(map(math.isfinite, cast("list[float]", values)))):
+        if kinds <= _PLAIN or (kinds == {float} and all(map(math.isfinite, values))):
             return None
-        entries = ((f"{path}.{index}", each) for index, each in enumerate(values))
+        entries = enumerate(values)
     else:
         return None
-    return next((found for name, each in entries if (found := _not_finite(each, name)) is not None), None)
+    for name, each in entries:
+        if (found := _not_finite(each)) is not None:
+            return name, *found
+    return None
 
 
 def _first_line(error: Exception) -> str:

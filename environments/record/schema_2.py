@@ -34,7 +34,8 @@ class GroupLine(FirstLine):
     item_hash: str | None
     fingerprint: str | None
     turns_without_peer: int
-    messages: list[list[dict[str, Any]]]
+    messages: list[Any]
+    """Per row; of most rows of a forked trajectory nothing is read."""
     judge_calls: tuple[JudgeCall, ...]
 
 

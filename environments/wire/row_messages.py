@@ -13,13 +13,19 @@ class RowMessages:
     """Made once for a trajectory; what it gives shares the messages, so do not change them."""
 
     def __init__(self, trajectory: Trajectory) -> None:
-        """Write every message once."""
+        """Write every message once.
+
+        Raises:
+            ValueError: somebody else than the assistant speaks in a turn, or answers it as the assistant.
+        """
         self.all: list[Shown] = [message.to_openai() for message in trajectory.messages]
         """The whole conversation."""
         self._of_turn: list[int] = []
         """Per turn, the index of its message."""
         index = len(trajectory.prompt)
         for turn in trajectory.turns:
+            if turn.message.role != "assistant" or any(each.role == "assistant" for each in turn.replies):
+                raise ValueError(f"turn {turn.index} is no turn of role 'assistant' with answers to it")
             self._of_turn.append(index)
             index += 1 + len(turn.tool_results) + len(turn.replies)
         self._rewards = None if trajectory.rewards is None else trajectory.rewards.turns

@@ -32,7 +32,6 @@ def concluded(
         findings: all of them.
         wires: those that answer, by kind of server and name.
     """
-    tokens = talk.opening.tokens
     # The server's own word, in a line that is copied into a shell.
     model = shlex.quote(one_line(examined.model))
     where = [f"--openai.base_url {shlex.quote(examined.server.base_url)}", f"--openai.model_name {model}"]
@@ -53,7 +52,7 @@ def concluded(
     how = ["--openai.server_type chat"]
     if talk.text_family is not None:
         how.append(f"--openai.family {talk.text_family}")
-    exact = tokens is not None and tokens.logprobs is not None
+    exact = {each.name for each in findings if each.verdict == "ok"} >= {"token ids", "logprobs"}
     return Examination(
         findings=findings,
         tokens="exact" if exact else "text",

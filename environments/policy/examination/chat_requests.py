@@ -11,7 +11,7 @@ from environments.inference.dialect import CAPTURE, Dialect, RefusedSettingError
 from environments.inference.http_client import NoAnswerError, StatusError
 from environments.inference.model_server import ModelServer
 from environments.inference.reply_tokens import ReplyError, SampledTokens
-from environments.inference.request_body import json_list, request_body
+from environments.inference.request_body import request_body
 from environments.trajectory import Message
 from tools.calls import ToolSpec
 
@@ -115,9 +115,9 @@ class ChatRequests:
     def _body(
         self, fields: Mapping[str, Any], messages: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> bytes:
-        ready = {"messages": json_list(self._written(message) for message in messages)}
+        ready = {"messages": [self._written(message) for message in messages]}
         if tools:
-            ready["tools"] = json_list(tool.json() for tool in tools)
+            ready["tools"] = [tool.json() for tool in tools]
         return request_body({"model": self.model, **fields}, ready)
 
     def _written(self, message: Message) -> bytes:

@@ -28,8 +28,13 @@ async def examine(examined: Examined) -> Examination:
         advice = "is it the right --model?" if "404" in talk.opening.problem else ""
         findings.append(Finding(name="chat", verdict="no", seen=talk.opening.problem, advice=advice))
     else:
-        findings += [*token_findings(talk, requests), *tool_findings(talk), reasoning_finding(talk)]
-        findings += await sampling_findings(requests, facts)
+        sampling = await sampling_findings(requests, facts)  # asked first: every reply is held to its tokens
+        findings += [
+            *token_findings(talk, requests),
+            *tool_findings(talk),
+            reasoning_finding(talk),
+            *sampling,
+        ]
     wires, answering, version = await wire_findings(
         examined.server, examined.model, facts, talk, examined.renderer
     )

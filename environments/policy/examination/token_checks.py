@@ -118,7 +118,7 @@ async def _ask(
     """A reply, or why there is none."""
     request = TokenRequest(
         model=model,
-        prompt_json=orjson.dumps(list(prompt))[1:-1],
+        prompt_json=(orjson.dumps(list(prompt))[1:-1],),
         prompt_tokens=len(prompt),
         max_tokens=256,
         seed=0,

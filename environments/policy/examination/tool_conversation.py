@@ -121,13 +121,13 @@ def reasoning_finding(talk: Conversation) -> Finding:
 def token_findings(talk: Conversation, requests: ChatRequests) -> list[Finding]:
     """Token ids, their logprobs, and whether a prompt goes on from the turn before it."""
     tokens = talk.opening.tokens
-    if tokens is None:
+    if tokens is None or requests.token_problem:
         why = requests.token_problem or "the replies have text alone"
         advice = "vLLM from 0.10.2 on and SGLang from 0.5.13 on give them; for others see docs/models.md"
         return [
             Finding(name="token ids", verdict="no", seen=why, advice=advice),
             Finding(name="logprobs", verdict="no", seen="none without ids"),
-            Finding(name="prefix", verdict="not seen", seen="it takes ids to see it"),
+            Finding(name="prefix", verdict="not seen", seen="it takes the ids of every reply to see it"),
         ]
     return [
         Finding(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from starlette.responses import Response
@@ -99,12 +99,17 @@ class QuirkyServer:
         return Response(b"".join(parts), status_code=status, media_type="application/json")
 
 
+def calls_of(message: Fields) -> list[Fields]:
+    """The tool calls of a message."""
+    return message.get("tool_calls") or []
+
+
 def _object(body: bytes) -> Fields:
     try:
         read: Any = orjson.loads(body)
     except ValueError:
         return {}
-    return read if isinstance(read, dict) else {}
+    return cast("Fields", read) if isinstance(read, dict) else {}
 
 
 async def _body(receive: Receive) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from environments.policy.mock.quirky_server import Fields
+from environments.policy.mock.quirky_server import Fields, calls_of
 
 Refusal = Callable[[Fields], Response | None]
 
@@ -109,7 +109,7 @@ def mistral_fields(asked: Fields) -> Response | None:
 def mistral_call_ids(asked: Fields) -> Response | None:
     """Mistral, of the id of a call that is not nine letters and digits."""
     for message in asked["messages"]:
-        ids = [call["id"] for call in message.get("tool_calls") or []]
+        ids: list[str] = [call["id"] for call in calls_of(message)]
         for each in [*ids, message.get("tool_call_id") or "aaaaaaaaa"]:
             if not (len(each) == 9 and each.isascii() and each.isalnum()):
                 text = f"Tool call id was {each} but must be a-z, A-Z, 0-9, with a length of 9."

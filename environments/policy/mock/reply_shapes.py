@@ -8,7 +8,7 @@ import orjson
 from starlette.responses import JSONResponse, Response
 
 from environments.inference.chat_reply import call_id
-from environments.policy.mock.quirky_server import Fields
+from environments.policy.mock.quirky_server import Fields, calls_of
 
 _PIECE = 7
 """Characters of a streamed piece of text."""
@@ -40,8 +40,9 @@ def response_ids(reply: Fields) -> None:
 def meta_info(reply: Fields) -> None:
     """SGLang's older shape: triples of logprob, id and text."""
     choice = choice_of(reply)
-    content = (choice.pop("logprobs") or {"content": []})["content"]
-    ids = choice.pop("token_ids", [])
+    logprobs: Fields = choice.pop("logprobs") or {}
+    content: list[Fields] = logprobs.get("content", [])
+    ids: list[int] = choice.pop("token_ids", [])
     triples = [[entry["logprob"], each, None] for entry, each in zip(content, ids, strict=True)]
     choice["meta_info"] = {"output_token_logprobs": triples, "weight_version": "7"}
     choice["prompt_token_ids"] = reply.pop("prompt_token_ids", None)
@@ -66,7 +67,7 @@ def with_fields_left_out(reply: Fields) -> None:
     """No finish reason, no role, no type of a call."""
     choice = choice_of(reply)
     del choice["finish_reason"], choice["message"]["role"]
-    for call in choice["message"].get("tool_calls") or []:
+    for call in calls_of(choice["message"]):
         del call["type"]
 
 
@@ -96,7 +97,7 @@ def calls_as_text(reply: Fields) -> None:
     """Of vLLM without a parser of calls: they stay in the text, as Hermes and Qwen write them."""
     choice = choice_of(reply)
     texts = [choice["message"]["content"] or ""]
-    for call in choice["message"].get("tool_calls") or []:
+    for call in calls_of(choice["message"]):
         function = call["function"]
         text = f'{{"name": "{function["name"]}", "arguments": {function["arguments"]}}}'
         texts.append(f"<tool_call>\n{text}\n</tool_call>")
@@ -108,7 +109,7 @@ def each_call(change: Callable[[Fields], None]) -> Callable[[Fields], None]:
     """Change the calls of a reply, one by one."""
 
     def change_all(reply: Fields) -> None:
-        for call in choice_of(reply)["message"].get("tool_calls") or []:
+        for call in calls_of(choice_of(reply)["message"]):
             change(call)
 
     return change_all
@@ -173,7 +174,7 @@ def event_stream(reply: Fields) -> bytes:
     for name in ("reasoning_content", "reasoning", "content"):
         text = message.get(name) or ""
         deltas += [{name: text[start : start + _PIECE]} for start in range(0, len(text), _PIECE)]
-    for index, call in enumerate(message.get("tool_calls") or []):
+    for index, call in enumerate(calls_of(message)):
         function = call["function"]
         deltas.append({"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]})
         text = function["arguments"]

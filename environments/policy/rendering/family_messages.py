@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 from environments.trajectory import Message
@@ -14,19 +15,21 @@ AsText = Callable[[str], str]
 def given_messages(
     messages: Sequence[Message], as_text: AsText, *, calls_as_text: bool = False
 ) -> list[dict[str, Any]]:
-    """A conversation; a call that is no JSON object, or each one if `calls_as_text`, stands in the content.
+    """A conversation; a call that is no JSON object stands in the content.
 
-    Calls are numbered through the conversation: one format (Kimi) writes these ids.
+    With `calls_as_text` each call does, and its result is what a user says. Calls are numbered through the
+    conversation: one format (Kimi) writes these ids.
     """
     named: dict[str, tuple[str, str]] = {}
+    numbers = count()
     given: list[dict[str, Any]] = []
     for message in messages:
-        if message.role == "tool":
+        if message.role == "tool" and not calls_as_text:
             written_id, name = named.get(message.tool_call_id or "", (message.tool_call_id, None))
             given.append(_answer(message, written_id, name, as_text))
             continue
         for call in message.tool_calls:
-            named[call.id] = (f"functions.{call.name}:{len(named)}", call.name)
+            named[call.id] = (f"functions.{call.name}:{next(numbers)}", call.name)
         given.append(_spoken(message, named, as_text, calls_as_text=calls_as_text))
     return given
 
@@ -64,7 +67,8 @@ def _spoken(
     calls = [call for call in message.tool_calls if not calls_as_text and _is_object(call)]
     others = [_as_json(call) for call in message.tool_calls if call not in calls]
     content = "\n".join(filter(None, [message.content, *others]))
-    given: dict[str, Any] = {"role": message.role, "content": as_text(content)}
+    role = "user" if message.role == "tool" else message.role
+    given: dict[str, Any] = {"role": role, "content": as_text(content)}
     if message.reasoning:
         given["reasoning_content"] = as_text(message.reasoning)
     if calls:

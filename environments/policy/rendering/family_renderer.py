@@ -9,7 +9,7 @@ from typing import Any, cast
 from tokenizers import Tokenizer
 
 from environments.extras import needs_extra
-from environments.policy.rendering.family_calls import tool_call
+from environments.policy.rendering.family_calls import deepseek_call, llama_message, tool_call
 from environments.policy.rendering.family_messages import call_id, given_answers, given_messages
 from environments.policy.rendering.family_tokenizer import FamilyTokenizer, byte_tokenizer
 from environments.policy.rendering.renderer import CannotExtendError
@@ -58,15 +58,6 @@ class FamilyRenderer:
     def longest_token(self) -> int:
         """Characters of the longest token that text can become, at most."""
         return self._tokenizer.longest_token()
-
-    def chars_to_encode(self, messages: Sequence[Message]) -> int:
-        """Characters of the messages."""
-        return sum(
-            len(each.content)
-            + len(each.reasoning or "")
-            + sum(len(call.arguments) for call in each.tool_calls)
-            for each in messages
-        )
 
     @property
     def markers(self) -> Mapping[str, int]:
@@ -129,26 +120,33 @@ class FamilyRenderer:
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
         """The assistant message that sampled ids hold; its calls carry status and span."""
-        return self._message(self._read(token_ids, tools), tools)
+        return self._message(self._read(token_ids, tools), token_ids, tools)
 
     def parse_text(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """The message in the text of an answer; what looks like a marker in it is one."""
+        ids = self._tokenizer.encode(text)
         described = [tool.to_openai() for tool in tools] or None
-        return self._message(
-            self._library.parse_response(self._tokenizer.encode(text), tools=described), tools
-        )
+        return self._message(self._library.parse_response(ids, tools=described), ids, tools)
 
     def _read(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Any:
         """What the library reads in a sampled turn."""
         described = [tool.to_openai() for tool in tools] or None
         return self._library.parse_response(list(token_ids), tools=described, prompt_ids=self._opening)
 
-    def _message(self, read: Any, tools: Sequence[ToolSpec]) -> Message:
+    def _message(self, read: Any, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
+        calls = tuple(tool_call(found, index, tools) for index, found in enumerate(read.tool_calls))
+        content: str = read.content
+        if self._family in ("deepseek-v3", "deepseek-r1"):
+            calls = tuple(
+                deepseek_call(call, self.decode(token_ids[slice(*(call.span or ()))])) for call in calls
+            )
+        elif self._family == "llama-3" and not calls:
+            content, calls = llama_message(content, token_ids, self.stop_ids, tools)
         return Message(
             role="assistant",
-            content=read.content,
+            content=content.rstrip("\n") if calls else content,
             reasoning=read.reasoning_content or None,
-            tool_calls=tuple(tool_call(found, index, tools) for index, found in enumerate(read.tool_calls)),
+            tool_calls=calls,
         )
 
     def _after_template(self, given: list[dict[str, Any]], read: Any, *, closed: bool) -> tuple[int, ...]:

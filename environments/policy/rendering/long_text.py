@@ -10,7 +10,7 @@ from environments.trajectory import Message
 from tools.errors import ContextOverflow
 
 Result = TypeVar("Result")
-_LONGEST_TOKEN = 1_000
+LONGEST_TOKEN = 1_000
 """Characters of a token, where a renderer does not say; those of known vocabularies are shorter."""
 _LONG_TOKENS = 4_000
 """Ids whose text takes some 10 ms to read."""
@@ -58,12 +58,14 @@ async def parsed(work: Callable[[], Result], *, tokens: int) -> Result:
 
 def longest_token(renderer: Renderer | KnowsItsText) -> int:
     """Characters of a token of this renderer, at most."""
-    return getattr(renderer, "longest_token", _LONGEST_TOKEN)
+    return getattr(renderer, "longest_token", LONGEST_TOKEN)
 
 
-def chars_of(messages: Sequence[Message]) -> int:
+def chars_of(messages: Sequence[Message], *, reasoning: bool = True) -> int:
     """Characters that messages are written with."""
     return sum(
-        len(each.content) + len(each.reasoning or "") + sum(len(call.arguments) for call in each.tool_calls)
+        len(each.content)
+        + (len(each.reasoning or "") if reasoning else 0)
+        + sum(len(call.arguments) for call in each.tool_calls)
         for each in messages
     )

@@ -1,5 +1,6 @@
 """Tool calls in the text of a reply, for servers that do not read their model's format."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Protocol
@@ -9,6 +10,7 @@ from environments.policy.rendering.family_renderer import text_reader
 from environments.policy.rendering.json_calls import JsonCall
 from environments.policy.rendering.text_blocks import answer_start, blocks, without
 from environments.policy.rendering.text_formats import (
+    PYTHON_TAG,
     bare_list_calls,
     deepseek_calls,
     harmony_calls,
@@ -25,13 +27,15 @@ Found = tuple[str, Calls]
 _LONGEST: Final = 4_000_000
 """Characters; no model writes that much in one turn, and reading it would take minutes."""
 _TAGS: Final = ("<tool_call>", "</tool_call>")
-_PYTHON_TAG: Final = "<|python_tag|>"
 _MISTRAL: Final = "[TOOL_CALLS]"
 _DEEPSEEK: Final = (
     "<\uff5ctool\u2581calls\u2581begin\uff5c>",
     "<\uff5ctool\u2581calls\u2581end\uff5c>",
 )
 _HARMONY: Final = ("<|channel|>commentary to=", "<|call|>")
+_INKLING: Final = ("<|content_invoke_tool_json|>", "<|end_message|>")
+_INKLING_NAME: Final = re.compile(r"(?:<\|message_model\|>)?[\w.-]*(?=<\|content_invoke_tool_json\|>)")
+"""It stands in the call, too."""
 _HERMES_FAMILIES: Final = frozenset({"chatml", "hermes", "qwen3", "qwen3-vl"})
 _DEEPSEEK_FAMILIES: Final = frozenset({"deepseek-r1", "deepseek-v3", "deepseek-v3.1"})
 _SECTIONS: Final = {
@@ -65,6 +69,9 @@ def read_text_calls(content: str, family: str, tools: Sequence[ToolSpec]) -> tup
         return _numbered(_in_blocks(content, _DEEPSEEK, deepseek_calls))
     if family == "gpt-oss":
         return _numbered(_in_blocks(content, _HARMONY, harmony_calls))
+    if family == "inkling":
+        calls = _numbered(_in_blocks(_INKLING_NAME.sub("", content), _INKLING, hermes_calls))
+        return calls if calls[1] else (content, ())
     if family == "llama-3":
         return _numbered(_llama(content, names))
     if family == "mistral":
@@ -85,7 +92,7 @@ def _in_blocks(content: str, tags: tuple[str, str], read: _ReadBlock) -> Found:
 def _llama(content: str, names: Sequence[str]) -> Found:
     if calls := llama_calls(content, names):
         return "", calls
-    return _in_blocks(content, (_PYTHON_TAG, ""), lambda body, closed: python_tag_calls(body, names))
+    return _in_blocks(content, (PYTHON_TAG, ""), lambda body, closed: python_tag_calls(body, names))
 
 
 def _mistral(content: str, names: Sequence[str]) -> Found:
@@ -94,16 +101,16 @@ def _mistral(content: str, names: Sequence[str]) -> Found:
         return content[:start].strip(), calls
     found = list(blocks(content, _MISTRAL, ""))
     calls, rest = mistral_calls(found[0].body) if found else ([], "")
-    if not (found and (found[0].own_line or _any_ok(calls))):
+    stands_alone = bool(found) and (
+        found[0].own_line or (_any_ok(calls) and not rest.partition("\n")[0].strip())
+    )
+    if not stands_alone:
         return content, []
-    return "\n".join(filter(None, (without(content, found), rest))), calls
+    return "\n".join(filter(None, (without(content, found), rest.strip()))), calls
 
 
 def _by_library(content: str, family: str, tools: Sequence[ToolSpec]) -> tuple[str, tuple[ToolCall, ...]]:
     reader = text_reader(family)
-    if family == "inkling":  # it writes a call's name before the marker
-        message = reader.parse_text(content, tools)
-        return (message.content, message.tool_calls) if message.tool_calls else (content, ())
     opening, closing = _SECTIONS.get(family, _TAGS)
     read_blocks = [
         (block, reader.parse_text(content[block.start : block.end], tools).tool_calls)

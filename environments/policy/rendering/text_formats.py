@@ -4,10 +4,13 @@ import ast
 import json
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from environments.policy.rendering.json_calls import JsonCall, checked_call, read_json_call
 from tools.calls import CallStatus
 
+PYTHON_TAG: Final = "<|python_tag|>"
+"""Llama 3 writes it before calls, and before code."""
 _DECODER = json.JSONDecoder()
 _MISTRAL_NAME = re.compile(r"\s*(?:\[TOOL_CALLS\])?\s*([^\s\[\]{}]*)(?:\[CALL_ID\][^\s\[\]{}]*)?\[ARGS\]\s*")
 _DEEPSEEK_CALL = re.compile(
@@ -28,7 +31,7 @@ def hermes_calls(body: str, *, closed: bool) -> list[JsonCall]:
 
 def mistral_calls(body: str) -> tuple[list[JsonCall], str]:
     """Calls after `[TOOL_CALLS]`, as `[{…}, …]` or as `name[ARGS]{…}` each, and what follows them."""
-    if body.lstrip().startswith("["):
+    if body.lstrip().startswith("[") and not _MISTRAL_NAME.match(body):
         return _listed(body.lstrip())
     calls: list[JsonCall] = []
     end = 0
@@ -38,7 +41,7 @@ def mistral_calls(body: str) -> tuple[list[JsonCall], str]:
         except (ValueError, RecursionError) as error:
             return [*calls, JsonCall(named[1], body[named.end() :], _failed(error, body))], ""
         calls.append(checked_call(named[1], body[named.end() : end]))
-    return calls or [_malformed(body)], body[end:].strip() if calls else ""
+    return calls or [_malformed(body)], body[end:] if calls else ""
 
 
 def deepseek_calls(body: str, *, closed: bool) -> list[JsonCall]:
@@ -110,7 +113,11 @@ def bare_list_calls(text: str, names: Sequence[str]) -> list[JsonCall]:
     if not text.strip().startswith("["):
         return []
     calls, rest = _listed(text.strip())
-    return calls if not rest and all(call.name in names and call.status == "ok" for call in calls) else []
+    return (
+        calls
+        if not rest.strip() and all(call.name in names and call.status == "ok" for call in calls)
+        else []
+    )
 
 
 def _listed(text: str) -> tuple[list[JsonCall], str]:
@@ -120,7 +127,7 @@ def _listed(text: str) -> tuple[list[JsonCall], str]:
     while True:
         at = _after(_BETWEEN_ENTRIES, text, at)
         if text[at : at + 1] == "]":
-            return calls or [_malformed(text)], text[at + 1 :].strip()
+            return calls or [_malformed(text)], text[at + 1 :]
         try:
             _, end = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError) as error:

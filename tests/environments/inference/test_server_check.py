@@ -1,5 +1,7 @@
 """The look at a model server before a run: it buys nothing and says what is wrong."""
 
+import asyncio
+
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse
 
@@ -123,3 +125,18 @@ async def test_the_check_names_a_server_that_cannot_be_reached():
         pass
     with pytest.raises(ConfigError, match=r"no model server answers at http://127\.0\.0\.1"):
         await chat_policy(server.base_url).check()
+
+
+async def test_a_server_that_ends_each_connection_after_an_error_can_be_used():
+    async def break_once(reader, writer):
+        asked = await reader.readuntil(b"\r\n\r\n")
+        refused = asked.startswith(b"POST") and await reader.readexactly(2) == b"[]"
+        status = b"422 Unprocessable Entity" if refused else b"500 Internal Server Error"
+        writer.write(b"HTTP/1.1 %b\r\nContent-Length: 2\r\n\r\n{}" % status)
+        await reader.read(1)  # what comes next on this connection is lost
+        writer.close()
+
+    async with await asyncio.start_server(break_once, "127.0.0.1", 0) as server:
+        policy = chat_policy(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+        await policy.check()
+        await policy.aclose()

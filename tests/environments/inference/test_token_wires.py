@@ -8,7 +8,7 @@ from environments.inference.token_wires import WIRES
 PROMPT = (5, 6, 7)
 REQUEST = TokenRequest(
     model="m",
-    prompt_json=b"5,6,7",
+    prompt_json=(b"5,6", b",", b"7"),
     prompt_tokens=3,
     max_tokens=4,
     seed=9,
@@ -132,11 +132,11 @@ REFUSED = [
     ("two", COMPLETIONS, {"choices": [{}, {}]}, "2 choices"),
     ("no-ids", COMPLETIONS, completions(token_ids=None), "no token_ids, which vLLM gives from 0.10.2"),
     ("empty", COMPLETIONS, completions(token_ids=[]), "empty token_ids"),
-    ("bool", COMPLETIONS, completions(token_ids=[True, 2]), "no integers"),
-    ("float", COMPLETIONS, completions(token_ids=[11.0, 2]), "no integers"),
-    ("text", GENERATE, generate(token_ids="11 2"), "no integers"),
-    ("negative", SGLANG, {**sglang(), "output_ids": [-1, 2]}, "ids from -1"),
-    ("huge", COMPLETIONS, completions(token_ids=[2**31, 2]), "ids from 2 to 2147483648"),
+    ("bool", COMPLETIONS, completions(token_ids=[True, 2]), "token_ids.0 is True"),
+    ("float", COMPLETIONS, completions(token_ids=[11.0, 2]), "token_ids.0 is 11.0"),
+    ("text", GENERATE, generate(token_ids="11 2"), "token_ids is no list"),
+    ("negative", SGLANG, {**sglang(), "output_ids": [-1, 2]}, "output_ids.0 is -1"),
+    ("huge", COMPLETIONS, completions(token_ids=[2**31, 2]), "token_ids.0 is 2147483648"),
     ("too-many", COMPLETIONS, completions(token_ids=[1] * 5), "5 token ids; 4 were asked for"),
     (
         "prompt",
@@ -158,7 +158,7 @@ REFUSED = [
         "null",
         COMPLETIONS,
         completions(logprobs={"token_logprobs": [None, -1]}),
-        "no numbers: None at token 0",
+        "logprob None at token 0 of 2",
     ),
     (
         "clamped",
@@ -166,7 +166,7 @@ REFUSED = [
         completions(logprobs={"token_logprobs": [-9999.0, -1]}),
         "logprob -9999.0 at token 0 of 2",
     ),
-    ("one-short", COMPLETIONS, completions(logprobs={"token_logprobs": [-1]}), "1 logprobs for 2 token ids"),
+    ("one-short", COMPLETIONS, completions(logprobs={"token_logprobs": [-1]}), "1 logprobs for 2 token_ids"),
     (
         "shifted",
         GENERATE,

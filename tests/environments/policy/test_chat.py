@@ -3,11 +3,13 @@ import email.utils
 import json
 import socket
 import struct
+from dataclasses import replace
 
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from environments.inference.chat_reply import call_id
+from environments.policy.open_row import OpenRow
 from tests.environments.policy.chat_server import (
     RENDERER,
     REQUEST,
@@ -315,3 +317,16 @@ def test_a_base_url_without_a_scheme_is_refused():
 
 def test_the_name_is_the_model():
     assert chat_policy("http://localhost/v1").name == "m"
+
+
+@pytest.mark.parametrize(
+    ("held", "extends", "prompt"),
+    [((7, 8), True, (9,)), ((7, 9), False, (7, 8, 9)), ((7, 8, 9), False, (7, 8, 9))],
+    ids=["goes on", "forks", "adds nothing"],
+)
+async def test_of_a_prompt_that_begins_with_the_open_row_only_what_is_new_is_given(held, extends, prompt):
+    row = OpenRow()
+    row.extend(held, (), messages=1)
+    async with served(ok()) as (_, policy):
+        completion = await policy.complete(replace(REQUEST, row=row))
+    assert (completion.extends_row, completion.prompt_ids) == (extends, prompt)

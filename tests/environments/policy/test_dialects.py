@@ -138,6 +138,31 @@ async def test_a_server_that_only_streams_is_asked_to(refusal):
     assert (first.message.content, first.token_ids, first.logprobs) == ("3", (11,), (-0.5,))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Only streaming mode is supported.",
+        "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'.",
+    ],
+    ids=["stream", "max_tokens"],
+)
+async def test_a_server_that_has_given_ids_is_asked_as_it_was(text):
+    async with served(ok(), failed(400, text), ok()) as (server, policy):
+        await policy.complete(REQUEST)
+        with pytest.raises(PolicyError, match="answered 400"):
+            await policy.complete(REQUEST)
+        await policy.complete(REQUEST)
+    assert [(asked["max_tokens"], "stream" in asked) for asked in server.asked] == [(77, False)] * 3
+
+
+async def test_a_quoted_conversation_about_streams_is_no_wish_for_one():
+    quoting = failed(400, "Invalid message: 'it says: only streaming is supported'")
+    async with served(quoting, ok()) as (server, policy):
+        with pytest.raises(PolicyError, match="answered 400"):
+            await policy.complete(REQUEST)
+    assert len(server.asked) == 1
+
+
 async def test_an_event_stream_that_nobody_asked_for_is_read():
     async with served(PlainTextResponse(STREAM, media_type="text/event-stream")) as (_, policy):
         assert (await policy.complete(REQUEST)).token_ids == (11,)

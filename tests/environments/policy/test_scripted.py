@@ -1,11 +1,13 @@
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.policy.base import CompletionRequest
+from environments.policy.open_row import OpenRow
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, generic_script, say
 from environments.trajectory import Message
@@ -188,3 +190,19 @@ def test_the_generic_agent_without_tools_only_talks():
 def test_the_generic_agent_comes_to_an_end():
     spoken = [USER, *[call("terminal", "{}")] * 3]
     assert [choice.message.tool_calls for choice in generic_script(spoken, [TERMINAL], 0.5)] == [()]
+
+
+@pytest.mark.parametrize("max_tokens", [1024, 5], ids=["whole", "cut"])
+@given(mixture=mixtures)
+async def test_where_a_row_is_open_only_what_is_new_is_rendered(max_tokens, mixture):
+    sampler, row = policy(*mixture), OpenRow()
+    first = await sampler.complete(request(max_tokens=max_tokens))
+    row.extend(first.prompt_ids, first.token_ids, messages=2)
+    asked = request(messages=(USER, first.message, Message(role="tool", content="ok")))
+    rest = await sampler.complete(replace(asked, row=row))
+    assert (rest.extends_row, rest.fork) == (True, None)
+    assert rest.prompt_ids == RENDERER.extend(first.token_ids, asked.messages[2:])
+    if first.finish_reason != "length":
+        whole = await sampler.complete(asked)
+        assert (*row.token_ids, *rest.prompt_ids) == whole.prompt_ids
+        assert (rest.token_ids, rest.logprobs) == (whole.token_ids, whole.logprobs)

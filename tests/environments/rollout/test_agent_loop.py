@@ -265,7 +265,7 @@ class Extending:
         self.inner, self.fields, self.rows = playing(*messages), fields, []
 
     async def complete(self, request):
-        whole = await self.inner.complete(request)
+        whole = await self.inner.complete(replace(request, row=None))
         self.rows.append(None if request.row is None else (request.row.messages, list(request.row.token_ids)))
         if request.row is None:
             return replace(whole, **self.fields)
@@ -302,7 +302,7 @@ class Forgetting(Extending):
     """A server whose template drops a part of the history."""
 
     async def complete(self, request):
-        whole = await self.inner.complete(request)
+        whole = await self.inner.complete(replace(request, row=None))
         return replace(whole, prompt_ids=whole.prompt_ids[-3:], **self.fields)
 
 
@@ -321,9 +321,9 @@ class Capped(Extending):
         self.room = room
 
     async def complete(self, request):
-        whole = await self.inner.complete(request)
+        whole = await self.inner.complete(replace(request, row=None))
         room = min(self.room, request.max_row_tokens) - len(whole.prompt_ids)
-        return await self.inner.complete(replace(request, max_tokens=min(request.max_tokens, room)))
+        return await self.inner.complete(replace(request, row=None, max_tokens=min(request.max_tokens, room)))
 
 
 @pytest.mark.parametrize("short", [0, 1, 5])

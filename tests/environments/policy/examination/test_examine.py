@@ -198,6 +198,19 @@ async def test_a_template_that_writes_a_turn_otherwise_forks_and_is_told_why():
     assert "drops the reasoning" in findings["prefix"].seen
 
 
+async def test_one_reply_whose_tokens_do_not_fit_together_is_enough_to_say_so():
+    seen = []
+
+    def once(reply):
+        seen.append(reply)
+        if len(seen) == 3:
+            not_finite(reply)
+
+    examination, findings = await examined(Quirk(says="", replies=once))
+    assert findings["token ids"].verdict == "no"
+    assert examination.tokens == "text"
+
+
 def without_thoughts(reply):
     think = RENDERER._control["</think>"][0]
     ids = list(reply.get("prompt_token_ids", ()))

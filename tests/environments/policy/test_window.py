@@ -1,0 +1,70 @@
+"""The window of a model that is asked by messages: what its prompt has for certain is known from the row."""
+
+from dataclasses import replace
+
+import pytest
+from starlette.responses import JSONResponse
+
+from environments.policy.base import CompletionRequest
+from environments.policy.open_row import OpenRow
+from environments.policy.window import tokens_at_least
+from environments.trajectory import Message
+from tests.environments.policy.chat_server import REQUEST, USER, ok, served, without
+from tests.environments.policy.chat_server import answer as reply
+from tools.errors import ContextOverflow
+
+HI = Message(role="assistant", content="3")
+LONG = Message(role="user", content="x" * 50_000)
+
+
+def with_row(tokens, *new, message=HI, **changes):
+    row = OpenRow()
+    row.extend(range(tokens - 1), [1], messages=2)
+    return replace(REQUEST, messages=(USER, message, *new), row=row, **changes)
+
+
+async def asked_after(request, **settings):
+    """What the server was asked, once it has given token ids."""
+    async with served(ok()) as (server, policy):
+        await policy.complete(REQUEST)
+        for name, value in settings.items():
+            setattr(policy, name, value)
+        try:
+            await policy.complete(request)
+        except ContextOverflow:
+            return None
+    return server.asked[1]
+
+
+@pytest.mark.parametrize(
+    ("request_", "settings"),
+    [
+        (with_row(100), {"context_tokens": 100}),
+        (with_row(90, LONG), {"context_tokens": 100}),
+        (with_row(100, max_row_tokens=100), {}),
+    ],
+    ids=["row", "new-text", "row-limit"],
+)
+async def test_a_prompt_that_cannot_fit_is_not_paid_for(request_, settings):
+    assert await asked_after(request_, **settings) is None
+
+
+async def test_no_more_tokens_are_asked_for_than_there_can_be_room():
+    assert (await asked_after(with_row(90), context_tokens=100))["max_tokens"] == 10
+
+
+async def test_a_template_may_drop_reasoning_from_a_row():
+    message = replace(HI, reasoning="because")
+    assert tokens_at_least(with_row(100, message=message), longest_token=1) == len(USER.content) + 1
+
+
+async def test_a_window_is_not_compared_with_tokens_that_were_made_from_text():
+    text = without(without(reply(), "choices", 0, "token_ids"), "prompt_token_ids")
+    async with served(JSONResponse(text)) as (server, policy):
+        policy.context_tokens = 100
+        await policy.complete(with_row(100))
+    assert len(server.asked) == 1
+
+
+def test_a_conversation_without_a_row_has_the_tokens_of_its_text():
+    assert tokens_at_least(CompletionRequest(messages=(LONG,)), longest_token=1000) == 50

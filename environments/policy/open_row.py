@@ -1,6 +1,7 @@
 """The token row that a rollout's next completion may extend, and its ids as JSON, kept as they grow."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import overload
 
 import orjson
 
@@ -21,7 +22,7 @@ class OpenRow:
     @property
     def token_ids(self) -> Sequence[int]:
         """All ids, not copied: read them before the next turn."""
-        return self._ids
+        return _ReadOnly(self._ids)
 
     def extend(self, unsampled: Sequence[int], sampled: Sequence[int], *, messages: int) -> None:
         """Add what a model saw after the row, and what it sampled then.
@@ -53,3 +54,23 @@ class OpenRow:
             self._json += orjson.dumps(new)[1:-1]
             self._written = len(self._ids)
         return bytes(self._json)
+
+
+class _ReadOnly(Sequence[int]):
+    """Ids as a policy sees them: what it builds of them does not change the row."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self._ids = ids
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        return self._ids[index]
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ids)

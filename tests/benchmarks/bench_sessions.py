@@ -1,8 +1,9 @@
 """CPU that each turn of a long session costs us, beside the model server.
 
-    python -m tests.benchmarks.bench_sessions [--turns 10 100 400 1000] [--paths chat tokens] [--profile]
+    python -m tests.benchmarks.bench_sessions [--turns 10 100 400 1000] [--paths chat text tokens] [--profile]
 
-Every session goes through the rollout loop, a tool and real HTTP; the server is a process of its own. A turn
+Every session goes through the rollout loop, a tool and real HTTP; the server is a process of its own. It is
+asked by messages, and gives token ids (chat) or text alone (text), or is asked by token ids (tokens). A turn
 adds some 130 tokens. `first` and `last` are the medians of a session's first and last tenth.
 """
 
@@ -96,8 +97,8 @@ def model_server() -> Iterator[str]:
 def policy_of(path: str, base_url: str) -> ChatPolicy | TokenPolicy:
     server = ModelServer(base_url=base_url, api_key="none")
     renderer = ChatMLRenderer.embedded()
-    if path == "chat":
-        return ChatPolicy(server=server, model="m", renderer=renderer)
+    if path in ("chat", "text"):
+        return ChatPolicy(server=server, model=path, renderer=renderer)
     return TokenPolicy(server=server, model="m", renderer=renderer, wire=WIRES["vllm", "completions"])
 
 
@@ -120,7 +121,7 @@ async def measured(paths: list[str], lengths: list[int], base_url: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, nargs="+", default=[10, 100, 400, 1000])
-    parser.add_argument("--paths", nargs="+", default=["chat", "tokens"])
+    parser.add_argument("--paths", nargs="+", default=["chat", "text", "tokens"])
     parser.add_argument("--profile", action="store_true", help="where the time goes")
     options = parser.parse_args()
     profile = cProfile.Profile()

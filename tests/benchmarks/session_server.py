@@ -38,6 +38,7 @@ class Sessions:
         entries = [{"token": "tok", "logprob": each, "bytes": [116], "top_logprobs": []} for each in logprobs]
         chosen = {"index": 0, "finish_reason": "tool_calls", "message": message.to_openai()}
         self._chat = orjson.dumps({**chosen, "logprobs": {"content": entries}, "token_ids": ids})
+        self._text = orjson.dumps({"id": "c", "choices": [chosen]})
         chosen = {"index": 0, "finish_reason": "stop", "text": CONTENT, "stop_reason": ids[-1]}
         held = {"tokens": ["tok"] * len(ids), "token_logprobs": logprobs}
         self._completion = orjson.dumps({**chosen, "logprobs": held, "token_ids": ids})[:-1]
@@ -49,6 +50,8 @@ class Sessions:
             prompt = _IDS.search(body)
             assert prompt is not None
             return b'{"id":"c","choices":[%b,"prompt_token_ids":[%b]}]}' % (self._completion, prompt[1])
+        if b'"model":"text"' in body[:200]:
+            return self._text
         seed = _SEED.search(body)
         assert seed is not None
         row = self._rows.setdefault(seed[1], bytearray(b"1"))

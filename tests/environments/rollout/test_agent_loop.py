@@ -346,3 +346,21 @@ async def test_a_full_row_ends_the_rollout_before_the_next_turn_is_paid():
     policy = Extending(ADD)
     loop, turns = await run(policy, budget=full)
     assert (loop.stop_reason, len(turns), len(policy.rows)) == (StopReason.CONTEXT_OVERFLOW, 1, 1)
+
+
+class Muttering(Extending):
+    """A policy whose first call could not be read."""
+
+    async def complete(self, request):
+        whole = await super().complete(request)
+        if request.row is not None:
+            return whole
+        calls = tuple(replace(each, status="unclosed_block") for each in whole.message.tool_calls)
+        return replace(whole, message=replace(whole.message, tool_calls=calls))
+
+
+async def test_a_call_that_could_not_be_read_is_answered_and_the_rollout_goes_on():
+    calls = Calls()
+    loop, turns = await run(Muttering(ADD, say("5")), calls=calls)
+    assert (loop.stop_reason, len(turns), calls.ran) == (StopReason.COMPLETED, 2, [])
+    assert [result.error for result in turns[0].tool_results] == ["invalid_json"]

@@ -1,7 +1,7 @@
 """The proxy that a user's shell names, read once: below the command line nothing reads the environment."""
 
 from urllib.parse import urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment, proxy_bypass
 
 from environments.config import ServerConfig
 
@@ -23,6 +23,6 @@ def _proxy_for(url: str) -> str:
     except ValueError:
         return "none"  # the URL is refused where it is used
     named = proxies.get(parts.scheme) or proxies.get("all")
-    if not named or proxy_bypass_environment(parts.netloc.rpartition("@")[2], proxies):
+    if not named or proxy_bypass(parts.netloc.rpartition("@")[2]):
         return "none"
     return named if "://" in named else f"http://{named}"

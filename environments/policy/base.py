@@ -51,19 +51,10 @@ class CheckedPolicy(Protocol):
         ...
 
 
-@runtime_checkable
-class PolicyWithVocabulary(Protocol):
-    """A policy that says how many ids its model has; what it samples is held to that."""
-
-    @property
-    def vocabulary_size(self) -> int:
-        """One more than the largest id."""
-        ...
-
-
 def vocabulary_size(policy: Policy) -> int | None:
-    """The size of a policy's vocabulary, where it says so."""
-    return policy.vocabulary_size if isinstance(policy, PolicyWithVocabulary) else None
+    """One more than the largest id, where a policy has a `vocabulary_size`; what it samples is held to it."""
+    # Asked for each completion: `isinstance` of a protocol takes 20 µs.
+    return getattr(policy, "vocabulary_size", None)
 
 
 def checked_policy(policy: Policy) -> Policy:

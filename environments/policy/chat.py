@@ -19,10 +19,10 @@ from environments.inference.request_body import request_body
 from environments.inference.row_echo import without_row
 from environments.inference.server_check import check
 from environments.policy.base import CompletionRequest
-from environments.policy.next_prompt import prompt_of, unseen
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.rendering.families import family_of
 from environments.policy.rendering.long_text import LONGEST_TOKEN, rendered
+from environments.policy.row_prompt import prompt_of, unseen
 from environments.policy.text_replies import with_text_calls
 from environments.policy.tool_use import ToolUse
 from environments.policy.window import tokens_at_least, with_room

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from environments.policy.base import CompletionRequest
-from environments.policy.prompt import prompt_of, unseen
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.rendering.long_text import rendered
+from environments.policy.row_prompt import prompt_of, unseen
 from environments.policy.schema_example import example_of
 from environments.trajectory import Completion, Message
 from tools.calls import ToolCall, ToolSpec

@@ -1,9 +1,11 @@
 """What a policy hands over, checked before it joins its row: a violation costs this rollout alone."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, cast, get_args
 
-from environments.data.item_json import recorded_item
+import orjson
+
 from environments.policy.base import CompletionRequest
 from environments.rollout.rows import going_on
 from environments.trajectory import LARGEST_FLOAT32, Completion, Message
@@ -114,6 +116,10 @@ def _logprobs_problem(logprobs: Sequence[float] | None, sampled: int) -> str | N
         return f"logprobs must be a tuple of plain floats, got {_start_of(logprobs)}"
     if len(logprobs) != sampled:
         return f"it has {len(logprobs)} logprobs for {sampled} token_ids"
+    # NaN and infinity leave no sum; in the range of float32 it is finite.
+    in_range = not logprobs or (min(logprobs) >= -LARGEST_FLOAT32 and max(logprobs) <= LARGEST_LOGPROB)
+    if in_range and isfinite(sum(logprobs)):
+        return None
     for index, logprob in enumerate(logprobs):
         # NaN is in no range.
         if not -LARGEST_FLOAT32 <= logprob <= LARGEST_LOGPROB:
@@ -144,9 +150,17 @@ def _names_problem(completion: Completion) -> str | None:
     if not isinstance(sampling, Mapping):
         return f"sampling is {sampling!r:.100}; give a mapping"
     held = dict(cast("Mapping[Any, Any]", sampling))
-    if held and recorded_item(held) != held:
+    if not _is_json(held):
         return f"sampling is {held!r:.200}, which is no JSON"
     return None
+
+
+def _is_json(value: dict[Any, Any]) -> bool:
+    """Whether it would be read back from JSON as it is."""
+    try:
+        return orjson.loads(orjson.dumps(value)) == value
+    except TypeError:
+        return False
 
 
 def _is_list_of(kind: type, values: object) -> bool:

@@ -14,6 +14,8 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.benchmarks.client_loops import token_loop
+
 IN_FLIGHT = (64, 512, 1000)
 LOOPS = Path(__file__).with_name("client_loops.py")
 
@@ -52,9 +54,10 @@ def main() -> None:
     pythons |= dict(peer.split("=", 1) for peer in options.peer)
     for missing in {"verifiers", "inspect"} - set(pythons):
         print(f"{missing}: skipped, no --peer {missing}=PYTHON")
+    sampled_ids = ",".join(map(str, token_loop()[2]))
     sizes = ("--prompt-tokens", options.prompt_tokens, "--sampled-tokens", options.sampled_tokens)
     costs = {}
-    with canned_server(*sizes) as url:
+    with canned_server(*sizes, "--sampled-ids", sampled_ids) as url:
         print(
             f"{'ms of CPU per call':18}" + "".join(f"{count:>9}" for count in IN_FLIGHT) + "    floors at 64"
         )

@@ -38,8 +38,9 @@ def chat_reply(prompt_tokens, sampled_tokens, *, call=True):
     }
 
 
-def completions_reply(sampled_tokens):
-    """A reply of vLLM's `/v1/completions` with ids and logprobs."""
+def completions_reply(token_ids):
+    """A reply of vLLM's `/v1/completions` with ids and logprobs; the prompt's are those of the request."""
+    sampled = len(token_ids)
     return {
         "id": "cmpl-1",
         "object": "text_completion",
@@ -50,22 +51,23 @@ def completions_reply(sampled_tokens):
                 "index": 0,
                 "text": "Let me look.",
                 "finish_reason": "stop",
+                "stop_reason": token_ids[-1],
                 "logprobs": {
-                    "tokens": ["tok"] * sampled_tokens,
-                    "token_logprobs": [-0.25] * sampled_tokens,
-                    "top_logprobs": [{}] * sampled_tokens,
-                    "text_offset": [0] * sampled_tokens,
+                    "tokens": ["tok"] * sampled,
+                    "token_logprobs": [-0.25] * sampled,
+                    "top_logprobs": [{}] * sampled,
+                    "text_offset": [0] * sampled,
                 },
-                "token_ids": list(range(1000, 1000 + sampled_tokens)),
-                "prompt_token_ids": None,
+                "token_ids": token_ids,
+                "prompt_token_ids": "PROMPT",
             }
         ],
-        "usage": {"prompt_tokens": 1, "completion_tokens": sampled_tokens, "total_tokens": 1},
+        "usage": {"prompt_tokens": "COUNT", "completion_tokens": sampled, "total_tokens": 1},
     }
 
 
 def http(body):
-    content = json.dumps(body).encode()
+    content = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     return head.encode() + content
 
@@ -78,7 +80,8 @@ class Canned(asyncio.Protocol):
         self.last = options.last
         self.call = http(chat_reply(options.prompt_tokens, options.sampled_tokens))
         self.done = http(chat_reply(options.prompt_tokens, options.sampled_tokens, call=False))
-        self.ids = http(completions_reply(options.sampled_tokens))
+        reply = completions_reply([int(each) for each in options.sampled_ids.split(",")])
+        self.ids = json.dumps(reply, separators=(",", ":")).encode()
         self.models = http({"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "vllm"}]})
         self.read = b""
 
@@ -100,7 +103,10 @@ class Canned(asyncio.Protocol):
         if head.startswith(b"get"):
             made = self.models
         elif head.startswith(b"post /v1/completions"):
-            made = self.ids
+            start = body.index(b'"prompt":[') + 9
+            prompt = body[start : body.index(b"]", start) + 1]
+            count = str(prompt.count(b",") + 1).encode()
+            made = http(self.ids.replace(b'"PROMPT"', prompt).replace(b'"COUNT"', count))
         else:
             made = self.done if self.last and body.count(b'"role":"tool"') >= self.last else self.call
         if self.latency_s:
@@ -124,6 +130,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--latency-s", type=float, default=0.0)
     parser.add_argument("--prompt-tokens", type=int, default=600)
+    parser.add_argument("--sampled-ids", default="5,6,7", help="what /completions samples")
     parser.add_argument("--sampled-tokens", type=int, default=64)
     parser.add_argument(
         "--last", type=int, default=0, help="tool results after which no call comes; 0: never"

@@ -57,7 +57,9 @@ async def token_floor(url, in_flight):
     import orjson
 
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-    body = {"model": "m", "prompt": list(range(600)), "logprobs": 0, "return_token_ids": True}
+    renderer, request, _ = token_loop()
+    ids = renderer.prompt_ids(request.messages, request.tools)
+    body = {"model": "m", "prompt": ids, "max_tokens": 1024, "logprobs": 0, "return_token_ids": True}
 
     async def call():
         async with session.post(f"{url}/completions", data=orjson.dumps(body)) as response:
@@ -96,7 +98,43 @@ async def chat(url, in_flight):
 
     async def call():
         request = CompletionRequest(messages=messages, tools=tools, seed=1)
-        return checked_completion(await policy.complete(request), max_tokens=1024, vocabulary_size=None)
+        return checked_completion(await policy.complete(request), request, vocabulary_size=None)
+
+    return call
+
+
+def token_loop():
+    """A row of two messages and a turn, what a tool said then, and what the model samples next."""
+    from environments.policy.base import CompletionRequest
+    from environments.policy.open_row import OpenRow
+    from environments.policy.rendering.chatml import ChatMLRenderer
+    from environments.trajectory import Message
+    from tools.calls import ToolCall
+
+    renderer, row, (messages, tools) = ChatMLRenderer.embedded(), OpenRow(), _ours()
+    turn = Message(
+        role="assistant",
+        content="Let me look at what the program does there, line by line. " * 2,
+        tool_calls=(ToolCall(id="call_0", **FUNCTION),),
+    )
+    row.extend(renderer.prompt_ids(messages[:2], tools), renderer.completion_ids(messages[2]), messages=3)
+    request = CompletionRequest(messages=messages, tools=tools, seed=1, row=row)
+    return renderer, request, renderer.completion_ids(turn)
+
+
+async def tokens(url, in_flight):
+    """Ours: `TokenPolicy.complete`, which goes on from an open row, and the same check."""
+    from environments.inference.model_server import ModelServer
+    from environments.inference.token_wires import WIRES
+    from environments.policy.token_policy import TokenPolicy
+    from environments.rollout.completion_check import checked_completion
+
+    renderer, request, _ = token_loop()
+    server = ModelServer(base_url=url, api_key="k", max_concurrency=in_flight)
+    policy = TokenPolicy(server=server, model="m", renderer=renderer, wire=WIRES["vllm", "completions"])
+
+    async def call():
+        return checked_completion(await policy.complete(request), request, vocabulary_size=2048)
 
     return call
 
@@ -131,7 +169,7 @@ async def atropos(url, in_flight):
     return call
 
 
-CLIENTS = {each.__name__: each for each in (floor, token_floor, chat, openai, atropos)}
+CLIENTS = {each.__name__: each for each in (floor, token_floor, chat, tokens, openai, atropos)}
 
 
 async def measured(client, url, in_flight, calls):

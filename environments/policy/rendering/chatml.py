@@ -8,7 +8,7 @@ only its new messages. Text never becomes a control token, whoever wrote it; onl
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -135,7 +135,7 @@ class ChatMLRenderer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, control tokens included."""
-        return self._tokenizer.decode(ids, skip_special_tokens=False)
+        return self._tokenizer.decode(ids, skip_special_tokens=False) if ids else ""
 
     def extend(
         self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
@@ -152,7 +152,7 @@ class ChatMLRenderer:
         stopped_at = next((index for index, token_id in enumerate(sampled) if token_id in stops), None)
         if stopped_at is not None and stopped_at < len(sampled) - 1:
             raise CannotExtendError("tokens after a stop token")
-        closing = self._closing() if stopped_at is None else self._text("\n")
+        closing = self._closing() if stopped_at is None else self._newline
         return _joined(closing, *map(self._message, messages), self._header("assistant"))
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Message:
@@ -260,7 +260,11 @@ class ChatMLRenderer:
         return self._cache.put(key, self._marker(START) + self._text(f"{role}\n"))
 
     def _closing(self) -> tuple[int, ...]:
-        return self._marker(STOP) + self._text("\n")
+        return self._marker(STOP) + self._newline
+
+    @cached_property
+    def _newline(self) -> tuple[int, ...]:
+        return self._text("\n")
 
     def _marker(self, marker: str) -> tuple[int, ...]:
         return self._control.get(marker) or self._text(marker)
@@ -327,4 +331,4 @@ def _between(text: str, prefix: str, suffix: str) -> str:
 
 
 def _joined(*parts: Iterable[int]) -> tuple[int, ...]:
-    return tuple(token_id for part in parts for token_id in part)
+    return tuple(chain.from_iterable(parts))

@@ -4,12 +4,18 @@ import logging
 
 import pytest
 from rich.console import Console
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from environments.config import ServerConfig
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
 from environments.policy.rendering.tokenizer_files import EMBEDDED_TOKENIZER_DIR
 from environments.record.recorder import read_groups
 from environments.run.process_run import process
+from environments.serve.serving import serve
+from environments.trajectory import StopReason
+from environments.turn_level_reward import call_hook
 from tests.environments.policy.token_server import ALL_WIRES
 from tests.environments.write_file import ITEMS, group_from, made
 from tools.errors import ConfigError
@@ -150,3 +156,32 @@ async def test_settings_that_logprobs_do_not_follow_are_warned_of_once(caplog):
         record for record in caplog.records if "--logprobs-mode processed_logprobs" in record.getMessage()
     ]
     assert len(warned) == 1
+
+
+async def test_a_turn_that_is_cut_where_the_window_ends_ends_its_rollout_there():
+    async with running_mock_server(mock(made(), kind="vllm")) as base_url:
+        env = made(servers=[asking(base_url)], **OWN)
+        prompt = len(env.renderer.prompt_ids(await prompt_of(env), env.toolset.specs))
+        small = made(servers=[asking(base_url, context_tokens=prompt + 5)], **OWN)
+        credited = await group_from(small)
+    ends = {
+        (t.stop_reason, len(t.turns), len(t.rows[0].token_ids) - prompt) for t in credited.group.trajectories
+    }
+    assert ends == {(StopReason.CONTEXT_OVERFLOW, 1, 5)}
+
+
+async def prompt_of(env):
+    return await env.opening(ITEMS[0], call_hook)
+
+
+async def test_serve_refuses_a_server_of_text_alone_at_its_start():
+    async def models(request):
+        return JSONResponse({"data": [{"id": "scripted", "owned_by": "llamacpp"}]})
+
+    app = Starlette(routes=[Route("/v1/models", models)])
+    async with running_mock_server(app) as base_url:
+        env = made(servers=[ServerConfig(base_url=base_url, model_name="scripted")], credit_view="turn_rows")
+        with pytest.raises(
+            ConfigError, match=r"is llama\.cpp; it is asked by messages, and gives no token ids"
+        ):
+            await serve(env, Console())

@@ -19,7 +19,7 @@ from environments.inference.request_body import request_body
 from environments.inference.row_echo import without_row
 from environments.inference.server_check import check
 from environments.policy.base import CompletionRequest
-from environments.policy.prompt import prompt_of, unseen
+from environments.policy.next_prompt import prompt_of, unseen
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.rendering.families import family_of
 from environments.policy.rendering.long_text import LONGEST_TOKEN, rendered

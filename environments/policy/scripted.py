@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from environments.policy.base import CompletionRequest
-from environments.policy.prompt import prompt_of, unseen
+from environments.policy.next_prompt import prompt_of, unseen
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.rendering.long_text import rendered
 from environments.policy.schema_example import example_of

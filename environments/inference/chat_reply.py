@@ -25,6 +25,7 @@ _FINISHED: Mapping[str, re.Pattern[str]] = {
     "length": re.compile("length|max|limit|truncat|window"),
 }
 """What the finish reasons of servers mean, by what they contain."""
+_LONGEST_REASON = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,7 @@ def _finish_reason(
     if isinstance(given, dict):  # as SGLang's own API has it
         given = cast("dict[str, object]", given).get("type")
     if isinstance(given, str) and given:
-        word = given.lower().replace("-", "_")
+        word = given[:_LONGEST_REASON].lower().replace("-", "_")
         meaning = next((name for name, pattern in _FINISHED.items() if pattern.search(word)), "stop")
         if meaning == "filtered":
             raise ReplyError(f"the server filtered the answer (finish_reason {given!r:.100})")

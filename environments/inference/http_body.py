@@ -1,12 +1,14 @@
 """The body of an HTTP answer, read as it comes and bounded after decoding: whatever a server sends."""
 
+import asyncio
 import zlib
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Iterator
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
 _GZIP_OR_ZLIB = 47
 _RAW_DEFLATE = -15
 _MOST_MEMBERS = 100
+_PIECE_BYTES = 1 << 20
 
 
 class BodyError(Exception):
@@ -35,11 +37,14 @@ async def read_body(
     read, received = bytearray(), 0
     async for chunk in chunks:
         received += len(chunk)
-        read += decode.some(chunk, max_bytes - len(read) + 1)
-        if max(len(read), received) > max_bytes:
-            if cut:
-                return bytes(read[:max_bytes])
-            raise BodyError(f"the answer is longer than {max_bytes} bytes")
+        for piece in decode.pieces(chunk):
+            read += piece
+            if max(len(read), received) > max_bytes:
+                if cut:
+                    return bytes(read[:max_bytes])
+                raise BodyError(f"the answer is longer than {max_bytes} bytes")
+            if len(piece) == _PIECE_BYTES:  # a little that becomes a lot keeps nobody else waiting
+                await asyncio.sleep(0)
     if not (cut or decode.complete):
         raise BrokenOffError("the answer breaks off")
     return bytes(read)
@@ -48,8 +53,8 @@ async def read_body(
 class _Plain:
     complete = True
 
-    def some(self, chunk: bytes, max_bytes: int) -> bytes:
-        return chunk[:max_bytes]
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        yield chunk
 
 
 class _Inflate:
@@ -58,17 +63,18 @@ class _Inflate:
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
         self._begun = False
+        self._drained = True
+        """Whether all that was taken in has come out."""
         self._members = 1
 
     @property
     def complete(self) -> bool:
         return self._stream.eof or not self._begun
 
-    def some(self, chunk: bytes, max_bytes: int) -> bytes:
-        """What a chunk decodes to; the rest is not kept beyond so many bytes."""
-        parts: list[bytes] = []
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        """What a chunk decodes to, bit by bit."""
         try:
-            while chunk and max_bytes > 0:
+            while chunk or not self._drained:
                 if self._stream.eof:
                     self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
                     self._members += 1
@@ -77,12 +83,12 @@ class _Inflate:
                 elif not self._begun and chunk[0] & 15 != 8 and chunk[0] != 0x1F:
                     self._stream = zlib.decompressobj(_RAW_DEFLATE)
                 self._begun = True
-                parts.append(self._stream.decompress(chunk, max_bytes))
-                max_bytes -= len(parts[-1])
-                chunk = self._stream.unused_data
+                piece = self._stream.decompress(chunk, _PIECE_BYTES)
+                chunk = self._stream.unused_data or self._stream.unconsumed_tail
+                self._drained = self._stream.eof or len(piece) < _PIECE_BYTES
+                yield piece
         except zlib.error as error:
             raise BodyError(f"the answer cannot be decompressed: {error}") from error
-        return b"".join(parts)
 
 
 def _decoder(encoding: str | None) -> _Plain | _Inflate:

@@ -8,6 +8,7 @@ import aiohttp
 from environments.inference.endpoint import Endpoint, shown_url
 from environments.inference.error_answers import Problem, problem_in_success, problem_of
 from environments.inference.http_body import ACCEPTED_ENCODINGS, BodyError, BrokenOffError, read_body
+from environments.inference.json_bombs import bomb_in
 from environments.inference.kept_connections import KeptConnections
 from environments.inference.server_text import one_line, start_of
 
@@ -115,6 +116,8 @@ class HttpClient:
                     max_bytes=_MAX_ERROR_BYTES if failed else _MAX_ANSWER_BYTES,
                     cut=failed,
                 )
+                if not failed and (bomb := bomb_in(body)) is not None:
+                    raise BodyError(bomb)
         except (aiohttp.ClientError, BodyError, OSError, TimeoutError, ValueError) as error:
             # Not as its cause: what a library says may quote the URL.
             text = self._without_secrets(str(error) or type(error).__name__)

@@ -78,10 +78,10 @@ class ChatPolicy:
             ContextOverflow: the server says that the conversation does not fit its context.
             PolicyError: no answer after the server's tries, or one that cannot be used; it names the cause.
         """
-        sampled, extends_row = await self._sampled(self._with_room(request))
+        sampled = await self._sampled(self._with_room(request))
         self._tool_use.note(request, sampled.message)
         if sampled.tokens is not None:
-            return self._exact(sampled, sampled.tokens, extends_row=extends_row)
+            return self._exact(sampled, sampled.tokens)
         return await rendered(
             partial(self._approximate, sampled, request),
             self.renderer,
@@ -117,12 +117,8 @@ class ChatPolicy:
             "trainer can learn from them; ask vLLM or SGLang, see --openai.server_type"
         )
 
-    async def _sampled(self, request: CompletionRequest) -> tuple[SampledMessage, bool]:
-        """What the server samples, asked in the most telling dialect that it takes.
-
-        Returns:
-            The message, and whether its prompt's ids are only those that follow the open row.
-        """
+    async def _sampled(self, request: CompletionRequest) -> SampledMessage:
+        """What the server samples, asked in the most telling dialect that it takes."""
         dialect = self._dialect
         while True:
             try:
@@ -134,13 +130,10 @@ class ChatPolicy:
                 raise PolicyError(
                     f"{self.server.chat_url} gave no answer{self._tried(error)}: {error}"
                 ) from error
-        rest = None if request.row is None else without_row(content, request.row.json())
         call_prefix = f"{request.seed}_{len(request.messages)}"
-        sampled = await self._read(
-            content if rest is None else rest, call_prefix, max_tokens=request.max_tokens
-        )
+        sampled = await self._read(content, call_prefix, request)
         self._learn(dialect, sampled)
-        return await self._with_text_calls(sampled, request, call_prefix), rest is not None
+        return await self._with_text_calls(sampled, request, call_prefix)
 
     async def _with_text_calls(
         self, sampled: SampledMessage, request: CompletionRequest, call_prefix: str
@@ -154,14 +147,19 @@ class ChatPolicy:
             self._tell_once(f"is not read for tool calls in its text: {error}")
             return sampled
 
-    async def _read(self, content: bytes, call_prefix: str, *, max_tokens: int) -> SampledMessage:
-        read = partial(read_reply, content, call_prefix, max_tokens=max_tokens)
+    async def _read(self, content: bytes, call_prefix: str, request: CompletionRequest) -> SampledMessage:
+        rest = None if request.row is None else without_row(content, request.row.json())
+        to_read = content if rest is None else rest
+        read = partial(read_reply, to_read, call_prefix, max_tokens=request.max_tokens)
         try:
-            return read() if len(content) < _LONG_BYTES else await asyncio.to_thread(read)
+            sampled = read() if len(to_read) < _LONG_BYTES else await asyncio.to_thread(read)
         except ReplyError as error:
             raise PolicyError(f"{self.server.chat_url}: {error}") from error
         except RecursionError:
             raise PolicyError(f"{self.server.chat_url}: {TOO_DEEP}") from None
+        if rest is None or sampled.tokens is None:
+            return sampled
+        return replace(sampled, tokens=replace(sampled.tokens, extends_row=True))
 
     def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect:
         """The dialect to try after an error status; raises when there is none."""
@@ -215,12 +213,12 @@ class ChatPolicy:
             lists["tools"] = [tool.json() for tool in request.tools]
         return request_body({"model": self.model, **fields, **self.extra_body}, lists)
 
-    def _exact(self, sampled: SampledMessage, tokens: SampledTokens, *, extends_row: bool) -> Completion:
+    def _exact(self, sampled: SampledMessage, tokens: SampledTokens) -> Completion:
         return Completion(
             message=sampled.message,
             finish_reason=sampled.finish_reason,
             prompt_ids=tokens.prompt_ids,
-            extends_row=extends_row,
+            extends_row=tokens.extends_row,
             token_ids=tokens.token_ids,
             logprobs=tokens.logprobs,
             exact=True,

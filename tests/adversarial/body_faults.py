@@ -166,6 +166,9 @@ def _odd_json(table):
     table.body(
         "a field nobody knows of 20 MB", lambda r: r | {"x": "y" * (20 << 20)}, READ, runs=1, heavy=True
     )
+    for name, values in {"empty lists": b"[],", "lists in lists": b"[[]],", "numbers": b"1.5,"}.items():
+        made = b'{"choices":[' + values * ((60 << 20) // len(values)) + b"0]}"
+        table.body(f"60 MB of {name}", lambda _, made=made: made, LOST, heavy=True)
     table.body("odd usage", lambda r: r | {"usage": {"prompt_tokens": "x", "total": -1}}, READ, runs=1)
     table.body("no id, no model, no object", _bare, READ, runs=1)
     table.body(

@@ -27,11 +27,12 @@ def digest(value):
 
 
 def ids_of(message):
-    """Eight ids that stand for a message, the same whoever wrote it down."""
+    """Ids that stand for a message, the same whoever wrote it down."""
     calls = [
         [call["function"]["name"], call["function"]["arguments"]] for call in message.get("tool_calls") or []
     ]
-    return [256 + byte for byte in digest([message["role"], message.get("content") or "", calls])[:8]]
+    drawn = digest([message["role"], message.get("content") or "", calls])
+    return [256 + byte for byte in drawn[: 1 if message["role"] == "tool" else 8]]
 
 
 @dataclass(kw_only=True)

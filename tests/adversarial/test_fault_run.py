@@ -26,7 +26,8 @@ COMPLETIONS = 10_000
 GROUPS = {"chat": {True: 1_300, False: 150}, "completions": {True: 1_300, False: 100}}
 """Soak or not."""
 LONGEST_HOLD_S = 0.25
-MOST_MB = 700
+MOST_MB = 2_000
+"""Some answers of 64 MB at once."""
 
 
 class Plans:
@@ -87,7 +88,7 @@ async def run(folder, wire, soak):
         "env.max_concurrent_rollouts": 128,
         "env.max_failed_groups": 0,
         "env.max_turns": 6,
-        "env.request_timeout_s": 3,
+        "env.request_timeout_s": 10,
         "env.request_tries": 3,
         "openai.model_name": "m",
     }

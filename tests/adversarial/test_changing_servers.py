@@ -1,0 +1,103 @@
+"""A model server that says another thing than before: one odd answer changes one call, and no run."""
+
+import asyncio
+
+import pytest
+
+from environments.policy.base import CompletionRequest
+from environments.trajectory import Message
+from tests.adversarial.fault_kinds import Kinds
+from tests.adversarial.faulty_server import Plan, faulty
+from tests.adversarial.test_fault_kinds import policy_on
+from tools.errors import PolicyError
+
+ODD = {
+    "mentions logprobs": {"message": "internal: logprobs tensor has the wrong shape"},
+    "names logprobs": {"message": "Unsupported parameter: 'logprobs'", "param": "logprobs"},
+    "names ids": {"message": "return_token_ids: extra fields not permitted"},
+}
+
+
+def request(number):
+    return CompletionRequest(messages=(Message(role="user", content=f"Note {number}."),), seed=number)
+
+
+def odd_400(error):
+    table = Kinds()
+    table.body("odd", {"error": error}, "lost", status=400)
+    return table.faults[0]
+
+
+async def exactness(error, odd):
+    """Of 12 calls, the one at `odd` gets an odd 400: which are exact, `None` for lost."""
+    calls = iter(range(100))
+
+    def plan(*_):
+        return Plan(fault=odd_400(error), tries=1) if next(calls) == odd else Plan()
+
+    found = []
+    async with faulty(plan) as server:
+        policy = policy_on("chat", server.url, tries=2)
+        for number in range(12):
+            try:
+                found.append((await policy.complete(request(number))).exact)
+            except PolicyError:
+                found.append(None)
+        await policy.aclose()
+    return found
+
+
+@pytest.mark.parametrize("error", ODD.values(), ids=ODD)
+async def test_a_server_that_gave_ids_is_asked_for_them_whatever_one_400_says(error):
+    found = await exactness(error, odd=3)
+    assert found[:3] + found[4:] == [True] * 11
+    assert found[3] is not False
+
+
+@pytest.mark.parametrize("error", ODD.values(), ids=ODD)
+async def test_one_odd_400_at_the_start_does_not_make_a_run_approximate(error):
+    found = await exactness(error, odd=0)
+    assert found[1:] == [True] * 11
+
+
+@pytest.mark.parametrize("wire", ["chat", ("vllm", "completions"), ("sglang", "generate")], ids=str)
+async def test_a_server_that_becomes_another_one_costs_calls_and_gives_no_tokens(wire):
+    """It comes back as one that knows messages alone, and says something to everything."""
+    said = {"choices": [{"message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}]}
+    table = Kinds()
+    table.body("another", said, "lost")
+    calls = iter(range(100))
+    async with faulty(
+        lambda *_: Plan() if next(calls) < 2 else Plan(fault=table.faults[0], tries=99)
+    ) as server:
+        policy = policy_on(wire, server.url, tries=1)
+        assert [(await policy.complete(request(number))).exact for number in range(2)] == [True, True]
+        for number in range(2, 5):
+            with pytest.raises(PolicyError):
+                await policy.complete(request(number))
+        await policy.aclose()
+
+
+async def test_calls_that_are_cancelled_leave_no_connection_and_no_slot():
+    table, arrived = Kinds(), asyncio.Semaphore(0)
+
+    async def stall(exchange):
+        arrived.release()
+        await exchange.reader.read()
+
+    table.add("stalls", stall, "retried")
+    stalling = Plan(fault=table.faults[0], tries=99)
+    plans = [stalling] * 4
+    async with faulty(lambda *_: plans.pop() if plans else Plan()) as server:
+        policy = policy_on("chat", server.url, tries=1, max_concurrency=4)
+        stalled = [asyncio.create_task(policy.complete(request(number))) for number in range(8)]
+        for _ in range(4):
+            await arrived.acquire()
+        for task in stalled:
+            task.cancel()
+        await asyncio.gather(*stalled, return_exceptions=True)
+        await asyncio.wait_for(server.left(), 5)
+        answered = await asyncio.gather(*(policy.complete(request(number)) for number in range(100, 120)))
+        await policy.aclose()
+        await asyncio.wait_for(server.left(), 5)
+    assert len(answered) == 20

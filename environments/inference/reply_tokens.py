@@ -25,6 +25,8 @@ class SampledTokens:
     """The token ids that a server gave."""
 
     prompt_ids: tuple[int, ...]
+    extends_row: bool = False
+    """Whether `prompt_ids` are only those that follow the open row."""
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None
     """One per sampled token; `None`: the server gave none."""

@@ -300,7 +300,7 @@ def test_a_prompt_encodes_only_its_new_messages():
     renderer.prompt_ids(messages, (TERMINAL,))
     encoded.clear()
     renderer.prompt_ids([*messages, Message(role="user", content="new")], (TERMINAL,))
-    assert encoded == ["new", "\n"]
+    assert encoded == ["new"]
 
 
 def test_the_cache_is_bounded_by_tokens(monkeypatch):

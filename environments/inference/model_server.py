@@ -15,7 +15,7 @@ from environments.inference.pace import Pace
 from environments.inference.tls import tls_context
 
 CHECK_TIMEOUT_S = 15.0
-_PER_ITERATION = 32
+_PER_ITERATION = 16
 """Of the event loop; what follows a reply, up to the next request, takes about a millisecond."""
 _JITTER = random.Random()
 """Its own generator: waiting never disturbs a seed that someone gave to `random`."""

@@ -91,14 +91,15 @@ def checked_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[fl
         return None
     if len(logprobs) != tokens:
         raise ReplyError(f"the server gave {len(logprobs)} logprobs for {tokens} token_ids")
-    for index, value in enumerate(logprobs):
+    numbers = cast("Sequence[float]", logprobs)
+    for index, value in enumerate(numbers):
         # NaN is in no range.
-        if type(value) not in _NUMBERS or not CLAMPED < cast("float", value) < NOT_SAMPLED:
+        if type(value) not in _NUMBERS or not CLAMPED < value < NOT_SAMPLED:
             raise ReplyError(
                 f"the server gave the logprob {value!r:.100} at token {index} of {tokens}; a sampled token "
                 f"has a finite one above {CLAMPED:g}"
             )
-    return tuple(map(float, cast("Sequence[float]", logprobs)))
+    return tuple(map(float, numbers))
 
 
 def _logprobs_of(choice: Mapping[str, Any], pairs: list[Sequence[Any]] | None) -> list[Any] | None:

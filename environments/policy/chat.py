@@ -169,7 +169,7 @@ class ChatPolicy:
         try:
             simpler = dialect.without_refused(error, self.sampling, gives_ids=self._gives_ids)
         except RefusedSettingError as refusal:
-            raise PolicyError(f"{url}: {refusal}") from error
+            raise RefusedSettingError(f"{url}: {refusal}") from error
         if simpler is None:
             raise PolicyError(f"{url} answered {error.status}{self._tried(error)}: {error.reason}") from error
         what = ", ".join(sorted(simpler.refused - dialect.refused)) or "a part of the request"

@@ -182,8 +182,13 @@ async def test_a_server_cannot_ask_for_a_wait_longer_than_a_request():
     assert len(server.asked) == 2
 
 
-async def test_a_malformed_retry_after_is_ignored():
-    async with served(failed(429, headers={"Retry-After": "soon"}), ok()) as (server, policy):
+@pytest.mark.parametrize(
+    "stated",
+    ["soon", f"Mon, 01 Jan 2024 00:00:00 +{'9' * 20}", f"Mon, 01 Jan {'9' * 20} 00:00:00 GMT"],
+    ids=["word", "offset", "year"],
+)
+async def test_a_malformed_retry_after_is_ignored(stated):
+    async with served(failed(429, headers={"Retry-After": stated}), ok()) as (server, policy):
         await policy.complete(REQUEST)
     assert len(server.asked) == 2
 

@@ -28,6 +28,26 @@ def failure_of(error: BaseException, *, sibling: int, turns: int) -> Failure:
     )
 
 
+def let_go(error: BaseException) -> None:
+    """Drop the tracebacks of an error and of those before it.
+
+    Frames that hold the error they are in the traceback of keep each other, and what was read, up to 64 MB
+    for an answer, until a full pass of the garbage collector.
+    """
+    left, seen = [error], set[int]()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        # Not as attributes: an error's own code is user code.
+        before = (BaseException.__dict__[name].__get__(each) for name in ("__cause__", "__context__"))
+        left += [other for other in before if other is not None]
+        if isinstance(each, BaseExceptionGroup):
+            left += BaseExceptionGroup.exceptions.__get__(each)
+        BaseException.with_traceback(each, None)
+
+
 def raised_by_user(error: BaseException) -> BaseException:
     """What an environment's code raised, where it stands behind a `UserCodeBroke`."""
     return error.__cause__ or error if isinstance(error, UserCodeBroke) else error

@@ -61,10 +61,10 @@ class Conversation:
 
 async def _opened(requests: ChatRequests) -> Asked:
     """The first opening that is answered: one odd failure says nothing of a server."""
+    opening = Asked()
     for seed in range(_OPENINGS):
-        opening = await requests.ask((_OPENING,), tools=[WEATHER], seed=seed)
-        if opening.message is not None:
-            break
+        if opening.message is None:
+            opening = await requests.ask((_OPENING,), tools=[WEATHER], seed=seed)
     return opening
 
 

@@ -81,7 +81,7 @@ class Dialect:
         )
 
     def proven(self) -> "Dialect":
-        """The same of a server that gave token ids: whatever it said once, it takes what asks for them."""
+        """The same of a server that is to be asked for token ids, whatever it said once."""
         return self if self.captures else replace(self, refused=self.refused - CAPTURE)
 
     def without_refused(

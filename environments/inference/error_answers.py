@@ -44,9 +44,13 @@ def problem_in_success(content: bytes) -> Problem | None:
     # In a JSON text every quote inside a string is escaped: what has no such key or value costs no parsing.
     if len(content) > _LONGEST_ERROR or b'"error"' not in content:
         return None
-    fields = _object(content)
-    error = None if fields is None else _error_in(fields)
-    return None if error is None else _problem(error)
+    # One object, alone or behind comments, or one in an event.
+    for line in (content, *content.splitlines()):
+        fields = _object(line.removeprefix(b"data:")) if b'"error"' in line else None
+        error = None if fields is None else _error_in(fields)
+        if error is not None:
+            return _problem(error)
+    return None
 
 
 def _object(content: str | bytes) -> Mapping[str, object] | None:

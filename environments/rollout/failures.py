@@ -3,6 +3,7 @@
 import traceback
 from pathlib import Path
 from types import TracebackType
+from typing import cast
 
 from environments.containment import ended
 from environments.inference.endpoint import without_credentials
@@ -41,10 +42,10 @@ def let_go(error: BaseException) -> None:
             continue
         seen.add(id(each))
         # Not as attributes: an error's own code is user code.
-        before = (BaseException.__dict__[name].__get__(each) for name in ("__cause__", "__context__"))
-        left += [other for other in before if other is not None]
+        before = [BaseException.__dict__[name].__get__(each) for name in ("__cause__", "__context__")]
         if isinstance(each, BaseExceptionGroup):
-            left += BaseExceptionGroup.exceptions.__get__(each)
+            before += BaseExceptionGroup.__dict__["exceptions"].__get__(each)
+        left += [other for other in cast("list[BaseException | None]", before) if other is not None]
         BaseException.with_traceback(each, None)
 
 

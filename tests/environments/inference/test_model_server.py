@@ -61,6 +61,13 @@ async def test_an_error_in_a_200_that_may_pass_is_tried_again(body):
     ],
     ids=["text", "400", "name", "type"],
 )
+async def test_an_error_in_a_200_that_stays_is_told_at_once(body):
+    async with served(JSONResponse(body), tries=3) as (server, policy):
+        with pytest.raises(PolicyError, match="answered 400: no"):
+            await policy.complete(REQUEST)
+    assert len(server.asked) == 1
+
+
 @pytest.mark.parametrize(
     "begun",
     [": PROCESSING\n\n", "data: ", 'data: {"choices": [{"delta": {"content": "3"}}]}\n\ndata: '],
@@ -78,13 +85,6 @@ async def test_an_error_says_what_the_provider_said():
     async with served(JSONResponse({"error": body}, status_code=400)) as (_, policy):
         with pytest.raises(PolicyError, match=r'400: Provider returned error: {"why": "no"}$'):
             await policy.complete(REQUEST)
-
-
-async def test_an_error_in_a_200_that_stays_is_told_at_once(body):
-    async with served(JSONResponse(body), tries=3) as (server, policy):
-        with pytest.raises(PolicyError, match="answered 400: no"):
-            await policy.complete(REQUEST)
-    assert len(server.asked) == 1
 
 
 async def test_a_200_that_says_the_context_is_too_long_is_an_overflow():

@@ -41,12 +41,12 @@ def let_go(error: BaseException) -> None:
         if id(each) in seen:
             continue
         seen.add(id(each))
+        BaseException.with_traceback(each, None)
         # Not as attributes: an error's own code is user code.
         before = [BaseException.__dict__[name].__get__(each) for name in ("__cause__", "__context__")]
         if isinstance(each, BaseExceptionGroup):
             before += BaseExceptionGroup.__dict__["exceptions"].__get__(each)
         left += [other for other in cast("list[BaseException | None]", before) if other is not None]
-        BaseException.with_traceback(each, None)
 
 
 def raised_by_user(error: BaseException) -> BaseException:

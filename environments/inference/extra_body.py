@@ -1,5 +1,6 @@
 """What `extra_body` may add to the requests to a model server, and what of it shapes what is sampled."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,7 +54,8 @@ def checked_extra_body(fields: Mapping[str, Any]) -> Mapping[str, Any]:
             )
         try:
             orjson.dumps(value)
-        except TypeError as error:
+            json.dumps(value, allow_nan=False)  # orjson writes a NaN as null
+        except (TypeError, ValueError) as error:
             raise ValueError(f"cannot send {name}: {error}") from error
     return fields
 

@@ -44,7 +44,7 @@ async def outcome_of(policy):
 async def played(fault, wire, tries):
     """The outcome of a call to a server that plays a fault for so many requests, and the requests."""
     async with faulty(lambda *_: Plan(fault=fault, tries=tries)) as server:
-        policy = policy_on(wire, server.url, request_timeout_s=1.0 if fault.stalls else 30.0, tries=2)
+        policy = policy_on(wire, server.url, request_timeout_s=2.0 if fault.stalls else 30.0, tries=2)
         outcome = await outcome_of(policy)
         await policy.aclose()
     return outcome, sum(call.requests for call in server.calls.values())

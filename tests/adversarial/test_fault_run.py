@@ -29,6 +29,8 @@ LONGEST_HOLD_S = 0.25
 MOST_MB = 2_000
 """Some answers of 64 MB at once."""
 
+pytestmark = pytest.mark.timeout(900)  # whichever test comes first plays the run
+
 
 class Plans:
     """A fault for every other call, each kind as often as any other, those that take long less often."""
@@ -122,7 +124,6 @@ def ended(request, tmp_path_factory, soak):
     return asyncio.run(run(tmp_path_factory.mktemp("faults"), request.param, soak))
 
 
-@pytest.mark.timeout(900)
 def test_the_process_ends_by_itself_with_0(ended):
     assert ended.code == 0, ended.errors[-3000:]
 

@@ -55,12 +55,20 @@ QUIRKS: Mapping[str, Quirk] = {
     "ollama-no-tools": Quirk(
         says="a model that takes no tools", refuses=refused.where_asked("tools", refused.no_tools)
     ),
-    "ollama-models": Quirk(says="names with :latest", models=shapes.ollama_models),
+    "ollama-models": Quirk(
+        says="names with :latest",
+        models=shapes.ollama_models,
+        plain_name=lambda name: name.removesuffix(shapes.OLLAMA_TAG),
+    ),
     "ollama-no-models": Quirk(says="no list of models: null", models=shapes.no_models),
     "openrouter-error": Quirk(says="first an error with the status 200", fails_first=refused.provider_error),
     "openrouter-comments": Quirk(says="comments before the JSON", writes=shapes.after_comments),
     "openrouter-reasoning": Quirk(says="reasoning_details", replies=shapes.reasoning_details),
-    "openrouter-models": Quirk(says="names with their maker's", models=shapes.openrouter_models),
+    "openrouter-models": Quirk(
+        says="names with their maker's",
+        models=shapes.openrouter_models,
+        plain_name=lambda name: name.removeprefix(shapes.OPENROUTER_MAKER),
+    ),
     "mistral-fields": Quirk(
         says="extra fields forbidden (422), in messages too",
         refuses=refused.mistral_fields,

@@ -29,6 +29,8 @@ class Quirk:
     """The body of a reply, where that is no plain JSON."""
     models: Callable[[Fields], Response] | None = None
     """The answer to `GET /models`, made of the plain one."""
+    plain_name: Callable[[str], str] | None = None
+    """The plain name of a model, where that answer names it otherwise."""
 
 
 class QuirkyServer:
@@ -61,7 +63,8 @@ class QuirkyServer:
             return await self._plain(scope, body)
         if (refused := self._refusal(asked, body)) is not None:
             return refused
-        answer = await self._plain(scope, orjson.dumps({**asked, "stream": False}))
+        plain = {**asked, "stream": False, "model": self._plain_name(asked.get("model"))}
+        answer = await self._plain(scope, orjson.dumps(plain))
         if answer.status_code != 200:
             return answer
         reply: Fields = orjson.loads(answer.body)
@@ -70,6 +73,12 @@ class QuirkyServer:
                 quirk.replies(reply)
         write = next((quirk.writes for quirk in self._quirks if quirk.writes is not None), orjson.dumps)
         return Response(write(reply), media_type="application/json")
+
+    def _plain_name(self, model: Any) -> Any:
+        for quirk in self._quirks:
+            if quirk.plain_name is not None and isinstance(model, str):
+                model = quirk.plain_name(model)
+        return model
 
     def _refusal(self, asked: Fields, body: bytes) -> Response | None:
         for quirk in self._quirks:

@@ -10,6 +10,8 @@ from starlette.responses import JSONResponse, Response
 from environments.inference.chat_reply import call_id
 from environments.policy.mock.quirky_server import Fields, calls_of
 
+OLLAMA_TAG = ":latest"
+OPENROUTER_MAKER = "mock/"
 _PIECE = 7
 """Characters of a streamed piece of text."""
 
@@ -202,13 +204,15 @@ def llamacpp_models(models: Fields) -> Response:
 
 def ollama_models(models: Fields) -> Response:
     """Of ollama: every name has a tag."""
-    entries = [{**entry, "id": f"{entry['id']}:latest", "owned_by": "library"} for entry in models["data"]]
+    entries = [{**entry, "id": entry["id"] + OLLAMA_TAG, "owned_by": "library"} for entry in models["data"]]
     return JSONResponse({"object": "list", "data": entries})
 
 
 def openrouter_models(models: Fields) -> Response:
     """OpenRouter: the maker's name before the model's."""
-    entries = [{**entry, "id": f"mock/{entry['id']}", "canonical_slug": "x"} for entry in models["data"]]
+    entries = [
+        {**entry, "id": OPENROUTER_MAKER + entry["id"], "canonical_slug": "x"} for entry in models["data"]
+    ]
     return JSONResponse({"data": entries})
 
 

@@ -1,5 +1,7 @@
 """Fields that a user adds to each request: sent, recorded, and none of those that are set elsewhere."""
 
+import math
+
 import pytest
 from pydantic import ValidationError
 
@@ -86,6 +88,7 @@ def test_an_entry_within_an_entry_is_refused_with_how_to_write_it():
         settings("--openai.extra_body.chat_template_kwargs.enable_thinking", "false")
 
 
-def test_a_value_that_is_no_json_is_refused():
+@pytest.mark.parametrize("value", [{1, 2}, math.nan, [math.inf], 2**70], ids=["set", "NaN", "inf", "huge"])
+def test_a_value_that_is_no_json_is_refused(value):
     with pytest.raises(ValidationError, match="cannot send stop"):
-        ServerConfig(extra_body={"stop": {1, 2}})
+        ServerConfig(extra_body={"stop": value})

@@ -128,12 +128,12 @@ async def test_an_answer_that_breaks_off_is_asked_for_again(model_server):
 
 async def test_the_wait_for_a_slot_is_no_time_of_the_request():
     async def slow(request):
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.25)
         return ok()
 
-    async with served(slow, max_concurrency=1, request_timeout_s=0.25, tries=1) as (_, policy):
-        done = await asyncio.gather(*(policy.complete(REQUEST) for _ in range(4)))
-    assert len(done) == 4
+    async with served(slow, max_concurrency=1, request_timeout_s=1.0, tries=1) as (_, policy):
+        done = await asyncio.gather(*(policy.complete(REQUEST) for _ in range(5)))
+    assert len(done) == 5
 
 
 # Cancellation.

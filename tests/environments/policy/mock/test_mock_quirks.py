@@ -38,10 +38,10 @@ def script(messages, tools, skill):
 
 
 @asynccontextmanager
-async def quirky(*names, model="scripted", **settings):
-    """A policy that asks a server with these quirks."""
-    known = "scripted" if model == "other" else model
-    app = mock_app(lambda _: script, skill=1, renderer=RENDERER, settings=MockSettings(model=known))
+async def quirky(*names, model="scripted", has=None, **settings):
+    """A policy that asks a server with these quirks for a model; unless told otherwise it has that one."""
+    has = MockSettings(model=has or model)
+    app = mock_app(lambda _: script, skill=1, renderer=RENDERER, settings=has)
     async with running_mock_server(QuirkyServer(app, quirks_named(names))) as base_url:
         server = ModelServer(
             base_url=base_url, api_key="k", tries=2, first_wait_s=0.001, longest_wait_s=0.002
@@ -203,9 +203,18 @@ async def test_its_list_of_models_is_understood(name):
 
 @pytest.mark.parametrize("name", ["llamacpp-models", "ollama-models", "openrouter-models"])
 async def test_a_model_that_is_not_listed_is_named(name):
-    async with quirky(name, model="other") as policy:
+    async with quirky(name, model="other", has="scripted") as policy:
         with pytest.raises(ConfigError, match=r"has no model 'other'; it has .*scripted"):
             await policy.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "listed"), [("ollama-models", "scripted:latest"), ("openrouter-models", "mock/scripted")]
+)
+async def test_a_server_answers_to_the_name_in_its_list(name, listed):
+    async with quirky(name, model=listed, has="scripted") as policy:
+        await policy.check()
+        assert calls_of((await conversation(policy))[0]) == CALLS
 
 
 def test_a_quirk_that_nobody_knows_is_named_with_those_that_are():

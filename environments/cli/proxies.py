@@ -1,5 +1,6 @@
 """The proxy that a user's shell names, read once: below the command line nothing reads the environment."""
 
+from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
@@ -23,6 +24,21 @@ def _proxy_for(url: str) -> str:
     except ValueError:
         return "none"  # the URL is refused where it is used
     named = proxies.get(parts.scheme) or proxies.get("all")
-    if not named or proxy_bypass(parts.netloc.rpartition("@")[2]):
+    if not named or proxy_bypass(parts.netloc.rpartition("@")[2]) or _is_within(parts.hostname, proxies):
         return "none"
     return named if "://" in named else f"http://{named}"
+
+
+def _is_within(host: str | None, proxies: dict[str, str]) -> bool:
+    """Whether `no_proxy` has an address's network (`10.0.0.0/8`) or IPv6 address: urllib reads neither."""
+    try:
+        address = ip_address(host or "")
+    except ValueError:
+        return False
+    for name in proxies.get("no", "").split(","):
+        try:
+            if address in ip_network(name.strip().strip("[]"), strict=False):
+                return True
+        except ValueError:
+            continue
+    return False

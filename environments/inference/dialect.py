@@ -7,6 +7,7 @@ from typing import Any
 
 from environments.inference.http_client import StatusError
 from environments.inference.refusals import refused_fields, without_quotes
+from tools.errors import PolicyError
 
 CAPTURE = frozenset({"logprobs", "top_logprobs", "return_token_ids"})
 """Asks for token ids and their logprobs: a server that refuses one of them gives neither."""
@@ -35,7 +36,7 @@ _CONTEXT = re.compile(
 """How OpenAI, vLLM, SGLang, llama.cpp and TGI say that the prompt does not fit."""
 
 
-class RefusedSettingError(ValueError):
+class RefusedSettingError(PolicyError):
     """What a server refuses cannot be left out; the text says which setting or flag to change."""
 
 
@@ -80,7 +81,7 @@ class Dialect:
         )
 
     def proven(self) -> "Dialect":
-        """The same of a server that gave token ids: whatever it said once, it takes what asks for them."""
+        """The same of a server that is to be asked for token ids, whatever it said once."""
         return self if self.captures else replace(self, refused=self.refused - CAPTURE)
 
     def without_refused(

@@ -44,9 +44,13 @@ def problem_in_success(content: bytes) -> Problem | None:
     # In a JSON text every quote inside a string is escaped: what has no such key or value costs no parsing.
     if len(content) > _LONGEST_ERROR or b'"error"' not in content:
         return None
-    fields = _object(content)
-    error = None if fields is None else _error_in(fields)
-    return None if error is None else _problem(error)
+    # One object, alone or behind comments, or one in an event.
+    for line in (content, *content.splitlines()):
+        fields = _object(line.removeprefix(b"data:")) if b'"error"' in line else None
+        error = None if fields is None else _error_in(fields)
+        if error is not None:
+            return _problem(error)
+    return None
 
 
 def _object(content: str | bytes) -> Mapping[str, object] | None:
@@ -74,10 +78,19 @@ def _error_in(fields: Mapping[str, object]) -> Mapping[str, object] | None:
 def _problem(fields: Mapping[str, object]) -> Problem:
     message, code = fields.get("message"), fields.get("code")
     return Problem(
-        message=message if isinstance(message, str) else None,
+        message=f"{message}{_provider_said(fields)}" if isinstance(message, str) else None,
         code=_word(code),
         status=_status(fields),
     )
+
+
+def _provider_said(fields: Mapping[str, object]) -> str:
+    """What OpenRouter passes on from the server behind it: "Provider returned error" alone helps nobody."""
+    metadata = fields.get("metadata")
+    raw = cast("Mapping[str, object]", metadata).get("raw") if isinstance(metadata, dict) else None
+    if isinstance(raw, dict | list):
+        raw = orjson.dumps(raw).decode()
+    return f": {raw}" if isinstance(raw, str) and raw else ""
 
 
 def _status(fields: Mapping[str, object]) -> int:

@@ -1,11 +1,14 @@
 """Connections that are kept open between requests, and used again only while the server has kept silent."""
 
 import select
+from typing import TYPE_CHECKING
 
 from aiohttp import TCPConnector
-from aiohttp.client_reqrep import ConnectionKey
-from aiohttp.connector import Connection
-from aiohttp.tracing import Trace
+
+if TYPE_CHECKING:
+    from aiohttp.client_reqrep import ConnectionKey
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
 
 
 class KeptConnections(TCPConnector):
@@ -15,7 +18,7 @@ class KeptConnections(TCPConnector):
     (https://github.com/aio-libs/aiohttp/issues/13656); proxies say 408 before they close an idle connection.
     """
 
-    async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
+    async def _get(self, key: "ConnectionKey", traces: list["Trace"]) -> "Connection | None":
         while (kept := await super()._get(key, traces)) is not None:
             if _is_silent(kept):
                 return kept
@@ -23,7 +26,7 @@ class KeptConnections(TCPConnector):
         return None
 
 
-def _is_silent(kept: Connection) -> bool:
+def _is_silent(kept: "Connection") -> bool:
     protocol, transport = kept.protocol, kept.transport
     if protocol is None or transport is None or protocol.should_close:
         return False

@@ -175,6 +175,6 @@ def _retry_after_s(header: str | None) -> float | None:
     except ValueError:
         try:
             seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):  # no date either, or one without a time zone
+        except (ValueError, TypeError, OverflowError):  # no date either, or one without a time zone
             return None
     return max(0.0, seconds) if math.isfinite(seconds) else None

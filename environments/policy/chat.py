@@ -30,6 +30,8 @@ from environments.trajectory import Completion, Message
 from tools.errors import ConfigError, ContextOverflow, PolicyError
 
 _LOG = logging.getLogger(__name__)
+_BELIEVED = 2
+"""Requests that are refused for asking for ids before the others ask for none: one is an odd one."""
 _LONG_BYTES = 1_000_000
 """Of a reply, from which reading it takes some 10 ms."""
 
@@ -58,6 +60,8 @@ class ChatPolicy:
     """What its completions record of how they were sampled."""
     _dialect: Dialect = field(init=False, repr=False, default_factory=Dialect)
     _gives_ids: bool = field(init=False, repr=False, default=False)
+    _without_ids: int = field(init=False, repr=False, default=0)
+    """Requests that were answered once they asked for no ids."""
     _told: set[str] = field(init=False, repr=False, default_factory=set[str])
     _tool_use: ToolUse = field(init=False, repr=False)
 
@@ -169,7 +173,7 @@ class ChatPolicy:
         try:
             simpler = dialect.without_refused(error, self.sampling, gives_ids=self._gives_ids)
         except RefusedSettingError as refusal:
-            raise PolicyError(f"{url}: {refusal}") from error
+            raise RefusedSettingError(f"{url}: {refusal}") from error
         if simpler is None:
             raise PolicyError(f"{url} answered {error.status}{self._tried(error)}: {error.reason}") from error
         what = ", ".join(sorted(simpler.refused - dialect.refused)) or "a part of the request"
@@ -184,7 +188,9 @@ class ChatPolicy:
         """
         self._gives_ids = self._gives_ids or sampled.tokens is not None
         learned = self._dialect.joined(replace(dialect, reasoning=sampled.reasoning_field))
-        self._dialect = learned.proven() if self._gives_ids else learned
+        self._without_ids += not dialect.captures
+        said_twice = self._without_ids >= _BELIEVED and not self._gives_ids
+        self._dialect = learned if said_twice else learned.proven()
         if sampled.tokens is None and self._gives_ids:
             raise PolicyError(
                 f"{self.server.chat_url} gave no token ids this time, and has given them before"

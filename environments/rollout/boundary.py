@@ -4,7 +4,7 @@ import asyncio
 import logging
 from typing import TypeVar
 
-from environments.rollout.failures import failure_of
+from environments.rollout.failures import failure_of, let_go
 from environments.trajectory import Failure
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ class Boundary:
         if isinstance(error, asyncio.CancelledError) and self._waiting.cancelling() > self._cancelled_before:
             raise error
         failure = failure_of(error, sibling=sibling, turns=turns)
+        let_go(error)
         _LOG.warning("%s, rollout %d dropped: %s", self._what, sibling, failure.error)
         return failure
 

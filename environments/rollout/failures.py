@@ -3,6 +3,7 @@
 import traceback
 from pathlib import Path
 from types import TracebackType
+from typing import cast
 
 from environments.containment import ended
 from environments.inference.endpoint import without_credentials
@@ -26,6 +27,26 @@ def failure_of(error: BaseException, *, sibling: int, turns: int) -> Failure:
         error_class=_name(error),
         where=_where(error),
     )
+
+
+def let_go(error: BaseException) -> None:
+    """Drop the tracebacks of an error and of those before it.
+
+    Frames that hold the error they are in the traceback of keep each other, and what was read, up to 64 MB
+    for an answer, until a full pass of the garbage collector.
+    """
+    left, seen = [error], set[int]()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        BaseException.with_traceback(each, None)
+        # Not as attributes: an error's own code is user code.
+        before = [BaseException.__dict__[name].__get__(each) for name in ("__cause__", "__context__")]
+        if isinstance(each, BaseExceptionGroup):
+            before += BaseExceptionGroup.__dict__["exceptions"].__get__(each)
+        left += [other for other in cast("list[BaseException | None]", before) if other is not None]
 
 
 def raised_by_user(error: BaseException) -> BaseException:

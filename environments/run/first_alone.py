@@ -10,8 +10,8 @@ from environments.trajectory import Failure, TrajectoryGroup
 
 MOST_ALIKE = 3
 """First rollouts that fail alike, of so many items: there is no point in the others."""
-_OF_OURS = frozenset({"ConfigError", "RewardError"})
-"""Errors of ours, which have no place, that tell of a bug in the environment's code all the same."""
+_OF_OURS = frozenset({"ConfigError", "RewardError", "RefusedSettingError"})
+"""Errors of ours, which have no place, of a bug in the environment's code or of a setting all the same."""
 
 
 class AlikeFailuresError(StoppedError):
@@ -47,7 +47,7 @@ class FirstAlone:
         if self._failed[kind] == 1:
             self._say(
                 f"the first rollout, of item {task.item_id}, failed; the next item's goes alone\n"
-                f"{failure.traceback.rstrip()}"
+                f"{failure.error if failure.stop_reason else failure.traceback.rstrip()}"
             )
         if self._failed[kind] == MOST_ALIKE:
             how = failure.error if failure.where is None else f"{failure.error_class} at {failure.where}"

@@ -10,7 +10,7 @@ from environments.inference.chat_reply import SampledMessage, read_reply
 from environments.inference.dialect import CAPTURE, Dialect, RefusedSettingError, is_context_overflow
 from environments.inference.http_client import NoAnswerError, StatusError
 from environments.inference.model_server import ModelServer
-from environments.inference.reply_tokens import ReplyError, SampledTokens
+from environments.inference.reply_tokens import TOO_DEEP, ReplyError, SampledTokens
 from environments.inference.request_body import request_body
 from environments.trajectory import Message
 from tools.calls import ToolSpec
@@ -81,11 +81,12 @@ class ChatRequests:
                 continue
             try:
                 sampled = read_reply(content, f"{seed}_{len(messages)}", max_tokens=max_tokens)
-            except ReplyError as error:
+            except (ReplyError, RecursionError) as error:
+                said = TOO_DEEP if isinstance(error, RecursionError) else str(error)
                 if not self.dialect.captures:
-                    return Asked(problem=str(error))
+                    return Asked(problem=said)
                 # Perhaps only its tokens cannot be used: without them it may say more.
-                self.token_problem = str(error)
+                self.token_problem = said
                 self.dialect = replace(self.dialect, refused=self.dialect.refused | CAPTURE)
                 continue
             self._learn(sampled)

@@ -43,6 +43,16 @@ def test_the_proxy_is_what_the_shell_names(shell, variables, expected):
     assert proxy() == expected
 
 
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("10.1.2.3", "none"), ("11.1.2.3", "http://p:1"), ("[fd00::1]", "none"), ("[fd00::2]", "http://p:1")],
+    ids=["in", "out", "ipv6", "another"],
+)
+def test_no_proxy_names_networks_and_ipv6_addresses(shell, host, expected):
+    shell(http_proxy="http://p:1", no_proxy="other, 10.0.0.0/8,fd00::1")
+    assert proxy(f"http://{host}:8000/v1") == expected
+
+
 def test_an_https_server_has_the_proxy_of_its_scheme(shell):
     shell(http_proxy="http://p:1", https_proxy="http://q:1")
     assert proxy("https://model/v1") == "http://q:1"

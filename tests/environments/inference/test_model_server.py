@@ -4,7 +4,7 @@ import subprocess
 from contextlib import asynccontextmanager
 
 import pytest
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 
 from environments.inference.http_client import NoAnswerError
 from environments.inference.model_server import ModelServer
@@ -66,6 +66,25 @@ async def test_an_error_in_a_200_that_stays_is_told_at_once(body):
         with pytest.raises(PolicyError, match="answered 400: no"):
             await policy.complete(REQUEST)
     assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [": PROCESSING\n\n", "data: ", 'data: {"choices": [{"delta": {"content": "3"}}]}\n\ndata: '],
+    ids=["comment", "event", "later event"],
+)
+async def test_an_error_in_an_event_of_a_200_counts_by_its_code(begun):
+    broken = PlainTextResponse(begun + '{"error": {"message": "slow down", "code": 429}}\n\n')
+    async with served(broken, ok(), tries=2) as (server, policy):
+        assert (await policy.complete(REQUEST)).message.content == "3"
+    assert len(server.asked) == 2
+
+
+async def test_an_error_says_what_the_provider_said():
+    body = {"message": "Provider returned error", "code": 400, "metadata": {"raw": '{"why":\n"no"}'}}
+    async with served(JSONResponse({"error": body}, status_code=400)) as (_, policy):
+        with pytest.raises(PolicyError, match=r'400: Provider returned error: {"why": "no"}$'):
+            await policy.complete(REQUEST)
 
 
 async def test_a_200_that_says_the_context_is_too_long_is_an_overflow():

@@ -51,6 +51,19 @@ async def test_an_error_that_mentions_the_fields_costs_its_rollout_alone(text):
         assert (await policy.complete(REQUEST)).exact
 
 
+async def test_one_request_that_is_refused_for_its_ids_does_not_switch_a_run():
+    async with served(NO_IDS, PLAIN, ok()) as (_, policy):
+        assert [(await policy.complete(REQUEST)).exact for _ in range(3)] == [False, True, True]
+
+
+async def test_a_second_one_does():
+    async with served(NO_IDS, PLAIN, NO_IDS, PLAIN) as (server, policy):
+        for _ in range(4):
+            await policy.complete(REQUEST)
+    captures = [asked.keys() >= CAPTURE for asked in server.asked]
+    assert captures == [True, False, True, False, False, False]
+
+
 async def test_text_alone_from_a_server_that_has_given_ids_is_lost():
     async with served(ok(), PLAIN, ok()) as (_, policy):
         await policy.complete(REQUEST)

@@ -45,7 +45,7 @@ async def test_a_failure_that_is_not_the_environments_lets_the_others_go():
     assert (len(tasks), lines) == (1, [])
 
 
-@pytest.mark.parametrize("error", ["RewardError", "ConfigError"])
+@pytest.mark.parametrize("error", ["RewardError", "ConfigError", "RefusedSettingError"])
 async def test_an_error_of_ours_about_the_environments_code_is_a_bug_of_it(error):
     of_ours = [failed(where=None, error_class=error, error=f"{error}: item {n}: no number") for n in range(3)]
     with pytest.raises(AlikeFailuresError, match=f"failed alike: {error}: item 2: no number"):

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain
 from typing import Any, NoReturn
 
 import orjson
@@ -96,10 +95,11 @@ class TokenPolicy:
         return tuple(dict.fromkeys((*self.renderer.stop_ids, *more)))
 
     @cached_property
-    def _stop_texts(self) -> tuple[str, ...]:
+    def _stop_texts(self) -> frozenset[Any]:
         """Every text that ends a turn; what else a server names is its own word for a stop token."""
-        given = [self.extra_body[name] for name in ("stop", "stop_regex") if self.extra_body.get(name)]
-        return tuple(chain.from_iterable(each if isinstance(each, list) else [each] for each in given))
+        given: list[Any] = [self.extra_body.get("stop"), self.extra_body.get("stop_regex")]
+        lists: list[list[Any]] = [each if isinstance(each, list) else [each] for each in given if each]
+        return frozenset(text for each in lists for text in each)
 
     @cached_property
     def sampling(self) -> Mapping[str, Any]:
@@ -154,7 +154,7 @@ class TokenPolicy:
     async def _prompt(self, request: CompletionRequest) -> _Prompt:
         """What to send: the open row and what is new, or the whole conversation and why."""
         fork = None
-        if (row := request.row) is not None:
+        if (row := request.row) is not None and row.token_ids:
             going_on = partial(extension, request, row, self.renderer)
             sampled = len(row.token_ids) - row.sampled_start
             try:

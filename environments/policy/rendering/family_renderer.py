@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from environments.extras import needs_extra
 from environments.policy.rendering.chatml import THINK
+from environments.policy.rendering.dsml_turn import DsmlTurn, read_dsml
 from environments.policy.rendering.family_calls import deepseek_call, llama_message, tool_call
 from environments.policy.rendering.family_messages import call_id, given_answers, given_messages
 from environments.policy.rendering.family_tokenizer import FamilyTokenizer, byte_tokenizer
@@ -127,24 +128,35 @@ class FamilyRenderer:
     def parse_text(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """The message in the text of an answer; what looks like a marker in it is one."""
         ids = self._tokenizer.encode(text)
-        described = [tool.to_openai() for tool in tools] or None
-        return self._message(self._library.parse_response(ids, tools=described), ids, tools)
+        return self._message(self._read_by_library(ids, tools, prompt_ids=None), ids, tools)
 
     def _read(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Any:
         """What is read in a sampled turn; what stands in its reasoning is no call."""
-        read = self._read_by_library(token_ids, tools)
+        read = self._read_by_library(token_ids, tools, prompt_ids=self._opening)
         end = self._reasoning_end(token_ids, read.tool_calls)
         if end is None:
             return read
-        rest = self._read_by_library(token_ids[end:], tools)
+        rest = self._read_by_library(token_ids[end:], tools, prompt_ids=self._opening)
         thought = self.decode(token_ids[:end]).strip()
         calls = [replace(each, token_span=_shifted(each.token_span, end)) for each in rest.tool_calls]
         thought = thought.removeprefix(self._think[0]).strip()
         return replace(rest, reasoning_content=thought, tool_calls=calls)
 
-    def _read_by_library(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Any:
+    def _read_by_library(
+        self, token_ids: Sequence[int], tools: Sequence[ToolSpec], *, prompt_ids: list[int] | None
+    ) -> Any:
+        if self._family == "deepseek-v4":
+            return self._read_dsml(token_ids)
         described = [tool.to_openai() for tool in tools] or None
-        return self._library.parse_response(list(token_ids), tools=described, prompt_ids=self._opening)
+        return self._library.parse_response(list(token_ids), tools=described, prompt_ids=prompt_ids)
+
+    def _read_dsml(self, token_ids: Sequence[int]) -> DsmlTurn:
+        stop = next((i for i, token_id in enumerate(token_ids) if token_id in self.stop_ids), len(token_ids))
+        thinks = {
+            self.markers[text]: name for text, name in zip(self._think, ("think", "think_end"), strict=True)
+        }
+        opened = self._opening[-1:] == [self.markers[self._think[0]]]
+        return read_dsml(token_ids[:stop], self.decode, thinks=thinks, thinking=opened)
 
     def _reasoning_end(self, token_ids: Sequence[int], calls: Sequence[Any]) -> int | None:
         """Where reasoning ends that the library took for calls; `None`: in no such place.

@@ -1,12 +1,13 @@
 """The ids of a row, which a server repeats with every turn: compared as bytes; only what is new is read."""
 
-_NAME = b'"prompt_token_ids":['
+_NAME = b"prompt_token_ids"
+_START = b'"%b":[' % _NAME
 
 
 def without_row(content: bytes, row_json: bytes) -> bytes | None:
     """A reply whose prompt's ids are those that follow a row, where they begin with all of it.
 
-    The name cannot stand inside a text, where a quote is escaped; a reply that has it twice is left alone.
+    A reply that has the name twice, however it is written there, is left alone: the other might be read.
 
     Args:
         content: JSON, or events of it.
@@ -15,10 +16,10 @@ def without_row(content: bytes, row_json: bytes) -> bytes | None:
     Returns:
         The reply; `None` where its prompt begins otherwise, ends with the row, or is written otherwise.
     """
-    start = content.find(_NAME) + len(_NAME)
+    start = content.find(_START) + len(_START)
     end = start + len(row_json)
-    if start < len(_NAME) or not row_json or content[end : end + 1] != b",":
+    if start < len(_START) or not row_json or content[end : end + 1] != b",":
         return None
-    if not content.startswith(row_json, start) or content.find(_NAME, end) >= 0:
+    if not content.startswith(row_json, start) or content.count(_NAME) > 1:
         return None
     return content[:start] + content[end + 1 :]

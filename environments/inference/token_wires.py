@@ -130,6 +130,9 @@ def _versions(spans: object) -> str | None:
 
 # SGLang's own.
 
+_NO_NUMBERS = "NaN happened"
+"""What SGLang says it stopped at when it put a stop token in the place of an id that cannot be."""
+
 
 def _sglang_generate_body(request: TokenRequest) -> bytes:
     params, beside = _split(request.sampling)
@@ -161,6 +164,8 @@ def _sglang_reply(token_ids: tuple[int, ...], meta: Mapping[str, Any], finish: o
     check_same_ids([pair[1] for pair in pairs], token_ids)
     how = mapping(finish)
     matched = id_or_text(how.get("matched"))
+    if matched == _NO_NUMBERS:
+        raise ReplyError(f"the server gave up ({matched}): its last id was not sampled")
     version = meta.get("weight_version")
     return TokenReply(
         token_ids=token_ids,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from environments.policy.base import CompletionRequest
+from environments.policy.open_row import OpenRow
 from environments.policy.rendering.renderer import CannotExtendError, Renderer
 from environments.trajectory import Message
 
@@ -22,13 +23,21 @@ def unseen(request: CompletionRequest) -> Sequence[Message]:
     return request.messages if request.row is None else request.messages[request.row.messages :]
 
 
+def extension(request: CompletionRequest, row: OpenRow, renderer: Renderer) -> tuple[int, ...]:
+    """What follows the open row.
+
+    Raises:
+        CannotExtendError: the format cannot go on from it.
+    """
+    return renderer.extend(row.token_ids[row.sampled_start :], unseen(request), request.tools)
+
+
 def prompt_of(request: CompletionRequest, renderer: Renderer) -> Prompt:
     """What follows the open row; where there is none, or the format cannot go on from it, all ids."""
     fork = None
     if (row := request.row) is not None:
         try:
-            new = renderer.extend(row.token_ids[row.sampled_start :], unseen(request), request.tools)
-            return Prompt(prompt_ids=new, extends_row=True)
+            return Prompt(prompt_ids=extension(request, row, renderer), extends_row=True)
         except CannotExtendError as error:
             fork = f"renderer: {error}"
     return Prompt(prompt_ids=renderer.prompt_ids(request.messages, request.tools), fork=fork)

@@ -20,6 +20,7 @@ from environments.policy.base import CompletionRequest
 from environments.policy.open_row import OpenRow
 from environments.policy.rendering.long_text import parsed, rendered
 from environments.policy.rendering.renderer import CannotExtendError, Renderer
+from environments.policy.row_prompt import extension, unseen
 from environments.policy.tool_use import ToolUse
 from environments.policy.window import with_room
 from environments.trajectory import Completion, Message
@@ -94,6 +95,13 @@ class TokenPolicy:
         return tuple(dict.fromkeys((*self.renderer.stop_ids, *more)))
 
     @cached_property
+    def _stop_texts(self) -> frozenset[Any]:
+        """Every text that ends a turn; what else a server names is its own word for a stop token."""
+        given: list[Any] = [self.extra_body.get("stop"), self.extra_body.get("stop_regex")]
+        lists: list[list[Any]] = [each if isinstance(each, list) else [each] for each in given if each]
+        return frozenset(text for each in lists for text in each)
+
+    @cached_property
     def sampling(self) -> Mapping[str, Any]:
         """How the server is asked to sample."""
         asked = sampling_of(self.temperature, self.top_p, self.extra_body)
@@ -145,28 +153,31 @@ class TokenPolicy:
 
     async def _prompt(self, request: CompletionRequest) -> _Prompt:
         """What to send: the open row and what is new, or the whole conversation and why."""
-        row = request.row if request.row is not None and request.row.token_ids else None
         fork = None
-        if row is not None:
+        if (row := request.row) is not None and row.token_ids:
+            going_on = partial(extension, request, row, self.renderer)
+            sampled = len(row.token_ids) - row.sampled_start
             try:
-                new_ids = await self._rendered(partial(self._extension, row, request), request, row)
+                new_ids = await self._rendered(going_on, unseen(request), request, sampled=sampled)
             except CannotExtendError as error:
                 fork = f"renderer: {error}"
             else:
                 return _Prompt(row=row, new_ids=new_ids, fork=None)
         whole = partial(self.renderer.prompt_ids, request.messages, request.tools)
-        return _Prompt(row=None, new_ids=await self._rendered(whole, request, None), fork=fork)
-
-    def _extension(self, row: OpenRow, request: CompletionRequest) -> tuple[int, ...]:
-        sampled = row.token_ids[row.sampled_start :]
-        return self.renderer.extend(sampled, request.messages[row.messages :], request.tools)
+        return _Prompt(row=None, new_ids=await self._rendered(whole, request.messages, request), fork=fork)
 
     async def _rendered(
-        self, work: "partial[tuple[int, ...]]", request: CompletionRequest, row: OpenRow | None
+        self,
+        work: "partial[tuple[int, ...]]",
+        messages: Sequence[Message],
+        request: CompletionRequest,
+        *,
+        sampled: int = 0,
     ) -> tuple[int, ...]:
-        messages = request.messages if row is None else request.messages[row.messages :]
         limits = [each for each in (self.context_tokens, request.max_row_tokens) if each is not None]
-        return await rendered(work, self.renderer, messages, max_tokens=min(limits, default=None))
+        return await rendered(
+            work, self.renderer, messages, max_tokens=min(limits, default=None), sampled=sampled
+        )
 
     def _asked(self, prompt: _Prompt, request: CompletionRequest) -> TokenRequest:
         return TokenRequest(
@@ -216,15 +227,16 @@ class TokenPolicy:
                 self._warn_of_a_tail()
             ids, logprobs = reply.token_ids[:end], reply.logprobs[:end]
             return replace(reply, token_ids=ids, logprobs=logprobs, finish_reason="stop")
-        last, sampled = reply.token_ids[-1], len(reply.token_ids)
-        if sampled == asked.max_tokens and reply.finish_reason != "stop":
+        # A server may cut a turn where its own window ends, or its own limit, and so before ours.
+        if reply.finish_reason == "length" or (
+            reply.finish_reason is None and len(reply.token_ids) == asked.max_tokens
+        ):
             return replace(reply, finish_reason="length")
-        if reply.finish_reason == "stop" and (isinstance(reply.stopped_by, str) or reply.stopped_by == last):
+        last = reply.token_ids[-1]
+        if reply.finish_reason == "stop" and (
+            reply.stopped_by == last or reply.stopped_by in self._stop_texts
+        ):
             return reply
-        if reply.finish_reason == "length":
-            raise ReplyError(
-                f"{sampled} token ids with finish_reason 'length'; {asked.max_tokens} were asked for"
-            )
         raise ReplyError(
             f"the turn ended with the id {last}, and its ids have none of {sorted(stops)}, which end a turn: "
             f"the server drops the stop token, or the model stops at another one; name that with "

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, cached_property
 from importlib import import_module
 from typing import Any, cast
@@ -9,6 +10,8 @@ from typing import Any, cast
 from tokenizers import Tokenizer
 
 from environments.extras import needs_extra
+from environments.policy.rendering.chatml import THINK
+from environments.policy.rendering.dsml_turn import DsmlTurn, read_dsml
 from environments.policy.rendering.family_calls import deepseek_call, llama_message, tool_call
 from environments.policy.rendering.family_messages import call_id, given_answers, given_messages
 from environments.policy.rendering.family_tokenizer import FamilyTokenizer, byte_tokenizer
@@ -125,13 +128,54 @@ class FamilyRenderer:
     def parse_text(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """The message in the text of an answer; what looks like a marker in it is one."""
         ids = self._tokenizer.encode(text)
-        described = [tool.to_openai() for tool in tools] or None
-        return self._message(self._library.parse_response(ids, tools=described), ids, tools)
+        return self._message(self._read_by_library(ids, tools, prompt_ids=None), ids, tools)
 
     def _read(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Any:
-        """What the library reads in a sampled turn."""
+        """What is read in a sampled turn; what stands in its reasoning is no call."""
+        read = self._read_by_library(token_ids, tools, prompt_ids=self._opening)
+        end = self._reasoning_end(token_ids, read.tool_calls)
+        if end is None:
+            return read
+        rest = self._read_by_library(token_ids[end:], tools, prompt_ids=self._opening)
+        thought = self.decode(token_ids[:end]).strip()
+        calls = [replace(each, token_span=_shifted(each.token_span, end)) for each in rest.tool_calls]
+        thought = thought.removeprefix(self._think[0]).strip()
+        return replace(rest, reasoning_content=thought, tool_calls=calls)
+
+    def _read_by_library(
+        self, token_ids: Sequence[int], tools: Sequence[ToolSpec], *, prompt_ids: list[int] | None
+    ) -> Any:
+        if self._family == "deepseek-v4":
+            return self._read_dsml(token_ids)
         described = [tool.to_openai() for tool in tools] or None
-        return self._library.parse_response(list(token_ids), tools=described, prompt_ids=self._opening)
+        return self._library.parse_response(list(token_ids), tools=described, prompt_ids=prompt_ids)
+
+    def _read_dsml(self, token_ids: Sequence[int]) -> DsmlTurn:
+        stop = next((i for i, token_id in enumerate(token_ids) if token_id in self.stop_ids), len(token_ids))
+        thinks = {
+            self.markers[text]: name for text, name in zip(self._think, ("think", "think_end"), strict=True)
+        }
+        opened = self._opening[-1:] == [self.markers[self._think[0]]]
+        return read_dsml(token_ids[:stop], self.decode, thinks=thinks, thinking=opened)
+
+    def _reasoning_end(self, token_ids: Sequence[int], calls: Sequence[Any]) -> int | None:
+        """Where reasoning ends that the library took for calls; `None`: in no such place.
+
+        The library lets a call end the reasoning. Where that is closed after it, the call was only thought
+        of; a marker inside a call is a part of what it holds.
+        """
+        marker = self.markers.get(self._think[1])
+        spans = [call.token_span for call in calls if call.token_span is not None]
+        if not spans or marker is None:
+            return None
+        closings = (index for index, token_id in enumerate(token_ids) if token_id == marker)
+        end = next((i for i in closings if not any(start < i < after for start, after in spans)), None)
+        return end if end is not None and spans[0][0] < end else None
+
+    @cached_property
+    def _think(self) -> tuple[str, str]:
+        """What reasoning stands between."""
+        return ("<think:opensource>", "</think:opensource>") if self._family == "hy3" else THINK
 
     def _message(self, read: Any, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
         calls = tuple(tool_call(found, index, tools) for index, found in enumerate(read.tool_calls))
@@ -171,6 +215,10 @@ class FamilyRenderer:
 
     def _tools(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
         return [_mapped(tool.to_openai(), self._tokenizer) for tool in tools] or None
+
+
+def _shifted(span: tuple[int, int] | None, by: int) -> tuple[int, int] | None:
+    return None if span is None else (span[0] + by, span[1] + by)
 
 
 @cache

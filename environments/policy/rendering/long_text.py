@@ -30,6 +30,7 @@ async def rendered(
     messages: Sequence[Message],
     *,
     max_tokens: int | None,
+    sampled: int = 0,
 ) -> Result:
     """The result of `work`, which renders messages.
 
@@ -38,6 +39,7 @@ async def rendered(
         renderer: of these messages.
         messages: all that it renders.
         max_tokens: that their row may have; `None`: any number.
+        sampled: ids of a turn that it reads to go on from there.
 
     Raises:
         ContextOverflow: they have more tokens for certain.
@@ -45,7 +47,7 @@ async def rendered(
     # Not `isinstance` of a protocol, which takes 20 µs.
     chars = getattr(renderer, "chars_to_encode", chars_of)(messages)
     if chars < LONG_CHARS:
-        return work()
+        return await parsed(work, tokens=sampled)
     if max_tokens is not None and chars > max_tokens * longest_token(renderer):
         raise ContextOverflow(f"{chars} characters are more than {max_tokens} tokens")
     return await asyncio.to_thread(work)

@@ -152,6 +152,13 @@ REFUSED = [
         {**completions(), "usage": {"prompt_tokens": 4}},
         "saw 4 prompt tokens; 3 were sent",
     ),
+    (
+        "no-numbers",
+        SGLANG,
+        sglang(finish_reason={"type": "stop", "matched": "NaN happened"}),
+        "gave up (NaN happened)",
+    ),
+    ("no-numbers-chat", SGLANG_CHAT, sglang_chat(matched_stop="NaN happened"), "gave up (NaN happened)"),
     ("counted-sglang", SGLANG, sglang(prompt_tokens=4), "saw 4 prompt tokens; 3 were sent"),
     ("no-logprobs", COMPLETIONS, completions(logprobs=None), "no logprobs"),
     (

@@ -188,9 +188,20 @@ async def test_an_end_token_of_the_servers_own_is_taken_when_it_is_named():
     assert completion.finish_reason == "stop"
 
 
-async def test_a_turn_that_ends_with_a_text_has_no_stop_token():
-    completion, _ = await completed(answer(HELLO[:-1], stop_reason="lo"))
+@pytest.mark.parametrize("stop", ["lo", ["x", "lo"]], ids=["one", "several"])
+async def test_a_turn_that_ends_with_a_text_has_no_stop_token(stop):
+    completion, _ = await completed(answer(HELLO[:-1], stop_reason="lo"), extra_body={"stop": stop})
     assert (completion.token_ids, completion.finish_reason) == (HELLO[:-1], "stop")
+    row = row_of(REQUEST, completion.token_ids)
+    after, _ = await completed(answer(), request=next_request(row))
+    assert after.prompt_ids[0] == STOP
+
+
+@pytest.mark.parametrize("text", ["<|im_end|>", "lo"])
+async def test_a_text_that_nobody_asked_to_stop_at_stands_for_no_stop_token(text):
+    assert "which end a turn" in await refused(
+        answer(HELLO[:-1], stop_reason=text), extra_body={"stop": ["x"]}
+    )
 
 
 async def test_a_turn_without_a_reason_that_ends_with_a_stop_token_is_whole():
@@ -198,10 +209,13 @@ async def test_a_turn_without_a_reason_that_ends_with_a_stop_token_is_whole():
     assert completion.finish_reason == "stop"
 
 
+async def test_a_turn_that_a_server_cuts_at_a_limit_of_its_own_is_cut():
+    completion, _ = await completed(answer(HELLO[:-1], finish_reason="length"))
+    assert (completion.token_ids, completion.finish_reason) == (HELLO[:-1], "length")
+
+
 async def test_a_turn_that_ends_early_for_no_reason_is_refused():
-    assert "finish_reason 'length'; 1024 were asked for" in await refused(
-        answer(HELLO[:-1], finish_reason="length")
-    )
+    assert "which end a turn" in await refused(answer(HELLO[:-1], finish_reason=None))
 
 
 async def test_an_id_outside_of_the_vocabulary_is_refused():

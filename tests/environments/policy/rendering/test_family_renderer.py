@@ -220,3 +220,21 @@ def test_a_call_of_deepseek_v31_has_its_name_and_its_arguments():
     )
     (call,) = renderer_of("deepseek-v3").parse(encoded("deepseek-v3", text), tools("x")).tool_calls
     assert (call.name, call.arguments, call.status) == ("run", '{"n": 1}', "ok")
+
+
+THINKERS = [each for each in OFFLINE if "<think>" in renderer_of(each).markers and each != "llama-3"]
+
+
+@pytest.mark.parametrize("family", THINKERS)
+def test_a_call_that_was_thought_of_is_none_and_the_one_after_it_is(family):
+    renderer = renderer_of(family)
+    end = "</think:opensource>" if family == "hy3" else "</think>"
+    calling = [written(family, "", [("run", {"command": each})]) for each in ("rm", "ls")]
+    calling = [each.removeprefix(thinking(family, None)).rpartition(end)[2] for each in calling]
+    before = encoded(family, f"Maybe {calling[0]}\nbut no.{end}")
+    sampled = (*before, *encoded(family, f"\n\n{calling[1]}"), stop_of(family, [1]))
+    message = renderer.parse(sampled, tools("x"))
+    assert [json.loads(call.arguments) for call in message.tool_calls] == [{"command": "ls"}]
+    assert message.tool_calls[0].span[0] >= len(before)
+    assert "Maybe" in message.reasoning
+    assert renderer.extend(sampled, [Message(role="tool", content="3", tool_call_id="call_0")], tools("x"))

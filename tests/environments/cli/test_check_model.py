@@ -9,7 +9,7 @@ from environments.cli.main import main
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
-from environments.policy.rendering.families import family_names
+from environments.policy.rendering.families import TEXT_FAMILIES, family_names
 from tests.environments.policy.examination.test_examine import script
 
 
@@ -87,4 +87,6 @@ def test_no_server_is_one_line_and_exit_code_2(url, capsys):
 
 def test_families_are_listed_a_line_each(capsys):
     assert main(["check-model", "--families"]) == 0
-    assert capsys.readouterr().out.split() == list(family_names())
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert [name for name, *_ in lines] == list(family_names())
+    assert [name for name, *note in lines if note] == list(TEXT_FAMILIES)

@@ -13,6 +13,7 @@ from rich.text import Text
 from environments.cli.proxies import with_proxies
 from environments.cli.settings import Overrides, Settings, merge_settings, split_overrides
 from environments.config import AgentEnvConfig, ServerConfig
+from environments.inference.endpoint import shown_url
 from environments.inference.model_server import ModelServer
 from environments.inference.server_check import check, model_names
 from environments.inference.server_text import one_line
@@ -72,6 +73,9 @@ def command(ctx: click.Context, url: str | None, list_families: bool, **options:
         raise click.UsageError("no URL given, for example http://localhost:8000/v1", ctx)
     examination, more = asyncio.run(_examined(settings))
     _show(examination, more)
+    base_url = settings.servers[0].base_url
+    if examination.flags and shown_url(base_url) != base_url:
+        click.echo("Of the URL, user, password and query are left out: add your own.")
     return 1 if examination.tokens == "none" else 0
 
 

@@ -55,6 +55,15 @@ async def test_settings_of_the_user_are_in_the_command_and_secrets_are_not(capsy
     assert "s3cret" not in out
 
 
+async def test_what_a_url_has_to_let_somebody_in_is_left_out_and_that_is_said(capsys):
+    app = mock_app(lambda _: script, skill=1, renderer=ChatMLRenderer.embedded())
+    async with running_mock_server(app) as url:
+        assert await asyncio.to_thread(main, ["check-model", url.replace("//", "//me:s3cret@")]) == 0
+    out = capsys.readouterr().out
+    assert "s3cret" not in out
+    assert "user, password and query are left out" in out
+
+
 async def test_what_is_piped_is_plain_and_has_a_finding_per_line(capsys):
     await checked()
     lines = capsys.readouterr().out.splitlines()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
+from operator import countOf
 from typing import Any, cast, get_args
 
 import orjson
@@ -165,7 +166,10 @@ def _is_json(value: dict[Any, Any]) -> bool:
 
 def _is_list_of(kind: type, values: object) -> bool:
     """Whether all entries are of exactly this type: a bool is no id, a number of numpy no JSON."""
-    return _is_list(values) and set(map(type, cast("Sequence[object]", values))) <= {kind}
+    if not _is_list(values):
+        return False
+    entries = cast("Sequence[object]", values)
+    return countOf(map(type, entries), kind) == len(entries)
 
 
 def _is_list(values: object) -> bool:

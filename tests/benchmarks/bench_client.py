@@ -31,13 +31,27 @@ def canned_server(*options):
             server.kill()
 
 
-def cost_ms(python, client, url, in_flight, calls):
-    """Milliseconds per call, or why there are none."""
-    command = [python, str(LOOPS), client, url, str(in_flight), str(calls)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=Path.cwd())
-    if done.returncode or not done.stdout:
-        return (done.stderr.strip().splitlines() or ["no output"])[-1][:120]
-    return float(done.stdout.split()[-1])
+def cost_ms(python, client, url, in_flight, options):
+    """Milliseconds per call, the least of some runs, or why there are none."""
+    command = [python, str(LOOPS), client, url, str(in_flight), str(options.calls)]
+    costs, problem = [], ""
+    for _ in range(options.repeats):
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=options.limit_s, check=True
+            )
+            costs.append(float(done.stdout.split()[-1]))
+        except subprocess.TimeoutExpired:
+            return f"not within {options.limit_s:.0f} s"
+        except subprocess.CalledProcessError as error:
+            problem = (error.stderr.strip().splitlines() or ["no output"])[-1][:120]
+    return min(costs, default=problem)
+
+
+def ratios(costs, base):
+    """How many times the costs of another client, for each number in flight."""
+    pairs = zip(costs, base, strict=True)
+    return [one / other for one, other in pairs if isinstance(one, float) and isinstance(other, float)]
 
 
 def main() -> None:
@@ -45,6 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=3000)
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--limit-s", type=float, default=300, help="wall clock of each run")
     parser.add_argument("--prompt-tokens", type=int, default=600)
     parser.add_argument("--sampled-tokens", type=int, default=64)
     parser.add_argument("--only", nargs="*", help="clients; default: all")
@@ -58,23 +73,15 @@ def main() -> None:
     sizes = ("--prompt-tokens", options.prompt_tokens, "--sampled-tokens", options.sampled_tokens)
     costs = {}
     with canned_server(*sizes, "--sampled-ids", sampled_ids) as url:
-        print(
-            f"{'ms of CPU per call':18}" + "".join(f"{count:>9}" for count in IN_FLIGHT) + "    floors at 64"
-        )
+        print(f"{'ms of CPU per call':18}" + "".join(f"{count:>9}" for count in IN_FLIGHT))
         for name in options.only or pythons:
-            row = []
-            for count in IN_FLIGHT:
-                tries = [
-                    cost_ms(pythons[name], name, url, count, options.calls) for _ in range(options.repeats)
-                ]
-                row.append(min((each for each in tries if isinstance(each, float)), default=tries[0]))
+            row = [cost_ms(pythons[name], name, url, count, options) for count in IN_FLIGHT]
             costs[name] = row
-            floor = costs.get("token_floor" if name == "tokens" else "floor", [None])[0]
-            ratio = (
-                f"{row[0] / floor:17.2f}" if isinstance(floor, float) and isinstance(row[0], float) else ""
-            )
             shown = "".join(f"{each:9.3f}" if isinstance(each, float) else f"  {each}" for each in row)
-            print(f"{name:18}{shown}{ratio}", flush=True)
+            base = {"chat": "floor", "tokens": "token_floor"}.get(name, "chat")
+            times = ratios(row, costs[base]) if base in costs and name not in ("floor", "token_floor") else []
+            of = f"   times {base}:" + "".join(f" {each:.2f}" for each in times) if times else ""
+            print(f"{name:18}{shown}{of}", flush=True)
 
 
 if __name__ == "__main__":

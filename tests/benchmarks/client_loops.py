@@ -169,7 +169,43 @@ async def atropos(url, in_flight):
     return call
 
 
-CLIENTS = {each.__name__: each for each in (floor, token_floor, chat, tokens, openai, atropos)}
+async def inspect(url, in_flight):
+    """`Model.generate` of inspect_ai, as its solvers call it, with its provider for such servers."""
+    from inspect_ai.model import GenerateConfig, get_model, messages_from_openai
+    from inspect_ai.tool import ToolInfo, ToolParams
+
+    config = GenerateConfig(
+        max_connections=in_flight, temperature=1.0, top_p=1.0, max_tokens=1024, logprobs=True
+    )
+    model = get_model("openai-api/local/m", base_url=url, api_key="k", config=config)
+    messages = await messages_from_openai(MESSAGES)
+    functions = [each["function"] for each in TOOLS]
+    tools = [ToolInfo(**each | {"parameters": ToolParams(**each["parameters"])}) for each in functions]
+
+    async def call():
+        return await model.generate(messages, tools=tools)
+
+    return call
+
+
+async def verifiers(url, in_flight):
+    """What a rollout of verifiers asks its server with, apart from the proxy between it and its harness."""
+    from verifiers.v1 import EvalClientConfig, resolve_client
+    from verifiers.v1.dialects.chat import ChatDialect
+    from verifiers.v1.types import SamplingConfig
+
+    client, dialect = resolve_client(EvalClientConfig(base_url=url, api_key_var="NO_KEY")), ChatDialect()
+    body = {"model": "m", "messages": MESSAGES, "tools": TOOLS, **SAMPLING, "return_token_ids": True}
+    sampling = SamplingConfig(temperature=1.0, top_p=1.0, max_tokens=1024)
+
+    async def call():
+        return await client.get_response(dialect, body, sampling, session_id="rollout")
+
+    return call
+
+
+LOOPS = (floor, token_floor, chat, tokens, openai, atropos, inspect, verifiers)
+CLIENTS = {each.__name__: each for each in LOOPS}
 
 
 async def measured(client, url, in_flight, calls):

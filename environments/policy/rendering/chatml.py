@@ -181,8 +181,9 @@ class ChatMLRenderer:
     def _sections(self, ids: Sequence[int]) -> list["_Section"]:
         """The text up to the stop token, cut where a marker begins; the first marker may be empty."""
         stops = set(self.stop_ids)
-        end = next((index for index, token_id in enumerate(ids) if token_id in stops), len(ids))
-        starts = [index for index in range(end) if ids[index] in self._markers]
+        marked = [index for index, token_id in enumerate(ids) if token_id in self._markers]
+        end = next((index for index in marked if ids[index] in stops), len(ids))
+        starts = [index for index in marked if index < end]
         sections = [_Section("", self.decode(ids[: starts[0] if starts else end]), 0, 0)]
         for start, after in pairwise([*starts, end]):
             text = self.decode(ids[start + 1 : after])
@@ -291,6 +292,7 @@ class _Section(NamedTuple):
 _CALL_START = '\n{"name": '
 _CALL_MIDDLE = ', "arguments": '
 _CALL_END = "}\n"
+_DECODER = json.JSONDecoder()
 
 
 def _write_call(call: ToolCall) -> str:
@@ -318,7 +320,7 @@ def _framed(text: str) -> JsonCall | None:
     if not (text.startswith(_CALL_START) and text.endswith(_CALL_END)):
         return None
     try:
-        name, end = json.JSONDecoder().raw_decode(text, len(_CALL_START))
+        name, end = _DECODER.raw_decode(text, len(_CALL_START))
     except (json.JSONDecodeError, RecursionError):
         return None
     if not isinstance(name, str) or not text.startswith(_CALL_MIDDLE, end):

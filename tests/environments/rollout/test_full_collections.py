@@ -1,36 +1,76 @@
+import asyncio
 import gc
 
 import pytest
 
 from environments.rollout.full_collections import rare_full_collections
 
+USUAL = (700, 10, 10)
+
 
 @pytest.fixture(autouse=True)
 def collector():
     """As it was."""
     thresholds = gc.get_threshold()
-    gc.set_threshold(700, 10, 10)
+    gc.set_threshold(*USUAL)
     yield
     gc.set_threshold(*thresholds)
     gc.enable()
 
 
+def full_passes_are_rare():
+    return gc.get_threshold()[:2] == USUAL[:2] and gc.get_threshold()[2] > 1e6
+
+
 async def test_only_full_passes_are_rare():
     async with rare_full_collections():
-        assert gc.get_threshold()[:2] == (700, 10)
-        assert gc.get_threshold()[2] > 1e6
+        assert full_passes_are_rare()
+    assert gc.get_threshold() == USUAL
 
 
-async def test_the_collector_is_as_before_however_environments_overlap():
-    first, second = rare_full_collections(), rare_full_collections()
-    await first.__aenter__()
-    await second.__aenter__()
-    await first.__aexit__(None, None, None)
-    await second.__aexit__(None, None, None)
-    assert gc.get_threshold() == (700, 10, 10)
+@pytest.mark.parametrize("first_to_close", [0, 1], ids=["overlapping", "nested"])
+async def test_full_passes_are_rare_until_the_last_of_two_environments_closes(first_to_close):
+    opened = [rare_full_collections(), rare_full_collections()]
+    for each in opened:
+        await each.__aenter__()
+    await opened[first_to_close].__aexit__(None, None, None)
+    assert full_passes_are_rare()
+    await opened[1 - first_to_close].__aexit__(None, None, None)
+    assert gc.get_threshold() == USUAL
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, asyncio.CancelledError])
+async def test_the_collector_is_as_before_after_an_exception(error):
+    with pytest.raises(error):
+        async with rare_full_collections():
+            raise error
+    assert gc.get_threshold() == USUAL
+
+
+async def test_the_usual_is_taken_anew_each_time():
+    async with rare_full_collections():
+        pass
+    gc.set_threshold(500, 5, 5)
+    async with rare_full_collections():
+        pass
+    assert gc.get_threshold() == (500, 5, 5)
+
+
+async def test_what_somebody_set_meanwhile_stays():
+    async with rare_full_collections():
+        gc.set_threshold(500, 5, 5)
+    assert gc.get_threshold() == (500, 5, 5)
+
+
+async def test_nothing_runs_on_after_the_last_has_closed():
+    before = asyncio.all_tasks()
+    async with rare_full_collections():
+        pass
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
 
 
 async def test_a_collector_that_is_off_is_left_alone():
     gc.disable()
     async with rare_full_collections():
-        assert gc.get_threshold() == (700, 10, 10)
+        assert gc.get_threshold() == USUAL

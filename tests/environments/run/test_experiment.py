@@ -204,12 +204,18 @@ OTHER_VALUES = {
 }
 
 
+@pytest.fixture
+def no_code(monkeypatch):
+    """The code counts in tests of its own: reading all of this suite takes seconds."""
+    monkeypatch.setattr("environments.run.experiment.code_facts", lambda env: {})
+
+
 def facts(**settings):
     env = made(**settings)
     return origin_of(env).facts()
 
 
-def test_each_setting_that_shapes_a_rollout_makes_another_experiment():
+def test_each_setting_that_shapes_a_rollout_makes_another_experiment(no_code):
     usual = facts()
     seen = {
         name: differences(usual, facts(**{name: value}))
@@ -220,7 +226,7 @@ def test_each_setting_that_shapes_a_rollout_makes_another_experiment():
     assert seen.keys() <= AgentEnvConfig.model_fields.keys()
 
 
-def test_where_how_fast_and_how_much_is_no_other_experiment():
+def test_where_how_fast_and_how_much_is_no_other_experiment(no_code):
     usual = facts()
     settings: list[dict[str, object]] = [
         {"max_items": 1},
@@ -241,7 +247,7 @@ def test_where_how_fast_and_how_much_is_no_other_experiment():
     assert [each for each in settings if facts(**each) != usual] == []
 
 
-def test_every_setting_that_is_not_counted_exists():
+def test_every_setting_that_is_not_counted_exists(no_code):
     assert set(AgentEnvConfig.model_fields) >= NOT_COUNTED
 
 
@@ -250,7 +256,7 @@ def test_every_setting_that_is_not_counted_exists():
     [("server_type", "chat"), ("family", "chatml"), ("context_tokens", 99), ("extra_body", {"top_k": 20})],
     ids=["server_type", "family", "context_tokens", "extra_body"],
 )
-def test_how_a_model_server_samples_makes_another_experiment(name, value):
+def test_how_a_model_server_samples_makes_another_experiment(no_code, name, value):
     changed = differences(asked(), asked(**{name: value}))
     # What shapes the distribution is in the policy's name, too.
     named = ["policy was m, is m top_k=20"] if name == "extra_body" else []
@@ -261,7 +267,7 @@ def test_how_a_model_server_samples_makes_another_experiment(name, value):
     "settings", [{"base_url": "http://b/v1"}, {"api_key": "k"}, {"num_max_requests_at_once": 9}],
     ids=["base_url", "api_key", "num_max_requests_at_once"],
 )  # fmt: skip
-def test_where_a_model_server_is_makes_no_other_experiment(settings):
+def test_where_a_model_server_is_makes_no_other_experiment(no_code, settings):
     assert asked(**settings) == asked()
 
 
@@ -270,7 +276,7 @@ def asked(**settings):
     return origin_of(made(servers=[server])).facts()
 
 
-def test_a_dataset_counts_by_its_content_not_its_path(tmp_path):
+def test_a_dataset_counts_by_its_content_not_its_path(no_code, tmp_path):
     paths = [tmp_path / name for name in ("a.jsonl", "b.jsonl", "c.jsonl")]
     for path, text in zip(paths, ("{}", "{}", "[]"), strict=True):
         path.write_text(text)
@@ -296,7 +302,7 @@ def own_facts(**settings):
     return origin_of(env).facts()
 
 
-def test_a_secret_of_an_environments_own_is_not_kept():
+def test_a_secret_of_an_environments_own_is_not_kept(no_code):
     assert "s3cret" not in str(own_facts())
 
 
@@ -310,7 +316,7 @@ def test_a_secret_of_an_environments_own_is_not_kept():
         ({"judge_api_key": "n3w", "judged_at": "n3w", "judge_url": "n3w", "password": "n3w"}, []),
     ],
 )
-def test_a_setting_of_an_environments_own_counts_and_its_text_is_not_shown(settings, says):
+def test_a_setting_of_an_environments_own_counts_and_its_text_is_not_shown(no_code, settings, says):
     assert differences(own_facts(), own_facts(**settings)) == says
 
 
@@ -328,7 +334,7 @@ def test_a_class_without_a_file_counts_by_its_functions():
         assert code_facts(defined(text.replace(old, new))) != code_facts(one)
 
 
-async def test_a_file_that_only_failed_groups_are_in_takes_any_experiment(tmp_path):
+async def test_a_file_that_only_failed_groups_are_in_takes_any_experiment(no_code, tmp_path):
     with Recorder(tmp_path / "r.jsonl") as recorder:
         recorder.begin(origin_of(made()))
         recorder.append(credited(TWO, status="failed"))

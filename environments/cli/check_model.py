@@ -13,12 +13,18 @@ from rich.text import Text
 from environments.cli.proxies import with_proxies
 from environments.cli.settings import Overrides, Settings, merge_settings, split_overrides
 from environments.config import AgentEnvConfig, ServerConfig
+from environments.inference.endpoint import shown_url
 from environments.inference.model_server import ModelServer
 from environments.inference.server_check import check, model_names
 from environments.inference.server_text import one_line
 from environments.policy.examination.examine import Examined, examine
 from environments.policy.examination.findings import Examination, Verdict
-from environments.policy.rendering.families import checked_family, family_names, load_renderer
+from environments.policy.rendering.families import (
+    TEXT_FAMILIES,
+    checked_family,
+    family_names,
+    load_renderer,
+)
 from environments.policy.rendering.renderer import Renderer
 from environments.policy.rendering.tokenizer_files import EMBEDDED, load_tokenizer
 from tools.errors import ConfigError
@@ -60,14 +66,21 @@ def command(ctx: click.Context, url: str | None, list_families: bool, **options:
     Exits with 0 when a run can use it, with tokens or with text alone; the last lines say which.
     """
     if list_families:
-        click.echo("\n".join(family_names()))
+        click.echo("\n".join(map(_family_line, family_names())))
         return 0
     settings = _settings(ctx.meta[_FLAGS], {"base_url": url, **options})
     if not settings.servers[0].base_url:
         raise click.UsageError("no URL given, for example http://localhost:8000/v1", ctx)
     examination, more = asyncio.run(_examined(settings))
     _show(examination, more)
+    base_url = settings.servers[0].base_url
+    if examination.flags and shown_url(base_url) != base_url:
+        click.echo("Of the URL, user, password and query are left out: add your own.")
     return 1 if examination.tokens == "none" else 0
+
+
+def _family_line(name: str) -> str:
+    return f"{name:<17} calls in text alone, no token ids" if name in TEXT_FAMILIES else name
 
 
 def _settings(flags: Overrides, options: dict[str, str | None]) -> Settings:

@@ -12,6 +12,7 @@ from environments.policy.examination.findings import Examined
 from environments.policy.mock.quirky_server import Quirk
 from tests.adversarial.hostile_server import hostile
 from tests.adversarial.test_hostile_api import ANSWERS
+from tests.adversarial.test_mutated_replies import paths
 from tests.environments.policy.examination.test_examine import RENDERER, examined
 
 ODD = [
@@ -30,23 +31,12 @@ async def test_an_answer_that_is_no_completion_ends_the_examination(made, monkey
     assert examination.tokens == "none"
 
 
-def places(value, at=()):
-    """Where something stands in a reply; of long lists the first few."""
-    if at:
-        yield at
-    inner = (
-        value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
-    )
-    for key, each in list(inner):
-        yield from places(each, (*at, key))
-
-
 def damaging(rng):
     """Changes most replies in a few places."""
 
     def change(reply):
         for _ in range(rng.choice([0, 0, 1, 1, 2, 4])):
-            if not (found := list(places(reply))):
+            if not (found := list(paths(reply))):
                 return
             *outer, last = rng.choice(found)
             around = reply

@@ -9,7 +9,7 @@ from environments.cli.main import main
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
-from environments.policy.rendering.families import family_names
+from environments.policy.rendering.families import TEXT_FAMILIES, family_names
 from tests.environments.policy.examination.test_examine import script
 
 
@@ -55,6 +55,15 @@ async def test_settings_of_the_user_are_in_the_command_and_secrets_are_not(capsy
     assert "s3cret" not in out
 
 
+async def test_what_a_url_has_to_let_somebody_in_is_left_out_and_that_is_said(capsys):
+    app = mock_app(lambda _: script, skill=1, renderer=ChatMLRenderer.embedded())
+    async with running_mock_server(app) as url:
+        assert await asyncio.to_thread(main, ["check-model", url.replace("//", "//me:s3cret@")]) == 0
+    out = capsys.readouterr().out
+    assert "s3cret" not in out
+    assert "user, password and query are left out" in out
+
+
 async def test_what_is_piped_is_plain_and_has_a_finding_per_line(capsys):
     await checked()
     lines = capsys.readouterr().out.splitlines()
@@ -87,4 +96,6 @@ def test_no_server_is_one_line_and_exit_code_2(url, capsys):
 
 def test_families_are_listed_a_line_each(capsys):
     assert main(["check-model", "--families"]) == 0
-    assert capsys.readouterr().out.split() == list(family_names())
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert [name for name, *_ in lines] == list(family_names())
+    assert [name for name, *note in lines if note] == list(TEXT_FAMILIES)

@@ -27,6 +27,20 @@ _CLOSED: Final = re.compile("</(?:｜DSML｜)?(?:parameter|arg_key|arg_value)[:>
 _PYTHON: Final[Mapping[str, Any]] = {"True": True, "False": False, "None": None}
 
 
+_MOST_UNCLOSED: Final = 100
+
+
+def leaves_open(text: str) -> bool:
+    """Whether a turn opens many parameters and does not close them.
+
+    The library looks through all that follows for the end of each, and holds the interpreter for minutes.
+    """
+    opened = [each.start() for each in _OPENED.finditer(text)]
+    closed = [each.start() for each in _CLOSED.finditer(text)]
+    after = sum(start > closed[-1] for start in opened) if closed else len(opened)
+    return max(after, len(opened) - len(closed)) > _MOST_UNCLOSED
+
+
 def tool_call(found: Any, index: int, tools: Sequence[ToolSpec]) -> ToolCall:
     """One attempt at a call: its arguments verbatim where they are JSON, and as JSON where they are not."""
     status: CallStatus = _STATUSES.get(str(found.status), "malformed")

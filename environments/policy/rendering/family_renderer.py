@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from environments.extras import needs_extra
 from environments.policy.rendering.chatml import THINK
 from environments.policy.rendering.dsml_turn import DsmlTurn, read_dsml
-from environments.policy.rendering.family_calls import deepseek_call, llama_message, tool_call
+from environments.policy.rendering.family_calls import deepseek_call, leaves_open, llama_message, tool_call
 from environments.policy.rendering.family_messages import call_id, given_answers, given_messages
 from environments.policy.rendering.family_tokenizer import FamilyTokenizer, byte_tokenizer
 from environments.policy.rendering.renderer import CannotExtendError
@@ -22,6 +22,9 @@ from tools.errors import ConfigError, PolicyError
 
 _BY_TEMPLATE = frozenset({"deepseek-v4", "laguna-m.1", "laguna-xs.2"})
 """Where the library's own way to go on refuses several results, or loses what stands after a turn."""
+
+_SHORT = 1_000
+"""Ids that are read in no time, whatever they are."""
 
 
 class FamilyRenderer:
@@ -147,6 +150,8 @@ class FamilyRenderer:
     ) -> Any:
         if self._family == "deepseek-v4":
             return self._read_dsml(token_ids)
+        if len(token_ids) > _SHORT and leaves_open(text := self.decode(token_ids)):
+            return DsmlTurn(content=text, reasoning_content=None, tool_calls=[], reasoning_complete=True)
         described = [tool.to_openai() for tool in tools] or None
         return self._library.parse_response(list(token_ids), tools=described, prompt_ids=prompt_ids)
 

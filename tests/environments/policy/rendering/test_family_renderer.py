@@ -238,3 +238,9 @@ def test_a_call_that_was_thought_of_is_none_and_the_one_after_it_is(family):
     assert message.tool_calls[0].span[0] >= len(before)
     assert "Maybe" in message.reasoning
     assert renderer.extend(sampled, [Message(role="tool", content="3", tool_call_id="call_0")], tools("x"))
+
+
+def test_a_turn_of_parameters_that_are_never_closed_holds_no_call():
+    text = "<tool_call>\n<function=run>\n" + "<parameter=b>\n" * 20_000 + "</function>\n</tool_call>"
+    message = renderer_of("qwen3.5").parse(encoded("qwen3.5", text), tools("x"))
+    assert (message.tool_calls, message.content) == ((), text)

@@ -11,7 +11,7 @@ import orjson
 
 from environments.inference.event_stream import StreamError, is_event_stream, merged_stream
 from environments.inference.reply_message import is_empty, read_message
-from environments.inference.reply_tokens import ReplyError, SampledTokens, tokens_of
+from environments.inference.reply_tokens import NO_NUMBERS, ReplyError, SampledTokens, tokens_of
 from environments.inference.server_text import start_of
 from environments.trajectory import Message
 
@@ -64,6 +64,8 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
     """
     reply = _parsed(content)
     choice = _choice(reply, content)
+    if choice.get("matched_stop") == NO_NUMBERS:
+        raise ReplyError(f"the server gave up (it stopped at {NO_NUMBERS!r})")
     given = _message_in(choice, content)
     message, reasoning_field = read_message(given, lambda index: call_id(call_prefix, index))
     tokens = tokens_of(reply, choice)

@@ -78,13 +78,13 @@ def _error_in(fields: Mapping[str, object]) -> Mapping[str, object] | None:
 def _problem(fields: Mapping[str, object]) -> Problem:
     message, code = fields.get("message"), fields.get("code")
     return Problem(
-        message=f"{message}{_provider_said(fields)}" if isinstance(message, str) else None,
+        message=f"{message}{_provider_text(fields)}" if isinstance(message, str) else None,
         code=_word(code),
         status=_status(fields),
     )
 
 
-def _provider_said(fields: Mapping[str, object]) -> str:
+def _provider_text(fields: Mapping[str, object]) -> str:
     """What OpenRouter passes on from the server behind it: "Provider returned error" alone helps nobody."""
     metadata = fields.get("metadata")
     raw = cast("Mapping[str, object]", metadata).get("raw") if isinstance(metadata, dict) else None

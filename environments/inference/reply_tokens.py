@@ -10,6 +10,8 @@ LARGEST_ID = 2**31
 """No vocabulary is larger; a negative id could be `IGNORED` and leave its turn's mask."""
 CLAMPED = -9999.0
 """What vLLM reports for a token whose logprob it does not know."""
+NO_NUMBERS = "NaN happened"
+"""What SGLang says it stopped at when it put a stop token in the place of an id that cannot be."""
 _NUMBERS = (float, int)
 
 TOO_DEEP = "the answer is nested too deep"

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import orjson
 
-from environments.inference.reply_tokens import ReplyError
+from environments.inference.reply_tokens import NO_NUMBERS, ReplyError
 from environments.inference.server_text import one_line
 from environments.inference.token_reply import (
     TokenReply,
@@ -130,9 +130,6 @@ def _versions(spans: object) -> str | None:
 
 # SGLang's own.
 
-_NO_NUMBERS = "NaN happened"
-"""What SGLang says it stopped at when it put a stop token in the place of an id that cannot be."""
-
 
 def _sglang_generate_body(request: TokenRequest) -> bytes:
     params, beside = _split(request.sampling)
@@ -164,7 +161,7 @@ def _sglang_reply(token_ids: tuple[int, ...], meta: Mapping[str, Any], finish: o
     check_same_ids([pair[1] for pair in pairs], token_ids)
     how = mapping(finish)
     matched = id_or_text(how.get("matched"))
-    if matched == _NO_NUMBERS:
+    if matched == NO_NUMBERS:
         raise ReplyError(f"the server gave up ({matched}): its last id was not sampled")
     version = meta.get("weight_version")
     return TokenReply(

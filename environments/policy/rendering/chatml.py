@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from tokenizers import AddedToken, Tokenizer
 
-from environments.policy.rendering.json_calls import JsonCall, checked_call, read_json_call
+from environments.policy.rendering.chatml_turn import CALL, THINK, Section, message_of, write_call
 from environments.policy.rendering.renderer import CannotExtendError
 from environments.policy.rendering.token_cache import TokenCache
 from environments.policy.rendering.tokenizer_files import (
@@ -22,13 +22,11 @@ from environments.policy.rendering.tokenizer_files import (
 )
 from environments.policy.rendering.tokenizer_files import load_tokenizer, tokenizer_in
 from environments.trajectory import Message
-from tools.calls import ToolCall, ToolSpec
+from tools.calls import ToolSpec
 
 START: Final = "<|im_start|>"
 STOP: Final = "<|im_end|>"
 STOPS: Final = (STOP, "<|endoftext|>")
-THINK: Final = ("<think>", "</think>")
-CALL: Final = ("<tool_call>", "</tool_call>")
 RESPONSE: Final = ("<tool_response>", "</tool_response>")
 TOOLS: Final = ("<tools>", "</tools>")
 MARKERS: Final = ("<|endoftext|>", START, STOP, *CALL, *RESPONSE, *TOOLS, *THINK)
@@ -163,46 +161,19 @@ class ChatMLRenderer:
         that says so; what stands in the reasoning is no call.
         Works with tokenizers that have the markers as control tokens.
         """
-        sections = self._sections(token_ids)
-        reasoning, sections = self._reasoning(sections)
-        content = ""
-        calls: list[ToolCall] = []
-        for index, section in enumerate(sections):
-            closed = index + 1 < len(sections) and sections[index + 1].marker == CALL[1]
-            if section.marker == CALL[0]:
-                content = content if calls else content.removesuffix("\n")
-                calls.append(_read_call(section, closed=closed, index=len(calls)))
-            elif section.marker == CALL[1] and index and sections[index - 1].marker == CALL[0]:
-                content += section.text if section.text != "\n" else ""
-            else:
-                content += section.marker + section.text
-        return Message(role="assistant", content=content, reasoning=reasoning, tool_calls=tuple(calls))
+        return message_of(self._sections(token_ids))
 
-    def _sections(self, ids: Sequence[int]) -> list["_Section"]:
+    def _sections(self, ids: Sequence[int]) -> list[Section]:
         """The text up to the stop token, cut where a marker begins; the first marker may be empty."""
         stops = set(self.stop_ids)
         marked = [index for index, token_id in enumerate(ids) if token_id in self._markers]
         end = next((index for index in marked if ids[index] in stops), len(ids))
         starts = [index for index in marked if index < end]
-        sections = [_Section("", self.decode(ids[: starts[0] if starts else end]), 0, 0)]
+        sections = [Section("", self.decode(ids[: starts[0] if starts else end]), 0, 0)]
         for start, after in pairwise([*starts, end]):
             text = self.decode(ids[start + 1 : after])
-            sections.append(_Section(self._markers[ids[start]], text, start, after))
+            sections.append(Section(self._markers[ids[start]], text, start, after))
         return sections if sections[0].text else sections[1:]
-
-    def _reasoning(self, sections: list["_Section"]) -> tuple[str | None, list["_Section"]]:
-        """What was thought first, and the rest; reasoning that was not closed leaves no rest."""
-        if not sections or sections[0].marker != THINK[0]:
-            return None, sections
-        close = next(
-            (index for index, section in enumerate(sections) if section.marker == THINK[1]), len(sections)
-        )
-        inside = sections[0].text + "".join(each.marker + each.text for each in sections[1:close])
-        if close == len(sections):
-            return _between(inside, "\n", ""), []
-        after = sections[close]
-        answer = _Section("", after.text.removeprefix("\n\n"), after.start + 1, after.end)
-        return _between(inside, "\n", "\n"), [answer, *sections[close + 1 :]]
 
     def _tools_block(self, system: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The system message that lists the tools."""
@@ -251,7 +222,7 @@ class ChatMLRenderer:
         for index, call in enumerate(message.tool_calls):
             if index or message.content:
                 parts.append(self._text("\n"))
-            parts += [self._marker(CALL[0]), self._text(_write_call(call)), self._marker(CALL[1])]
+            parts += [self._marker(CALL[0]), self._text(write_call(call)), self._marker(CALL[1])]
         return self._cache.put(key, _joined(*parts))
 
     def _header(self, role: str) -> tuple[int, ...]:
@@ -277,59 +248,6 @@ class ChatMLRenderer:
         # `encode` holds the interpreter until it is done, a batch does not.
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
         return tuple(encoding.ids)
-
-
-class _Section(NamedTuple):
-    """A marker and the text up to the next one."""
-
-    marker: str
-    text: str
-    start: int
-    """Index of the marker's token."""
-    end: int
-
-
-_CALL_START = '\n{"name": '
-_CALL_MIDDLE = ', "arguments": '
-_CALL_END = "}\n"
-_DECODER = json.JSONDecoder()
-
-
-def _write_call(call: ToolCall) -> str:
-    """The text between the call markers; the arguments stay as they are, even when they are not JSON."""
-    return (
-        f"{_CALL_START}{json.dumps(call.name, ensure_ascii=False)}{_CALL_MIDDLE}{call.arguments}{_CALL_END}"
-    )
-
-
-def _read_call(section: _Section, *, closed: bool, index: int) -> ToolCall:
-    """The call between two markers; the span takes in both of them."""
-    text, span = section.text, (section.start, section.end + closed)
-    name, arguments, status = _framed(text) or read_json_call(text.strip())
-    return ToolCall(
-        id=f"call_{index}",
-        name=name,
-        arguments=arguments,
-        status=status if closed else "unclosed_block",
-        span=span,
-    )
-
-
-def _framed(text: str) -> JsonCall | None:
-    """A call in the spacing of `_write_call`: there, arguments that are no JSON can be told apart, too."""
-    if not (text.startswith(_CALL_START) and text.endswith(_CALL_END)):
-        return None
-    try:
-        name, end = _DECODER.raw_decode(text, len(_CALL_START))
-    except (json.JSONDecodeError, RecursionError):
-        return None
-    if not isinstance(name, str) or not text.startswith(_CALL_MIDDLE, end):
-        return None
-    return checked_call(name, text[end + len(_CALL_MIDDLE) : len(text) - len(_CALL_END)])
-
-
-def _between(text: str, prefix: str, suffix: str) -> str:
-    return text.removeprefix(prefix).removesuffix(suffix)
 
 
 def _joined(*parts: Iterable[int]) -> tuple[int, ...]:

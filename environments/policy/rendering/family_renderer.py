@@ -10,7 +10,7 @@ from typing import Any, cast
 from tokenizers import Tokenizer
 
 from environments.extras import needs_extra
-from environments.policy.rendering.chatml import THINK
+from environments.policy.rendering.chatml_turn import THINK
 from environments.policy.rendering.dsml_turn import DsmlTurn, read_dsml
 from environments.policy.rendering.family_calls import deepseek_call, leaves_open, llama_message, tool_call
 from environments.policy.rendering.family_messages import call_id, given_answers, given_messages

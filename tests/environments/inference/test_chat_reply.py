@@ -28,3 +28,10 @@ def test_a_call_without_an_id_gets_one_from_the_prefix():
 def test_what_is_no_chat_completion_is_shown():
     with pytest.raises(ReplyError, match=r"no chat completion \(.*\): <html>"):
         read_reply(b"<html>", "call")
+
+
+def test_a_stop_token_in_the_place_of_no_number_is_no_answer():
+    body = answer()
+    body["choices"][0]["matched_stop"] = "NaN happened"
+    with pytest.raises(ReplyError, match="the server gave up"):
+        read_reply(json.dumps(body).encode(), "call")

@@ -80,7 +80,7 @@ async def test_an_error_in_an_event_of_a_200_counts_by_its_code(begun):
     assert len(server.asked) == 2
 
 
-async def test_an_error_says_what_the_provider_said():
+async def test_an_error_says_what_the_provider_text():
     body = {"message": "Provider returned error", "code": 400, "metadata": {"raw": '{"why":\n"no"}'}}
     async with served(JSONResponse({"error": body}, status_code=400)) as (_, policy):
         with pytest.raises(PolicyError, match=r'400: Provider returned error: {"why": "no"}$'):

@@ -14,6 +14,8 @@ from tools.calls import ToolCall, ToolSpec
 
 _PATIENCE_S = 10
 """The examples take a fraction of a second; a bug that makes them hang would take the tool's whole limit."""
+_REFUSED = ("Error:", "There is no tool", "The call was not run:")
+"""How answers to calls begin that ran nothing."""
 NEEDED_TOOLS = frozenset({"terminal", "read_file", "edit_file", "write_file"})
 
 
@@ -139,7 +141,7 @@ def _progress(task: Mapping[str, Any], messages: Sequence[Message]) -> Progress:
     state = Progress(text=buggy_text(task))
     for tool_call, answer in _answered_calls(messages):
         # A call that was refused changed nothing.
-        if answer.startswith(("Error:", "There is no tool")) or " was not run. " in answer:
+        if answer.startswith(_REFUSED) or " was not run. " in answer:
             continue
         arguments = json.loads(tool_call.arguments or "{}")
         match tool_call.name:

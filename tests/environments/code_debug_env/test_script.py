@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -53,6 +54,13 @@ def test_a_good_agent_reads_runs_fixes_runs_and_answers():
     names = [message.tool_calls[0].name for message in conversation(*answers) if message.tool_calls]
     assert names == ["read_file", "terminal", "edit_file", "terminal"]
     assert likeliest(conversation(*answers)).tool_calls == ()
+
+
+def test_a_call_that_could_not_be_read_is_tried_again():
+    messages = conversation("The call was not run: its arguments are no JSON. Write it again, …")
+    (cut,) = messages[-2].tool_calls
+    messages[-2] = replace(messages[-2], tool_calls=(replace(cut, arguments=cut.arguments[:-1]),))
+    assert likeliest(messages).tool_calls[0].name == cut.name
 
 
 def test_a_refused_call_is_tried_again():

@@ -1,7 +1,7 @@
 """CPU per model call: ours, its floor and its peers, all against one server whose CPU is not counted.
 
     python -m tests.benchmarks.bench_client [--calls 3000] [--prompt-tokens 600] [--sampled-tokens 64]
-        [--peer verifiers=/tmp/peers/verifiers/bin/python] [--peer inspect=/tmp/peers/inspect/bin/python]
+        [--peer verifiers=PYTHON] [--peer inspect=PYTHON]
 
 Each figure is `process_time` of a client's process per call, after all connections are open. The least of
 `--repeats` runs is shown. Aims: chat at most 3 times the floor, a quarter of every peer; tokens at most twice

@@ -10,7 +10,7 @@ from environments.inference.error_answers import Problem, problem_in_success, pr
 from environments.inference.http_body import ACCEPTED_ENCODINGS, BodyError, BrokenOffError, read_body
 from environments.inference.json_bombs import bomb_in
 from environments.inference.kept_connections import KeptConnections
-from environments.inference.server_text import one_line, start_of
+from environments.inference.server_text import one_line, reason_of_loss, start_of
 
 _MAX_ANSWER_BYTES = 64 << 20
 """Two million token ids with their logprobs fit."""
@@ -120,7 +120,7 @@ class HttpClient:
                     raise BodyError(bomb)
         except (aiohttp.ClientError, BodyError, OSError, TimeoutError, ValueError) as error:
             # Not as its cause: what a library says may quote the URL.
-            text = self._without_secrets(str(error) or type(error).__name__)
+            text = self._without_secrets(reason_of_loss(error))
             same_again = isinstance(error, BodyError) and not isinstance(error, BrokenOffError)
             raise NoAnswerError(one_line(text), may_pass=not same_again) from None
         if failed:

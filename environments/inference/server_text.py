@@ -13,3 +13,8 @@ def one_line(text: str) -> str:
 def start_of(content: bytes) -> str:
     """The beginning of an answer."""
     return one_line(content[: 400 * _LONGEST].decode("utf-8", "replace")) or "(empty)"
+
+
+def reason_of_loss(error: Exception) -> str:
+    """What a library says of a request that got no answer; aiohttp's `ssl:default` says nothing."""
+    return str(error).replace(" ssl:default", "") or type(error).__name__

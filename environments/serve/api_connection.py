@@ -7,7 +7,7 @@ import aiohttp
 
 from environments.inference.endpoint import endpoint
 from environments.inference.http_body import ACCEPTED_ENCODINGS, BodyError, read_body
-from environments.inference.server_text import one_line
+from environments.inference.server_text import one_line, reason_of_loss
 from tools.errors import ConfigError
 
 MAX_ANSWER_BYTES = 1 << 20
@@ -90,7 +90,7 @@ class ApiConnection:
             raise ConfigError(f"{self.url!r} is no URL; give one such as http://localhost:8000") from None
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             # Not as its cause: what a library says may quote the URL.
-            text = self._endpoint.without_secrets(str(error) or type(error).__name__)
+            text = self._endpoint.without_secrets(reason_of_loss(error))
             raise ApiUnavailableError(f"{self.url} does not answer: {one_line(text)}") from None
         start = content[:_SHOWN_BYTES].decode("utf-8", "replace")
         return RawAnswer(

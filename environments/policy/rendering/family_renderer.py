@@ -259,7 +259,7 @@ def _lacking(family: str, tokenizer: FamilyTokenizer) -> list[str]:
     """Markers that the library asks for and that a tokenizer has no token for."""
     create, config = _library_parts(family)
     tokenizer.missing = []
-    with suppress(Exception):
+    with suppress(Exception):  # it says at most one of them; what it looked up tells all
         create(tokenizer, config)
     lacking, tokenizer.missing = list(dict.fromkeys(tokenizer.missing)), None
     return lacking

@@ -7,7 +7,6 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 from contextlib import nullcontext as unwatched
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from time import monotonic
@@ -27,13 +26,12 @@ from environments.policy.scripted import ScriptedPolicy
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import AgentLoop
 from environments.rollout.boundary import Boundary
-from environments.rollout.prompt import opening_messages
 from environments.rollout.slots import Slots
+from environments.rollout_hooks import RolloutHooks
 from environments.rollout_parts import budget_of, served_policy
 from environments.trajectory import (
     CreditedGroup,
     Failure,
-    Message,
     StopReason,
     Trajectory,
     TrajectoryGroup,
@@ -43,10 +41,10 @@ from environments.turn_level_reward import (
     CallHook,
     NewScoring,
     checked_metrics,
-    checked_text,
     scalar_scoring,
 )
 from tools.errors import ConfigError, RolloutError
+from tools.sandbox.base import Sandbox
 from tools.toolsets import select_toolsets
 
 
@@ -105,42 +103,46 @@ class AgentEnv(Lifecycle):
         )
 
     async def rollout(self, task: GroupTask, sibling: int, turns: list[Turn], calls: HookCalls) -> Trajectory:
-        """One rollout, scored before its sandbox closes. `turns` grows as they happen."""
-        started, seed = monotonic(), task.seed(self.config.seed, sibling)
+        """One rollout, scored before its state and its sandbox close. `turns` grows as they happen."""
+        started = monotonic()
         async with calls.sandbox(self.open_sandbox) as sandbox:
-            await calls.hook("prepare", self.prepare, task.item, sandbox)
-            ctx = RolloutContext(
-                env=self.name, item_id=task.item_id, sandbox=sandbox, fresh_sandbox=self.open_sandbox
-            )
-            scoring = self._new_scoring(task.item, ctx, calls.hook)
-            prompt = await self.opening(task.item, calls.hook)
-            loop = AgentLoop(
-                policy=self.policy_for(task.item, calls.hook),
-                toolset=self.toolset,
-                sandbox=sandbox,
-                prompt=prompt,
-                budget=budget_of(self.config),
-                seed=seed,
-                calls=calls,
-            )
-            async for turn in loop.turns():
-                turns.append(replace(turn, anchor=await self._anchor(task, turns, calls.hook)))
-                await scoring.on_turn(turns[-1])
-            if not turns:
-                raise RolloutError(f"no turn was finished: {loop.stop_reason}")
-            trajectory = Trajectory(
-                item_id=task.item_id,
-                sibling=sibling,
-                seed=seed,
-                prompt=prompt,
-                turns=tuple(turns),
-                rows=loop.rows,
-                stop_reason=loop.stop_reason or StopReason.COMPLETED,
-                exact=loop.exact,
-                sandbox=sandbox.record,
-                wall_s=monotonic() - started,
-            )
-            rewards = await scoring.finish(trajectory)
+            ctx = self._context(task, sibling, sandbox)
+            hooks = RolloutHooks(self, ctx, calls)
+            async with hooks.prepared():
+                scoring = self._new_scoring(task.item, ctx, calls.hook)
+                prompt = await hooks.opening()
+                loop = AgentLoop(
+                    policy=self.policy_for(task.item, calls.hook),
+                    toolset=self.toolset,
+                    sandbox=sandbox,
+                    messages=ctx.conversation,
+                    budget=budget_of(self.config),
+                    seed=ctx.seed,
+                    calls=calls,
+                    respond=hooks.respond,
+                    is_ended=lambda: ctx.end_reason is not None,
+                )
+                async for turn in loop.turns():
+                    turns.append(await hooks.anchored(turn))
+                    await scoring.on_turn(turns[-1])
+                    turns[-1] = await hooks.marked(turns[-1])
+                ctx.is_over = True
+                if not turns:
+                    raise RolloutError(f"no turn was finished: {loop.stop_reason}")
+                trajectory = Trajectory(
+                    item_id=task.item_id,
+                    sibling=sibling,
+                    seed=ctx.seed,
+                    prompt=prompt,
+                    turns=tuple(turns),
+                    rows=loop.rows,
+                    stop_reason=loop.stop_reason or StopReason.COMPLETED,
+                    end_reason=ctx.end_reason,
+                    exact=loop.exact,
+                    sandbox=sandbox.record,
+                    wall_s=monotonic() - started,
+                )
+                rewards = await scoring.finish(trajectory)
         return trajectory.with_rewards(rewards, checked_metrics(ctx))
 
     def credit(self, group: TrajectoryGroup) -> CreditedGroup:
@@ -169,20 +171,19 @@ class AgentEnv(Lifecycle):
                 except BaseException as error:  # noqa: BLE001  # the one broad except: recorded, never scored
                     return boundary.failure_of(error, sibling, turns=len(turns))
 
-    async def _anchor(self, task: GroupTask, turns: Sequence[Turn], call: CallHook) -> str | None:
-        """The state before the turn that comes after `turns`."""
-        if type(self).state_key is Hooks.state_key:
-            return None
-        anchor = await call("state_key", self.state_key, task.item, turns[-1] if turns else None)
-        where = f"environment {self.name!r}, item {task.item_id!r}, turn {len(turns)}: what state_key gave"
-        return None if anchor is None else checked_text(anchor, where)
-
     # What a rollout is made of.
 
-    async def opening(self, item: Item, call: CallHook) -> tuple[Message, ...]:
-        """The conversation before the first turn."""
-        prompt = await call("format_prompt", self.format_prompt, item)
-        return opening_messages(prompt, system=self.system_prompt, env=self.name)
+    def _context(self, task: GroupTask, sibling: int, sandbox: Sandbox) -> RolloutContext:
+        """The rollout as its hooks see it."""
+        return RolloutContext(
+            env=self.name,
+            item_id=task.item_id,
+            item=task.item,
+            seed=task.seed(self.config.seed, sibling),
+            group_seed=task.group_seed(self.config.seed),
+            sandbox=sandbox,
+            fresh_sandbox=self.open_sandbox,
+        )
 
     def policy_for(self, item: Item, call: CallHook) -> Policy:
         """Who plays this rollout: the policy in use, or the scripted agent, which knows the item."""

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from environments.containment.abandoned import Abandoned
-from environments.containment.hook_calls import HookCalls
+from environments.containment.hook_calls import HookCalls, no_generator
 from environments.containment.in_flight import InFlight
 from environments.data.item_ids import item_ids
 from environments.data.items import checked_items
@@ -96,7 +96,8 @@ class Lifecycle(Hooks):
     ) -> Any:
         """What a hook outside of the rollouts gives; it may load a model, so most have no limit."""
         try:
-            return await calls.run(function, doing=name, limit_s=limit_s, setting="hook_timeout_s")
+            given = await calls.run(function, doing=name, limit_s=limit_s, setting="hook_timeout_s")
+            return no_generator(given, name)
         except (UsageError, RunError):
             raise
         except Exception as error:  # noqa: BLE001  # raised again, with whose code it is

@@ -1,18 +1,19 @@
 """What an environment writes: its hooks, each with what it gives by default."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from environments.config import AgentEnvConfig
 from environments.data.items import load_items
 from environments.policy.scripted import Choice, generic_script
-from environments.reward_context import Reward, RolloutContext
+from environments.reward_context import GroupContext, Reward, RolloutContext
 from environments.trajectory import Message, MissingOutcome, Trajectory, Turn
 from tools.calls import ToolSpec
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox
 
 Item = Any
+Replies = str | Message | Sequence[Message] | None
 
 
 class Hooks:
@@ -56,18 +57,48 @@ class Hooks:
         return self.load_items()
 
     def format_prompt(self, item: Item) -> str | list[Message]:
-        """The task: the text of one user message, or a whole opening conversation."""
+        """The task: the text of one user message, or a whole opening conversation. May take `ctx`, too."""
         raise NotImplementedError
 
-    async def prepare(self, item: Item, sandbox: Sandbox) -> None:
-        """Put into the workspace what the agent is to find there."""
+    def prepare(self, item: Item, sandbox: Sandbox) -> Any:
+        """First of all: fill the workspace, and give this rollout's state. May take `ctx`, too.
+
+        As a generator it yields the state once; what follows runs after the rewards, however the rollout
+        ended.
+        """
+
+    def tools_for(self, item: Item) -> Sequence[str] | None:
+        """Names of the tools that the agent gets for this item, among those of `tools`; `None`: all."""
+
+    def limits_for(self, item: Item) -> Mapping[str, float]:
+        """Settings of a rollout's budget that are smaller for this item: `{"max_turns": 6}`."""
+        return {}
+
+    async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> Replies:
+        """What the world or a user says after a turn, its tool results in.
+
+        Text is a user message; messages are of role `user` or `system`. With any, the rollout goes on.
+        `None`: it goes on when the turn called a tool, and ends when it did not.
+        """
+
+    def train_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> bool:
+        """Whether a turn is trained on; where it is not, its rewards still count for other turns."""
+        return True
+
+    async def score_group(
+        self, item: Item, trajectories: Sequence[Trajectory], ctx: GroupContext
+    ) -> Sequence[float | None] | None:
+        """The part of each outcome that compares siblings, one entry per trajectory; `None`: no part."""
 
     async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:
         """One number for the whole trajectory, while the sandbox is still open."""
         raise NotImplementedError
 
     def state_key(self, item: Item, turn: Turn | None) -> str | None:
-        """The state that `turn` led to (`None`: the start), for estimators that compare equal states."""
+        """The state that `turn` led to (`None`: the start), for estimators that compare equal states.
+
+        May take `ctx`, too.
+        """
         return None
 
     def passed(self, item: Item, trajectory: Trajectory) -> bool:

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
-from tools.errors import IsolationError
+from environments.trajectory import Message
+from tools.errors import ConfigError, IsolationError
 from tools.sandbox import Opening
 from tools.sandbox.archive import ArchivedFile
 from tools.sandbox.base import ExecResult, Sandbox
@@ -19,10 +21,18 @@ _SPARE_BYTES = 64 << 10
 
 @dataclass(slots=True, kw_only=True)
 class RolloutContext:
-    """Handed to `score_turn`, `compute_turn_rewards`, `compute_outcome` and `compute_reward`."""
+    """One rollout, as the hooks of its environment see it."""
 
     env: str
     item_id: str
+    item: Any = None
+    """This rollout's own copy."""
+    seed: int = 0
+    """Of this rollout; 31 bits."""
+    group_seed: int = 0
+    """Equal among siblings: for what all of them start from; 31 bits."""
+    state: Any = None
+    """What `prepare` gave."""
     sandbox: Sandbox
     """The rollout's own sandbox, still open: same files, same processes."""
     fresh_sandbox: Callable[[], AbstractAsyncContextManager[Sandbox]]
@@ -32,6 +42,30 @@ class RolloutContext:
     """What `score_turn` gave so far, one entry per finished turn."""
     notes: dict[str, object] = field(default_factory=dict[str, object])
     """What one reward call wants to keep for the next one of the same rollout."""
+    conversation: list[Message] = field(default_factory=list[Message], repr=False)
+    """The messages, as the loop appends them."""
+    end_reason: str | None = None
+    """What `end` was given first."""
+    is_over: bool = False
+    """Whether the last turn was scored, so that nothing can be ended any more."""
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation so far, this turn's replies included once there are any."""
+        return tuple(self.conversation)
+
+    def end(self, reason: str) -> None:
+        """End the rollout after this turn; of several reasons the first one is kept.
+
+        Raises:
+            ConfigError: the rollout is over, or the reason is no text.
+        """
+        if not isinstance(reason, str) or not reason:  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+            raise ConfigError(f"ctx.end takes a reason in a few words, got {reason!r:.100}")
+        if self.is_over:
+            raise ConfigError(f"ctx.end({reason!r}) comes after the last turn; end a rollout while it runs")
+        if self.end_reason is None:
+            self.end_reason = reason
 
     async def verify(  # noqa: PLR0913  # one call of the author's, all of it by keyword
         self,
@@ -88,6 +122,17 @@ class RolloutContext:
         async with _for_verifier(self.fresh_sandbox(), own) as verifier:
             await transfer.offer(verifier, brought)
             return await verifier.exec(command, stdin=stdin, timeout_s=timeout_s)
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupContext:
+    """A group whose rollouts are over, as `score_group` sees it: no sandbox is open any more."""
+
+    env: str
+    item_id: str
+    item: Any = None
+    group_seed: int = 0
+    """31 bits; equal to that of the rollouts' contexts."""
 
 
 async def _taken(sandbox: Sandbox, paths: Sequence[str], own: Mapping[str, bytes]) -> dict[str, ArchivedFile]:

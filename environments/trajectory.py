@@ -27,6 +27,8 @@ class StopReason(StrEnum):
     """Why a rollout ended."""
 
     COMPLETED = "completed"
+    ENDED = "ended"
+    """The environment ended it, see `Trajectory.end_reason`."""
     MAX_TURNS = "max_turns"
     TOKEN_BUDGET = "token_budget"
     CONTEXT_OVERFLOW = "context_overflow"
@@ -191,6 +193,8 @@ class Trajectory:
     turns: tuple[Turn, ...]
     rows: tuple[TokenRow, ...]
     stop_reason: StopReason = StopReason.COMPLETED
+    end_reason: str | None = None
+    """What the environment said when it ended the rollout (`ctx.end`), where it did."""
     exact: bool = True
     """Whether every token id came from the sampler."""
     sandbox: SandboxRecord | None = None

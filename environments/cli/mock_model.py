@@ -13,6 +13,7 @@ from environments.cli.env_command import EnvCall, EnvCommand
 from environments.extras import needs_extra
 from environments.policy.rendering.tokenizer_files import EMBEDDED, EMBEDDED_TOKENIZER_DIR
 from environments.policy.scripted import Script
+from environments.rollout.prompt import opening_messages
 from environments.trajectory import Message
 from environments.turn_level_reward import call_hook
 from tools.errors import ConfigError
@@ -101,7 +102,8 @@ async def _serve(
 
 async def items_by_task(env: AgentEnv, items: Sequence[Any]) -> dict[str, Any]:
     """The items by the text of their first user message."""
-    tasks = [_task(await env.opening(item, call_hook)) for item in items]
+    prompts = [await call_hook("format_prompt", env.format_prompt, item) for item in items]
+    tasks = [_task(opening_messages(prompt, system=None, env=env.name)) for prompt in prompts]
     return {task: item for task, item in zip(tasks, items, strict=True) if task is not None}
 
 

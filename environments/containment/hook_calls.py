@@ -67,9 +67,10 @@ class HookCalls:
             UserCodeBroke: it raised what is no `Exception`.
             Exception: what it raised.
         """
-        return await self.run(
+        given = await self.run(
             partial(function, *args), doing=name, limit_s=self._hook_timeout_s, setting="hook_timeout_s"
         )
+        return no_generator(given, name)
 
     async def run(
         self,
@@ -98,8 +99,6 @@ class HookCalls:
         given = function() if _is_async(function) else await self._in_thread(function, ends, limit)
         if inspect.isawaitable(given):
             given = await self._in_task(given, ends, limit, busy)
-        if inspect.isgenerator(given) or inspect.isasyncgen(given):
-            raise ConfigError(f"{doing} is a generator; return what it gives, with no `yield`")
         return given
 
     async def _in_thread(self, function: Callable[[], Any], ends: float | None, limit: str) -> Any:
@@ -146,6 +145,17 @@ class HookCalls:
         thread, self._thread = self._thread, HookThread()
         thread.close()
         self._abandoned.add(limit, lambda: thread.is_alive)
+
+
+def no_generator(given: Any, doing: str) -> Any:
+    """What a hook gave.
+
+    Raises:
+        ConfigError: it gave a generator.
+    """
+    if inspect.isgenerator(given) or inspect.isasyncgen(given):
+        raise ConfigError(f"{doing} is a generator; return what it gives, with no `yield`")
+    return given
 
 
 def _is_async(function: Any) -> bool:

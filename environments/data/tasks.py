@@ -39,7 +39,14 @@ class GroupTask:
 
     def seed(self, run_seed: int, sibling: int) -> int:
         """A rollout's seed: equal for equal runs, unrelated between rollouts; 31 bits, as servers accept."""
-        name = f"{run_seed}/{self.item_id}/{self.epoch}/{sibling}".encode()
+        return self._seed(run_seed, str(sibling))
+
+    def group_seed(self, run_seed: int) -> int:
+        """What all siblings may start from; 31 bits, unrelated to their own seeds."""
+        return self._seed(run_seed, "group")
+
+    def _seed(self, run_seed: int, what: str) -> int:
+        name = f"{run_seed}/{self.item_id}/{self.epoch}/{what}".encode()
         return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest()) >> 1
 
 

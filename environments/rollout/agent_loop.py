@@ -1,7 +1,7 @@
 """The tool-calling loop: a policy and its tools take turns until something stops them."""
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -17,6 +17,12 @@ from tools.registry import ToolOutput, Toolset
 from tools.sandbox.base import Sandbox
 
 _TIME_IS_UP = "[stopped: the time for this task is up]"
+_IS_OVER = "[not run: the task has ended]"
+
+
+async def no_reply(turn: Turn) -> tuple[Message, ...]:
+    """A world that says nothing."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,21 +53,24 @@ class AgentLoop:
     policy: Policy
     toolset: Toolset
     sandbox: Sandbox
-    prompt: tuple[Message, ...]
+    messages: list[Message]
+    """The opening; the loop appends to it."""
     budget: Budget
     seed: int
     calls: HookCalls
     """What policy and tools are called through."""
+    respond: Callable[[Turn], Awaitable[tuple[Message, ...]]] = no_reply
+    """What the world says after a turn, its tool results in."""
+    is_ended: Callable[[], bool] = bool
+    """Whether the environment has ended the rollout."""
     stop_reason: StopReason | None = field(default=None, init=False)
     exact: bool = field(default=True, init=False)
-    _messages: list[Message] = field(init=False)
     _rows: RowBuilder = field(default_factory=RowBuilder, init=False)
     _tokens_left: int = field(init=False)
     _deadline: float = field(init=False)
 
     def __post_init__(self) -> None:
         """The clock starts here."""
-        self._messages = list(self.prompt)
         self._tokens_left = self.budget.token_budget
         self._deadline = monotonic() + self.budget.timeout_s
 
@@ -71,7 +80,7 @@ class AgentLoop:
         return self._rows.build()
 
     async def turns(self) -> AsyncIterator[Turn]:
-        """Each turn, as soon as its tool results are in."""
+        """Each turn, as soon as its tool results and replies are in."""
         for index in range(self.budget.max_turns):
             started = monotonic()
             request = self._request()
@@ -79,12 +88,12 @@ class AgentLoop:
             if completion is None:
                 return
             model_s = monotonic() - started
-            span = self._rows.append(completion, messages=len(self._messages) + 1)
+            span = self._rows.append(completion, messages=len(self.messages) + 1)
             self._tokens_left -= len(completion.token_ids)
             self.exact = self.exact and completion.exact
-            self._messages.append(completion.message)
+            self.messages.append(completion.message)
             results = await self._answer(completion.message.tool_calls, index)
-            yield Turn(
+            turn = Turn(
                 index=index,
                 message=completion.message,
                 tool_results=results,
@@ -96,14 +105,18 @@ class AgentLoop:
                 model_s=model_s,
                 tools_s=monotonic() - started - model_s,
             )
-            self.stop_reason = self._reason_to_stop(completion, request)
+            if not self.is_ended():
+                turn = replace(turn, replies=await self.respond(turn))
+                self.messages += turn.replies
+            yield turn
+            self.stop_reason = self._reason_to_stop(completion, request, turn)
             if self.stop_reason is not None:
                 return
         self.stop_reason = StopReason.MAX_TURNS
 
     def _request(self) -> CompletionRequest:
         return CompletionRequest(
-            messages=tuple(self._messages),
+            messages=tuple(self.messages),
             tools=self.toolset.specs,
             seed=self.seed,
             max_tokens=min(self.budget.max_tokens_per_turn, self._tokens_left),
@@ -143,8 +156,11 @@ class AgentLoop:
         results: list[ToolResult] = []
         for call in calls:
             limit_s = min(self.budget.tool_timeout_s, self._seconds_left())
+            if self.is_ended():
+                results.append(_not_run(call, _IS_OVER))
+                continue
             if limit_s <= 0:
-                results.append(_out_of_time(call))
+                results.append(_not_run(call, _TIME_IS_UP, timed_out=True))
                 continue
             results.append(
                 await self.toolset.execute(
@@ -155,7 +171,7 @@ class AgentLoop:
                     run=partial(self._run_tool, index, limit_s),
                 )
             )
-        self._messages += [
+        self.messages += [
             Message(role="tool", content=result.content, tool_call_id=result.call_id) for result in results
         ]
         return tuple(results)
@@ -180,12 +196,18 @@ class AgentLoop:
             )
             return ToolOutput(content=told, timed_out=True)
 
-    def _reason_to_stop(self, completion: Completion, request: CompletionRequest) -> StopReason | None:
+    def _reason_to_stop(
+        self, completion: Completion, request: CompletionRequest, turn: Turn
+    ) -> StopReason | None:
+        if self.is_ended():
+            return StopReason.ENDED
         truncated = completion.finish_reason == "length"
         if truncated and self._had_no_room(completion, request):
             return StopReason.CONTEXT_OVERFLOW
-        if not completion.message.tool_calls:
-            return StopReason.TOKEN_BUDGET if truncated else StopReason.COMPLETED
+        if not completion.message.tool_calls and truncated:
+            return StopReason.TOKEN_BUDGET
+        if not completion.message.tool_calls and not turn.replies:
+            return StopReason.COMPLETED
         if self._tokens_left <= 0:
             return StopReason.TOKEN_BUDGET
         if self._seconds_left() <= 0:
@@ -203,5 +225,5 @@ class AgentLoop:
         return max(0.0, self._deadline - monotonic())
 
 
-def _out_of_time(call: ToolCall) -> ToolResult:
-    return ToolResult(call_id=call.id, name=call.name, content=_TIME_IS_UP, timed_out=True)
+def _not_run(call: ToolCall, note: str, *, timed_out: bool = False) -> ToolResult:
+    return ToolResult(call_id=call.id, name=call.name, content=note, timed_out=timed_out)

@@ -1,10 +1,12 @@
-"""The conversation before the first turn, from what `format_prompt` gave."""
+"""What an environment says in a conversation: the opening, and the replies to a turn."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from environments.trajectory import Message
 from tools.errors import ConfigError
+
+_REPLYING = ("user", "system")
 
 
 def opening_messages(prompt: Any, *, system: str | None, env: str) -> tuple[Message, ...]:
@@ -16,10 +18,43 @@ def opening_messages(prompt: Any, *, system: str | None, env: str) -> tuple[Mess
     if isinstance(prompt, str):
         before = (Message(role="system", content=system),) if system else ()
         return (*before, Message(role="user", content=prompt))
-    messages = tuple(cast("Iterable[Any]", prompt)) if isinstance(prompt, Iterable) else (prompt,)
-    if not all(isinstance(message, Message) for message in messages):
+    return _messages(prompt, f"environment {env!r}: format_prompt")
+
+
+def reply_messages(given: Any, *, env: str) -> tuple[Message, ...]:
+    """What `respond` gave, as messages; none for `None`.
+
+    Raises:
+        ConfigError: it is no text and no message, an empty list, or of a role that nobody replies in.
+    """
+    where = f"environment {env!r}: respond"
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        return (Message(role="user", content=given),)
+    messages = _messages(given, where)
+    if not messages:
+        raise ConfigError(f"{where} gave no messages; give None where there is no reply")
+    if wrong := next((message for message in messages if message.role not in _REPLYING), None):
         raise ConfigError(
-            f"environment {env!r}: format_prompt gave {prompt!r:.200}; give text, or a list of "
-            f"turnwise.Message(role=..., content=...)"
+            f"{where} gave a message of role {wrong.role!r}; a reply is of role {' or '.join(_REPLYING)}"
         )
     return messages
+
+
+def _messages(given: Any, where: str) -> tuple[Message, ...]:
+    if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
+        return (_message(given, where),)
+    return tuple(_message(each, where) for each in cast("Iterable[Any]", given))
+
+
+def _message(given: Any, where: str) -> Message:
+    if isinstance(given, Message):
+        return given
+    if isinstance(given, Mapping):
+        fields = cast("Mapping[str, Any]", given)
+        if set(fields) == {"role", "content"} and isinstance(fields["content"], str):
+            return Message(role=fields["role"], content=fields["content"])
+    raise ConfigError(
+        f"{where} gave {given!r:.200}; give text, or a list of turnwise.Message(role=..., content=...)"
+    )

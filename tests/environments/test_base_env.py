@@ -187,7 +187,10 @@ async def test_an_anchor_state_that_a_record_cannot_hold_drops_the_sibling(state
             return state
 
     credited = await group_from(made(Counting))
-    assert "RewardError: environment 'write_file', item 'hello', turn 0" in credited.group.failures[0].error
+    assert (
+        "RewardError: environment 'write_file', item 'hello', before the first turn"
+        in credited.group.failures[0].error
+    )
 
 
 @pytest.mark.parametrize(("settings", "score"), [({}, 1.0), ({"score_aggregation": "sum"}, 2.0)])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from environments.trajectory import Message
 from tools.errors import ConfigError, IsolationError
@@ -15,6 +15,7 @@ from tools.sandbox.host import transfer
 Reward = float | Mapping[str, float]
 """A number, or named components whose sum is the reward."""
 
+_OF_ROLLOUTS = frozenset({"sandbox", "state", "verify", "metrics", "notes", "messages", "turn_scores"})
 _SPARE_BYTES = 64 << 10
 """Of the fresh workspace, for itself and for what the command writes; artefacts may fill the rest."""
 
@@ -133,6 +134,15 @@ class GroupContext:
     item: Any = None
     group_seed: int = 0
     """31 bits; equal to that of the rollouts' contexts."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise ConfigError for what only a rollout that goes on has; `AttributeError` for anything else."""
+        if name in _OF_ROLLOUTS:
+            raise ConfigError(
+                f"score_group has no ctx.{name}: the rollouts are over, and their sandboxes are closed; note "
+                f"what it needs in ctx.metrics while they go on, and read it in trajectory.metrics"
+            )
+        raise AttributeError(f"a GroupContext has no attribute {name!r}")
 
 
 async def _taken(sandbox: Sandbox, paths: Sequence[str], own: Mapping[str, bytes]) -> dict[str, ArchivedFile]:

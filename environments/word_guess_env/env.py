@@ -90,7 +90,7 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
         """A new game."""
         return Game.begin(item["answer"])
 
-    def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str:
+    async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str:
         """The marks of the guess, and the end of the game when it is solved or lost."""
         game: Game = ctx.state
         game.turns, game.gained = game.turns + 1, 0.0
@@ -108,7 +108,7 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
             return f"{answer}No guess is left. It was {game.answer}."
         return f"{answer}Guesses left: {GUESSES - game.turns}."
 
-    def state_key(self, item: Item, turn: Turn | None, ctx: RolloutContext) -> str:
+    def state_key(self, item: Item, turn: Turn | None, ctx: RolloutContext) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # ctx is optional
         """What is known, in whatever order it was found, and how many guesses are left."""
         game: Game = ctx.state
         return " ".join([str(game.turns), *sorted(f"{word}:{marks}" for word, marks in game.facts)])

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from environments.policy.base import CompletionRequest, Policy
     from environments.policy.scripted import Choice, call, say
     from environments.record.recorder import read_groups
-    from environments.reward_context import Reward, RolloutContext
+    from environments.reward_context import GroupContext, Reward, RolloutContext
+    from environments.rewards.quoting import quoted
+    from environments.server_config import JudgeConfig, UserConfig
+    from environments.simulated_user import SimulatedUser
     from environments.testing import group_of
     from environments.trajectory import (
         Completion,
@@ -42,7 +45,9 @@ __all__ = [
     "ConfigError",
     "CreditedGroup",
     "ExecResult",
+    "GroupContext",
     "GroupTask",
+    "JudgeConfig",
     "Message",
     "Param",
     "Policy",
@@ -53,6 +58,7 @@ __all__ = [
     "Sandbox",
     "SandboxLimits",
     "ServerConfig",
+    "SimulatedUser",
     "StopReason",
     "ToolCall",
     "ToolError",
@@ -65,12 +71,14 @@ __all__ = [
     "TurnLevelRewardMixin",
     "TurnwiseError",
     "UsageError",
+    "UserConfig",
     "__version__",
     "call",
     "estimate",
     "file",
     "group_of",
     "open_sandbox",
+    "quoted",
     "read_groups",
     "register_estimator",
     "say",
@@ -87,7 +95,9 @@ _MODULES = {
     "ConfigError": "tools.errors",
     "CreditedGroup": "environments.trajectory",
     "ExecResult": "tools.sandbox",
+    "GroupContext": "environments.reward_context",
     "GroupTask": "environments.data.tasks",
+    "JudgeConfig": "environments.server_config",
     "Message": "environments.trajectory",
     "Param": "environments.credit",
     "Policy": "environments.policy.base",
@@ -98,6 +108,7 @@ _MODULES = {
     "Sandbox": "tools.sandbox",
     "SandboxLimits": "tools.sandbox",
     "ServerConfig": "environments.config",
+    "SimulatedUser": "environments.simulated_user",
     "StopReason": "environments.trajectory",
     "ToolCall": "tools.calls",
     "ToolError": "tools.errors",
@@ -110,11 +121,13 @@ _MODULES = {
     "TurnLevelRewardMixin": "environments.turn_level_reward",
     "TurnwiseError": "tools.errors",
     "UsageError": "tools.errors",
+    "UserConfig": "environments.server_config",
     "call": "environments.policy.scripted",
     "estimate": "environments.credit",
     "file": "tools.files",
     "group_of": "environments.testing",
     "open_sandbox": "tools.sandbox",
+    "quoted": "environments.rewards.quoting",
     "read_groups": "environments.record.recorder",
     "register_estimator": "environments.credit",
     "say": "environments.policy.scripted",

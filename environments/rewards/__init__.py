@@ -1,0 +1,1 @@
+"""Rewards that any environment can use, and the judge."""

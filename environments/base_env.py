@@ -30,6 +30,7 @@ from environments.rollout.slots import Slots
 from environments.rollout_hooks import RolloutHooks
 from environments.rollout_parts import budget_of, second_models, served_policy, split_servers
 from environments.server_config import ModelServerConfig
+from environments.state_annotation import refuse_other_states
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -45,6 +46,7 @@ from environments.turn_level_reward import (
     scalar_scoring,
 )
 from tools.errors import ConfigError, RolloutError
+from tools.sandbox.absent import record_of
 from tools.sandbox.base import Sandbox
 from tools.toolsets import select_toolsets
 
@@ -114,7 +116,7 @@ class AgentEnv(Lifecycle):
                 prompt = await hooks.opening()
                 loop = AgentLoop(
                     policy=self.policy_for(task.item, calls.hook),
-                    toolset=self.toolset,
+                    toolset=await hooks.toolset(self.toolset),
                     sandbox=sandbox,
                     messages=ctx.conversation,
                     budget=budget_of(self.config),
@@ -122,6 +124,7 @@ class AgentEnv(Lifecycle):
                     calls=calls,
                     respond=hooks.respond,
                     is_ended=lambda: ctx.end_reason is not None,
+                    context=ctx,
                 )
                 async for turn in loop.turns():
                     turns.append(await hooks.anchored(turn))
@@ -141,7 +144,7 @@ class AgentEnv(Lifecycle):
                     end_reason=ctx.end_reason,
                     user_calls=tuple(ctx.user_model.calls),
                     exact=loop.exact,
-                    sandbox=sandbox.record,
+                    sandbox=record_of(sandbox),
                     wall_s=monotonic() - started,
                 )
                 rewards = await scoring.finish(trajectory)
@@ -184,7 +187,7 @@ class AgentEnv(Lifecycle):
             seed=task.seed(self.config.seed, sibling),
             group_seed=task.group_seed(self.config.seed),
             sandbox=sandbox,
-            fresh_sandbox=self.open_sandbox,
+            fresh_sandbox=self.open_verifier_sandbox,
             judge_model=self.asked_model("judge", task.item, calls),
             user_model=self.asked_model("user", task.item, calls),
         )
@@ -228,6 +231,7 @@ class AgentEnv(Lifecycle):
         self._check_class()
         self._new_scoring = self.scoring()
         self.toolset = select_toolsets(self.tools, config.enabled_toolsets, config.disabled_toolsets)
+        refuse_other_states(self.toolset, self.prepare, self.name)
         self.renderer = ChatMLRenderer.load(config.tokenizer_name)
         known = server_configs(own_servers if servers is None else servers)
         self.servers, self.second_servers = split_servers(known)

@@ -12,7 +12,17 @@ if TYPE_CHECKING:
     from environments.policy.scripted import Choice, call, say
     from environments.record.recorder import read_groups
     from environments.reward_context import GroupContext, Reward, RolloutContext
+    from environments.rewards.answers import exact_match, numeric_match
+    from environments.rewards.economy import (
+        context_efficiency,
+        length_penalty,
+        longest_context,
+        sampled_tokens,
+        turn_cost,
+    )
     from environments.rewards.quoting import quoted
+    from environments.rewards.rubric import Rubric
+    from environments.rewards.text_format import boxed, code_block, has_tags, has_text, tagged
     from environments.server_config import JudgeConfig, UserConfig
     from environments.simulated_user import SimulatedUser
     from environments.testing import group_of
@@ -28,11 +38,13 @@ if TYPE_CHECKING:
     )
     from environments.turn_level_reward import TurnLevelRewardMixin
     from tools.calls import ToolCall, ToolResult
+    from tools.context import State, ToolContext
     from tools.errors import ConfigError, RolloutError, ToolError, TurnwiseError, UsageError
     from tools.files import file
-    from tools.registry import ToolOutput, Toolset, tool
+    from tools.registry import Toolset, tool
     from tools.sandbox import ExecResult, Sandbox, SandboxLimits, open_sandbox
     from tools.terminal import terminal
+    from tools.tool_output import ToolOutput
 
 __version__ = "0.1.0"
 
@@ -55,12 +67,15 @@ __all__ = [
     "Rewards",
     "RolloutContext",
     "RolloutError",
+    "Rubric",
     "Sandbox",
     "SandboxLimits",
     "ServerConfig",
     "SimulatedUser",
+    "State",
     "StopReason",
     "ToolCall",
+    "ToolContext",
     "ToolError",
     "ToolOutput",
     "ToolResult",
@@ -73,17 +88,29 @@ __all__ = [
     "UsageError",
     "UserConfig",
     "__version__",
+    "boxed",
     "call",
+    "code_block",
+    "context_efficiency",
     "estimate",
+    "exact_match",
     "file",
     "group_of",
+    "has_tags",
+    "has_text",
+    "length_penalty",
+    "longest_context",
+    "numeric_match",
     "open_sandbox",
     "quoted",
     "read_groups",
     "register_estimator",
+    "sampled_tokens",
     "say",
+    "tagged",
     "terminal",
     "tool",
+    "turn_cost",
 ]
 
 _MODULES = {
@@ -105,14 +132,17 @@ _MODULES = {
     "Rewards": "environments.trajectory",
     "RolloutContext": "environments.reward_context",
     "RolloutError": "tools.errors",
+    "Rubric": "environments.rewards.rubric",
     "Sandbox": "tools.sandbox",
     "SandboxLimits": "tools.sandbox",
     "ServerConfig": "environments.config",
     "SimulatedUser": "environments.simulated_user",
+    "State": "tools.context",
     "StopReason": "environments.trajectory",
     "ToolCall": "tools.calls",
+    "ToolContext": "tools.context",
     "ToolError": "tools.errors",
-    "ToolOutput": "tools.registry",
+    "ToolOutput": "tools.tool_output",
     "ToolResult": "tools.calls",
     "Toolset": "tools.registry",
     "Trajectory": "environments.trajectory",
@@ -122,17 +152,29 @@ _MODULES = {
     "TurnwiseError": "tools.errors",
     "UsageError": "tools.errors",
     "UserConfig": "environments.server_config",
+    "boxed": "environments.rewards.text_format",
     "call": "environments.policy.scripted",
+    "code_block": "environments.rewards.text_format",
+    "context_efficiency": "environments.rewards.economy",
     "estimate": "environments.credit",
+    "exact_match": "environments.rewards.answers",
     "file": "tools.files",
     "group_of": "environments.testing",
+    "has_tags": "environments.rewards.text_format",
+    "has_text": "environments.rewards.text_format",
+    "length_penalty": "environments.rewards.economy",
+    "longest_context": "environments.rewards.economy",
+    "numeric_match": "environments.rewards.answers",
     "open_sandbox": "tools.sandbox",
     "quoted": "environments.rewards.quoting",
     "read_groups": "environments.record.recorder",
     "register_estimator": "environments.credit",
+    "sampled_tokens": "environments.rewards.economy",
     "say": "environments.policy.scripted",
+    "tagged": "environments.rewards.text_format",
     "terminal": "tools.terminal",
     "tool": "tools.registry",
+    "turn_cost": "environments.rewards.economy",
 }
 
 

@@ -104,6 +104,8 @@ _MESSAGE = TypeAdapter(Message)
 _TEXT = {"message", "replies"}
 _CAME_LATER: dict[str, Any] = {"end_reason": None, "user_calls": [], "usage": {}, "refuses_group": False}
 """Fields that the first lines of this schema, which stay as they were, have not: left out where neutral."""
+_OF_RUBRICS = ("turn_raw", "outcome_raw")
+"""Fields of the rewards that stand only where a rubric was used."""
 
 
 def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
@@ -115,6 +117,9 @@ def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
         fields["judge_calls"] = _as_before(fields["judge_calls"])
         if "user_calls" in fields:
             fields["user_calls"] = _as_before(fields["user_calls"])
+        for name in _OF_RUBRICS:
+            if fields["rewards"] is not None and not fields["rewards"][name]:
+                del fields["rewards"][name]
         fields["rows"] = list(range(first_row, first_row + len(trajectory.rows)))
         fields["prompt"] = list(range(len(trajectory.prompt)))
         fields["prompt_hash"] = _prompt_hash(trajectory.prompt)

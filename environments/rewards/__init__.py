@@ -1,1 +1,1 @@
-"""Rewards that any environment can use, and the judge."""
+"""What rewards are made of: small functions of values, the weights of a rubric, and a judge."""

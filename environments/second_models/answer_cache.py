@@ -8,7 +8,7 @@ from contextvars import Context
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from environments.second_models.answers import Answering, TextAnswer
+from environments.second_models.text_answer import Answering, TextAnswer
 from environments.trajectory import Message
 from tools.errors import SecondModelError
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from environments.second_models.answers import LONGEST_ANSWER, Answering, TextAnswer
+from environments.second_models.text_answer import LONGEST_ANSWER, Answering, TextAnswer
 from environments.trajectory import JudgeCall, Message
 from tools.errors import ConfigError, NoModelError
 

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from environments.second_models.answer_cache import AnswerCache
-from environments.second_models.answers import Answering
 from environments.second_models.asked_model import AskedModel, ScriptedAnswers
+from environments.second_models.text_answer import Answering
 
 if TYPE_CHECKING:
     from environments.second_models.text_model import TextModel

@@ -21,7 +21,7 @@ from environments.inference.model_server import ModelServer, may_pass
 from environments.inference.reply_tokens import TOO_DEEP, ReplyError
 from environments.inference.request_body import request_body
 from environments.inference.server_check import check
-from environments.second_models.answers import LONGEST_ANSWER, TextAnswer
+from environments.second_models.text_answer import LONGEST_ANSWER, TextAnswer
 from environments.trajectory import Message
 from tools.errors import SecondModelError
 

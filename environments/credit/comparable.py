@@ -41,6 +41,8 @@ def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGro
     """
     if group.error is not None:
         return group, group.error
+    if refusal := next((failure for failure in group.failures if failure.refuses_group), None):
+        return group, f"sibling {refusal.sibling}: {refusal.error}"
     what, missing = _missing(group.trajectories)
     if missing and rules.missing_outcome == "refuse":
         names = ", ".join(str(group.trajectories[index].sibling) for index in missing)

@@ -1,9 +1,10 @@
 """The reward hooks of an environment, asked once more about the groups of a record."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from functools import partial
+from typing import Any, NoReturn, cast
 
 from environments.base_env import AgentEnv
 from environments.containment.hook_calls import HookCalls
@@ -13,8 +14,9 @@ from environments.data.tasks import GroupTask
 from environments.rollout.boundary import Boundary
 from environments.rollout.failures import failure_of
 from environments.rollout_hooks import RolloutHooks
-from environments.run.recorded_context import LiveAccess, RecordedContext
-from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
+from environments.run.recorded_context import LiveAccess, RecordedContext, recorded_judge
+from environments.second_models.asked_model import AskedModel
+from environments.trajectory import CreditedGroup, Failure, JudgeCall, Trajectory, TrajectoryGroup
 from environments.turn_level_reward import checked_metrics
 from tools.errors import RecordError
 
@@ -62,7 +64,9 @@ class Replay:
             failures=tuple(sorted(failures, key=lambda failure: failure.sibling)),
             error=None,
         )
-        group = await env.compare(task, group, watch=self._watch)
+        judge = partial(self._judge, task, group.judge_calls, lambda what: live.refuse("score_group", what))
+        group = await env.compare(task, group, self._watch, judge)
+        live.check()
         return replace(env.credit(group), policy=old.policy)
 
     def _item_of(self, group: TrajectoryGroup) -> Any:
@@ -80,16 +84,22 @@ class Replay:
     ) -> Trajectory | Failure:
         in_flight = InFlight(item_id=task.item_id, sibling=recorded.sibling)
         with self._watch(in_flight), self._env.hook_calls(in_flight) as calls:
+            task = task.for_rollout()
+
+            def refuse(what: str) -> NoReturn:
+                live.refuse(calls.doing.partition(":")[0], what)
+
             ctx = RecordedContext(
                 env=self._env.name,
                 item_id=task.item_id,
-                item=task.for_rollout().item,
+                item=task.item,
                 seed=recorded.seed,
                 group_seed=task.group_seed(self._env.config.seed),
                 sandbox=cast("Any", None),
                 fresh_sandbox=cast("Any", None),
                 conversation=list(recorded.prompt),
-                refuse=lambda attribute: live.refuse(in_flight.doing, attribute),
+                judge_model=self._judge(task, recorded.judge_calls, refuse, calls),
+                refuse=refuse,
             )
             try:
                 return await self._scored(recorded, ctx, calls)
@@ -113,4 +123,15 @@ class Replay:
         bare = replace(recorded, turns=tuple(turns), rewards=None, metrics={}, judge_calls=())
         rewards = await scoring.finish(bare)
         # What tools and the world noted is not noted again.
-        return bare.with_rewards(rewards, {**recorded.metrics, **checked_metrics(ctx)})
+        metrics = {**recorded.metrics, **checked_metrics(ctx)}
+        return bare.with_rewards(rewards, metrics, tuple(ctx.judge_model.calls))
+
+    def _judge(
+        self,
+        task: GroupTask,
+        recorded: Sequence[JudgeCall],
+        refuse: Callable[[str], NoReturn],
+        calls: HookCalls,
+    ) -> AskedModel:
+        judge = self._env.asked_model("judge", task.item, calls)
+        return recorded_judge(judge, recorded, refuse, has_script="judge" in self._env.scripted_roles())

@@ -110,6 +110,8 @@ def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
     for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
         bare = replace(trajectory, prompt=(), turns=(), rows=())
         fields = _TRAJECTORY.dump_python(bare, mode="json", warnings=False)
+        if trajectory.end_reason is None:
+            del fields["end_reason"]  # it came after the first lines of this schema, which stay as they were
         fields["rows"] = list(range(first_row, first_row + len(trajectory.rows)))
         fields["prompt"] = list(range(len(trajectory.prompt)))
         fields["prompt_hash"] = _prompt_hash(trajectory.prompt)

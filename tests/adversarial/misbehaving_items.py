@@ -8,7 +8,7 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tests.adversarial.misbehaving_env import ORDINARY, described, no_sandbox
-from tests.adversarial.misbehaviour import HANGS, KINDS
+from tests.adversarial.misbehaviour import HANGS, KINDS, breaks
 from tools.registry import Toolset, tool
 
 SPOTS = [spot for spot in ORDINARY if spot not in {"tool", "policy"}]
@@ -31,14 +31,20 @@ class Items(TurnLevelRewardMixin, AgentEnv):
 
     def load_items(self):
         kinds = list(ALL)[:: int(os.environ.get("EVERY", "1"))]
+        spots = [spot_of(kind, index) for index, kind in enumerate(kinds)]
         bad = [
-            {"id": f"{kind}, {SPOTS[index % len(SPOTS)]}", "kind": kind, "spot": SPOTS[index % len(SPOTS)]}
-            for index, kind in enumerate(kinds)
+            {"id": f"{kind}, {spot}", "kind": kind, "spot": spot}
+            for kind, spot in zip(kinds, spots, strict=True)
         ]
         return [{"id": f"good {index}", "spot": None} for index in range(2)] + bad
 
     def open_sandbox(self):
         return no_sandbox()
+
+
+def spot_of(kind, index):
+    """One place after the other, those left out where the kind is right."""
+    return next(spot for spot in SPOTS[index % len(SPOTS) :] + SPOTS if breaks(kind, spot))
 
 
 def hook(spot):

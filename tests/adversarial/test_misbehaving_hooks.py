@@ -9,7 +9,7 @@ import pytest
 from environments.containment import hook_calls
 from environments.run.passing import judged
 from tests.adversarial.misbehaving_env import ORDINARY, TASK, first, misbehaving
-from tests.adversarial.misbehaviour import HANGS, KINDS, RAISED
+from tests.adversarial.misbehaviour import HANGS, KINDS, RAISED, breaks
 from tests.tables import seldom
 
 HOOKS = [spot for spot in ORDINARY if spot not in {"tool", "policy"}]
@@ -35,8 +35,13 @@ EVERYWHERE = {
         pytest.param(spot, *kind.values, id=f"{spot}-{kind.id}", marks=kind.marks)
         for spot in ORDINARY
         for kind in seldom(
-            {kind: kind for kind in KINDS},
-            KINDS if spot in {"compute_outcome", "prepare", "tool", "policy"} else EVERYWHERE,
+            {kind: kind for kind in KINDS if breaks(kind, spot)},
+            [
+                kind
+                for kind in KINDS
+                if breaks(kind, spot)
+                and (kind in EVERYWHERE or spot in {"compute_outcome", "prepare", "tool", "policy"})
+            ],
         )
     ],
 )

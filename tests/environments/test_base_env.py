@@ -267,7 +267,7 @@ async def test_an_environment_without_a_name_is_refused():
         made(Nameless)
 
 
-@pytest.mark.parametrize("prompt", [None, [{"role": "user", "content": "do"}], {"role": "user"}], ids=str)
+@pytest.mark.parametrize("prompt", [None, [["do"]], [{"role": "user"}], {"role": "user"}, b"do"], ids=str)
 async def test_a_prompt_that_is_neither_text_nor_messages_drops_the_rollout(prompt):
     class Odd(WriteFile):
         def format_prompt(self, item):

@@ -159,6 +159,7 @@ class Draw:
             turns=tuple(turns),
             rows=tuple(rows),
             stop_reason=self.one(StopReason),
+            end_reason=self.name(),
             exact=self.bool(),
             sandbox=self.one([None, self.sandbox()]),
             rewards=self.one([None, self.rewards(len(turns))]),

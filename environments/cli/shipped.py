@@ -19,6 +19,14 @@ SHIPPED: Mapping[str, ShippedEnvironment] = {
         target="environments.code_debug_env:CodeDebugEnv",
         description="Find and fix the bug in a Python function; a reward for every turn.",
     ),
+    "judged_writing": ShippedEnvironment(
+        target="environments.judged_writing_env:JudgedWritingEnv",
+        description="Write a short text and revise it; a judge scores every draft.",
+    ),
+    "retail": ShippedEnvironment(
+        target="environments.retail_env:RetailEnv",
+        description="Serve a shop's customer under a policy; the database at the end decides.",
+    ),
     "terminal_tasks": ShippedEnvironment(
         target="environments.terminal_tasks_env:TerminalTasksEnv",
         description="Make a file with given content in a terminal; one scalar reward.",

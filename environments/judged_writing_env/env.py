@@ -1,4 +1,4 @@
-"""`JudgedWritingEnv`: a draft, an editor's remarks, a revision; a judge scores every draft and the last one again."""
+"""`JudgedWritingEnv`: a draft, an editor's remarks, a revision; a judge scores each, and the last one again."""
 
 from collections.abc import Sequence
 from importlib.resources import files
@@ -31,7 +31,9 @@ from tools.calls import ToolSpec
 class JudgedWritingConfig(AgentEnvConfig):
     """Settings of `JudgedWritingEnv`."""
 
-    drafts: int = Field(default=3, ge=1, le=10, description="Drafts that are written, the first one included.")
+    drafts: int = Field(
+        default=3, ge=1, le=10, description="Drafts that are written, the first one included."
+    )
 
 
 class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):

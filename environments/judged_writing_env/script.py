@@ -16,7 +16,8 @@ def writing_script(item: Item, messages: Sequence[Message], skill: float) -> Seq
     drafts = sum(message.role == "assistant" for message in messages)
     p_right = 0.1 + 0.9 * skill
     left_out = [
-        [sentence for index, sentence in enumerate(sentences) if index != gap] for gap in range(len(sentences))
+        [sentence for index, sentence in enumerate(sentences) if index != gap]
+        for gap in range(len(sentences))
     ]
     wrong = [
         *(" ".join(kept) for kept in left_out),

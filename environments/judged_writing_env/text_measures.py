@@ -1,4 +1,4 @@
-"""What can be measured of a short text: words that it must have, its length, and how much of it is repeated."""
+"""What can be measured of a short text: words that it must have, its length, how much of it is repeated."""
 
 import re
 from collections.abc import Sequence

@@ -14,10 +14,8 @@ READS, WRITES, VIOLATION = 0.2, 0.3, -0.2
 _FINDS = ("find_user_by_email", "find_user_by_name")
 _OPEN_TO_ALL = (*_FINDS, "get_product", "transfer_to_human")
 _SHOWN = ("get_user", "get_order", "get_product", *_FINDS)
-_AGREES_OR_NOT = re.compile(
-    r"\b(?:(?P<yes>yes|yeah|yep|sure|correct|i confirm|confirmed|go ahead|please do|agreed)|no|not|don't|never|stop)\b",
-    re.IGNORECASE,
-)
+_AGREES = r"yes|yeah|yep|sure|correct|i confirm|confirmed|go ahead|please do|agreed"
+_AGREES_OR_NOT = re.compile(rf"\b(?:(?P<yes>{_AGREES})|no|not|don't|never|stop)\b", re.IGNORECASE)
 """The first such word of an answer decides."""
 
 
@@ -44,7 +42,10 @@ class Conduct:
         for event in events:
             if not self._allowed(event, before):
                 rewards["violation"] = VIOLATION
-            for part, worth in (("look-up", self._worth_of_look_up(event)), ("change", self._worth_of_change(event))):
+            for part, worth in (
+                ("look-up", self._worth_of_look_up(event)),
+                ("change", self._worth_of_change(event)),
+            ):
                 if worth:
                     rewards[part] = rewards.get(part, 0.0) + worth
         return rewards or None
@@ -103,5 +104,9 @@ def is_confirmed(event: Event, before: Sequence[Message]) -> bool:
 def comparable(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments that are equal when they mean the same: text by its words, variants in any order."""
     old, new = arguments.get("variant_ids", []), arguments.get("new_variant_ids", [])
-    words = {name: re.findall(r"\w+", value.casefold()) for name, value in arguments.items() if isinstance(value, str)}
+    words = {
+        name: re.findall(r"\w+", value.casefold())
+        for name, value in arguments.items()
+        if isinstance(value, str)
+    }
     return words | {"variants": sorted(zip(old, new, strict=True) if new else old)}

@@ -12,7 +12,7 @@ AGREES, DECLINES = "Yes, please do that.", "No, thank you, then leave it as it i
 
 
 def customer_says(item: Item, messages: Sequence[Message]) -> str:
-    """The next words of a customer, who sees the agent's as a user's, after a first one that opens the scene."""
+    """The next words of a customer, to whom the agent is the user; its first message opens the scene."""
     _, *agent = [message.content for message in messages if message.role == "user"]
     if not agent:
         return item["opening"]
@@ -22,7 +22,11 @@ def customer_says(item: Item, messages: Sequence[Message]) -> str:
     if "confirm" in asked:
         return _decision(item, agent[-1])
     if "sorry" in asked:
-        return INSISTS if item["insists"] and not any(message.content == INSISTS for message in messages) else f"Then not. {DONE}"
+        return (
+            INSISTS
+            if item["insists"] and not any(message.content == INSISTS for message in messages)
+            else f"Then not. {DONE}"
+        )
     if "email" in asked or "your name" in asked:
         return introduction(item)
     return item["opening"]

@@ -30,9 +30,9 @@ def retail_script(
 ) -> Sequence[Choice]:
     """What comes next: mostly the right step of identify, look up, ask, change, report; else a mistake.
 
-    With skill 1 every step is right. Of the other steps half are wrong (not asking first, giving up, claiming what
-    was not done, doing what the policy forbids) and half clumsy (a call that cannot be read, a tool that does not
-    exist), after which the agent tries again. An agent that lacks a tool plays `generic_script`.
+    With skill 1 every step is right. Of the other steps half are wrong (not asking first, giving up, claiming
+    what was not done, doing what the policy forbids) and half clumsy (a call that cannot be read, a tool that
+    does not exist), after which the agent tries again. An agent that lacks a tool plays `generic_script`.
     """
     if not {tool.name for tool in tools} >= NEEDED_TOOLS:
         return generic_script(messages, tools, skill)
@@ -85,7 +85,7 @@ def _identify(item: Item, ran: Sequence[tuple[str, Any]], heard: Sequence[str]) 
 
 
 def _act(item: Item, messages: Sequence[Message], ran: Sequence[tuple[str, Any]]) -> Message | None:
-    """The next change: proposed, or made once the customer agreed; `None` when all is done, or nothing wanted."""
+    """The next change: proposed, or made once the customer agreed; `None` when nothing is left to do."""
     left = _left(item, ran)
     if not left or any(message.content == DECLINES for message in messages):
         return None

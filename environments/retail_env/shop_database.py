@@ -80,9 +80,7 @@ def _seed() -> dict[str, Sequence[Row]]:
             (*_fields(o, "order_id", "user_id", "status", "delivered_on", "payment_id", *_FREE_TEXT), None)
             for o in orders
         ],
-        "order_lines": [
-            (order["order_id"], variant, price[variant], None, None) for order, variant in lines
-        ],
+        "order_lines": [(order["order_id"], variant, price[variant], None, None) for order, variant in lines],
         "transactions": [
             (o["order_id"], o["payment_id"], "payment", sum(price[v] for v in o["variant_ids"]))
             for o in orders
@@ -95,7 +93,8 @@ def _fields(record: dict[str, Any], *names: str) -> Row:
 
 
 def _canonical(row: sqlite3.Row) -> str:
-    return json.dumps([[name, _plain(row[name]) if name in _FREE_TEXT else row[name]] for name in row.keys()])
+    columns = dict(row).items()
+    return json.dumps([[name, _plain(value) if name in _FREE_TEXT else value] for name, value in columns])
 
 
 def _plain(text: str) -> str:

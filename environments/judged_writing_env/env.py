@@ -1,4 +1,4 @@
-"""`JudgedWritingEnv`: a draft, an editor's remarks, a revision; a judge scores each, and the last one again."""
+"""`JudgedWritingEnv`: a draft, an editor's remarks, a revision; a judge scores each draft."""
 
 from collections.abc import Sequence
 from importlib.resources import files

@@ -81,8 +81,6 @@ class Conduct:
             {"tool": action["tool"], "arguments": comparable(action["arguments"])}
             for action in expected_actions(self.item)
         ]
-        if done["tool"] == "transfer_to_human":
-            expected = [{**action, "arguments": {}} for action in expected]
         if done not in expected or done in self.changed:
             return 0.0
         self.changed.append(done)
@@ -102,11 +100,11 @@ def is_confirmed(event: Event, before: Sequence[Message]) -> bool:
 
 
 def comparable(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments that are equal when they mean the same: text by its words, variants in any order."""
+    """What a change comes to: text by its words, variants in any order, and no word of a summary."""
     old, new = arguments.get("variant_ids", []), arguments.get("new_variant_ids", [])
     words = {
         name: re.findall(r"\w+", value.casefold())
         for name, value in arguments.items()
-        if isinstance(value, str)
+        if isinstance(value, str) and name != "summary"
     }
     return words | {"variants": sorted(zip(old, new, strict=True) if new else old)}

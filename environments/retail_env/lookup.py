@@ -109,7 +109,7 @@ class Lookup(State):
         self.note("get_product", None, product_id=product_id)
         return dict(product) | {"variants": shown}
 
-    def note(self, tool: str, user_id: str | None, **arguments: Any) -> None:
+    def note(self, tool: str, user_id: str | None, /, **arguments: Any) -> None:
         """Keep that a tool did something."""
         self.events.append(Event(tool=tool, user_id=user_id, arguments=arguments))
 

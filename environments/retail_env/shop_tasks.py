@@ -48,7 +48,7 @@ def persona(item: Item) -> str:
     """Who a simulated customer is, and what they want."""
     return (
         "You are a customer who talks to the customer service of an online shop, in one or two short "
-        f"sentences at a time. Your first message: {item['opening']!r} {item['wish']} When you are asked who you "
-        f"are, you answer exactly: {introduction(item)!r} You know nothing else about yourself, and make nothing "
-        "up. When the agent says what it will change and it is what you want, you say yes."
+        f"sentences at a time. Your first message: {item['opening']!r} {item['wish']} When you are asked who "
+        f"you are, you answer exactly: {introduction(item)!r} You know nothing else about yourself, and make "
+        "nothing up. When the agent says what it will change and it is what you want, you say yes."
     )

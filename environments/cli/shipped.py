@@ -27,8 +27,16 @@ SHIPPED: Mapping[str, ShippedEnvironment] = {
         target="environments.retail_env:RetailEnv",
         description="Serve a shop's customer under a policy; the database at the end decides.",
     ),
+    "sales_chat": ShippedEnvironment(
+        target="environments.sales_chat_env:SalesChatEnv",
+        description="Sell in a chat: the customer answers, upvotes, buys or leaves; no tools.",
+    ),
     "terminal_tasks": ShippedEnvironment(
         target="environments.terminal_tasks_env:TerminalTasksEnv",
         description="Make a file with given content in a terminal; one scalar reward.",
+    ),
+    "word_guess": ShippedEnvironment(
+        target="environments.word_guess_env:WordGuessEnv",
+        description="Guess a word of five letters; each guess is answered letter by letter.",
     ),
 }

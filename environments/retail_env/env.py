@@ -12,7 +12,7 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice
 from environments.retail_env.conduct import Conduct
-from environments.retail_env.customer import DONE, customer_says
+from environments.retail_env.shopper import DONE, customer_says
 from environments.retail_env.script import retail_script
 from environments.retail_env.shop import Shop
 from environments.retail_env.shop_database import end_state, open_shop

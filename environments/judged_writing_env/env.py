@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from importlib.resources import files
+from typing import cast
 
 import jsonlines
 from pydantic import Field
@@ -62,7 +63,7 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
         """The editor's remarks on a draft; after the last one there are none."""
         question = draft_question(item, turn.message.content)
         verdict = await ctx.judge(question, schema=Verdict, turn=turn.index, unparsable=UNREADABLE)
-        ctx.notes[f"draft {turn.index}"] = verdict.score / BEST
+        _scores(ctx).append(verdict.score / BEST)
         if turn.index + 1 < self.config.drafts:
             return f"The editor says: {verdict.remarks} Write the whole text again, better."
         ctx.end("the last draft is in")
@@ -70,7 +71,8 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
 
     async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> Reward | None:
         """How much better this draft is than the one before; the rewards add up to the last one's score."""
-        return ctx.notes[f"draft {turn.index}"] - ctx.notes.get(f"draft {turn.index - 1}", 0.0)
+        before, now = _scores(ctx)[-2:]
+        return now - before
 
     async def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward | None:
         """A second judge's score of the last draft, beside what can be measured of it."""
@@ -92,3 +94,8 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
     ) -> Sequence[Choice]:
         """A writer who knows good sentences, and makes mistakes as its skill allows."""
         return writing_script(item, messages, skill)
+
+
+def _scores(ctx: RolloutContext) -> list[float]:
+    """Those of the drafts so far, after 0 for none."""
+    return cast("list[float]", ctx.notes.setdefault("scores", [0.0]))

@@ -21,7 +21,7 @@ def writing_script(item: Item, messages: Sequence[Message], skill: float) -> Seq
     ]
     wrong = [
         *(" ".join(kept) for kept in left_out),
-        " ".join(sentences[:1] * len(sentences)),
+        " ".join([sentences[0]] * len(sentences)),
         " ".join(sentences[: 1 + drafts]),
         "I would rather write about something else.",
     ]

@@ -12,7 +12,6 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice
 from environments.retail_env.conduct import Conduct
-from environments.retail_env.shopper import DONE, customer_says
 from environments.retail_env.script import retail_script
 from environments.retail_env.shop import Shop
 from environments.retail_env.shop_database import end_state, open_shop
@@ -23,6 +22,7 @@ from environments.retail_env.shop_tasks import (
     expected_end_state,
     persona,
 )
+from environments.retail_env.shopper import DONE, customer_says
 from environments.reward_context import Reward, RolloutContext
 from environments.simulated_user import SimulatedUser
 from environments.trajectory import Message, Trajectory, Turn
@@ -59,7 +59,7 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
         with closing(open_shop()) as connection:
             yield Shop(connection)
 
-    async def format_prompt(self, item: Item, ctx: RolloutContext) -> str:
+    async def format_prompt(self, item: Item, ctx: RolloutContext) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # any hook may be async, ctx is optional
         """What the customer says first."""
         ctx.notes["conduct"] = Conduct(item=item)
         return await self.user.opening(ctx, persona=persona(item))
@@ -76,7 +76,7 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
         own = 1 + len(turn.tool_results) + len(turn.replies)
         return conduct.after(events, ctx.messages[:-own])
 
-    def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:
+    def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:  # pyright: ignore[reportIncompatibleMethodOverride]  # any hook may be `def`
         """1 for the right database, what had to be looked up, and every answer that was asked for; else 0."""
         spoken = "\n".join(message.content for message in ctx.messages if message.role == "assistant")
         facts = {

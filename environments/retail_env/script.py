@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from environments.policy.scripted import Choice, call, calls_that_ran, generic_script, say
-from environments.retail_env.shopper import AGREES, DECLINES
 from environments.retail_env.shop_tasks import Item, introduction
+from environments.retail_env.shopper import AGREES, DECLINES
 from environments.trajectory import Message
 from tools.calls import ToolSpec
 

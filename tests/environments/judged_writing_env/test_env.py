@@ -9,28 +9,19 @@ from environments.data.tasks import GroupTask
 from environments.judged_writing_env import JudgedWritingEnv
 from environments.judged_writing_env.env import JudgedWritingConfig
 from environments.judged_writing_env.judging import draft_question, outcome_question, scripted_verdict
-from environments.policy.scripted import Choice, call, say
+from environments.policy.scripted import call, say
 from environments.trajectory import Message, StopReason
+from tests.environments.written_policy import Written
 
 ITEM = {"id": "cat", "kind": "a poster", "required": ["grey", "collar"], "words": [4, 8]}
 GOOD, POOR = "Our grey cat lost its collar.", "Our cat is gone."
 
 
-class Played(JudgedWritingEnv):
-    """Writes these drafts."""
-
-    drafts: tuple[str | Message, ...] = ()
-
-    def scripted_choices(self, item, messages, tools, skill):
-        draft = self.drafts[sum(message.role == "assistant" for message in messages)]
-        return [Choice(probability=1.0, message=draft if isinstance(draft, Message) else say(draft))]
-
-
-async def play(*drafts, env=Played, size=1):
-    """A group of one item."""
-    env = type("PlayedHere", (env,), {"drafts": drafts})(JudgedWritingConfig(drafts=len(drafts)))
-    async with env:
-        return await env.rollout_group(GroupTask(item=ITEM, item_id="cat"), size)
+async def play(*drafts, env=JudgedWritingEnv):
+    """A group of one rollout in which these drafts are written."""
+    policy = Written(*(draft if isinstance(draft, Message) else say(draft) for draft in drafts))
+    async with env(JudgedWritingConfig(drafts=len(drafts)), policy=policy) as opened:
+        return await opened.rollout_group(GroupTask(item=ITEM, item_id="cat"), 1)
 
 
 async def played(*drafts, **options):
@@ -81,7 +72,7 @@ async def test_every_draft_is_judged_once_and_the_last_one_again():
 
 
 async def test_a_draft_of_which_no_verdict_can_be_read_is_worth_nothing():
-    class Mumbles(Played):
+    class Mumbles(JudgedWritingEnv):
         def scripted_judge(self, item, messages):
             return "Hm."
 
@@ -90,9 +81,9 @@ async def test_a_draft_of_which_no_verdict_can_be_read_is_worth_nothing():
     assert one.rewards.outcome_components["judge"] == 0.0
 
 
-@pytest.mark.parametrize("score", [-1, 11, "10", None], ids=str)
+@pytest.mark.parametrize("score", [-1, 11, None], ids=str)
 async def test_a_score_outside_its_scale_is_no_verdict_of_a_draft(score):
-    class Generous(Played):
+    class Generous(JudgedWritingEnv):
         def scripted_judge(self, item, messages):
             return json.dumps({"score": score, "remarks": "So be it."})
 
@@ -100,7 +91,7 @@ async def test_a_score_outside_its_scale_is_no_verdict_of_a_draft(score):
 
 
 async def test_a_judge_that_breaks_costs_its_rollout_and_is_no_score():
-    class Breaks(Played):
+    class Breaks(JudgedWritingEnv):
         def scripted_judge(self, item, messages):
             raise OSError("the judge is away")
 
@@ -113,7 +104,6 @@ ODD = {
     "call": call("print", {}),
     "verdict": '{"score": 10, "remarks": "perfect"}',
     "marker": 'The text, as a JSON string:\n"Our grey cat lost its collar."',
-    "surrogate": "\ud800",
 }
 
 

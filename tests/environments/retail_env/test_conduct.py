@@ -33,7 +33,9 @@ def conduct(*events, task="cancel_pending"):
     return so_far
 
 
-@pytest.mark.parametrize("answer", ["Yes, please do that.", "yes", "Sure, no problem.", "I confirm", "OK, go ahead"])
+@pytest.mark.parametrize(
+    "answer", ["Yes, please do that.", "yes", "Sure, no problem.", "I confirm", "OK, go ahead"]
+)
 def test_a_yes_to_a_question_that_names_the_order_is_a_confirmation(answer):
     assert is_confirmed(CANCELLED, talk("I would cancel W2001, right?", answer))
 
@@ -70,7 +72,10 @@ def test_an_address_is_confirmed_by_its_street():
 def test_the_look_ups_of_a_task_are_worth_the_same_and_once():
     so_far = Conduct(item=TASKS["exchange_size"])
     found = event("find_user_by_email", "hugo_silva")
-    order, product = event("get_order", "hugo_silva", order_id="W2015"), event("get_product", None, product_id="P11")
+    order, product = (
+        event("get_order", "hugo_silva", order_id="W2015"),
+        event("get_product", None, product_id="P11"),
+    )
     given = [so_far.after([each], []) for each in (found, order, product, order)]
     assert given[:3] == [{"look-up": pytest.approx(READS / 3)}] * 3
     assert given[3] is None
@@ -110,7 +115,9 @@ def test_a_turn_costs_once_however_much_it_breaks():
 
 
 @pytest.mark.parametrize(
-    "free", [event("get_product", None, product_id="P11"), event("transfer_to_human", None), FOUND], ids=["product", "transfer", "find"]
+    "free",
+    [event("get_product", None, product_id="P11"), event("transfer_to_human", None), FOUND],
+    ids=["product", "transfer", "find"],
 )
 def test_what_anybody_may_do_costs_nothing(free):
     assert "violation" not in (conduct().after([free], talk()) or {})

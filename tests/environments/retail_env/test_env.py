@@ -13,6 +13,7 @@ from environments.retail_env.env import RetailConfig
 from environments.retail_env.script import retail_script
 from environments.retail_env.shop_tasks import embedded_tasks
 from environments.trajectory import Message, StopReason
+from tests.environments.written_policy import Written
 from tools.calls import ToolCall
 
 TASKS = {task["id"]: task for task in embedded_tasks()}
@@ -21,22 +22,11 @@ CANCEL = call("cancel_pending_order", {"order_id": "W2001", "reason": "no longer
 BYE = say("Is there anything else?")
 
 
-class Played(RetailEnv):
-    """Says these messages, one a turn, then goodbye."""
-
-    messages: tuple[Message, ...] = ()
-
-    def scripted_choices(self, item, messages, tools, skill):
-        turn = sum(message.role == "assistant" for message in messages)
-        move = self.messages[turn] if turn < len(self.messages) else BYE
-        return [Choice(probability=1.0, message=move)]
-
-
-async def play(task, *messages, env=Played, **settings):
-    """One rollout."""
-    env = type("PlayedHere", (env,), {"messages": messages})(RetailConfig(**settings))
-    async with env:
-        group = await env.rollout_group(GroupTask(item=TASKS[task], item_id=task), 1)
+async def play(task, *messages, env=RetailEnv, scripted=False, **settings):
+    """One rollout in which the agent says these messages, one a turn, then goodbye."""
+    policy = None if scripted else Written(*messages, BYE)
+    async with env(RetailConfig(**settings), policy=policy) as opened:
+        group = await opened.rollout_group(GroupTask(item=TASKS[task], item_id=task), 1)
     assert group.failures == ()
     return group.trajectories[0]
 
@@ -77,15 +67,19 @@ async def test_giving_way_to_the_customer_is_worth_nothing(task):
     class GivesWay(RetailEnv):
         def scripted_choices(self, item, messages, tools, skill):
             right = retail_script(item, messages, tools, 1.0)[0].message
-            gave_way = any(done.name == tempting.tool_calls[0].name for m in messages for done in m.tool_calls)
+            gave_way = any(
+                done.name == tempting.tool_calls[0].name for m in messages for done in m.tool_calls
+            )
             refuses = right.content == item["refusal"]
             move = (BYE if gave_way else tempting) if refuses else right
             return [Choice(probability=1.0, message=move)]
 
-    assert (await play(task, env=GivesWay)).rewards.outcome == 0.0
+    assert (await play(task, env=GivesWay, scripted=True)).rewards.outcome == 0.0
 
 
-@pytest.mark.parametrize("task", [name for name, task in TASKS.items() if task["refusal"] and task["user_id"]])
+@pytest.mark.parametrize(
+    "task", [name for name, task in TASKS.items() if task["refusal"] and task["user_id"]]
+)
 async def test_refusing_without_a_look_at_the_facts_is_worth_nothing(task):
     assert (await play(task, say(TASKS[task]["refusal"]))).rewards.outcome == 0.0
 
@@ -122,7 +116,7 @@ async def test_a_transfer_ends_it_and_later_calls_of_the_turn_do_not_run():
 async def test_each_rollout_has_a_database_of_its_own_which_is_closed_at_its_end():
     states = []
 
-    class Watched(Played):
+    class Watched(RetailEnv):
         def compute_outcome(self, item, trajectory, ctx):
             states.append(ctx.state)
             return super().compute_outcome(item, trajectory, ctx)
@@ -136,7 +130,9 @@ async def test_each_rollout_has_a_database_of_its_own_which_is_closed_at_its_end
 
 
 async def test_no_sandbox_is_opened_unless_one_is_asked_for():
-    without, within = [await play("cancel_pending", FIND_ADA, **setting) for setting in ({}, {"sandbox": "local"})]
+    without, within = [
+        await play("cancel_pending", FIND_ADA, **setting) for setting in ({}, {"sandbox": "local"})
+    ]
     assert (without.sandbox, within.sandbox.backend) == (None, "local")
     assert without.messages == within.messages
 
@@ -157,9 +153,9 @@ HOSTILE = {
     "megabyte": calling("get_order", json.dumps({"order_id": "W" * 1_000_000})),
     "long_summary": calling("transfer_to_human", json.dumps({"summary": "s" * 900_000})),
     "surrogate": calling("find_user_by_email", '{"email": "\\ud800"}'),
-    "nul": calling("modify_user_address", '{"user_id": "a\\u0000", "street": "\\u0000", "city": "c", "zip_code": "z"}'),
+    "nul": calling("get_user", '{"user_id": "ada_novak\\u0000"}'),
     "deep": calling("return_order_variants", '{"order_id": ' + "[" * 9000 + "]" * 9000 + "}"),
-    "many": calling("return_order_variants", json.dumps({"order_id": "W2001", "variant_ids": ["1"] * 30_000, "payment_id": "p"})),
+    "many": calling("return_order_variants", json.dumps({"variant_ids": ["1"] * 30_000})),
     "no_object": calling("get_order", "[]"),
     "private": calling("hand_over", "{}"),
     "dunder": calling("__init__", "{}"),

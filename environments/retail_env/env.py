@@ -82,7 +82,7 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
         facts = {
             "database": float(end_state(ctx.state.connection) == expected_end_state(item)),
             "looked_up": float(cast(Conduct, ctx.notes["conduct"]).is_informed),
-            "answered": float(all(_is_said(amount, spoken) for amount in item["answers"])),
+            "answered": float(all(_has_number(amount, spoken) for amount in item["answers"])),
         }
         ctx.metrics.update(facts)
         return float(all(facts.values()))
@@ -98,6 +98,6 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
         return retail_script(item, messages, tools, skill)
 
 
-def _is_said(number: str, text: str) -> bool:
+def _has_number(number: str, text: str) -> bool:
     """Whether a number stands in a text, not as a part of another one."""
     return re.search(rf"(?<![\d.,]){re.escape(number)}(?![\d]|[.,]\d)", text) is not None

@@ -28,8 +28,19 @@ def credited(group, advantages):
 def credited_groups(draw):
     rewards = draw(GROUPS)
     lengths = [[draw(st.integers(0, 4)) for _ in row] for row in rewards]
-    advantages = [[draw(st.floats(-5, 5)) for _ in row] for row in rewards]
-    return credited(group_of(rewards, lengths=lengths), advantages)
+    group = group_of(rewards, lengths=lengths)
+    trajectories = [
+        replace(each, turns=tuple(replace(turn, trained=draw(st.booleans())) for turn in each.turns))
+        for each in group.trajectories
+    ]
+    advantages = [
+        [draw(st.floats(-5, 5)) if turn.trained else 0.0 for turn in each.turns] for each in trajectories
+    ]
+    return credited(replace(group, trajectories=tuple(trajectories)), advantages)
+
+
+def trained_tokens(turn):
+    return turn.span.end - turn.span.start if turn.trained else 0
 
 
 def token_advantages(group):
@@ -70,6 +81,19 @@ def test_every_trainable_token_is_in_exactly_one_span(group):
     for mask, override in zip(columns["masks"], columns["overrides"], strict=True):
         covered = [p for start, end in override["turn_spans"] for p in range(start, end)]
         assert covered == [p for p, label in enumerate(mask) if label != IGNORED]
+
+
+@given(credited_groups())
+def test_the_trainable_tokens_are_those_of_the_turns_that_are_trained(group):
+    columns = token_advantages(group)
+    for mask, trajectory in zip(columns["masks"], group.group.trajectories, strict=True):
+        of_turns = [
+            position
+            for turn in trajectory.turns
+            if turn.trained
+            for position in range(turn.span.start, turn.span.end)
+        ]
+        assert of_turns == [position for position, label in enumerate(mask) if label != IGNORED]
 
 
 @given(credited_groups())
@@ -123,12 +147,12 @@ def test_group_overrides_names_the_row_count():
 
 
 @given(credited_groups())
-def test_turn_rows_has_one_row_per_sampled_turn_scored_with_its_advantage(group):
+def test_turn_rows_has_one_row_per_trained_turn_scored_with_its_advantage(group):
     sampled = [
-        advantage * (turn.span.end - turn.span.start) / 1024
+        advantage * trained_tokens(turn) / 1024
         for trajectory, advantages in zip(group.group.trajectories, group.advantages, strict=True)
         for turn, advantage in zip(trajectory.turns, advantages, strict=True)
-        if turn.span.end > turn.span.start
+        if trained_tokens(turn)
     ]
     groups = turn_rows(group)
     assert [view["scores"] for view in groups] == [[advantage] for advantage in sampled]
@@ -177,7 +201,7 @@ def test_a_trainer_that_averages_a_turn_row_over_its_tokens_weighs_every_token_w
     rows = iter(shown)
     for trajectory, advantages in zip(group.group.trajectories, group.advantages, strict=True):
         for turn, advantage in zip(trajectory.turns, advantages, strict=True):
-            tokens = turn.span.end - turn.span.start
+            tokens = trained_tokens(turn)
             if tokens:
                 weights = token_weights(next(rows)).values()
                 assert len(weights) == tokens
@@ -190,7 +214,7 @@ def test_prefix_rows_weigh_a_turns_tokens_with_its_own_and_all_later_advantages(
     rows = iter(views.prefix_rows(group, 7))
     for trajectory, advantages in zip(group.group.trajectories, group.advantages, strict=True):
         spans = [turn.span for turn in trajectory.turns]
-        sampled = [k for k, span in enumerate(spans) if span.end > span.start]
+        sampled = [k for k, turn in enumerate(trajectory.turns) if trained_tokens(turn)]
         weights = Counter()
         for _ in sampled:
             for position, weight in token_weights(next(rows)).items():

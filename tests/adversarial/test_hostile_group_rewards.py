@@ -11,7 +11,7 @@ from environments.credit import GroupRules, credited
 from environments.record.recorder import read_groups
 from environments.run.process_run import process
 from tests.adversarial.misbehaviour import RAISED
-from tests.environments.chat_env import ScalarChat, chat, group_of_chat
+from tests.environments.chat.chat_env import ScalarChat, chat, group_of_chat
 from tests.environments.write_file import quiet
 from tests.tables import seldom
 

@@ -9,7 +9,7 @@ from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
 from environments.run.process_run import process
 from environments.trajectory import CreditedGroup
-from tests.environments.chat_env import TASK, Chat, ScalarChat, chat, group_of_chat
+from tests.environments.chat.chat_env import TASK, Chat, ScalarChat, chat, group_of_chat
 from tests.environments.write_file import quiet
 
 
@@ -207,7 +207,7 @@ async def test_what_the_judge_is_asked_is_kept_with_the_group():
         return [await ctx.judge(f"Rate {each.sibling}") for each in trajectories]
 
     def scripted_judge(self, item, messages):
-        return '{"score": %s}' % messages[-1].content[-1]
+        return f'{{"score": {messages[-1].content[-1]}}}'
 
     credited = await group_of_chat(score_group=score_group, scripted_judge=scripted_judge)
     assert parts(credited) == [0.0, 1.0, 2.0, 3.0]

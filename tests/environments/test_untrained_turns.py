@@ -14,7 +14,7 @@ from environments.testing import group_of
 from environments.wire.columns import columns_of
 from environments.wire.payloads import Shape, pack
 from environments.wire.views import VIEWS
-from tests.environments.chat_env import chat, group_of_chat
+from tests.environments.chat.chat_env import chat, group_of_chat
 from tests.environments.write_file import quiet
 
 GROUP = group_of(

@@ -1,0 +1,151 @@
+"""Rewards that need the live rollout are not computed from a record, however the need is hidden."""
+
+import asyncio
+
+import pytest
+
+from environments.run.process_run import process
+from environments.run.rescore_run import rescorable_contents, rescore
+from tests.environments.chat.chat_env import Chat, ScalarChat, chat
+from tests.environments.write_file import quiet
+from tools.errors import ConfigError
+
+
+async def uses(attribute, ctx):
+    return await ctx.verify(command="true") if attribute == "verify" else getattr(ctx, attribute)
+
+
+async def openly(attribute, ctx):
+    await uses(attribute, ctx)
+    return 0.0
+
+
+async def behind_a_broad_except(attribute, ctx):
+    try:
+        await uses(attribute, ctx)
+    except BaseException:  # noqa: BLE001
+        return 0.0
+
+
+async def in_a_task(attribute, ctx):
+    await asyncio.gather(uses(attribute, ctx), return_exceptions=True)
+    return 0.0
+
+
+async def in_a_thread(attribute, ctx):
+    try:
+        await asyncio.to_thread(getattr, ctx, attribute)
+    except Exception:  # noqa: BLE001
+        return 1.0
+
+
+async def by_hasattr(attribute, ctx):
+    try:
+        return float(hasattr(ctx, attribute))
+    except ConfigError:
+        return 0.0
+
+
+async def and_then_it_exits(attribute, ctx):
+    try:
+        await uses(attribute, ctx)
+    finally:
+        raise SystemExit(0)
+
+
+WAYS = [openly, behind_a_broad_except, in_a_task, in_a_thread, by_hasattr, and_then_it_exits]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    path = tmp_path_factory.mktemp("recorded") / "r.jsonl"
+    asyncio.run(process(chat(Chat, data_path_to_save_groups=str(path)), quiet()))
+    return path.read_bytes()
+
+
+@pytest.fixture
+def record(recorded, tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(recorded)
+    return path
+
+
+async def refused(record, cls=Chat, **hooks):
+    with pytest.raises(ConfigError) as refusal:
+        await rescore(
+            chat(cls, **hooks), record, rescorable_contents(record), record.with_suffix(".new"), quiet()
+        )
+    assert [each.name for each in record.parent.iterdir()] == ["r.jsonl"]
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("attribute", ["sandbox", "state", "verify"])
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+async def test_the_whole_command_is_refused_and_names_hook_and_attribute(record, way, attribute):
+    async def compute_outcome(self, item, trajectory, ctx):
+        return await way(attribute, ctx)
+
+    text = await refused(record, compute_outcome=compute_outcome)
+    assert f"compute_outcome uses ctx.{attribute}, which a rollout has and its record has not" in text
+    assert "\n" not in text
+
+
+async def score_turn(self, item, turn, ctx):
+    return 0.0 if ctx.state is None else 1.0
+
+
+async def compute_turn_rewards(self, item, trajectory, ctx):
+    return [0.0 if ctx.state is None else 1.0] * 3
+
+
+def train_turn(self, item, turn, ctx):
+    return ctx.state is None
+
+
+@pytest.mark.parametrize(
+    "hook", [score_turn, compute_turn_rewards, train_turn], ids=lambda hook: hook.__name__
+)
+async def test_so_for_each_hook(record, hook):
+    assert f"{hook.__name__} uses ctx.state" in await refused(record, **{hook.__name__: hook})
+
+
+async def test_so_where_one_rollout_of_many_asks(record):
+    async def compute_outcome(self, item, trajectory, ctx):
+        if item["id"] == "c" and trajectory.sibling == 3:
+            behind = ctx.sandbox
+            return float(behind is None)
+        return 0.0
+
+    assert "compute_outcome uses ctx.sandbox" in await refused(record, compute_outcome=compute_outcome)
+
+
+async def test_so_for_a_scalar_reward(tmp_path):
+    path = tmp_path / "r.jsonl"
+    await process(chat(ScalarChat, data_path_to_save_groups=str(path)), quiet())
+
+    def compute_reward(self, item, trajectory, ctx):
+        return float(bool(ctx.state))
+
+    assert "compute_reward uses ctx.state" in await refused(path, ScalarChat, compute_reward=compute_reward)
+
+
+async def test_printing_the_context_asks_for_nothing(record):
+    async def compute_outcome(self, item, trajectory, ctx):
+        return float(len(f"{ctx!r}"))
+
+    env = chat(Chat, compute_outcome=compute_outcome)
+    await rescore(env, record, rescorable_contents(record), record.with_suffix(".new"), quiet())
+
+
+async def test_a_hook_that_hangs_costs_its_rollout_alone(record):
+    async def compute_outcome(self, item, trajectory, ctx):
+        if trajectory.sibling == 1:
+            await asyncio.Event().wait()
+        return 0.0
+
+    console = quiet()
+    env = chat(Chat, compute_outcome=compute_outcome, hook_timeout_s=0.2)
+    await rescore(env, record, rescorable_contents(record), record.with_suffix(".new"), console)
+    assert (
+        "failed now 3x TimeLimitExceeded: compute_outcome took longer than 0.2 s" in console.file.getvalue()
+    )

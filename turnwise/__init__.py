@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from environments.record.recorder import read_groups
     from environments.reward_context import Reward, RolloutContext
     from environments.rewards.answers import exact_match, numeric_match
+    from environments.rewards.code_cases import CaseReport, function_cases, program_cases
     from environments.rewards.economy import (
         context_efficiency,
         length_penalty,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         sampled_tokens,
         turn_cost,
     )
+    from environments.rewards.math_checker import MathChecker
     from environments.rewards.rubric import Rubric
     from environments.rewards.text_format import boxed, code_block, has_tags, has_text, tagged
     from environments.testing import group_of
@@ -46,6 +48,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AgentEnv",
     "AgentEnvConfig",
+    "CaseReport",
     "Choice",
     "Completion",
     "CompletionRequest",
@@ -53,6 +56,7 @@ __all__ = [
     "CreditedGroup",
     "ExecResult",
     "GroupTask",
+    "MathChecker",
     "Message",
     "Param",
     "Policy",
@@ -84,6 +88,7 @@ __all__ = [
     "estimate",
     "exact_match",
     "file",
+    "function_cases",
     "group_of",
     "has_tags",
     "has_text",
@@ -91,6 +96,7 @@ __all__ = [
     "longest_context",
     "numeric_match",
     "open_sandbox",
+    "program_cases",
     "read_groups",
     "register_estimator",
     "sampled_tokens",
@@ -104,6 +110,7 @@ __all__ = [
 _MODULES = {
     "AgentEnv": "environments.base_env",
     "AgentEnvConfig": "environments.config",
+    "CaseReport": "environments.rewards.code_cases",
     "Choice": "environments.policy.scripted",
     "Completion": "environments.trajectory",
     "CompletionRequest": "environments.policy.base",
@@ -111,6 +118,7 @@ _MODULES = {
     "CreditedGroup": "environments.trajectory",
     "ExecResult": "tools.sandbox",
     "GroupTask": "environments.data.tasks",
+    "MathChecker": "environments.rewards.math_checker",
     "Message": "environments.trajectory",
     "Param": "environments.credit",
     "Policy": "environments.policy.base",
@@ -141,6 +149,7 @@ _MODULES = {
     "estimate": "environments.credit",
     "exact_match": "environments.rewards.answers",
     "file": "tools.files",
+    "function_cases": "environments.rewards.code_cases",
     "group_of": "environments.testing",
     "has_tags": "environments.rewards.text_format",
     "has_text": "environments.rewards.text_format",
@@ -148,6 +157,7 @@ _MODULES = {
     "longest_context": "environments.rewards.economy",
     "numeric_match": "environments.rewards.answers",
     "open_sandbox": "tools.sandbox",
+    "program_cases": "environments.rewards.code_cases",
     "read_groups": "environments.record.recorder",
     "register_estimator": "environments.credit",
     "sampled_tokens": "environments.rewards.economy",

@@ -29,6 +29,7 @@ from environments.rollout.boundary import Boundary
 from environments.rollout.slots import Slots
 from environments.rollout_hooks import RolloutHooks
 from environments.rollout_parts import budget_of, served_policy
+from environments.state_annotation import refuse_other_states
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -44,6 +45,7 @@ from environments.turn_level_reward import (
     scalar_scoring,
 )
 from tools.errors import ConfigError, RolloutError
+from tools.sandbox.absent import record_of
 from tools.sandbox.base import Sandbox
 from tools.toolsets import select_toolsets
 
@@ -113,7 +115,7 @@ class AgentEnv(Lifecycle):
                 prompt = await hooks.opening()
                 loop = AgentLoop(
                     policy=self.policy_for(task.item, calls.hook),
-                    toolset=self.toolset,
+                    toolset=await hooks.toolset(self.toolset),
                     sandbox=sandbox,
                     messages=ctx.conversation,
                     budget=budget_of(self.config),
@@ -121,6 +123,7 @@ class AgentEnv(Lifecycle):
                     calls=calls,
                     respond=hooks.respond,
                     is_ended=lambda: ctx.end_reason is not None,
+                    context=ctx,
                 )
                 async for turn in loop.turns():
                     turns.append(await hooks.anchored(turn))
@@ -139,7 +142,7 @@ class AgentEnv(Lifecycle):
                     stop_reason=loop.stop_reason or StopReason.COMPLETED,
                     end_reason=ctx.end_reason,
                     exact=loop.exact,
-                    sandbox=sandbox.record,
+                    sandbox=record_of(sandbox),
                     wall_s=monotonic() - started,
                 )
                 rewards = await scoring.finish(trajectory)
@@ -182,7 +185,7 @@ class AgentEnv(Lifecycle):
             seed=task.seed(self.config.seed, sibling),
             group_seed=task.group_seed(self.config.seed),
             sandbox=sandbox,
-            fresh_sandbox=self.open_sandbox,
+            fresh_sandbox=self.open_verifier_sandbox,
         )
 
     def policy_for(self, item: Item, call: CallHook) -> Policy:
@@ -223,6 +226,7 @@ class AgentEnv(Lifecycle):
         self._check_class()
         self._new_scoring = self.scoring()
         self.toolset = select_toolsets(self.tools, config.enabled_toolsets, config.disabled_toolsets)
+        refuse_other_states(self.toolset, self.prepare, self.name)
         self.renderer = ChatMLRenderer.load(config.tokenizer_name)
         known = server_configs(own_servers if servers is None else servers)
         self.servers = tuple(server for server in known if server.base_url)

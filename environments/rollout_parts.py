@@ -1,10 +1,6 @@
-"""What rollouts are made of, from the settings: their budget, their sandboxes and the model servers."""
+"""What rollouts are made of, from the settings: their budget and the model servers."""
 
-import logging
-import sys
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig, ServerConfig
@@ -13,15 +9,11 @@ from environments.inference.extra_body import shaping
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.rollout.agent_loop import Budget
 from tools.errors import ConfigError
-from tools.sandbox import lent_folder, open_sandbox
-from tools.sandbox.base import Sandbox, SandboxLimits
 
 if TYPE_CHECKING:
     from environments.policy.rendering.renderer import Renderer
     from environments.policy.served import ServedPolicy
     from environments.policy.server_policy import ServerPolicy
-
-_LOG = logging.getLogger(__name__)
 
 
 def budget_of(config: AgentEnvConfig) -> Budget:
@@ -35,34 +27,6 @@ def budget_of(config: AgentEnvConfig) -> Budget:
         tool_timeout_s=config.tool_timeout_s,
         tool_output_chars=config.tool_output_chars,
     )
-
-
-def sandbox_of(config: AgentEnvConfig) -> AbstractAsyncContextManager[Sandbox]:
-    """A fresh sandbox."""
-    return open_sandbox(
-        config.sandbox,
-        limits=SandboxLimits(
-            memory_mb=config.sandbox_memory_mb,
-            pids=config.sandbox_pids,
-            disk_mb=config.sandbox_disk_mb,
-            network=config.sandbox_network,
-        ),
-        allow_unsafe=config.allow_unsafe_sandbox,
-        image=config.sandbox_image,
-    )
-
-
-def warn_of_lent_files(config: AgentEnvConfig, env: type) -> None:
-    """Say which files of an environment every agent can read: its hidden tests may be in them."""
-    # A class that was typed in has no file.
-    module = getattr(sys.modules.get(env.__module__), "__file__", None)
-    for what, path in (("code", module), ("dataset", config.dataset_path)):
-        if path is not None and (folder := lent_folder(config.sandbox, Path(path))):
-            _LOG.warning(
-                "the environment's %s lies below %s, which every sandbox can read, %s: agents can find their "
-                "hidden tests there; move it",
-                what, folder, path,
-            )  # fmt: skip
 
 
 def served_policy(

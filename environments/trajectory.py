@@ -201,6 +201,7 @@ class Trajectory:
     exact: bool = True
     """Whether every token id came from the sampler."""
     sandbox: SandboxRecord | None = None
+    """How it was isolated; `None`: it had no sandbox."""
     rewards: Rewards | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """Numbers the environment noted for people; they carry no credit."""

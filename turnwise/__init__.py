@@ -37,11 +37,13 @@ if TYPE_CHECKING:
     )
     from environments.turn_level_reward import TurnLevelRewardMixin
     from tools.calls import ToolCall, ToolResult
+    from tools.context import State, ToolContext
     from tools.errors import ConfigError, RolloutError, ToolError, TurnwiseError, UsageError
     from tools.files import file
-    from tools.registry import ToolOutput, Toolset, tool
+    from tools.registry import Toolset, tool
     from tools.sandbox import ExecResult, Sandbox, SandboxLimits, open_sandbox
     from tools.terminal import terminal
+    from tools.tool_output import ToolOutput
 
 __version__ = "0.1.0"
 
@@ -68,8 +70,10 @@ __all__ = [
     "Sandbox",
     "SandboxLimits",
     "ServerConfig",
+    "State",
     "StopReason",
     "ToolCall",
+    "ToolContext",
     "ToolError",
     "ToolOutput",
     "ToolResult",
@@ -130,10 +134,12 @@ _MODULES = {
     "Sandbox": "tools.sandbox",
     "SandboxLimits": "tools.sandbox",
     "ServerConfig": "environments.config",
+    "State": "tools.context",
     "StopReason": "environments.trajectory",
     "ToolCall": "tools.calls",
+    "ToolContext": "tools.context",
     "ToolError": "tools.errors",
-    "ToolOutput": "tools.registry",
+    "ToolOutput": "tools.tool_output",
     "ToolResult": "tools.calls",
     "Toolset": "tools.registry",
     "Trajectory": "environments.trajectory",

@@ -84,11 +84,14 @@ class MathChecker:
         for _ in range(_TRIES):
             if self._program is None or self._program.has_ended:
                 self._program = _Program(self._cpu_s)
-            words = await self._program.ask(request)
-            if words.strip(_START + _EXPECTED_READ) and _LOST not in words:
+            program = self._program
+            words = await program.ask(request)
+            if not words:  # the program itself is gone
+                program.end()
+            elif words.strip(_START + _EXPECTED_READ) and _LOST not in words:
                 return words
         raise RewardError(
-            f"a check of math-verify was lost {_TRIES} times: somebody ends its processes, or they cannot start"
+            f"a check of math-verify was lost {_TRIES} times: its processes are ended, or cannot start"
         )
 
 
@@ -102,7 +105,7 @@ class _Program:
         with theirs:
             self._process = subprocess.Popen(
                 argv,
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 # No key or token of this process: what it reads, an agent wrote.
                 env={"PYTHONPATH": os.pathsep.join(sys.path)},

@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 import sys
+from typing import Any, cast
 
 from math_verify import parse, verify
 
@@ -20,7 +21,7 @@ START, EXPECTED = b"s", b"e"
 EQUAL, DIFFERENT, UNREADABLE, EXHAUSTED, LOST = b"=", b"!", b"?", b"x", b"-"
 ENDS = (EQUAL, DIFFERENT, UNREADABLE, EXHAUSTED)
 """By exit status."""
-_MAX_MEMORY_BYTES = 2 << 30
+_MAX_MEMORY_BYTES = 1 << 30
 _MAX_WALL_S = 60
 """For a check that sleeps, which is nothing that an answer can cause."""
 _OF_THE_ANSWER = (signal.SIGXCPU, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
@@ -35,7 +36,7 @@ def main(cpu_s: int, at_once: int) -> None:
     os.dup2(os.open(os.devnull, os.O_RDWR), 2)
     for text in _USUAL:
         # The tables of the parser and of sympy are made once, here, and not in every fork.
-        verify(expressions(text), expressions("1/2"), timeout_seconds=None)
+        verify(expressions(text), expressions("1/2"), timeout_seconds=0)
     running = 0
     with socket.socket(fileno=0) as control:
         while True:
@@ -87,13 +88,13 @@ def check(connection: socket.socket, cpu_s: int) -> bytes:
     if not right:
         return UNREADABLE
     connection.sendall(EXPECTED)
-    return EQUAL if verify(right, expressions(answer), timeout_seconds=None) else DIFFERENT
+    return EQUAL if verify(right, expressions(answer), timeout_seconds=0) else DIFFERENT
 
 
-def expressions(text: str) -> list[object]:
+def expressions(text: str) -> list[Any]:
     """What math-verify reads in a text; one without any delimiter is all mathematics."""
     whole = text if any(mark in text for mark in _DELIMITERS) else f"${text}$"
-    return parse(whole, parsing_timeout=None)
+    return cast("list[Any]", parse(whole, parsing_timeout=0))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from environments.policy.base import CompletionRequest, Policy
     from environments.policy.scripted import Choice, call, say
     from environments.record.recorder import read_groups
-    from environments.reward_context import Reward, RolloutContext
+    from environments.reward_context import GroupContext, Reward, RolloutContext
     from environments.rewards.answers import exact_match, numeric_match
     from environments.rewards.code_cases import CaseReport, function_cases, program_cases
     from environments.rewards.economy import (
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
         turn_cost,
     )
     from environments.rewards.math_checker import MathChecker
+    from environments.rewards.quoting import quoted
     from environments.rewards.rubric import Rubric
     from environments.rewards.text_format import boxed, code_block, has_tags, has_text, tagged
+    from environments.server_config import JudgeConfig, UserConfig
+    from environments.simulated_user import SimulatedUser
     from environments.testing import group_of
     from environments.trajectory import (
         Completion,
@@ -57,7 +60,9 @@ __all__ = [
     "ConfigError",
     "CreditedGroup",
     "ExecResult",
+    "GroupContext",
     "GroupTask",
+    "JudgeConfig",
     "MathChecker",
     "Message",
     "Param",
@@ -70,6 +75,7 @@ __all__ = [
     "Sandbox",
     "SandboxLimits",
     "ServerConfig",
+    "SimulatedUser",
     "State",
     "StopReason",
     "ToolCall",
@@ -84,6 +90,7 @@ __all__ = [
     "TurnLevelRewardMixin",
     "TurnwiseError",
     "UsageError",
+    "UserConfig",
     "__version__",
     "boxed",
     "call",
@@ -101,6 +108,7 @@ __all__ = [
     "numeric_match",
     "open_sandbox",
     "program_cases",
+    "quoted",
     "read_groups",
     "register_estimator",
     "sampled_tokens",
@@ -121,7 +129,9 @@ _MODULES = {
     "ConfigError": "tools.errors",
     "CreditedGroup": "environments.trajectory",
     "ExecResult": "tools.sandbox",
+    "GroupContext": "environments.reward_context",
     "GroupTask": "environments.data.tasks",
+    "JudgeConfig": "environments.server_config",
     "MathChecker": "environments.rewards.math_checker",
     "Message": "environments.trajectory",
     "Param": "environments.credit",
@@ -134,6 +144,7 @@ _MODULES = {
     "Sandbox": "tools.sandbox",
     "SandboxLimits": "tools.sandbox",
     "ServerConfig": "environments.config",
+    "SimulatedUser": "environments.simulated_user",
     "State": "tools.context",
     "StopReason": "environments.trajectory",
     "ToolCall": "tools.calls",
@@ -148,6 +159,7 @@ _MODULES = {
     "TurnLevelRewardMixin": "environments.turn_level_reward",
     "TurnwiseError": "tools.errors",
     "UsageError": "tools.errors",
+    "UserConfig": "environments.server_config",
     "boxed": "environments.rewards.text_format",
     "call": "environments.policy.scripted",
     "code_block": "environments.rewards.text_format",
@@ -164,6 +176,7 @@ _MODULES = {
     "numeric_match": "environments.rewards.answers",
     "open_sandbox": "tools.sandbox",
     "program_cases": "environments.rewards.code_cases",
+    "quoted": "environments.rewards.quoting",
     "read_groups": "environments.record.recorder",
     "register_estimator": "environments.credit",
     "sampled_tokens": "environments.rewards.economy",

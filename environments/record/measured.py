@@ -1,4 +1,4 @@
-"""What environments measure under names of their own: parts of rewards, raw and weighted, and `ctx.metrics`."""
+"""What environments measure under names of their own: parts of rewards, raw and weighted, and metrics."""
 
 import math
 from collections import Counter

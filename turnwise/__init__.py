@@ -11,7 +11,20 @@ if TYPE_CHECKING:
     from environments.policy.base import CompletionRequest, Policy
     from environments.policy.scripted import Choice, call, say
     from environments.record.recorder import read_groups
-    from environments.reward_context import Reward, RolloutContext
+    from environments.reward_context import GroupContext, Reward, RolloutContext
+    from environments.rewards.answers import exact_match, numeric_match
+    from environments.rewards.economy import (
+        context_efficiency,
+        length_penalty,
+        longest_context,
+        sampled_tokens,
+        turn_cost,
+    )
+    from environments.rewards.quoting import quoted
+    from environments.rewards.rubric import Rubric
+    from environments.rewards.text_format import boxed, code_block, has_tags, has_text, tagged
+    from environments.server_config import JudgeConfig, UserConfig
+    from environments.simulated_user import SimulatedUser
     from environments.testing import group_of
     from environments.trajectory import (
         Completion,
@@ -44,7 +57,9 @@ __all__ = [
     "ConfigError",
     "CreditedGroup",
     "ExecResult",
+    "GroupContext",
     "GroupTask",
+    "JudgeConfig",
     "Message",
     "Param",
     "Policy",
@@ -52,9 +67,11 @@ __all__ = [
     "Rewards",
     "RolloutContext",
     "RolloutError",
+    "Rubric",
     "Sandbox",
     "SandboxLimits",
     "ServerConfig",
+    "SimulatedUser",
     "State",
     "StopReason",
     "ToolCall",
@@ -69,17 +86,31 @@ __all__ = [
     "TurnLevelRewardMixin",
     "TurnwiseError",
     "UsageError",
+    "UserConfig",
     "__version__",
+    "boxed",
     "call",
+    "code_block",
+    "context_efficiency",
     "estimate",
+    "exact_match",
     "file",
     "group_of",
+    "has_tags",
+    "has_text",
+    "length_penalty",
+    "longest_context",
+    "numeric_match",
     "open_sandbox",
+    "quoted",
     "read_groups",
     "register_estimator",
+    "sampled_tokens",
     "say",
+    "tagged",
     "terminal",
     "tool",
+    "turn_cost",
 ]
 
 _MODULES = {
@@ -91,7 +122,9 @@ _MODULES = {
     "ConfigError": "tools.errors",
     "CreditedGroup": "environments.trajectory",
     "ExecResult": "tools.sandbox",
+    "GroupContext": "environments.reward_context",
     "GroupTask": "environments.data.tasks",
+    "JudgeConfig": "environments.server_config",
     "Message": "environments.trajectory",
     "Param": "environments.credit",
     "Policy": "environments.policy.base",
@@ -99,9 +132,11 @@ _MODULES = {
     "Rewards": "environments.trajectory",
     "RolloutContext": "environments.reward_context",
     "RolloutError": "tools.errors",
+    "Rubric": "environments.rewards.rubric",
     "Sandbox": "tools.sandbox",
     "SandboxLimits": "tools.sandbox",
     "ServerConfig": "environments.config",
+    "SimulatedUser": "environments.simulated_user",
     "State": "tools.context",
     "StopReason": "environments.trajectory",
     "ToolCall": "tools.calls",
@@ -116,16 +151,30 @@ _MODULES = {
     "TurnLevelRewardMixin": "environments.turn_level_reward",
     "TurnwiseError": "tools.errors",
     "UsageError": "tools.errors",
+    "UserConfig": "environments.server_config",
+    "boxed": "environments.rewards.text_format",
     "call": "environments.policy.scripted",
+    "code_block": "environments.rewards.text_format",
+    "context_efficiency": "environments.rewards.economy",
     "estimate": "environments.credit",
+    "exact_match": "environments.rewards.answers",
     "file": "tools.files",
     "group_of": "environments.testing",
+    "has_tags": "environments.rewards.text_format",
+    "has_text": "environments.rewards.text_format",
+    "length_penalty": "environments.rewards.economy",
+    "longest_context": "environments.rewards.economy",
+    "numeric_match": "environments.rewards.answers",
     "open_sandbox": "tools.sandbox",
+    "quoted": "environments.rewards.quoting",
     "read_groups": "environments.record.recorder",
     "register_estimator": "environments.credit",
+    "sampled_tokens": "environments.rewards.economy",
     "say": "environments.policy.scripted",
+    "tagged": "environments.rewards.text_format",
     "terminal": "tools.terminal",
     "tool": "tools.registry",
+    "turn_cost": "environments.rewards.economy",
 }
 
 

@@ -79,7 +79,8 @@ class Draw:
             model=self.text(),
             messages=self.several(self.message),
             sampling=self.named(self.number),
-            answer=self.text(),
+            answer=self.name(),
+            usage=self.named(self.count),
         )
 
     def tool_result(self):
@@ -138,6 +139,8 @@ class Draw:
             score=self.number(),
             turn_components=self.one([(), tuple(self.named(self.number) for _ in range(turns))]),
             outcome_components=self.named(self.number),
+            turn_raw=self.one([(), tuple(self.named(self.number) for _ in range(turns))]),
+            outcome_raw=self.named(self.number),
             group=self.some(),
         )
 
@@ -165,6 +168,7 @@ class Draw:
             rewards=self.one([None, self.rewards(len(turns))]),
             metrics=self.named(self.number),
             judge_calls=self.several(self.judge_call),
+            user_calls=self.several(self.judge_call),
             wall_s=self.number(),
         )
 
@@ -177,6 +181,7 @@ class Draw:
             turns=self.count(),
             error_class=self.text(),
             where=self.name(),
+            refuses_group=self.bool(),
         )
 
     def credited(self):
@@ -191,6 +196,7 @@ class Draw:
             trajectories=self.several(self.trajectory),
             failures=self.several(self.failure),
             judge_calls=self.several(self.judge_call),
+            error=self.name(),
         )
         return CreditedGroup(
             group=group,

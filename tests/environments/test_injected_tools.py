@@ -178,7 +178,7 @@ def test_prepare_may_be_annotated_in_every_way_that_gives_the_state(annotation: 
         (typing.Optional[Shop], "Shop]"),  # noqa: UP045  # as users write it
         ("Iterator[Shop | None]", "Shop | None"),
         (ToolContext, "ToolContext"),
-        (typing.Iterator, "nothing"),  # noqa: UP006  # as users write it
+        (typing.Iterator, "nothing"),  # as users write it
     ],
     ids=["missing", "none", "any", "dict", "or none", "optional", "yielded or none", "no state", "bare"],
 )

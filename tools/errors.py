@@ -8,6 +8,7 @@ TurnwiseError
 │   │   └── ContextOverflow   the conversation no longer fits: the rollout ends there and still counts
 │   ├── SandboxError          the sandbox is broken; never shown to the model as output
 │   │   ├── SandboxCreateError
+│   │   │   └── ImageUnavailable   the image of one item; other items' rollouts go on
 │   │   └── SandboxUnavailable
 │   ├── RewardError           the environment's reward broke the contract
 │   ├── TimeLimitExceeded     a hook, a tool or a policy took longer than it may
@@ -50,6 +51,10 @@ class SandboxError(RolloutError):
 
 class SandboxCreateError(SandboxError):
     """No sandbox could be made; nothing of it is left behind."""
+
+
+class ImageUnavailable(SandboxCreateError):
+    """The image that an item asks for cannot be had."""
 
 
 class SandboxUnavailable(SandboxError):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tools.errors import ConfigError, RolloutError, ToolError, TurnwiseError, UsageError
     from tools.files import file
     from tools.registry import ToolOutput, Toolset, tool
-    from tools.sandbox import ExecResult, Sandbox, SandboxLimits, open_sandbox
+    from tools.sandbox import ExecResult, Sandbox, SandboxLimits, SandboxSpec, open_sandbox
     from tools.terminal import terminal
 
 __version__ = "0.1.0"
@@ -52,6 +52,7 @@ __all__ = [
     "RolloutError",
     "Sandbox",
     "SandboxLimits",
+    "SandboxSpec",
     "ServerConfig",
     "StopReason",
     "ToolCall",
@@ -97,6 +98,7 @@ _MODULES = {
     "RolloutError": "tools.errors",
     "Sandbox": "tools.sandbox",
     "SandboxLimits": "tools.sandbox",
+    "SandboxSpec": "tools.sandbox",
     "ServerConfig": "environments.config",
     "StopReason": "environments.trajectory",
     "ToolCall": "tools.calls",

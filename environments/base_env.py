@@ -29,6 +29,7 @@ from environments.rollout.boundary import Boundary
 from environments.rollout.slots import Slots
 from environments.rollout_hooks import RolloutHooks
 from environments.rollout_parts import budget_of, served_policy
+from environments.state_annotation import refuse_other_states
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -115,7 +116,7 @@ class AgentEnv(Lifecycle):
                 prompt = await hooks.opening()
                 loop = AgentLoop(
                     policy=self.policy_for(task.item, calls.hook),
-                    toolset=self.toolset,
+                    toolset=await hooks.toolset(self.toolset),
                     sandbox=sandbox,
                     messages=ctx.conversation,
                     budget=budget_of(self.config),
@@ -123,6 +124,7 @@ class AgentEnv(Lifecycle):
                     calls=calls,
                     respond=hooks.respond,
                     is_ended=lambda: ctx.end_reason is not None,
+                    context=ctx,
                 )
                 async for turn in loop.turns():
                     turns.append(await hooks.anchored(turn))
@@ -227,6 +229,7 @@ class AgentEnv(Lifecycle):
         self._check_class()
         self._new_scoring = self.scoring()
         self.toolset = select_toolsets(self.tools, config.enabled_toolsets, config.disabled_toolsets)
+        refuse_other_states(self.toolset, self.prepare, self.name)
         self.renderer = ChatMLRenderer.load(config.tokenizer_name)
         known = server_configs(own_servers if servers is None else servers)
         self.servers = tuple(server for server in known if server.base_url)

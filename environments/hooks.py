@@ -9,8 +9,8 @@ from environments.policy.scripted import Choice, generic_script
 from environments.reward_context import GroupContext, Reward, RolloutContext
 from environments.trajectory import Message, MissingOutcome, Trajectory, Turn
 from tools.calls import ToolSpec
-from tools.registry import Toolset
 from tools.sandbox.base import Sandbox, SandboxSpec
+from tools.toolsets import ToolSource
 
 Item = Any
 Replies = str | Message | Sequence[Message] | None
@@ -23,7 +23,7 @@ class Hooks:
     """
 
     name: str = ""
-    tools: tuple[Toolset, ...] = ()
+    tools: tuple[ToolSource, ...] = ()
     system_prompt: str | None = None
     sandbox: str | None = None
     """Where the agent's code runs unless `--env.sandbox` says: `local`, `docker`, `none`; unset: `local`."""

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from inspect import Parameter, isasyncgen, isgenerator, signature
-from typing import Any
+from typing import Any, cast
 
 from environments.containment.hook_calls import HookCalls
 from environments.hooks import Hooks
@@ -13,6 +13,9 @@ from environments.reward_context import RolloutContext
 from environments.rollout.prompt import opening_messages, reply_messages
 from environments.trajectory import Message, Turn
 from environments.turn_level_reward import checked_text
+from tools.registry import Toolset
+from tools.state_tools import refuse_state
+from tools.toolsets import narrowed
 
 _AFTERWARDS_S = 10.0
 """For what follows the `yield` of `prepare`."""
@@ -44,6 +47,20 @@ class RolloutHooks:
             await self._calls.run(
                 following, doing="prepare, after its yield", limit_s=_AFTERWARDS_S, setting="hook_timeout_s"
             )
+
+    async def toolset(self, toolset: Toolset) -> Toolset:
+        """The tools of this rollout, among those of its environment.
+
+        Raises:
+            ConfigError: `tools_for` gave no names of tools, or a tool takes another state than there is.
+        """
+        env, ctx = self._env, self._ctx
+        if self._writes("tools_for"):
+            names = await self._ask("tools_for", env.tools_for, ctx.item)
+            where = f"environment {env.name!r}, item {ctx.item_id!r}: tools_for"
+            toolset = narrowed(toolset, names, env.tools, where)
+        refuse_state(toolset, cast("type[Any]", type(ctx.state)), "prepare gave")
+        return toolset
 
     async def opening(self) -> tuple[Message, ...]:
         """The conversation before the first turn."""

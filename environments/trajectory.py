@@ -162,6 +162,9 @@ class Rewards:
     turn_components: tuple[Mapping[str, float], ...] = ()
     """Per turn, the named parts that add up to its reward; empty when the environment names none."""
     outcome_components: Mapping[str, float] = field(default_factory=dict[str, float])
+    turn_raw: tuple[Mapping[str, float], ...] = ()
+    """Per turn, the parts of a `Rubric` before they were weighted; empty when none was used."""
+    outcome_raw: Mapping[str, float] = field(default_factory=dict[str, float])
     group: float | None = None
     """The part of the outcome that compares siblings (`score_group`); `None` when there is none."""
 

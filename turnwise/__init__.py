@@ -12,6 +12,16 @@ if TYPE_CHECKING:
     from environments.policy.scripted import Choice, call, say
     from environments.record.recorder import read_groups
     from environments.reward_context import Reward, RolloutContext
+    from environments.rewards.answers import exact_match, numeric_match
+    from environments.rewards.economy import (
+        context_efficiency,
+        length_penalty,
+        longest_context,
+        sampled_tokens,
+        turn_cost,
+    )
+    from environments.rewards.rubric import Rubric
+    from environments.rewards.text_format import boxed, code_block, has_tags, has_text, tagged
     from environments.testing import group_of
     from environments.trajectory import (
         Completion,
@@ -25,11 +35,13 @@ if TYPE_CHECKING:
     )
     from environments.turn_level_reward import TurnLevelRewardMixin
     from tools.calls import ToolCall, ToolResult
+    from tools.context import State, ToolContext
     from tools.errors import ConfigError, RolloutError, ToolError, TurnwiseError, UsageError
     from tools.files import file
-    from tools.registry import ToolOutput, Toolset, tool
+    from tools.registry import Toolset, tool
     from tools.sandbox import ExecResult, Sandbox, SandboxLimits, SandboxSpec, open_sandbox
     from tools.terminal import terminal
+    from tools.tool_output import ToolOutput
 
 __version__ = "0.1.0"
 
@@ -50,12 +62,15 @@ __all__ = [
     "Rewards",
     "RolloutContext",
     "RolloutError",
+    "Rubric",
     "Sandbox",
     "SandboxLimits",
     "SandboxSpec",
     "ServerConfig",
+    "State",
     "StopReason",
     "ToolCall",
+    "ToolContext",
     "ToolError",
     "ToolOutput",
     "ToolResult",
@@ -67,16 +82,28 @@ __all__ = [
     "TurnwiseError",
     "UsageError",
     "__version__",
+    "boxed",
     "call",
+    "code_block",
+    "context_efficiency",
     "estimate",
+    "exact_match",
     "file",
     "group_of",
+    "has_tags",
+    "has_text",
+    "length_penalty",
+    "longest_context",
+    "numeric_match",
     "open_sandbox",
     "read_groups",
     "register_estimator",
+    "sampled_tokens",
     "say",
+    "tagged",
     "terminal",
     "tool",
+    "turn_cost",
 ]
 
 _MODULES = {
@@ -96,14 +123,17 @@ _MODULES = {
     "Rewards": "environments.trajectory",
     "RolloutContext": "environments.reward_context",
     "RolloutError": "tools.errors",
+    "Rubric": "environments.rewards.rubric",
     "Sandbox": "tools.sandbox",
     "SandboxLimits": "tools.sandbox",
     "SandboxSpec": "tools.sandbox",
     "ServerConfig": "environments.config",
+    "State": "tools.context",
     "StopReason": "environments.trajectory",
     "ToolCall": "tools.calls",
+    "ToolContext": "tools.context",
     "ToolError": "tools.errors",
-    "ToolOutput": "tools.registry",
+    "ToolOutput": "tools.tool_output",
     "ToolResult": "tools.calls",
     "Toolset": "tools.registry",
     "Trajectory": "environments.trajectory",
@@ -112,16 +142,28 @@ _MODULES = {
     "TurnLevelRewardMixin": "environments.turn_level_reward",
     "TurnwiseError": "tools.errors",
     "UsageError": "tools.errors",
+    "boxed": "environments.rewards.text_format",
     "call": "environments.policy.scripted",
+    "code_block": "environments.rewards.text_format",
+    "context_efficiency": "environments.rewards.economy",
     "estimate": "environments.credit",
+    "exact_match": "environments.rewards.answers",
     "file": "tools.files",
     "group_of": "environments.testing",
+    "has_tags": "environments.rewards.text_format",
+    "has_text": "environments.rewards.text_format",
+    "length_penalty": "environments.rewards.economy",
+    "longest_context": "environments.rewards.economy",
+    "numeric_match": "environments.rewards.answers",
     "open_sandbox": "tools.sandbox",
     "read_groups": "environments.record.recorder",
     "register_estimator": "environments.credit",
+    "sampled_tokens": "environments.rewards.economy",
     "say": "environments.policy.scripted",
+    "tagged": "environments.rewards.text_format",
     "terminal": "tools.terminal",
     "tool": "tools.registry",
+    "turn_cost": "environments.rewards.economy",
 }
 
 

@@ -1,4 +1,4 @@
-"""Images of items: one preparation for all who wait, the next ones ahead, a failure that is this image's alone."""
+"""Images of items: one preparation for all who wait, the next ones ahead, a failure that is its own alone."""
 
 import asyncio
 

@@ -28,7 +28,8 @@ from environments.rollout.agent_loop import AgentLoop
 from environments.rollout.boundary import Boundary
 from environments.rollout.slots import Slots
 from environments.rollout_hooks import RolloutHooks
-from environments.rollout_parts import budget_of, served_policy
+from environments.rollout_parts import budget_of, second_models, served_policy, split_servers
+from environments.server_config import ModelServerConfig
 from environments.state_annotation import refuse_other_states
 from environments.trajectory import (
     CreditedGroup,
@@ -109,7 +110,7 @@ class AgentEnv(Lifecycle):
         started = monotonic()
         open_own, open_fresh = self.sandbox_openers(await self.sandbox_spec(task.item, calls))
         async with calls.sandbox(open_own) as sandbox:
-            ctx = self._context(task, sibling, sandbox, open_fresh)
+            ctx = self._context(task, sibling, sandbox, open_fresh, calls)
             hooks = RolloutHooks(self, ctx, calls)
             async with hooks.prepared():
                 scoring = self._new_scoring(task.item, ctx, calls.hook)
@@ -142,12 +143,13 @@ class AgentEnv(Lifecycle):
                     rows=loop.rows,
                     stop_reason=loop.stop_reason or StopReason.COMPLETED,
                     end_reason=ctx.end_reason,
+                    user_calls=tuple(ctx.user_model.calls),
                     exact=loop.exact,
                     sandbox=record_of(sandbox),
                     wall_s=monotonic() - started,
                 )
                 rewards = await scoring.finish(trajectory)
-        return trajectory.with_rewards(rewards, checked_metrics(ctx))
+        return trajectory.with_rewards(rewards, checked_metrics(ctx), tuple(ctx.judge_model.calls))
 
     def credit(self, group: TrajectoryGroup) -> CreditedGroup:
         """Advantages for every turn, unless too few siblings survived to compare."""
@@ -178,7 +180,7 @@ class AgentEnv(Lifecycle):
     # What a rollout is made of.
 
     def _context(
-        self, task: GroupTask, sibling: int, sandbox: Sandbox, open_fresh: SandboxOpener
+        self, task: GroupTask, sibling: int, sandbox: Sandbox, open_fresh: SandboxOpener, calls: HookCalls
     ) -> RolloutContext:
         """The rollout as its hooks see it."""
         return RolloutContext(
@@ -189,6 +191,8 @@ class AgentEnv(Lifecycle):
             group_seed=task.group_seed(self.config.seed),
             sandbox=sandbox,
             fresh_sandbox=open_fresh,
+            judge_model=self.asked_model("judge", task.item, calls),
+            user_model=self.asked_model("user", task.item, calls),
         )
 
     def policy_for(self, item: Item, call: CallHook) -> Policy:
@@ -203,7 +207,7 @@ class AgentEnv(Lifecycle):
     def __init__(
         self,
         config: AgentEnvConfig | None = None,
-        servers: Sequence[ServerConfig] | None = None,
+        servers: Sequence[ModelServerConfig] | None = None,
         *,
         policy: Policy | None = None,
     ) -> None:
@@ -211,7 +215,8 @@ class AgentEnv(Lifecycle):
 
         Args:
             config: the settings; unset: those of the class.
-            servers: model servers that play, those without a `base_url` left out; unset: those of the class.
+            servers: model servers that play, judge (`JudgeConfig`) or are users (`UserConfig`), those without
+                a `base_url` left out; unset: those of the class.
             policy: whoever plays instead. With neither, the scripted agent does.
 
         Raises:
@@ -232,14 +237,15 @@ class AgentEnv(Lifecycle):
         refuse_other_states(self.toolset, self.prepare, self.name)
         self.renderer = ChatMLRenderer.load(config.tokenizer_name)
         known = server_configs(own_servers if servers is None else servers)
-        self.servers = tuple(server for server in known if server.base_url)
+        self.servers, self.second_servers = split_servers(known)
+        self.second_models = second_models(config, self.second_servers)
         self._served = None if policy is not None else served_policy(config, self.servers, self.renderer)
         self.policy = self._served if policy is None else checked_policy(policy)
         self._slots = Slots(config.max_concurrent_rollouts)
         super().__init__()
 
     @classmethod
-    def config_init(cls) -> tuple[AgentEnvConfig, list[ServerConfig]]:
+    def config_init(cls) -> tuple[AgentEnvConfig, list[ModelServerConfig]]:
         """Class defaults. Without a `base_url` there is no model server, and the scripted agent plays."""
         return cls.env_config_cls(), [ServerConfig()]
 

@@ -9,6 +9,7 @@ from environments.policy.scripted import Choice, generic_script
 from environments.reward_context import GroupContext, Reward, RolloutContext
 from environments.trajectory import Message, MissingOutcome, Trajectory, Turn
 from tools.calls import ToolSpec
+from tools.errors import NoModelError
 from tools.sandbox.base import Sandbox, SandboxSpec
 from tools.toolsets import ToolSource
 
@@ -111,6 +112,20 @@ class Hooks:
         outcome = trajectory.rewards.outcome if trajectory.rewards else None
         reached = trajectory.score if outcome is None else outcome
         return reached is not None and reached >= self.config.pass_score
+
+    def scripted_judge(self, item: Item, messages: Sequence[Message]) -> str:
+        """What the judge answers to `ctx.judge`, when it has no model server."""
+        raise NoModelError(
+            f"environment {self.name!r} asks a judge, and nobody plays it: name its model server with "
+            f"--judge.base_url, or write scripted_judge(self, item, messages)"
+        )
+
+    def scripted_user(self, item: Item, messages: Sequence[Message]) -> str:
+        """What the model of a `SimulatedUser` answers, when it has no model server."""
+        raise NoModelError(
+            f"environment {self.name!r} has a simulated user, and nobody plays it: name its model server "
+            f"with --user.base_url, or write scripted_user(self, item, messages)"
+        )
 
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float

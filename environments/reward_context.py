@@ -5,6 +5,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from environments.rewards.judge import Judging
+from environments.second_models.asked_model import AskedModel, nobody
 from environments.trajectory import Message
 from tools.errors import ConfigError, IsolationError
 from tools.sandbox import Opening
@@ -22,7 +24,7 @@ _SPARE_BYTES = 64 << 10
 
 
 @dataclass(slots=True, kw_only=True)
-class RolloutContext:
+class RolloutContext(Judging):
     """One rollout, as the hooks of its environment see it."""
 
     env: str
@@ -48,6 +50,10 @@ class RolloutContext:
     """The messages, as the loop appends them."""
     end_reason: str | None = None
     """What `end` was given first."""
+    user_model: AskedModel = field(default_factory=nobody, repr=False)
+    """Whose words those of a `SimulatedUser` are, and what it was asked so far."""
+    user_replies: dict[int, int] = field(default_factory=dict[int, int], repr=False)
+    """How often each `SimulatedUser`, by its id, has replied."""
     is_over: bool = False
     """Whether the last turn was scored, so that nothing can be ended any more."""
 
@@ -133,7 +139,7 @@ class RolloutContext:
 
 
 @dataclass(slots=True, kw_only=True)
-class GroupContext:
+class GroupContext(Judging):
     """A group whose rollouts are over, as `score_group` sees it: no sandbox is open any more."""
 
     env: str

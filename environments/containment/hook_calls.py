@@ -60,6 +60,11 @@ class HookCalls:
         self._in_flight.doing = "opening a sandbox"
         return owned_sandbox(opener, self._abandoned, limit_s=self._hook_timeout_s)
 
+    @property
+    def doing(self) -> str:
+        """What was called last, for people: `score_turn`, `tool terminal, turn 3`."""
+        return self._in_flight.doing
+
     async def hook(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """What a hook gives.
 

@@ -38,6 +38,8 @@ def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGro
     outcome, when nothing of it was scored beside siblings of which something was. It gets the stated outcome,
     or is dropped, which makes it one of the failures.
     """
+    if refusal := next((failure for failure in group.failures if failure.refuses_group), None):
+        return group, f"sibling {refusal.sibling}: {refusal.error}"
     what, missing = _missing(group.trajectories)
     if missing and rules.missing_outcome == "refuse":
         names = ", ".join(str(group.trajectories[index].sibling) for index in missing)

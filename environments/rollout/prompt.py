@@ -1,9 +1,9 @@
 """What an environment says in a conversation: the opening, and the replies to a turn."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from environments.trajectory import Message
+from environments.written_messages import written_messages
 from tools.errors import ConfigError
 
 _REPLYING = ("user", "system")
@@ -18,7 +18,7 @@ def opening_messages(prompt: Any, *, system: str | None, env: str) -> tuple[Mess
     if isinstance(prompt, str):
         before = (Message(role="system", content=system),) if system else ()
         return (*before, Message(role="user", content=prompt))
-    return _messages(prompt, f"environment {env!r}: format_prompt")
+    return written_messages(prompt, f"environment {env!r}: format_prompt")
 
 
 def reply_messages(given: Any, *, env: str) -> tuple[Message, ...]:
@@ -32,7 +32,7 @@ def reply_messages(given: Any, *, env: str) -> tuple[Message, ...]:
         return ()
     if isinstance(given, str):
         return (Message(role="user", content=given),)
-    messages = _messages(given, where)
+    messages = written_messages(given, where)
     if not messages:
         raise ConfigError(f"{where} gave no messages; give None where there is no reply")
     if wrong := next((message for message in messages if message.role not in _REPLYING), None):
@@ -40,21 +40,3 @@ def reply_messages(given: Any, *, env: str) -> tuple[Message, ...]:
             f"{where} gave a message of role {wrong.role!r}; a reply is of role {' or '.join(_REPLYING)}"
         )
     return messages
-
-
-def _messages(given: Any, where: str) -> tuple[Message, ...]:
-    if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
-        return (_message(given, where),)
-    return tuple(_message(each, where) for each in cast("Iterable[Any]", given))
-
-
-def _message(given: Any, where: str) -> Message:
-    if isinstance(given, Message):
-        return given
-    if isinstance(given, Mapping):
-        fields = cast("Mapping[str, Any]", given)
-        if set(fields) == {"role", "content"} and isinstance(fields["content"], str):
-            return Message(role=fields["role"], content=fields["content"])
-    raise ConfigError(
-        f"{where} gave {given!r:.200}; give text, or a list of turnwise.Message(role=..., content=...)"
-    )

@@ -168,6 +168,13 @@ class Rewards:
     group: float | None = None
     """The part of the outcome that compares siblings (`score_group`); `None` when there is none."""
 
+    @property
+    def outcome_parts(self) -> Mapping[str, float]:
+        """The named parts of the outcome; one that was given as a number is a part of that name."""
+        if self.outcome_components or self.outcome is None:
+            return self.outcome_components
+        return {"outcome": self.outcome}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeCall:
@@ -286,6 +293,13 @@ class TrajectoryGroup:
     failures: tuple[Failure, ...] = ()
     judge_calls: tuple[JudgeCall, ...] = ()
     """What was asked about the group as a whole."""
+    error: str | None = None
+    """What broke while its siblings were compared (`score_group`), so that it gets no credit."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing in it can be compared: no rollout was left, or the comparison broke."""
+        return not self.trajectories or self.error is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,17 +39,10 @@ def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGro
     it no part beside siblings with one. It gets the stated outcome, or is dropped, which makes it one of the
     failures.
     """
-<<<<<<< HEAD
-    if group.error is not None:
-        return group, group.error
-    if refusal := next((failure for failure in group.failures if failure.refuses_group), None):
-        return group, f"sibling {refusal.sibling}: {refusal.error}"
-=======
     if refusal := next((failure for failure in group.failures if failure.refuses_group), None):
         return group, f"sibling {refusal.sibling}: {refusal.error}"
     if group.error is not None:
         return group, group.error
->>>>>>> main
     what, missing = _missing(group.trajectories)
     if missing and rules.missing_outcome == "refuse":
         names = ", ".join(str(group.trajectories[index].sibling) for index in missing)

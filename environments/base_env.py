@@ -19,7 +19,7 @@ from environments.credit import GroupRules, comparable, credited, missing_outcom
 from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
 from environments.env_lifecycle import Lifecycle
-from environments.group_reward import with_group_reward
+from environments.group_reward import NewJudge, with_group_reward
 from environments.hooks import Hooks, Item
 from environments.policy.base import Policy, checked_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
@@ -81,7 +81,7 @@ class AgentEnv(Lifecycle):
         """
         size = self.config.group_size if size is None else size
         group = await self.rollout_group(task, size, watch=watch)
-        return self.credit(await self.compare(task, group, watch=watch))
+        return self.credit(await self.compare(task, group, watch))
 
     async def rollout_group(self, task: GroupTask, size: int, *, watch: Watch = unwatched) -> TrajectoryGroup:
         """`size` siblings side by side; those that break are failures, and the others go on.
@@ -156,11 +156,11 @@ class AgentEnv(Lifecycle):
         return trajectory.with_rewards(rewards, checked_metrics(ctx), tuple(ctx.judge_model.calls))
 
     async def compare(
-        self, task: GroupTask, group: TrajectoryGroup, *, watch: Watch = unwatched
+        self, task: GroupTask, group: TrajectoryGroup, watch: Watch, judge: NewJudge | None = None
     ) -> TrajectoryGroup:
         """The siblings that can be compared, with the part of their outcome that compares them."""
         group, incomparable = comparable(group, self._rules)
-        return group if incomparable else await with_group_reward(self, task, group, watch)
+        return group if incomparable else await with_group_reward(self, task, group, watch, judge)
 
     def credit(self, group: TrajectoryGroup) -> CreditedGroup:
         """Advantages for every turn, unless too few siblings survived to compare."""

@@ -65,7 +65,7 @@ class Signature:
         description, described = _docstring(function, where)
         if hidden := sorted(described.keys() & injected):
             raise ConfigError(f"{where}: the docstring describes {hidden}, which no model sees")
-        if unknown := sorted(described.keys() - hints.keys()):
+        if unknown := sorted(described.keys() - {parameter.name for parameter in own}):
             raise ConfigError(f"{where}: the docstring describes {unknown}, which are no parameters")
         model = _model(own, hints, described, where)
         try:
@@ -176,8 +176,10 @@ def _model(
     try:
         return create_model("Arguments", __config__=_CLOSED, **fields)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        reason = error.message.partition(". ")[0]
         raise ConfigError(
-            f"{where}: a parameter's type cannot be in a JSON schema: {error.message}"
+            f"{where}: a parameter's type cannot be in a JSON schema: {reason}; a rollout gives what is "
+            "annotated Sandbox, ToolContext or with a subclass of State"
         ) from None
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from environments.rewards.math_checker import MathChecker
     from environments.rewards.quoting import quoted
+    from environments.rewards.relative import pairwise_rewards, rank_rewards
     from environments.rewards.rubric import Rubric
     from environments.rewards.text_format import boxed, code_block, has_tags, has_text, tagged
     from environments.server_config import JudgeConfig, UserConfig
@@ -108,8 +109,10 @@ __all__ = [
     "longest_context",
     "numeric_match",
     "open_sandbox",
+    "pairwise_rewards",
     "program_cases",
     "quoted",
+    "rank_rewards",
     "read_groups",
     "register_estimator",
     "sampled_tokens",
@@ -177,8 +180,10 @@ _MODULES = {
     "longest_context": "environments.rewards.economy",
     "numeric_match": "environments.rewards.answers",
     "open_sandbox": "tools.sandbox",
+    "pairwise_rewards": "environments.rewards.relative",
     "program_cases": "environments.rewards.code_cases",
     "quoted": "environments.rewards.quoting",
+    "rank_rewards": "environments.rewards.relative",
     "read_groups": "environments.record.recorder",
     "register_estimator": "environments.credit",
     "sampled_tokens": "environments.rewards.economy",

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from environments.record.forks import Forks
+from environments.record.measured import Measured
+from environments.record.spread import Spread
 from environments.record.tally import TEXT_CHARS, counts, lines, tally
 from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
 
@@ -18,28 +20,6 @@ _CLAUSE = re.compile(
 )
 """The first clause, without what each rollout has another of. A point in a number, or a colon in an address
 or after the name of a hook, ends none."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Spread:
-    """Count, mean and range of numbers that are not kept."""
-
-    count: int = 0
-    total: float = 0.0
-    low: float = float("inf")
-    high: float = float("-inf")
-
-    def add(self, value: float) -> None:
-        """Take one more number in."""
-        self.count += 1
-        self.total += value
-        self.low = min(self.low, value)
-        self.high = max(self.high, value)
-
-    @property
-    def mean(self) -> float | None:
-        """`None` when there were no numbers: nothing is not zero."""
-        return self.total / self.count if self.count else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,8 +36,7 @@ class Summary:
     turns: Spread = field(default_factory=Spread)
     turn_rewards: defaultdict[int, Spread] = field(default_factory=lambda: defaultdict[int, Spread](Spread))
     """By turn index; a turn that was not scored is in none of them."""
-    components: defaultdict[str, Spread] = field(default_factory=lambda: defaultdict[str, Spread](Spread))
-    """Per named part of the turn rewards, its sum over a trajectory."""
+    measured: Measured = field(default_factory=Measured)
     credited_turns: int = 0
     untrained_turns: int = 0
     """Turns that were left out of training."""
@@ -108,6 +87,7 @@ class Summary:
         self.turns.add(len(trajectory.turns))
         self.stop_reasons[trajectory.stop_reason.value] += 1
         self.forks.add(trajectory)
+        self.measured.add(trajectory)
         sampled = sum(turn.span.end - turn.span.start for turn in trajectory.turns)
         if trajectory.exact:
             self.exact_tokens += sampled
@@ -124,11 +104,6 @@ class Summary:
         for index, reward in enumerate(rewards.turns or ()):
             if reward is not None:
                 self.turn_rewards[index].add(reward)
-        sums: Counter[str] = Counter()
-        for parts in rewards.turn_components:
-            sums.update(parts)
-        for name, value in sums.items():
-            self.components[name].add(value)
 
 
 def print_summary(console: Console, summary: Summary, *, path: str | None, wall_s: float) -> None:
@@ -171,10 +146,7 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
         ("score", _range(summary.score)),
         ("turns", _range(summary.turns)),
         ("reward by turn", "  ".join(shown)),
-        (
-            "reward by part",
-            "  ".join(f"{name}: {_mean(part)}" for name, part in sorted(summary.components.items())),
-        ),
+        *summary.measured.rows(),
         ("without a peer", _without_peer(summary)),
         ("not trained", f"{summary.untrained_turns:,} turns" if summary.untrained_turns else ""),
         ("stop reasons", counts(summary.stop_reasons)),

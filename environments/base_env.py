@@ -18,7 +18,7 @@ from environments.containment.in_flight import InFlight, Watch
 from environments.credit import GroupRules, comparable, credited, missing_outcome_of, read_params
 from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
-from environments.env_lifecycle import Lifecycle
+from environments.env_lifecycle import Lifecycle, SandboxOpener
 from environments.group_reward import NewJudge, with_group_reward
 from environments.hooks import Hooks, Item
 from environments.policy.base import Policy, checked_policy
@@ -113,8 +113,9 @@ class AgentEnv(Lifecycle):
     async def rollout(self, task: GroupTask, sibling: int, turns: list[Turn], calls: HookCalls) -> Trajectory:
         """One rollout, scored before its state and its sandbox close. `turns` grows as they happen."""
         started = monotonic()
-        async with calls.sandbox(self.open_sandbox) as sandbox:
-            ctx = self._context(task, sibling, sandbox, calls)
+        open_own, open_fresh = self.sandbox_openers(await self.sandbox_spec(task.item, calls))
+        async with calls.sandbox(open_own) as sandbox:
+            ctx = self._context(task, sibling, sandbox, open_fresh, calls)
             hooks = RolloutHooks(self, ctx, calls)
             async with hooks.prepared():
                 scoring = self._new_scoring(task.item, ctx, calls.hook)
@@ -188,7 +189,9 @@ class AgentEnv(Lifecycle):
 
     # What a rollout is made of.
 
-    def _context(self, task: GroupTask, sibling: int, sandbox: Sandbox, calls: HookCalls) -> RolloutContext:
+    def _context(
+        self, task: GroupTask, sibling: int, sandbox: Sandbox, open_fresh: SandboxOpener, calls: HookCalls
+    ) -> RolloutContext:
         """The rollout as its hooks see it."""
         return RolloutContext(
             env=self.name,
@@ -197,7 +200,7 @@ class AgentEnv(Lifecycle):
             seed=task.seed(self.config.seed, sibling),
             group_seed=task.group_seed(self.config.seed),
             sandbox=sandbox,
-            fresh_sandbox=self.open_verifier_sandbox,
+            fresh_sandbox=open_fresh,
             judge_model=self.asked_model("judge", task.item, calls),
             user_model=self.asked_model("user", task.item, calls),
         )

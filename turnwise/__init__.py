@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tools.errors import ConfigError, RolloutError, ToolError, TurnwiseError, UsageError
     from tools.files import file
     from tools.registry import Toolset, tool
-    from tools.sandbox import ExecResult, Sandbox, SandboxLimits, open_sandbox
+    from tools.sandbox import ExecResult, Sandbox, SandboxLimits, SandboxSpec, open_sandbox
     from tools.terminal import terminal
     from tools.tool_output import ToolOutput
 
@@ -74,6 +74,7 @@ __all__ = [
     "Rubric",
     "Sandbox",
     "SandboxLimits",
+    "SandboxSpec",
     "ServerConfig",
     "SimulatedUser",
     "State",
@@ -143,6 +144,7 @@ _MODULES = {
     "Rubric": "environments.rewards.rubric",
     "Sandbox": "tools.sandbox",
     "SandboxLimits": "tools.sandbox",
+    "SandboxSpec": "tools.sandbox",
     "ServerConfig": "environments.config",
     "SimulatedUser": "environments.simulated_user",
     "State": "tools.context",

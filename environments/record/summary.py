@@ -13,6 +13,7 @@ from environments.record.measured import Measured
 from environments.record.spread import Spread
 from environments.record.tally import TEXT_CHARS, counts, lines, tally
 from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
+from tools.sandbox.base import SandboxRecord
 
 SHOWN_TURNS = 12
 _CLAUSE = re.compile(
@@ -50,6 +51,10 @@ class Summary:
     approximate_tokens: int = 0
     """Sampled tokens whose ids were made from text."""
     forks: Forks = field(default_factory=Forks)
+    sandboxes: Counter[str] = field(default_factory=Counter[str])
+    """Trajectories by how they were isolated, `none` where they had no sandbox."""
+    images: set[str] = field(default_factory=set[str])
+    """Digests of what sandboxes were made from."""
 
     def add(self, credited: CreditedGroup) -> None:
         """Take one finished group in."""
@@ -88,6 +93,7 @@ class Summary:
         self.stop_reasons[trajectory.stop_reason.value] += 1
         self.forks.add(trajectory)
         self.measured.add(trajectory)
+        self._add_sandbox(trajectory.sandbox)
         sampled = sum(turn.span.end - turn.span.start for turn in trajectory.turns)
         if trajectory.exact:
             self.exact_tokens += sampled
@@ -104,6 +110,11 @@ class Summary:
         for index, reward in enumerate(rewards.turns or ()):
             if reward is not None:
                 self.turn_rewards[index].add(reward)
+
+    def _add_sandbox(self, sandbox: SandboxRecord | None) -> None:
+        self.sandboxes["none" if sandbox is None else f"{sandbox.backend} {sandbox.tier}"] += 1
+        if sandbox is not None and sandbox.image is not None:
+            self.images.add(sandbox.image)
 
 
 def print_summary(console: Console, summary: Summary, *, path: str | None, wall_s: float) -> None:
@@ -156,6 +167,7 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
         ("skipped groups", lines(summary.reasons) or "none"),
         ("tokens sampled", ", ".join(tokens)),
         ("forks", summary.forks.text()),
+        ("sandboxes", _sandboxes(summary)),
         ("wall time", duration(wall_s)),
     ]
     return [(name, text) for name, text in rows if text]
@@ -163,6 +175,11 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
 
 def _untrained(group: TrajectoryGroup) -> int:
     return sum(not turn.trained for trajectory in group.trajectories for turn in trajectory.turns)
+
+
+def _sandboxes(summary: Summary) -> str:
+    several = len(summary.images) > 1
+    return counts(summary.sandboxes) + (f", from {len(summary.images):,} images" if several else "")
 
 
 def _without_peer(summary: Summary) -> str:

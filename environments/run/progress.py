@@ -121,6 +121,8 @@ class Progress:
             f"{self.summary.failures.total()} dropped",
             f"{rate * 60:.1f}/min",
         ]
+        if len(self.summary.images) > 1:
+            parts.append(f"{len(self.summary.images)} images")
         if forks := self.summary.forks.short():
             parts.append(forks)
         if self._total is not None and rate > 0:

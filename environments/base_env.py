@@ -28,7 +28,7 @@ from environments.rollout.agent_loop import AgentLoop
 from environments.rollout.boundary import Boundary
 from environments.rollout.slots import Slots
 from environments.rollout_hooks import RolloutHooks
-from environments.rollout_parts import budget_of, served_policy
+from environments.rollout_parts import served_policy
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -106,7 +106,7 @@ class AgentEnv(Lifecycle):
         """One rollout, scored before its state and its sandbox close. `turns` grows as they happen."""
         started = monotonic()
         async with calls.sandbox(self.open_sandbox) as sandbox:
-            ctx = self._context(task, sibling, sandbox)
+            ctx = self.context_for(task, sibling, sandbox)
             hooks = RolloutHooks(self, ctx, calls)
             async with hooks.prepared():
                 scoring = self._new_scoring(task.item, ctx, calls.hook)
@@ -116,7 +116,7 @@ class AgentEnv(Lifecycle):
                     toolset=self.toolset,
                     sandbox=sandbox,
                     messages=ctx.conversation,
-                    budget=budget_of(self.config),
+                    budget=await hooks.budget(),
                     seed=ctx.seed,
                     calls=calls,
                     respond=hooks.respond,
@@ -173,7 +173,7 @@ class AgentEnv(Lifecycle):
 
     # What a rollout is made of.
 
-    def _context(self, task: GroupTask, sibling: int, sandbox: Sandbox) -> RolloutContext:
+    def context_for(self, task: GroupTask, sibling: int, sandbox: Sandbox) -> RolloutContext:
         """The rollout as its hooks see it."""
         return RolloutContext(
             env=self.name,

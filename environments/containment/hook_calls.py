@@ -87,7 +87,7 @@ class HookCalls:
             function: `def`, `async def`, or anything else that gives a value or an awaitable.
             doing: what it is, for people.
             limit_s: wall clock; `None`: no limit.
-            setting: where the limit comes from.
+            setting: where the limit comes from, if it can be set.
             busy: whether the sandbox is just ending a command for it, which is waited for.
 
         Raises:
@@ -95,7 +95,8 @@ class HookCalls:
         """
         self._in_flight.doing = doing
         ends = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
-        limit = doing if limit_s is None else f"{doing} took longer than {limit_s:.3g} s (--env.{setting})"
+        limit = doing if limit_s is None else f"{doing} took longer than {limit_s:.3g} s"
+        limit = f"{limit} (--env.{setting})" if setting else limit
         given = function() if _is_async(function) else await self._in_thread(function, ends, limit)
         if inspect.isawaitable(given):
             given = await self._in_task(given, ends, limit, busy)
@@ -106,10 +107,12 @@ class HookCalls:
         answer = self._thread.call(function, self._context.copy())
         try:
             await asyncio.wait({answer}, timeout=_seconds_to(ends))
-        finally:
-            if not answer.done():
-                self._abandon_thread(limit)
+        except asyncio.CancelledError:
+            # The thread stays: what it opened can only be closed there.
+            self._abandoned.add(limit, lambda: not answer.done())
+            raise
         if not answer.done():
+            self._abandon_thread(limit)
             raise TimeLimitExceeded(f"{limit}; its thread goes on", still_running=True)
         return value_of(answer.result())
 

@@ -169,6 +169,7 @@ def sample_row(trajectory: Trajectory, passed: bool) -> dict[str, Any]:
         "turn_rewards": None if rewards is None or rewards.turns is None else list(rewards.turns),
         "outcome": None if rewards is None else rewards.outcome,
         "stop_reason": trajectory.stop_reason.value,
+        "end_reason": trajectory.end_reason,
         "metrics": dict(trajectory.metrics),
     }
 

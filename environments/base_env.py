@@ -44,6 +44,7 @@ from environments.turn_level_reward import (
     scalar_scoring,
 )
 from tools.errors import ConfigError, RolloutError
+from tools.sandbox.absent import record_of
 from tools.sandbox.base import Sandbox
 from tools.toolsets import select_toolsets
 
@@ -139,7 +140,7 @@ class AgentEnv(Lifecycle):
                     stop_reason=loop.stop_reason or StopReason.COMPLETED,
                     end_reason=ctx.end_reason,
                     exact=loop.exact,
-                    sandbox=sandbox.record,
+                    sandbox=record_of(sandbox),
                     wall_s=monotonic() - started,
                 )
                 rewards = await scoring.finish(trajectory)
@@ -182,7 +183,7 @@ class AgentEnv(Lifecycle):
             seed=task.seed(self.config.seed, sibling),
             group_seed=task.group_seed(self.config.seed),
             sandbox=sandbox,
-            fresh_sandbox=self.open_sandbox,
+            fresh_sandbox=self.open_verifier_sandbox,
         )
 
     def policy_for(self, item: Item, call: CallHook) -> Policy:

@@ -151,9 +151,15 @@ class AgentEnvConfig(Section):
         gt=0,
         description="Longest a tool may take, and each of its commands; the model is told of the stop.",
     )
-    sandbox: str = Field(
-        default="local",
-        description="Where the agent's code runs: local, docker, or a backend that a package registers.",
+    sandbox: str | None = Field(
+        default=None,
+        description="Where the agent's code runs: local, docker, a backend that a package registers, or none "
+        "at all; unset: what the environment says, else local.",
+    )
+    verify_sandbox: str | None = Field(
+        default=None,
+        description="Where ctx.verify runs when the sandbox is none; unset: local. Otherwise it runs in a "
+        "sandbox of the same kind.",
     )
     sandbox_image: str | None = Field(
         default=None, description="docker: the image of a sandbox; unset: the backend's own."

@@ -17,9 +17,9 @@ from environments.hooks import Hooks, Item
 from environments.policy.base import CheckedPolicy, Policy
 from environments.rollout.failures import raised_by_user, reason_of, traceback_of
 from environments.rollout.full_collections import rare_full_collections
-from environments.rollout_parts import sandbox_of, warn_of_lent_files
+from environments.sandboxes import Sandboxes
 from tools.errors import ConfigError, RunError, UsageError
-from tools.sandbox import prepare_sandboxes
+from tools.registry import Toolset
 from tools.sandbox.base import Sandbox
 
 if TYPE_CHECKING:
@@ -31,13 +31,21 @@ logger = logging.getLogger(__name__)
 class Lifecycle(Hooks):
     """Opening and closing, for `async with env`, for `process`, `evaluate` and `serve` alike."""
 
+    toolset: Toolset
+    """The tools that agents get."""
     policy: Policy | None
     """Whoever plays; `None`: the scripted agent."""
     _served: "ServedPolicy | None"
     """The model servers whose connections are ours to close."""
 
     def __init__(self) -> None:
-        """Not open yet."""
+        """Not open yet.
+
+        Raises:
+            ConfigError: the sandbox that was chosen contradicts other settings, or the tools.
+        """
+        self.sandboxes = Sandboxes(self.config, self.sandbox, type(self))
+        self.sandboxes.refuse_tools_in(self.toolset)
         self.item_ids: Sequence[str] = ()
         self._items: Sequence[Item] | None = None
         self._is_open = False
@@ -163,8 +171,7 @@ class Lifecycle(Hooks):
             IsolationError: no sandbox can be made here.
             ConfigError: the image of the sandboxes cannot be had, or a model server does not answer as one.
         """
-        warn_of_lent_files(self.config, type(self))
-        await prepare_sandboxes(self.config.sandbox, image=self.config.sandbox_image, progress=notify)
+        await self.sandboxes.prepare(notify)
         async with self.open_sandbox():
             pass
         await self.check_policy()
@@ -183,5 +190,9 @@ class Lifecycle(Hooks):
                 await self._hook(calls, "the policy's check", self.policy.check)
 
     def open_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
-        """A fresh sandbox as the config asks for."""
-        return sandbox_of(self.config)
+        """A fresh sandbox as class and config ask for."""
+        return self.sandboxes.open()
+
+    def open_verifier_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
+        """A fresh sandbox for `ctx.verify`, of the rollouts' kind where they have one."""
+        return self.open_sandbox() if self.sandboxes.are_opened else self.sandboxes.open_for_verification()

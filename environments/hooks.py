@@ -25,6 +25,8 @@ class Hooks:
     name: str = ""
     tools: tuple[Toolset, ...] = ()
     system_prompt: str | None = None
+    sandbox: str | None = None
+    """Where the agent's code runs unless `--env.sandbox` says: `local`, `docker`, `none`; unset: `local`."""
     required_fields: tuple[str, ...] = ()
     """Fields that every item must have."""
     default_estimator: str = "grpo"

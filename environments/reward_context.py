@@ -8,9 +8,11 @@ from typing import Any
 from environments.trajectory import Message
 from tools.errors import ConfigError, IsolationError
 from tools.sandbox import Opening
+from tools.sandbox.absent import NoSandbox
 from tools.sandbox.archive import ArchivedFile
 from tools.sandbox.base import ExecResult, Sandbox
 from tools.sandbox.host import transfer
+from tools.sandbox.host.layout import WORKDIR
 
 Reward = float | Mapping[str, float]
 """A number, or named components whose sum is the reward."""
@@ -108,13 +110,19 @@ class RolloutContext:
                 artefacts as they are after the build.
 
         Raises:
+            ConfigError: artefacts of a rollout that has no sandbox.
             SandboxError: a sandbox is broken. The agent cannot cause it to escape a bad result.
             IsolationError: the sandbox's backend cannot keep files from change.
         """
         own = {
-            transfer.place(path, self.sandbox.workdir): data.encode() if isinstance(data, str) else data
+            transfer.place(path, _workdir(self.sandbox)): data.encode() if isinstance(data, str) else data
             for path, data in (files or {}).items()
         }
+        if artefacts and isinstance(self.sandbox, NoSandbox):
+            raise ConfigError(
+                "ctx.verify(artefacts=…) copies files out of the rollout's sandbox, and `sandbox` is 'none'; "
+                "give what the agent wrote in `files`, or choose --env.sandbox local"
+            )
         source, paths = self.sandbox, artefacts
         async with AsyncExitStack() as building:
             if build is not None:
@@ -149,9 +157,15 @@ def _is_utf8(text: str) -> bool:
 
 async def _taken(sandbox: Sandbox, paths: Sequence[str], own: Mapping[str, bytes]) -> dict[str, ArchivedFile]:
     """What of these paths fits into a sandbox of the same kind, beside the verifier's own files."""
+    if not paths:
+        return {}
     files = {path: ArchivedFile(data=data) for path, data in own.items()}
     room = (sandbox.record.limits.disk_mb << 20) - transfer.size_on_disk(files) - _SPARE_BYTES
     return await transfer.take(sandbox, paths, max_bytes=max(0, room), beside=own)
+
+
+def _workdir(sandbox: Sandbox) -> str:
+    return WORKDIR if isinstance(sandbox, NoSandbox) else sandbox.workdir
 
 
 def _for_verifier(

@@ -1,114 +1,18 @@
-"""What rollouts are made of, from the settings: their budget, their sandboxes and the model servers."""
+"""What rollouts are made of, from the settings: the model servers."""
 
-import logging
-import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
-
-from pydantic import ConfigDict, ValidationError, create_model
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig, ServerConfig
 from environments.inference.connection_limit import refuse_more_connections
 from environments.inference.extra_body import shaping
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.rollout.agent_loop import Budget
 from tools.errors import ConfigError
-from tools.sandbox import lent_folder, open_sandbox
-from tools.sandbox.base import Sandbox, SandboxLimits
 
 if TYPE_CHECKING:
     from environments.policy.rendering.renderer import Renderer
     from environments.policy.served import ServedPolicy
     from environments.policy.server_policy import ServerPolicy
-
-_LOG = logging.getLogger(__name__)
-
-
-_BUDGET = (
-    "max_turns", "max_tokens_per_turn", "token_budget", "rollout_timeout_s", "tool_timeout_s",
-    "tool_output_chars", "max_token_length",
-)  # fmt: skip
-"""The settings that an item may have smaller."""
-_Limits = create_model(
-    "Limits",
-    __config__=ConfigDict(strict=True, allow_inf_nan=False),
-    **cast("Any", {
-        name: (field.annotation, field)
-        for name, field in AgentEnvConfig.model_fields.items()
-        if name in _BUDGET
-    }),
-)  # fmt: skip
-
-
-def budget_of(config: AgentEnvConfig, limits: Any = MappingProxyType({}), *, env: str = "") -> Budget:
-    """What one rollout may spend: of setting and limit the smaller one.
-
-    Args:
-        config: the settings.
-        limits: those of its item, by the settings' names, as the environment gave them.
-        env: the environment's name.
-
-    Raises:
-        ConfigError: the limits are no mapping, or have a name or a value that is none.
-    """
-    spent = {name: min(getattr(config, name), limit) for name, limit in _checked_limits(limits, env).items()}
-    smaller = config.model_copy(update=spent)
-    return Budget(
-        max_turns=smaller.max_turns,
-        max_tokens_per_turn=smaller.max_tokens_per_turn,
-        token_budget=smaller.token_budget,
-        max_row_tokens=smaller.max_token_length,
-        timeout_s=smaller.rollout_timeout_s,
-        tool_timeout_s=smaller.tool_timeout_s,
-        tool_output_chars=smaller.tool_output_chars,
-    )
-
-
-def _checked_limits(limits: Any, env: str) -> Mapping[str, float]:
-    where = f"environment {env!r}: limits_for gave"
-    if not isinstance(limits, Mapping):
-        raise ConfigError(f'{where} {limits!r:.100}; give a mapping such as {{"max_turns": 6}}')
-    given = dict(cast("Mapping[Any, Any]", limits))
-    if unknown := [name for name in given if name not in _BUDGET]:
-        raise ConfigError(f"{where} a limit {unknown[0]!r:.100}; choose from {', '.join(_BUDGET)}")
-    try:
-        checked = _Limits.model_validate(given)
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        name = wrong["loc"][0]
-        raise ConfigError(f"{where} {name} {given[name]!r:.100}: {wrong['msg']}") from None
-    return {name: getattr(checked, name) for name in given}
-
-
-def sandbox_of(config: AgentEnvConfig) -> AbstractAsyncContextManager[Sandbox]:
-    """A fresh sandbox."""
-    return open_sandbox(
-        config.sandbox,
-        limits=SandboxLimits(
-            memory_mb=config.sandbox_memory_mb,
-            pids=config.sandbox_pids,
-            disk_mb=config.sandbox_disk_mb,
-            network=config.sandbox_network,
-        ),
-        allow_unsafe=config.allow_unsafe_sandbox,
-        image=config.sandbox_image,
-    )
-
-
-def warn_of_lent_files(config: AgentEnvConfig, env: type) -> None:
-    """Say which files of an environment every agent can read: its hidden tests may be in them."""
-    # A class that was typed in has no file.
-    module = getattr(sys.modules.get(env.__module__), "__file__", None)
-    for what, path in (("code", module), ("dataset", config.dataset_path)):
-        if path is not None and (folder := lent_folder(config.sandbox, Path(path))):
-            _LOG.warning(
-                "the environment's %s lies below %s, which every sandbox can read, %s: agents can find their "
-                "hidden tests there; move it",
-                what, folder, path,
-            )  # fmt: skip
 
 
 def served_policy(

@@ -165,6 +165,9 @@ class Rewards:
     turn_components: tuple[Mapping[str, float], ...] = ()
     """Per turn, the named parts that add up to its reward; empty when the environment names none."""
     outcome_components: Mapping[str, float] = field(default_factory=dict[str, float])
+    turn_raw: tuple[Mapping[str, float], ...] = ()
+    """Per turn, the parts of a `Rubric` before they were weighted; empty when none was used."""
+    outcome_raw: Mapping[str, float] = field(default_factory=dict[str, float])
     group: float | None = None
     """The part of the outcome that compares siblings (`score_group`); `None` when there is none."""
 
@@ -201,6 +204,7 @@ class Trajectory:
     exact: bool = True
     """Whether every token id came from the sampler."""
     sandbox: SandboxRecord | None = None
+    """How it was isolated; `None`: it had no sandbox."""
     rewards: Rewards | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """Numbers the environment noted for people; they carry no credit."""

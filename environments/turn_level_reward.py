@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Literal, Protocol, cast, get_args
 
 from environments.reward_context import Reward, RolloutContext
+from environments.rewards.rubric import WeightedParts
 from environments.trajectory import LARGEST_REWARD, Rewards, Trajectory, Turn
 from tools.errors import ConfigError, RewardError
 
@@ -80,7 +81,9 @@ class ScalarScoring:
         if reward is None:
             raise RewardError(f"{where} gave None; give a number, or named components")
         outcome, components = _number(reward, where)
-        return Rewards(outcome=outcome, score=outcome, outcome_components=components)
+        return Rewards(
+            outcome=outcome, score=outcome, outcome_components=components, outcome_raw=raw_parts(reward)
+        )
 
 
 def scalar_scoring(env: ScoresTrajectories) -> NewScoring:
@@ -197,6 +200,7 @@ class TurnScoring:
         outcome, outcome_components = _optional(ended, f"{where}: compute_outcome")
         values = tuple(value for value, _ in turns)
         components = tuple(parts for _, parts in turns)
+        raw = tuple(map(raw_parts, given))
         score = aggregate(values, outcome, self._env.score_aggregation)
         return Rewards(
             turns=values,
@@ -204,7 +208,14 @@ class TurnScoring:
             score=None if score is None else _bounded(score, f"{where}: the sum"),
             turn_components=components if any(components) else (),
             outcome_components=outcome_components,
+            turn_raw=raw if any(raw) else (),
+            outcome_raw=raw_parts(ended),
         )
+
+
+def raw_parts(reward: Reward | None) -> Mapping[str, float]:
+    """The parts of a `Rubric`'s reward before they were weighted; of any other reward none."""
+    return reward.raw if isinstance(reward, WeightedParts) else {}
 
 
 def aggregate(turns: Sequence[float | None], outcome: float | None, how: Aggregation) -> float | None:

@@ -12,6 +12,16 @@ if TYPE_CHECKING:
     from environments.policy.scripted import Choice, call, say
     from environments.record.recorder import read_groups
     from environments.reward_context import Reward, RolloutContext
+    from environments.rewards.answers import exact_match, numeric_match
+    from environments.rewards.economy import (
+        context_efficiency,
+        length_penalty,
+        longest_context,
+        sampled_tokens,
+        turn_cost,
+    )
+    from environments.rewards.rubric import Rubric
+    from environments.rewards.text_format import boxed, code_block, has_tags, has_text, tagged
     from environments.testing import group_of
     from environments.trajectory import (
         Completion,
@@ -50,6 +60,7 @@ __all__ = [
     "Rewards",
     "RolloutContext",
     "RolloutError",
+    "Rubric",
     "Sandbox",
     "SandboxLimits",
     "ServerConfig",
@@ -66,16 +77,28 @@ __all__ = [
     "TurnwiseError",
     "UsageError",
     "__version__",
+    "boxed",
     "call",
+    "code_block",
+    "context_efficiency",
     "estimate",
+    "exact_match",
     "file",
     "group_of",
+    "has_tags",
+    "has_text",
+    "length_penalty",
+    "longest_context",
+    "numeric_match",
     "open_sandbox",
     "read_groups",
     "register_estimator",
+    "sampled_tokens",
     "say",
+    "tagged",
     "terminal",
     "tool",
+    "turn_cost",
 ]
 
 _MODULES = {
@@ -95,6 +118,7 @@ _MODULES = {
     "Rewards": "environments.trajectory",
     "RolloutContext": "environments.reward_context",
     "RolloutError": "tools.errors",
+    "Rubric": "environments.rewards.rubric",
     "Sandbox": "tools.sandbox",
     "SandboxLimits": "tools.sandbox",
     "ServerConfig": "environments.config",
@@ -110,16 +134,28 @@ _MODULES = {
     "TurnLevelRewardMixin": "environments.turn_level_reward",
     "TurnwiseError": "tools.errors",
     "UsageError": "tools.errors",
+    "boxed": "environments.rewards.text_format",
     "call": "environments.policy.scripted",
+    "code_block": "environments.rewards.text_format",
+    "context_efficiency": "environments.rewards.economy",
     "estimate": "environments.credit",
+    "exact_match": "environments.rewards.answers",
     "file": "tools.files",
     "group_of": "environments.testing",
+    "has_tags": "environments.rewards.text_format",
+    "has_text": "environments.rewards.text_format",
+    "length_penalty": "environments.rewards.economy",
+    "longest_context": "environments.rewards.economy",
+    "numeric_match": "environments.rewards.answers",
     "open_sandbox": "tools.sandbox",
     "read_groups": "environments.record.recorder",
     "register_estimator": "environments.credit",
+    "sampled_tokens": "environments.rewards.economy",
     "say": "environments.policy.scripted",
+    "tagged": "environments.rewards.text_format",
     "terminal": "tools.terminal",
     "tool": "tools.registry",
+    "turn_cost": "environments.rewards.economy",
 }
 
 

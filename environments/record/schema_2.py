@@ -102,6 +102,8 @@ _FAILURES = TypeAdapter(tuple[Failure, ...])
 _JUDGE_CALLS = TypeAdapter(tuple[JudgeCall, ...])
 _MESSAGE = TypeAdapter(Message)
 _TEXT = {"message", "replies"}
+_OF_RUBRICS = ("turn_raw", "outcome_raw")
+"""Fields of the rewards that stand only where a rubric was used."""
 
 
 def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
@@ -112,6 +114,9 @@ def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
         fields = _TRAJECTORY.dump_python(bare, mode="json", warnings=False)
         if trajectory.end_reason is None:
             del fields["end_reason"]  # it came after the first lines of this schema, which stay as they were
+        for name in _OF_RUBRICS:
+            if fields["rewards"] is not None and not fields["rewards"][name]:
+                del fields["rewards"][name]
         fields["rows"] = list(range(first_row, first_row + len(trajectory.rows)))
         fields["prompt"] = list(range(len(trajectory.prompt)))
         fields["prompt_hash"] = _prompt_hash(trajectory.prompt)

@@ -53,6 +53,9 @@ def origin_of(env: AgentEnv) -> RunOrigin:
             "class": type(env).__qualname__,
             "system prompt": digest((env.system_prompt or "").encode("utf-8", "surrogatepass")),
             **_settings(config),
+            # What the class says counts like a setting.
+            "sandbox": env.sandboxes.kind,
+            "verify_sandbox": env.sandboxes.verifier_kind,
             **_servers(env.servers),
             **_dataset(config),
             **{

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.reward_context import RolloutContext
+from environments.rewards.rubric import Rubric
 from environments.trajectory import Message, Span, Trajectory, Turn
 from environments.turn_level_reward import (
     ScalarScoring,
@@ -264,3 +265,33 @@ def test_a_mixin_listed_after_the_base_is_refused_at_once():
 
         class Env(Base, TurnLevelRewardMixin):
             pass
+
+
+RUBRIC = Rubric(answer=2.0, format=0.1)
+
+
+async def test_a_rubrics_parts_are_kept_weighted_and_raw_per_turn_and_for_the_outcome():
+    given = [RUBRIC(answer=1, format=1), 0.5, None]
+    rewards = await rewards_from(env_giving(given, outcome=RUBRIC(answer=0, format=1)), 3)
+    assert rewards.turns == (2.1, 0.5, None)
+    assert rewards.turn_components == ({"answer": 2.0, "format": 0.1}, {}, {})
+    assert rewards.turn_raw == ({"answer": 1.0, "format": 1.0}, {}, {})
+    assert (rewards.outcome_components, rewards.outcome_raw) == (
+        {"answer": 0.0, "format": 0.1},
+        {"answer": 0.0, "format": 1.0},
+    )
+
+
+async def test_a_rubrics_parts_are_kept_in_a_scalar_environment_too():
+    class Env:
+        name = "scalar"
+
+        async def compute_reward(self, item, trajectory, ctx):
+            return RUBRIC(answer=1, format=None)
+
+    rewards = await ScalarScoring(Env(), None, context()).finish(trajectory_of(1))
+    assert (rewards.score, rewards.outcome_components, rewards.outcome_raw) == (
+        2.0,
+        {"answer": 2.0},
+        {"answer": 1.0},
+    )

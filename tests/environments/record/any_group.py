@@ -138,6 +138,8 @@ class Draw:
             score=self.number(),
             turn_components=self.one([(), tuple(self.named(self.number) for _ in range(turns))]),
             outcome_components=self.named(self.number),
+            turn_raw=self.one([(), tuple(self.named(self.number) for _ in range(turns))]),
+            outcome_raw=self.named(self.number),
             group=self.some(),
         )
 

@@ -15,10 +15,11 @@ from typing import NoReturn
 from environments.config import AgentEnvConfig, ServerConfig, checked_config, server_configs
 from environments.containment.hook_calls import HookCalls
 from environments.containment.in_flight import InFlight, Watch
-from environments.credit import GroupRules, credited, missing_outcome_of, read_params
+from environments.credit import GroupRules, comparable, credited, missing_outcome_of, read_params
 from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
 from environments.env_lifecycle import Lifecycle
+from environments.group_reward import with_group_reward
 from environments.hooks import Hooks, Item
 from environments.policy.base import Policy, checked_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
@@ -28,7 +29,9 @@ from environments.rollout.agent_loop import AgentLoop
 from environments.rollout.boundary import Boundary
 from environments.rollout.slots import Slots
 from environments.rollout_hooks import RolloutHooks
-from environments.rollout_parts import served_policy
+from environments.rollout_parts import second_models, served_policy, split_servers
+from environments.server_config import ModelServerConfig
+from environments.state_annotation import refuse_other_states
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -67,14 +70,18 @@ class AgentEnv(Lifecycle):
 
     # The flow, from item to credit.
 
-    async def run_group(self, task: GroupTask, *, watch: Watch = unwatched) -> CreditedGroup:
-        """Roll an item out `group_size` times and give every turn its advantage.
+    async def run_group(
+        self, task: GroupTask, size: int | None = None, *, watch: Watch = unwatched
+    ) -> CreditedGroup:
+        """Roll an item out `size` times, or `group_size`, and give every turn its advantage.
 
         Raises:
             RunError: too much of the environment's code hangs; a rollout that breaks is a `Failure`.
             UsageError: the environment is not open.
         """
-        return self.credit(await self.rollout_group(task, self.config.group_size, watch=watch))
+        size = self.config.group_size if size is None else size
+        group = await self.rollout_group(task, size, watch=watch)
+        return self.credit(await self.compare(task, group, watch=watch))
 
     async def rollout_group(self, task: GroupTask, size: int, *, watch: Watch = unwatched) -> TrajectoryGroup:
         """`size` siblings side by side; those that break are failures, and the others go on.
@@ -107,14 +114,14 @@ class AgentEnv(Lifecycle):
         """One rollout, scored before its state and its sandbox close. `turns` grows as they happen."""
         started = monotonic()
         async with calls.sandbox(self.open_sandbox) as sandbox:
-            ctx = self.context_for(task, sibling, sandbox)
+            ctx = self.context_for(task, sibling, sandbox, calls)
             hooks = RolloutHooks(self, ctx, calls)
             async with hooks.prepared():
                 scoring = self._new_scoring(task.item, ctx, calls.hook)
                 prompt = await hooks.opening()
                 loop = AgentLoop(
                     policy=self.policy_for(task.item, calls.hook),
-                    toolset=self.toolset,
+                    toolset=await hooks.toolset(self.toolset),
                     sandbox=sandbox,
                     messages=ctx.conversation,
                     budget=await hooks.budget(),
@@ -122,6 +129,7 @@ class AgentEnv(Lifecycle):
                     calls=calls,
                     respond=hooks.respond,
                     is_ended=lambda: ctx.end_reason is not None,
+                    context=ctx,
                 )
                 async for turn in loop.turns():
                     turns.append(await hooks.anchored(turn))
@@ -139,12 +147,20 @@ class AgentEnv(Lifecycle):
                     rows=loop.rows,
                     stop_reason=loop.stop_reason or StopReason.COMPLETED,
                     end_reason=ctx.end_reason,
+                    user_calls=tuple(ctx.user_model.calls),
                     exact=loop.exact,
                     sandbox=record_of(sandbox),
                     wall_s=monotonic() - started,
                 )
                 rewards = await scoring.finish(trajectory)
-        return trajectory.with_rewards(rewards, checked_metrics(ctx))
+        return trajectory.with_rewards(rewards, checked_metrics(ctx), tuple(ctx.judge_model.calls))
+
+    async def compare(
+        self, task: GroupTask, group: TrajectoryGroup, *, watch: Watch = unwatched
+    ) -> TrajectoryGroup:
+        """The siblings that can be compared, with the part of their outcome that compares them."""
+        group, incomparable = comparable(group, self._rules)
+        return group if incomparable else await with_group_reward(self, task, group, watch)
 
     def credit(self, group: TrajectoryGroup) -> CreditedGroup:
         """Advantages for every turn, unless too few siblings survived to compare."""
@@ -154,9 +170,7 @@ class AgentEnv(Lifecycle):
             policy=self.policy_name,
             preset=self.config.estimator_preset,
             params=self.estimator_params,
-            rules=GroupRules(
-                min_trajectories=self.config.min_group_size, missing_outcome=self.missing_outcome
-            ),
+            rules=self._rules,
         )
 
     async def _sibling(
@@ -174,7 +188,9 @@ class AgentEnv(Lifecycle):
 
     # What a rollout is made of.
 
-    def context_for(self, task: GroupTask, sibling: int, sandbox: Sandbox) -> RolloutContext:
+    def context_for(
+        self, task: GroupTask, sibling: int, sandbox: Sandbox, calls: HookCalls
+    ) -> RolloutContext:
         """The rollout as its hooks see it."""
         return RolloutContext(
             env=self.name,
@@ -184,6 +200,8 @@ class AgentEnv(Lifecycle):
             group_seed=task.group_seed(self.config.seed),
             sandbox=sandbox,
             fresh_sandbox=self.open_verifier_sandbox,
+            judge_model=self.asked_model("judge", task.item, calls),
+            user_model=self.asked_model("user", task.item, calls),
         )
 
     def policy_for(self, item: Item, call: CallHook) -> Policy:
@@ -198,7 +216,7 @@ class AgentEnv(Lifecycle):
     def __init__(
         self,
         config: AgentEnvConfig | None = None,
-        servers: Sequence[ServerConfig] | None = None,
+        servers: Sequence[ModelServerConfig] | None = None,
         *,
         policy: Policy | None = None,
     ) -> None:
@@ -206,7 +224,8 @@ class AgentEnv(Lifecycle):
 
         Args:
             config: the settings; unset: those of the class.
-            servers: model servers that play, those without a `base_url` left out; unset: those of the class.
+            servers: model servers that play, judge (`JudgeConfig`) or are users (`UserConfig`), those without
+                a `base_url` left out; unset: those of the class.
             policy: whoever plays instead. With neither, the scripted agent does.
 
         Raises:
@@ -218,22 +237,25 @@ class AgentEnv(Lifecycle):
             self.score_aggregation = config.score_aggregation
         missing = self.missing_outcome if config.missing_outcome is None else config.missing_outcome
         self.missing_outcome = missing_outcome_of(missing, f"missing_outcome of {self.name!r}")
+        self._rules = GroupRules(min_trajectories=config.min_group_size, missing_outcome=self.missing_outcome)
         self.estimator = config.estimator or self.default_estimator
         params = config.all_estimator_params()
         self.estimator_params = read_params(self.estimator, config.estimator_preset, params)
         self._check_class()
         self._new_scoring = self.scoring()
         self.toolset = select_toolsets(self.tools, config.enabled_toolsets, config.disabled_toolsets)
+        refuse_other_states(self.toolset, self.prepare, self.name)
         self.renderer = ChatMLRenderer.load(config.tokenizer_name)
         known = server_configs(own_servers if servers is None else servers)
-        self.servers = tuple(server for server in known if server.base_url)
+        self.servers, self.second_servers = split_servers(known)
+        self.second_models = second_models(config, self.second_servers)
         self._served = None if policy is not None else served_policy(config, self.servers, self.renderer)
         self.policy = self._served if policy is None else checked_policy(policy)
         self._slots = Slots(config.max_concurrent_rollouts)
         super().__init__()
 
     @classmethod
-    def config_init(cls) -> tuple[AgentEnvConfig, list[ServerConfig]]:
+    def config_init(cls) -> tuple[AgentEnvConfig, list[ModelServerConfig]]:
         """Class defaults. Without a `base_url` there is no model server, and the scripted agent plays."""
         return cls.env_config_cls(), [ServerConfig()]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from environments.config_section import FormerNames, Section, WithoutEffect
-from environments.inference.extra_body import checked_extra_body
+from environments.server_config import ModelServerConfig
 from tools.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -120,8 +120,8 @@ class AgentEnvConfig(Section):
     max_failed_groups: int = Field(
         default=16,
         ge=0,
-        description="process, evaluate: stop after so many groups in a row of which no rollout was left; 0: "
-        "never. serve slows down instead.",
+        description="process, evaluate: stop after so many groups in a row of which no rollout was left, or "
+        "that could not be compared; 0: never. serve slows down instead.",
     )
     max_concurrent_rollouts: int = Field(default=16, ge=1, le=4096, description="Rollouts in flight at once.")
 
@@ -187,6 +187,11 @@ class AgentEnvConfig(Section):
         description="A rollout without an outcome (or any reward) beside siblings with one. refuse: its "
         "group fails. drop: it is dropped, which selects on behaviour. A number: its outcome. Unset: what "
         "the environment says, else refuse.",
+    )
+    mask_truncated: bool = Field(
+        default=False,
+        description="Leave turns that were cut at a limit of tokens (finish reason `length`) out of "
+        "training; their rewards count for other turns all the same.",
     )
     estimator: str | None = Field(
         default=None,
@@ -283,12 +288,10 @@ class AgentEnvConfig(Section):
         return {} if set(asked.values()) == {1.0} else asked
 
 
-class ServerConfig(Section):
+class ServerConfig(ModelServerConfig):
     """One OpenAI-compatible model server; without a `base_url` the scripted agent plays."""
 
     section = "openai"
-    by_entry: ClassVar[frozenset[str]] = frozenset({"extra_body"})
-    json_entries: ClassVar[frozenset[str]] = frozenset({"extra_body"})
     without_effect: ClassVar[WithoutEffect] = {
         "timeout": ((1200,), "--env.request_timeout_s is the wall clock of one request"),
         "num_requests_for_eval": ((64,), "--env.max_concurrent_rollouts bounds an evaluation"),
@@ -298,20 +301,6 @@ class ServerConfig(Section):
         "health_check": ((True, False), "a server is asked once before a run, and when calls to it fail"),
     }
 
-    base_url: str | None = Field(
-        default="",
-        repr=False,
-        description="Base URL of an OpenAI-compatible server, for example http://localhost:8000/v1.",
-    )
-    model_name: str = Field(default="default", description="The model to ask for.")
-    api_key: str | None = Field(default="none", repr=False, description="API key of the server.")
-    num_max_requests_at_once: int = Field(
-        default=512,
-        ge=1,
-        le=25_000,
-        description="Requests in flight at once, each over a connection of its own; more than this process "
-        "may open files is refused.",
-    )
     server_type: Literal["auto", "chat", "vllm", "sglang"] = Field(
         default="auto",
         description="How it is asked. chat: messages, over /chat/completions. vllm, sglang: token ids, which "
@@ -331,26 +320,6 @@ class ServerConfig(Section):
     context_tokens: int | None = Field(
         default=None, ge=16, description="The model's context window; unset: as the server says, if it does."
     )
-    extra_body: dict[str, Any] = Field(
-        default={},
-        description="More fields of each request, --openai.extra_body.NAME VALUE (JSON): top_k, stop, "
-        "tool_choice, chat_template_kwargs, …",
-    )
-    proxy: str | None = Field(
-        default=None,
-        repr=False,
-        description="Proxy for requests to it; unset on the command line: what http_proxy, https_proxy, "
-        "all_proxy and no_proxy say; `none`: none.",
-    )
-    ca_file: str | None = Field(
-        default=None,
-        description="File of the certificates that an https server is checked with, and no others.",
-    )
-
-    @field_validator("extra_body")
-    @classmethod
-    def _ours_stay_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return dict(checked_extra_body(value))
 
     @field_validator("server_type", mode="before")
     @classmethod
@@ -369,7 +338,7 @@ def checked_config(config: Any, env_cls: type) -> AgentEnvConfig:
     return config
 
 
-def server_configs(configured: Any) -> list[ServerConfig]:
+def server_configs(configured: Any) -> list[ModelServerConfig]:
     """The servers that `config_init` names, one or a list, in our words or in Atropos'.
 
     What Atropos' words set and has no effect here is logged as a warning.
@@ -383,7 +352,7 @@ def server_configs(configured: Any) -> list[ServerConfig]:
             raise ConfigError(f"a model server is a ServerConfig, got {type(server).__name__}")
     # Atropos' ServerBaseline stands for "no server": it has no base_url.
     return [
-        server if isinstance(server, ServerConfig) else _in_our_words(server)
+        server if isinstance(server, ModelServerConfig) else _in_our_words(server)
         for server in servers
         if hasattr(server, "base_url")
     ]

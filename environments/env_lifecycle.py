@@ -18,12 +18,14 @@ from environments.policy.base import CheckedPolicy, Policy
 from environments.rollout.failures import raised_by_user, reason_of, traceback_of
 from environments.rollout.full_collections import rare_full_collections
 from environments.sandboxes import Sandboxes
+from environments.second_models.asked_model import ROLES, AskedModel
 from tools.errors import ConfigError, RunError, UsageError
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox
 
 if TYPE_CHECKING:
     from environments.policy.served import ServedPolicy
+    from environments.second_models.served_models import SecondModels
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,8 @@ class Lifecycle(Hooks):
     """Whoever plays; `None`: the scripted agent."""
     _served: "ServedPolicy | None"
     """The model servers whose connections are ours to close."""
+    second_models: "SecondModels"
+    """The judge's and the user's, as far as they have servers."""
 
     def __init__(self) -> None:
         """Not open yet.
@@ -85,6 +89,7 @@ class Lifecycle(Hooks):
             closing.callback(self._close)
             if self._served is not None:
                 closing.push_async_callback(self._served.aclose)
+            closing.push_async_callback(self.second_models.aclose)
             # One thread for all of them: what a `def setup` opened there, a `def teardown` can close.
             calls = closing.enter_context(self.hook_calls(InFlight(item_id="", sibling=0)))
             await self._hook(calls, "setup", self.setup)
@@ -177,6 +182,8 @@ class Lifecycle(Hooks):
         await self.check_policy()
         for line in () if self._served is None else self._served.found:
             notify(line)
+        for role in () if self.policy is None else self.scripted_roles():
+            notify(f"the {role} is scripted (scripted_{role}): --{role}.base_url names a model server")
 
     @property
     def text_only_servers(self) -> tuple[str, ...]:
@@ -184,10 +191,25 @@ class Lifecycle(Hooks):
         return () if self._served is None else self._served.text_only
 
     async def check_policy(self) -> None:
-        """Raise ConfigError while a model server cannot be used; buys no completion."""
+        """Raise ConfigError while a model server cannot be used, a judge's included; buys no completion."""
+        await self.second_models.check()
         if isinstance(self.policy, CheckedPolicy):
             with self.hook_calls(InFlight(item_id="", sibling=0)) as calls:
                 await self._hook(calls, "the policy's check", self.policy.check)
+
+    def scripted_roles(self) -> list[str]:
+        """The second models that hooks of this class play, since they have no server."""
+        return [
+            role
+            for role in ROLES
+            if role not in self.second_models.roles
+            and getattr(type(self), f"scripted_{role}") is not getattr(Hooks, f"scripted_{role}")
+        ]
+
+    def asked_model(self, role: str, item: Item, calls: HookCalls) -> AskedModel:
+        """The judge or the user, as the hooks of one rollout ask it, or those of a group."""
+        script = getattr(self, f"scripted_{role}")
+        return self.second_models.asked(role, script, item, calls.hook, lambda: calls.doing)
 
     def open_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
         """A fresh sandbox as class and config ask for."""

@@ -9,8 +9,9 @@ from environments.policy.scripted import Choice, generic_script
 from environments.reward_context import GroupContext, Reward, RolloutContext
 from environments.trajectory import Message, MissingOutcome, Trajectory, Turn
 from tools.calls import ToolSpec
-from tools.registry import Toolset
+from tools.errors import NoModelError
 from tools.sandbox.base import Sandbox
+from tools.toolsets import ToolSource
 
 Item = Any
 Replies = str | Message | Sequence[Message] | None
@@ -23,7 +24,7 @@ class Hooks:
     """
 
     name: str = ""
-    tools: tuple[Toolset, ...] = ()
+    tools: tuple[ToolSource, ...] = ()
     system_prompt: str | None = None
     sandbox: str | None = None
     """Where the agent's code runs unless `--env.sandbox` says: `local`, `docker`, `none`; unset: `local`."""
@@ -89,8 +90,12 @@ class Hooks:
 
     async def score_group(
         self, item: Item, trajectories: Sequence[Trajectory], ctx: GroupContext
-    ) -> Sequence[float | None] | None:
-        """The part of each outcome that compares siblings, one entry per trajectory; `None`: no part."""
+    ) -> Sequence[Reward | None] | None:
+        """The part of each outcome that compares siblings, one entry per trajectory; `None`: no part.
+
+        Asked once for those that survived, when they are scored and their sandboxes are closed; `evaluate`
+        does not ask.
+        """
 
     async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:
         """One number for the whole trajectory, while the sandbox is still open."""
@@ -108,6 +113,20 @@ class Hooks:
         outcome = trajectory.rewards.outcome if trajectory.rewards else None
         reached = trajectory.score if outcome is None else outcome
         return reached is not None and reached >= self.config.pass_score
+
+    def scripted_judge(self, item: Item, messages: Sequence[Message]) -> str:
+        """What the judge answers to `ctx.judge`, when it has no model server."""
+        raise NoModelError(
+            f"environment {self.name!r} asks a judge, and nobody plays it: name its model server with "
+            f"--judge.base_url, or write scripted_judge(self, item, messages)"
+        )
+
+    def scripted_user(self, item: Item, messages: Sequence[Message]) -> str:
+        """What the model of a `SimulatedUser` answers, when it has no model server."""
+        raise NoModelError(
+            f"environment {self.name!r} has a simulated user, and nobody plays it: name its model server "
+            f"with --user.base_url, or write scripted_user(self, item, messages)"
+        )
 
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float

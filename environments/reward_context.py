@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
+from environments.rewards.judge import Judging
+from environments.second_models.asked_model import AskedModel, nobody
 from environments.trajectory import Message
 from tools.errors import ConfigError, IsolationError
 from tools.sandbox import Opening
@@ -17,6 +19,7 @@ from tools.sandbox.host.layout import WORKDIR
 Reward = float | Mapping[str, float]
 """A number, or named components whose sum is the reward."""
 
+_OF_ROLLOUTS = frozenset({"sandbox", "state", "verify", "metrics", "notes", "messages", "turn_scores"})
 _SPARE_BYTES = 64 << 10
 """Of the fresh workspace, for itself and for what the command writes; artefacts may fill the rest."""
 
@@ -25,7 +28,7 @@ _REASON_CHARS = 200
 
 
 @dataclass(slots=True, kw_only=True)
-class RolloutContext:
+class RolloutContext(Judging):
     """One rollout, as the hooks of its environment see it."""
 
     env: str
@@ -51,6 +54,10 @@ class RolloutContext:
     """The messages, as the loop appends them."""
     end_reason: str | None = None
     """What `end` was given first."""
+    user_model: AskedModel = field(default_factory=nobody, repr=False)
+    """Whose words those of a `SimulatedUser` are, and what it was asked so far."""
+    user_replies: dict[int, int] = field(default_factory=dict[int, int], repr=False)
+    """How often each `SimulatedUser`, by its id, has replied."""
     is_over: bool = False
     """Whether the last turn was scored, so that nothing can be ended any more."""
 
@@ -137,7 +144,7 @@ class RolloutContext:
 
 
 @dataclass(slots=True, kw_only=True)
-class GroupContext:
+class GroupContext(Judging):
     """A group whose rollouts are over, as `score_group` sees it: no sandbox is open any more."""
 
     env: str
@@ -145,6 +152,15 @@ class GroupContext:
     item: Any = None
     group_seed: int = 0
     """31 bits; equal to that of the rollouts' contexts."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise ConfigError for what only a rollout that goes on has; `AttributeError` for anything else."""
+        if name in _OF_ROLLOUTS:
+            raise ConfigError(
+                f"score_group has no ctx.{name}: the rollouts are over, and their sandboxes are closed; note "
+                f"what it needs in ctx.metrics while they go on, and read it in trajectory.metrics"
+            )
+        raise AttributeError(f"a GroupContext has no attribute {name!r}")
 
 
 def _is_utf8(text: str) -> bool:

@@ -7,12 +7,70 @@ from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig, ServerConfig
 from environments.inference.connection_limit import refuse_more_connections
 from environments.inference.extra_body import shaping
 from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.second_models.served_models import SecondModels
+from environments.server_config import ModelServerConfig, SecondModelConfig
 from tools.errors import ConfigError
 
 if TYPE_CHECKING:
+    from environments.inference.model_server import ModelServer
     from environments.policy.rendering.renderer import Renderer
     from environments.policy.served import ServedPolicy
     from environments.policy.server_policy import ServerPolicy
+    from environments.second_models.text_model import TextModel
+
+
+def split_servers(
+    servers: Sequence[ModelServerConfig],
+) -> tuple[tuple[ServerConfig, ...], tuple[SecondModelConfig, ...]]:
+    """Those that play the policy, and the second models: as far as they have a `base_url`.
+
+    Raises:
+        ConfigError: several servers of one role.
+    """
+    given = [server for server in servers if server.base_url]
+    seconds = tuple(server for server in given if isinstance(server, SecondModelConfig))
+    roles = [server.section for server in seconds]
+    if twice := next((role for role in roles if roles.count(role) > 1), None):
+        raise ConfigError(f"{roles.count(twice)} model servers for the {twice}; one is possible")
+    return tuple(server for server in given if isinstance(server, ServerConfig)), seconds
+
+
+def second_models(config: AgentEnvConfig, servers: Sequence[SecondModelConfig]) -> SecondModels:
+    """The judge's and the user's models.
+
+    Raises:
+        ConfigError: a `base_url` is no URL.
+    """
+    return SecondModels({server.section: _text_model(config, server) for server in servers})
+
+
+def _text_model(config: AgentEnvConfig, server: SecondModelConfig) -> "TextModel":
+    # The client of model servers loads slowly, as below.
+    from environments.second_models.text_model import TextModel  # noqa: PLC0415
+
+    return TextModel(
+        server=_model_server(config, server),
+        role=server.section,
+        model=server.model_name,
+        temperature=server.temperature,
+        top_p=server.top_p,
+        max_tokens=server.max_tokens,
+        extra_body=server.extra_body,
+    )
+
+
+def _model_server(config: AgentEnvConfig, server: ModelServerConfig) -> "ModelServer":
+    from environments.inference.model_server import ModelServer  # noqa: PLC0415
+
+    return ModelServer(
+        base_url=str(server.base_url),
+        api_key=server.api_key or "none",
+        request_timeout_s=config.request_timeout_s,
+        tries=config.request_tries,
+        max_concurrency=server.num_max_requests_at_once,
+        proxy=server.proxy,
+        ca_file=server.ca_file,
+    )
 
 
 def served_policy(
@@ -36,21 +94,12 @@ def served_policy(
 
 
 def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatMLRenderer) -> "ServerPolicy":
-    from environments.inference.model_server import ModelServer  # noqa: PLC0415
     from environments.policy.chat import ChatPolicy  # noqa: PLC0415
     from environments.policy.server_policy import ServerPolicy  # noqa: PLC0415
 
     own_renderer, no_renderer = _own_renderer(config, server)
     chat = ChatPolicy(
-        server=ModelServer(
-            base_url=str(server.base_url),
-            api_key=server.api_key or "none",
-            request_timeout_s=config.request_timeout_s,
-            tries=config.request_tries,
-            max_concurrency=server.num_max_requests_at_once,
-            proxy=server.proxy,
-            ca_file=server.ca_file,
-        ),
+        server=_model_server(config, server),
         model=server.model_name,
         renderer=renderer,
         temperature=config.temperature,

@@ -5,11 +5,11 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import cast
 
 from environments.config import AgentEnvConfig
 from tools.errors import ConfigError
-from tools.registry import Tool, Toolset
+from tools.registry import Toolset
 from tools.sandbox import lent_folder, open_sandbox, prepare_sandboxes
 from tools.sandbox.absent import NONE, NoSandbox
 from tools.sandbox.base import Sandbox, SandboxLimits
@@ -76,7 +76,7 @@ class Sandboxes:
 
     def refuse_tools_in(self, toolset: Toolset) -> None:
         """Raise ConfigError where a rollout has no sandbox, and tools act in one."""
-        names = [tool.name for tool in toolset.tools if _acts_in_sandbox(tool)]
+        names = [tool.name for tool in toolset.tools if tool.needs_sandbox]
         if names and not self.are_opened:
             raise ConfigError(
                 f"{self._env.__name__} has no sandbox (`sandbox` is {NONE!r}), and these tools act in one: "
@@ -109,8 +109,3 @@ class Sandboxes:
                     "their hidden tests there; move it",
                     what, folder, path,
                 )  # fmt: skip
-
-
-def _acts_in_sandbox(tool: Tool) -> bool:
-    hints: dict[str, Any] = get_type_hints(tool.function)
-    return Sandbox in hints.values()

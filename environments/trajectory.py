@@ -171,10 +171,20 @@ class Rewards:
     group: float | None = None
     """The part of the outcome that compares siblings (`score_group`); `None` when there is none."""
 
+    @property
+    def outcome_parts(self) -> Mapping[str, float]:
+        """The named parts of the outcome; one that was given as a number is a part of that name."""
+        if self.outcome_components or self.outcome is None:
+            return self.outcome_components
+        return {"outcome": self.outcome}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeCall:
-    """A question to a judge and its answer, kept so that rewards can be computed again without asking."""
+    """A question to a judge (or to the model of a simulated user) and its answer.
+
+    Kept so that rewards can be computed again without asking.
+    """
 
     hook: str
     """The hook that asked."""
@@ -182,9 +192,12 @@ class JudgeCall:
     """Index of the turn in question; `None`: the whole."""
     model: str
     messages: tuple[Message, ...]
-    sampling: Mapping[str, float] = field(default_factory=dict[str, float])
-    answer: str
-    """The judge's text, whether or not a verdict could be read from it."""
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    answer: str | None
+    """The text, whether or not a verdict could be read from it; `None`: it takes no such question."""
+    usage: Mapping[str, int] = field(default_factory=dict[str, int])
+    """`prompt_tokens` and `completion_tokens`, as the server counts; empty where it does not, and where an
+    answer to an equal question was used again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +222,9 @@ class Trajectory:
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """Numbers the environment noted for people; they carry no credit."""
     judge_calls: tuple[JudgeCall, ...] = ()
-    """In the order they were asked."""
+    """In the order they were answered."""
+    user_calls: tuple[JudgeCall, ...] = ()
+    """What the model of a simulated user was asked, and its answers."""
     wall_s: float = 0.0
 
     @property
@@ -235,9 +250,11 @@ class Trajectory:
         """The versions that its turns were sampled by, each once, in the order they came."""
         return tuple(dict.fromkeys(turn.weight_version for turn in self.turns))
 
-    def with_rewards(self, rewards: Rewards, metrics: Mapping[str, float]) -> "Trajectory":
+    def with_rewards(
+        self, rewards: Rewards, metrics: Mapping[str, float], judge_calls: tuple[JudgeCall, ...] = ()
+    ) -> "Trajectory":
         """The same trajectory, scored."""
-        return replace(self, rewards=rewards, metrics=metrics)
+        return replace(self, rewards=rewards, metrics=metrics, judge_calls=judge_calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +273,8 @@ class Failure:
     """The name of the error's class alone."""
     where: str | None = None
     """`file.py:12 in compute_reward`, where code that is not ours broke; `None` for errors of ours."""
+    refuses_group: bool = False
+    """Whether its siblings cannot be compared without it, so that the whole group fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +296,13 @@ class TrajectoryGroup:
     failures: tuple[Failure, ...] = ()
     judge_calls: tuple[JudgeCall, ...] = ()
     """What was asked about the group as a whole."""
+    error: str | None = None
+    """What broke while its siblings were compared (`score_group`), so that it gets no credit."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing in it can be compared: no rollout was left, or the comparison broke."""
+        return not self.trajectories or self.error is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

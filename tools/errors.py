@@ -5,17 +5,20 @@ TurnwiseError
 ├── ToolError                 the model acts: the text becomes the tool's result, the rollout goes on
 ├── RolloutError              nobody acts: this sibling is dropped and recorded, the group goes on
 │   ├── PolicyError           the model call is lost (after its retries)
-│   │   └── ContextOverflow   the conversation no longer fits: the rollout ends there and still counts
+│   │   ├── ContextOverflow   the conversation no longer fits: the rollout ends there and still counts
+│   │   └── SecondModelError  a judge or a simulated user gave no answer
 │   ├── SandboxError          the sandbox is broken; never shown to the model as output
 │   │   ├── SandboxCreateError
 │   │   └── SandboxUnavailable
 │   ├── RewardError           the environment's reward broke the contract
+│   ├── GroupRefused          dropping it alone would select on behaviour: its group fails
 │   ├── TimeLimitExceeded     a hook, a tool or a policy took longer than it may
 │   ├── UserCodeBroke         the environment's code raised what is no `Exception`, its cause
 │   └── WireError             rows that a trainer would misread; the group is put aside with the reason
 ├── RunError                  the developer acts: the run cannot go on, exit code 1; its cause is told whole
 └── UsageError                the developer acts: one line, exit code 2, never a traceback
     ├── ConfigError           a setting, a name or an option
+    │   └── NoModelError      nobody plays the judge or the user: no rollout can go on
     ├── DatasetError          an item source
     ├── RecordError           a rollout JSONL
     ├── CreditError           the numbers or parameters given to an estimator
@@ -44,6 +47,10 @@ class ContextOverflow(PolicyError):
     """The prompt is longer than the model's context."""
 
 
+class SecondModelError(PolicyError):
+    """A judge or a simulated user gave no answer that can be used."""
+
+
 class SandboxError(RolloutError):
     """The sandbox itself is broken, as opposed to a command that failed in it."""
 
@@ -58,6 +65,10 @@ class SandboxUnavailable(SandboxError):
 
 class RewardError(RolloutError):
     """A reward broke the contract: wrong length, NaN or infinity."""
+
+
+class GroupRefused(RolloutError):
+    """Dropping this sibling alone would select on behaviour: its whole group fails."""
 
 
 class TimeLimitExceeded(RolloutError):
@@ -87,6 +98,10 @@ class UsageError(TurnwiseError):
 
 class ConfigError(UsageError):
     """A setting, a name or an option is wrong."""
+
+
+class NoModelError(ConfigError):
+    """An environment asks a model that nobody plays: every rollout of the run would fail."""
 
 
 class DatasetError(UsageError):

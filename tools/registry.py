@@ -2,94 +2,116 @@
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
-from typing import Any, Concatenate, ParamSpec, Protocol, Unpack, overload
+from types import MethodType
+from typing import Any, Protocol, overload
 
 from tools.calls import UNREADABLE, ToolCall, ToolErrorKind, ToolResult, ToolSpec
+from tools.context import State, ToolContext
 from tools.errors import ConfigError, ToolError
-from tools.sandbox.base import (
-    MAX_OUTPUT_BYTES,
-    MAX_READ_BYTES,
-    ExecOptions,
-    ExecResult,
-    Sandbox,
-    SandboxRecord,
-)
+from tools.injection import SELF, Unbound, is_state
+from tools.limited_sandbox import LimitedSandbox
+from tools.sandbox.base import Sandbox
 from tools.signature import ArgumentsRefused, Signature
+from tools.tool_output import ToolOutput, bounded, output_of
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_P = ParamSpec("_P")
 _SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolOutput:
-    """What a tool gives back when it is more than text."""
-
-    content: str
-    exit_code: int | None = None
-    """Exit status of the command that the tool ran."""
-    timed_out: bool = False
-
-
-Given = str | ToolOutput
-"""What a tool's function gives; a `def` gives it, an `async def` gives an awaitable of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A function that a model can call."""
+    """A function, or a method of a `State`, that a model can call."""
 
     spec: ToolSpec
     signature: Signature
-    function: Callable[..., Given | Awaitable[Given]]
-    """Takes the sandbox, then the arguments by name."""
+    function: Callable[..., Any]
+    """Takes everything by name."""
+    parallel: bool = False
+    """Whether it may run beside other calls of its turn."""
 
     @property
     def name(self) -> str:
         """What the model calls it."""
         return self.spec.name
 
+    @property
+    def needs_sandbox(self) -> bool:
+        """Whether it takes the sandbox."""
+        return Sandbox in self.signature.injected.values()
+
+    @property
+    def states(self) -> tuple[type[State], ...]:
+        """The states that it takes, its `self` included."""
+        return tuple(kind for kind in self.signature.injected.values() if is_state(kind))
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        """As a method: of an instance the function itself, of a class the tool that takes its instances."""
+        if self.signature.injected.get(SELF) is not Unbound:
+            return self
+        if instance is not None:
+            return MethodType(self.function, instance)
+        injected = {**self.signature.injected, SELF: owner}
+        return (
+            replace(self, signature=replace(self.signature, injected=injected)) if is_state(owner) else self
+        )
+
+    def call(self, arguments: str, injected: Mapping[str, object]) -> Callable[[], Any]:
+        """What reads a model's arguments, runs the function and makes a `ToolOutput` of what it gives.
+
+        It runs code of the tool's author from the first to the last, and is `async def` where that is.
+        """
+        run = _run_async if inspect.iscoroutinefunction(self.function) else _run
+        return partial(run, self, arguments, injected)
+
 
 @overload
-def tool(function: Callable[Concatenate[Sandbox, _P], Given | Awaitable[Given]], /) -> Tool: ...
+def tool(function: Callable[..., Any], /) -> Tool: ...
 
 
 @overload
-def tool(*, name: str) -> Callable[[Callable[..., Given | Awaitable[Given]]], Tool]: ...
+def tool(*, name: str | None = None, parallel: bool = False) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
 def tool(
-    function: Callable[..., Given | Awaitable[Given]] | None = None, /, *, name: str | None = None
-) -> Tool | Callable[[Callable[..., Given | Awaitable[Given]]], Tool]:
-    """Make a tool from `async def f(sandbox: Sandbox, …) -> str | ToolOutput`, or from a `def`.
+    function: Callable[..., Any] | None = None, /, *, name: str | None = None, parallel: bool = False
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool from a typed `async def` or `def`, or from such a method of a `State`.
+
+    Parameters annotated `Sandbox`, `ToolContext` or with a `State` are filled in by the rollout; all others
+    are the JSON schema, which `Annotated[…, Field(…)]` refines. The docstring is what the model reads: its
+    text up to the first section, and one entry per parameter under `Args:`. It gives text, a `ToolOutput`, or
+    a value that is shown as JSON.
 
     A `def` runs on the rollout's own thread and may block; the sandbox can only be used by an `async def`.
-
-    The signature after the sandbox is the JSON schema; `Annotated[…, Field(…)]` refines it. The docstring is
-    what the model reads: its text up to the first section, and one entry per parameter under `Args:`.
-
     A `ToolError` that the function raises is shown to the model. Any other exception leaves the rollout.
 
     Args:
         function: Given when the decorator is used bare.
         name: What the model calls the tool; the function's own name when unset.
+        parallel: Calls of one turn run side by side when all of them are of tools marked so. Such a tool is
+            an `async def`: all that is `def` shares one thread.
 
     Raises:
         ConfigError: the function cannot be a tool.
     """
 
-    def decorate(function: Callable[..., Given | Awaitable[Given]]) -> Tool:
+    def decorate(function: Callable[..., Any]) -> Tool:
+        if not inspect.isfunction(function) and not inspect.ismethod(function):
+            raise ConfigError(f"@tool makes a tool of a function, and not of {function!r:.100}")
         called = function.__name__ if name is None else name
         if not _NAME.fullmatch(called):
             raise ConfigError(f"tool name {called!r}: use 1 to 64 ASCII letters, digits, `_` or `-`")
+        if parallel and not inspect.iscoroutinefunction(function):
+            raise ConfigError(
+                f"tool {called!r}: a parallel tool is `async def`; `def` tools of a rollout share a thread"
+            )
         signature = Signature.of(function)
         spec = ToolSpec(name=called, description=signature.description, parameters=signature.schema)
-        return Tool(spec=spec, signature=signature, function=function)
+        return Tool(spec=spec, signature=signature, function=function, parallel=parallel)
 
     return decorate if function is None else decorate(function)
 
@@ -97,12 +119,14 @@ def tool(
 class RunTool(Protocol):
     """Runs a tool's function, within whatever limits the caller sets."""
 
-    async def __call__(self, name: str, function: Callable[[], Any], *, busy: Callable[[], bool]) -> Any:
+    async def __call__(
+        self, name: str, function: Callable[[], Any], *, busy: Callable[[], bool]
+    ) -> ToolOutput:
         """What the function gives; `busy` says whether a command of it is running in the sandbox."""
         ...
 
 
-async def run_tool(name: str, function: Callable[[], Any], *, busy: Callable[[], bool]) -> Any:
+async def run_tool(name: str, function: Callable[[], Any], *, busy: Callable[[], bool]) -> ToolOutput:
     """Run it here and now, with no limit but those of its commands."""
     given = function()
     return await given if inspect.isawaitable(given) else given
@@ -119,11 +143,21 @@ class Toolset:
         names = [tool.name for tool in self.tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"toolset {self.name!r} has more than one tool called {', '.join(twice)}")
+        if loose := [tool.name for tool in self.tools if Unbound in tool.signature.injected.values()]:
+            raise ConfigError(
+                f"toolset {self.name!r}: {', '.join(loose)} takes `self`, and is no method of a State; "
+                "list the State class itself, or its method as `MyState.method`"
+            )
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools as the model sees them."""
         return tuple(tool.spec for tool in self.tools)
+
+    @property
+    def needs_sandbox(self) -> bool:
+        """Whether any of the tools takes the sandbox."""
+        return any(tool.needs_sandbox for tool in self.tools)
 
     @classmethod
     def merged(cls, toolsets: Sequence["Toolset"]) -> "Toolset":
@@ -135,6 +169,11 @@ class Toolset:
         tools = tuple(tool for toolset in toolsets for tool in toolset.tools)
         return cls("+".join(toolset.name for toolset in toolsets), tools)
 
+    def are_parallel(self, calls: Sequence[ToolCall]) -> bool:
+        """Whether these calls of one turn run side by side: each can be read, and its tool is marked so."""
+        parallel = {tool.name for tool in self.tools if tool.parallel}
+        return len(calls) > 1 and all(call.status == "ok" and call.name in parallel for call in calls)
+
     async def execute(
         self,
         call: ToolCall,
@@ -143,6 +182,7 @@ class Toolset:
         timeout_s: float,
         max_output_chars: int,
         run: RunTool = run_tool,
+        context: ToolContext | None = None,
     ) -> ToolResult:
         """Run one call. A call that cannot be understood runs nothing and says what was wrong.
 
@@ -152,9 +192,11 @@ class Toolset:
             timeout_s: Longest that any one command of the tool may take, whatever the tool asks for.
             max_output_chars: Longest `content`; head and tail are kept.
             run: Runs the tool's function.
+            context: The rollout, for tools that take its state or the context.
 
         Raises:
             SandboxError: the sandbox is broken.
+            ConfigError: the rollout has not the state that the tool takes.
             Exception: what the tool's own code raised, other than `ToolError`; it is a bug in the tool.
         """
         started = monotonic()
@@ -181,90 +223,43 @@ class Toolset:
                 ToolOutput(content=f"There is no tool {call.name[:_SHOWN]!r}. Tools: {names}."),
                 "unknown_tool",
             )
+        limited = LimitedSandbox(sandbox, timeout_s)
+        function = chosen.call(call.arguments, _injected(chosen, limited, context))
         try:
-            arguments = chosen.signature.parse(call.arguments)
-            limited = _TimeLimited(sandbox, timeout_s)
-            function = partial(chosen.function, limited, **arguments)
-            output = await run(chosen.name, function, busy=lambda: limited.commands > 0)
+            return result(await run(chosen.name, function, busy=lambda: limited.commands > 0))
         except ArgumentsRefused as error:
             content = f"{chosen.name} was not run. {error}"
             return result(ToolOutput(content=content), error.kind)
         except ToolError as error:
             return result(ToolOutput(content=f"Error: {error}"), "tool_error")
-        if isinstance(output, str):
-            return result(ToolOutput(content=output))
-        if not isinstance(output, ToolOutput):
-            raise TypeError(
-                f"tool {chosen.name!r} returned {type(output).__name__}; return str or ToolOutput"
-            )
-        return result(output)
 
 
-def bounded(text: str, max_chars: int) -> str:
-    """The text, or its head and tail around a note of how much was cut; never longer than `max_chars`."""
-    if len(text) <= max_chars:
-        return _encodable(text)
-    room = max(0, max_chars - len(_cut_note(len(text), len(text))))
-    head, tail = room - room // 2, room // 2
-    note = _cut_note(len(text) - head - tail, len(text))
-    return _encodable((text[:head] + note + text[len(text) - tail :])[:max_chars])
+def _injected(tool: Tool, sandbox: Sandbox, context: ToolContext | None) -> dict[str, object]:
+    """What the rollout fills in, by parameter."""
+    values: dict[str, object] = {}
+    for name, kind in tool.signature.injected.items():
+        if kind is Sandbox:
+            values[name] = sandbox
+        elif context is None:
+            raise ConfigError(f"tool {tool.name!r} takes {kind.__name__}, which only a rollout gives")
+        elif not is_state(kind):
+            values[name] = context
+        elif isinstance(context.state, kind):
+            values[name] = context.state
+        else:
+            given = type(context.state).__name__
+            raise ConfigError(f"tool {tool.name!r} takes {kind.__name__}, and the state is of class {given}")
+    return values
 
 
-def _encodable(text: str) -> str:
-    # A lone surrogate (an undecodable file name) cannot be written to a record as UTF-8.
-    return text.encode("utf-8", "replace").decode("utf-8")
+def _run(tool: Tool, arguments: str, injected: Mapping[str, object]) -> Any:
+    given = tool.function(**injected, **tool.signature.parse(arguments))
+    return _later(tool, given) if inspect.isawaitable(given) else output_of(given, tool.name)
 
 
-def _cut_note(cut: int, total: int) -> str:
-    return f"\n[... {cut} of {total} characters cut ...]\n"
+async def _run_async(tool: Tool, arguments: str, injected: Mapping[str, object]) -> ToolOutput:
+    return output_of(await tool.function(**injected, **tool.signature.parse(arguments)), tool.name)
 
 
-@dataclass(slots=True)
-class _TimeLimited:
-    """The sandbox as a tool gets it: no command may take longer than the rollout allows."""
-
-    sandbox: Sandbox
-    limit_s: float
-    commands: int = 0
-    """Those that are running; each one ends by its own limit."""
-
-    @property
-    def record(self) -> SandboxRecord:
-        return self.sandbox.record
-
-    @property
-    def workdir(self) -> str:
-        return self.sandbox.workdir
-
-    async def exec(
-        self, command: str | Sequence[str], *, timeout_s: float = 60.0, **options: Unpack[ExecOptions]
-    ) -> ExecResult:
-        with self._command():
-            return await self.sandbox.exec(command, timeout_s=min(timeout_s, self.limit_s), **options)
-
-    async def shell(
-        self, command: str, *, timeout_s: float = 60.0, max_output_bytes: int = MAX_OUTPUT_BYTES
-    ) -> ExecResult:
-        limit_s = min(timeout_s, self.limit_s)
-        with self._command():
-            return await self.sandbox.shell(command, timeout_s=limit_s, max_output_bytes=max_output_bytes)
-
-    @contextmanager
-    def _command(self) -> Generator[None]:
-        self.commands += 1
-        try:
-            yield
-        finally:
-            self.commands -= 1
-
-    async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        return await self.sandbox.read_file(path, max_bytes=max_bytes)
-
-    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        await self.sandbox.write_file(path, data, mode=mode)
-
-    async def put_archive(self, archive: bytes, path: str = ".") -> None:
-        await self.sandbox.put_archive(archive, path)
-
-    async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        return await self.sandbox.get_archive(path, max_bytes=max_bytes)
+async def _later(tool: Tool, given: Awaitable[Any]) -> ToolOutput:
+    return output_of(await given, tool.name)

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
 from docstring_parser import DocstringStyle, ParseError, parse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from tools.calls import ToolErrorKind
 from tools.errors import ConfigError
-from tools.sandbox.base import Sandbox
+from tools.injection import parameters_of
 
 _CLOSED = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=False)
 _MAX_CHARS, _MAX_STRUCTURE = 1_000_000, 1 << 15
@@ -36,9 +36,11 @@ class ArgumentsRefused(Exception):  # never leaves the tools layer: it becomes a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What a tool's function takes after the sandbox, and what its docstring says about it."""
+    """What a tool's function takes, from the model and from its rollout, and what its docstring says."""
 
     description: str
+    injected: Mapping[str, type]
+    """Parameters that the rollout fills in, and what they take; they are not in the schema."""
     schema: Mapping[str, Any]
     """Closed JSON schema of the arguments, without pydantic's titles."""
     model: type[BaseModel]
@@ -55,19 +57,22 @@ class Signature:
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise ConfigError(f"{where}: a tool returns its result, and has no `yield`")
         parameters = list(inspect.signature(function).parameters.values())
-        hints = _hints(function, parameters, where)
-        if not parameters or hints[parameters[0].name] is not Sandbox:
-            raise ConfigError(f"{where}: the first parameter is the sandbox, write `sandbox: Sandbox`")
-        sandbox, *own = parameters
+        for parameter in parameters:
+            if parameter.kind not in _NAMED_KINDS:
+                raise ConfigError(f"{where}: `{parameter}` cannot be in a schema; name each parameter")
+        injected, hints = parameters_of(function, where)
+        own = [parameter for parameter in parameters if parameter.name not in injected]
         description, described = _docstring(function, where)
-        if unknown := sorted(set(described) - {parameter.name for parameter in [sandbox, *own]}):
+        if hidden := sorted(described.keys() & injected):
+            raise ConfigError(f"{where}: the docstring describes {hidden}, which no model sees")
+        if unknown := sorted(described.keys() - hints.keys()):
             raise ConfigError(f"{where}: the docstring describes {unknown}, which are no parameters")
         model = _model(own, hints, described, where)
         try:
             schema = model.model_json_schema()
         except PydanticUserError as error:
             raise ConfigError(f"{where}: a parameter has no JSON schema: {error.message}") from None
-        return cls(description=description, schema=_compact(schema), model=model)
+        return cls(description=description, injected=injected, schema=_compact(schema), model=model)
 
     def parse(self, text: str) -> dict[str, Any]:
         """The arguments by name, defaults filled in.
@@ -139,24 +144,6 @@ class Signature:
         return ArgumentsRefused(
             "invalid_arguments", f"{'; '.join(reasons)}. Parameters: {self.describe_parameters()}."
         )
-
-
-def _hints(
-    function: Callable[..., Any], parameters: Sequence[inspect.Parameter], where: str
-) -> dict[str, Any]:
-    for parameter in parameters:
-        if parameter.kind not in _NAMED_KINDS:
-            raise ConfigError(f"{where}: `{parameter}` cannot be in a schema; name each parameter")
-    try:
-        hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as error:
-        raise ConfigError(f"{where}: an annotation cannot be read: {error}") from None
-    missing = [parameter.name for parameter in parameters if parameter.name not in hints]
-    if "return" not in hints:
-        missing.append("return")
-    if missing:
-        raise ConfigError(f"{where}: no type annotation for {missing}; the signature is the schema")
-    return hints
 
 
 def _docstring(function: Callable[..., Any], where: str) -> tuple[str, dict[str, str]]:

@@ -1,40 +1,93 @@
 """Which tools a rollout gets: the environment's own toolsets and the shipped ones, picked by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 
+from tools.context import State
 from tools.errors import ConfigError
 from tools.files import file
+from tools.injection import is_state
 from tools.registry import Tool, Toolset
+from tools.state_tools import toolset_of
 from tools.terminal import terminal
+
+_SHOWN = 200
 
 SHIPPED: Mapping[str, Toolset] = {toolset.name: toolset for toolset in (terminal, file)}
 """Toolsets that can be enabled by name in any environment."""
+ToolSource = Toolset | Tool | type[State]
+"""What an environment lists: a bare tool is a toolset of its own name, a State class one of its methods."""
 
 
 def select_toolsets(
-    own: Sequence[Toolset | Tool], enabled: Sequence[str] | None = None, disabled: Sequence[str] = ()
+    own: Sequence[ToolSource], enabled: Sequence[str] | None = None, disabled: Sequence[str] = ()
 ) -> Toolset:
     """One toolset out of several, without the disabled ones.
 
     Args:
-        own: What the environment lists; a bare tool counts as a toolset of its own name. An own toolset wins
-            over a shipped one of the same name.
+        own: What the environment lists. An own toolset wins over a shipped one of the same name.
         enabled: Names of own or shipped toolsets; `None` takes all own ones.
         disabled: Names to leave out.
 
     Raises:
         ConfigError: a name that does not exist, or two tools or toolsets of one name.
     """
-    if not isinstance(own, Sequence) or not all(isinstance(entry, Toolset | Tool) for entry in own):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
-        raise ConfigError(f"an environment's tools are a tuple of toolsets, `(terminal,)`, got {own!r:.200}")
-    named: dict[str, Toolset] = {}
-    for entry in own:
-        toolset = Toolset(entry.name, (entry,)) if isinstance(entry, Tool) else entry
-        if toolset.name in named:
-            raise ConfigError(f"the environment lists two toolsets called {toolset.name!r}")
-        named[toolset.name] = toolset
+    named = _by_name(own)
     known = {**SHIPPED, **named}
     wanted = list(named) if enabled is None else list(dict.fromkeys(enabled))
     if unknown := sorted({*wanted, *disabled} - set(known)):
         raise ConfigError(f"no toolset {', '.join(map(repr, unknown))}; choose from {sorted(known)}")
     return Toolset.merged([known[name] for name in wanted if name not in disabled])
+
+
+def narrowed(toolset: Toolset, names: Any, own: Sequence[ToolSource], where: str) -> Toolset:
+    """Those tools of a toolset that have one of these names; all of them for `None`.
+
+    Args:
+        toolset: What a run has, after its settings.
+        names: What `tools_for` gave. A tool that the settings have taken away stays away.
+        own: What the environment lists.
+        where: Whose names they are, for the error.
+
+    Raises:
+        ConfigError: they are no names, or names of no tool.
+    """
+    if names is None:
+        return toolset
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise ConfigError(
+            f"{where} gave {names!r:.200}; give a list of names of tools, or None for all of them"
+        )
+    wanted = list(cast("Iterable[object]", names))
+    known = {tool.name: None for each in (toolset, *_by_name(own).values()) for tool in each.tools}
+    if unknown := [name for name in wanted if not isinstance(name, str) or name not in known]:
+        raise ConfigError(
+            f"{where} gave {', '.join(map(repr, unknown))[:_SHOWN]}, which is none of the tools: "
+            f"{', '.join(known) or 'there are none'}"
+        )
+    return Toolset(toolset.name, tuple(tool for tool in toolset.tools if tool.name in wanted))
+
+
+def _by_name(own: Sequence[ToolSource]) -> dict[str, Toolset]:
+    if not isinstance(own, Sequence) or not all(map(_is_source, own)):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+        raise ConfigError(
+            f"an environment's tools are a tuple of toolsets, `(terminal,)`, of functions with @tool, or of "
+            f"State classes, got {own!r:.200}"
+        )
+    named: dict[str, Toolset] = {}
+    for entry in own:
+        toolset = _toolset(entry)
+        if toolset.name in named:
+            raise ConfigError(f"the environment lists two toolsets called {toolset.name!r}")
+        named[toolset.name] = toolset
+    return named
+
+
+def _is_source(entry: Any) -> bool:
+    return isinstance(entry, Toolset | Tool) or is_state(entry)
+
+
+def _toolset(entry: ToolSource) -> Toolset:
+    if isinstance(entry, Tool):
+        return Toolset(entry.name, (entry,))
+    return entry if isinstance(entry, Toolset) else toolset_of(entry)

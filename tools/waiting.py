@@ -1,8 +1,8 @@
 """Waiting for work that a cancellation must not leave half done."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -40,3 +40,15 @@ async def _undone(task: "asyncio.Future[T]", undo: Callable[[T], Awaitable[None]
     await asyncio.wait({task})
     if not task.cancelled() and task.exception() is None:
         await undo(task.result())
+
+
+async def side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results, in order; the first error of one ends the others, and is raised once they have ended."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except BaseExceptionGroup as broken:
+        first = broken.exceptions[0]
+    else:
+        return [task.result() for task in tasks]
+    raise first  # out here, so that nothing is written over what caused it

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from environments.policy.base import CompletionRequest, Policy
     from environments.policy.scripted import Choice, call, say
     from environments.record.recorder import read_groups
-    from environments.reward_context import Reward, RolloutContext
+    from environments.reward_context import GroupContext, Reward, RolloutContext
     from environments.rewards.answers import exact_match, numeric_match
     from environments.rewards.economy import (
         context_efficiency,
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
         sampled_tokens,
         turn_cost,
     )
+    from environments.rewards.quoting import quoted
     from environments.rewards.rubric import Rubric
     from environments.rewards.text_format import boxed, code_block, has_tags, has_text, tagged
+    from environments.server_config import JudgeConfig, UserConfig
+    from environments.simulated_user import SimulatedUser
     from environments.testing import group_of
     from environments.trajectory import (
         Completion,
@@ -35,11 +38,13 @@ if TYPE_CHECKING:
     )
     from environments.turn_level_reward import TurnLevelRewardMixin
     from tools.calls import ToolCall, ToolResult
+    from tools.context import State, ToolContext
     from tools.errors import ConfigError, RolloutError, ToolError, TurnwiseError, UsageError
     from tools.files import file
-    from tools.registry import ToolOutput, Toolset, tool
+    from tools.registry import Toolset, tool
     from tools.sandbox import ExecResult, Sandbox, SandboxLimits, open_sandbox
     from tools.terminal import terminal
+    from tools.tool_output import ToolOutput
 
 __version__ = "0.1.0"
 
@@ -52,7 +57,9 @@ __all__ = [
     "ConfigError",
     "CreditedGroup",
     "ExecResult",
+    "GroupContext",
     "GroupTask",
+    "JudgeConfig",
     "Message",
     "Param",
     "Policy",
@@ -64,8 +71,11 @@ __all__ = [
     "Sandbox",
     "SandboxLimits",
     "ServerConfig",
+    "SimulatedUser",
+    "State",
     "StopReason",
     "ToolCall",
+    "ToolContext",
     "ToolError",
     "ToolOutput",
     "ToolResult",
@@ -76,6 +86,7 @@ __all__ = [
     "TurnLevelRewardMixin",
     "TurnwiseError",
     "UsageError",
+    "UserConfig",
     "__version__",
     "boxed",
     "call",
@@ -91,6 +102,7 @@ __all__ = [
     "longest_context",
     "numeric_match",
     "open_sandbox",
+    "quoted",
     "read_groups",
     "register_estimator",
     "sampled_tokens",
@@ -110,7 +122,9 @@ _MODULES = {
     "ConfigError": "tools.errors",
     "CreditedGroup": "environments.trajectory",
     "ExecResult": "tools.sandbox",
+    "GroupContext": "environments.reward_context",
     "GroupTask": "environments.data.tasks",
+    "JudgeConfig": "environments.server_config",
     "Message": "environments.trajectory",
     "Param": "environments.credit",
     "Policy": "environments.policy.base",
@@ -122,10 +136,13 @@ _MODULES = {
     "Sandbox": "tools.sandbox",
     "SandboxLimits": "tools.sandbox",
     "ServerConfig": "environments.config",
+    "SimulatedUser": "environments.simulated_user",
+    "State": "tools.context",
     "StopReason": "environments.trajectory",
     "ToolCall": "tools.calls",
+    "ToolContext": "tools.context",
     "ToolError": "tools.errors",
-    "ToolOutput": "tools.registry",
+    "ToolOutput": "tools.tool_output",
     "ToolResult": "tools.calls",
     "Toolset": "tools.registry",
     "Trajectory": "environments.trajectory",
@@ -134,6 +151,7 @@ _MODULES = {
     "TurnLevelRewardMixin": "environments.turn_level_reward",
     "TurnwiseError": "tools.errors",
     "UsageError": "tools.errors",
+    "UserConfig": "environments.server_config",
     "boxed": "environments.rewards.text_format",
     "call": "environments.policy.scripted",
     "code_block": "environments.rewards.text_format",
@@ -148,6 +166,7 @@ _MODULES = {
     "longest_context": "environments.rewards.economy",
     "numeric_match": "environments.rewards.answers",
     "open_sandbox": "tools.sandbox",
+    "quoted": "environments.rewards.quoting",
     "read_groups": "environments.record.recorder",
     "register_estimator": "environments.credit",
     "sampled_tokens": "environments.rewards.economy",

@@ -1,7 +1,7 @@
 """What every command on an environment shares: the ENV argument, --config, dotted settings and their help."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from environments.cli.settings import (
 )
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.run.console_streams import outlived_console
+from environments.server_config import JudgeConfig, UserConfig
 from tools.errors import ConfigError
 
 _OVERRIDES = "turnwise.overrides"
@@ -47,7 +48,7 @@ class EnvCall:
             ConfigError: a setting is wrong.
         """
         settings = self.settings(defaults or {}, flags or {})
-        return self.env_cls(settings.env, with_proxies(settings.servers))
+        return self.env_cls(settings.env, with_proxies([*settings.servers, *settings.second]))
 
     def settings(self, defaults: Mapping[str, Any], flags: Mapping[str, Any]) -> Settings:
         """The settings alone, checked."""
@@ -57,7 +58,7 @@ class EnvCall:
         return merge_settings(
             (config.model_copy(update=unset), servers),
             self.file,
-            Overrides(env={**self.flags.env, **given}, openai=self.flags.openai),
+            replace(self.flags, env={**self.flags.env, **given}),
         )
 
 
@@ -72,7 +73,11 @@ class EnvCommand(click.Command):
         self._default_env = default_env
         self.params = [
             click.Argument(["env"], required=False, metavar="ENV"),
-            click.Option(["--config"], metavar="FILE", help="YAML file with `env:` and `openai:` settings."),
+            click.Option(
+                ["--config"],
+                metavar="FILE",
+                help="YAML file with `env:`, `openai:`, `judge:` and `user:` settings.",
+            ),
             *self.params,
             click.Option(["--help"], is_flag=True, help="Show this message; with ENV, its settings too."),
         ]
@@ -89,7 +94,7 @@ class EnvCommand(click.Command):
         except click.NoSuchOption as error:
             raise ConfigError(
                 f"no option {error.option_name}; settings of the environment are --env.NAME, "
-                f"those of the model server --openai.NAME"
+                f"those of model servers --openai.NAME, --judge.NAME and --user.NAME"
             ) from None
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -127,6 +132,8 @@ class EnvCommand(click.Command):
                 text,
                 _settings_help(f"Settings of {env_cls.name}", flag_rows(config, "env")),
                 _settings_help("Model server", flag_rows(ServerConfig(), "openai")),
+                _settings_help("Model server of the judge", flag_rows(JudgeConfig(), "judge")),
+                _settings_help("Model server of the simulated user", flag_rows(UserConfig(), "user")),
             ]
         )
 

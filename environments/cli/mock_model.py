@@ -119,7 +119,7 @@ async def _opening(env: AgentEnv, task: GroupTask) -> tuple[Message, ...]:
             prompt = await calls.hook("format_prompt", env.format_prompt, task.item)
             return opening_messages(prompt, system=env.system_prompt, env=env.name)
         async with calls.sandbox(env.open_sandbox) as sandbox:
-            hooks = RolloutHooks(env, env.context_for(task, 0, sandbox), calls)
+            hooks = RolloutHooks(env, env.context_for(task, 0, sandbox, calls), calls)
             async with hooks.prepared():
                 return await hooks.opening()
 

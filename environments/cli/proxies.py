@@ -1,13 +1,17 @@
 """The proxy that a user's shell names, read once: below the command line nothing reads the environment."""
 
+from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
+from typing import TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
-from environments.config import ServerConfig
+from environments.server_config import ModelServerConfig
+
+ServerT = TypeVar("ServerT", bound=ModelServerConfig)
 
 
-def with_proxies(servers: list[ServerConfig]) -> list[ServerConfig]:
+def with_proxies(servers: Sequence[ServerT]) -> list[ServerT]:
     """The servers, each with the proxy that `http_proxy` and its like name, where its setting names none."""
     return [
         server.model_copy(update={"proxy": _proxy_for(server.base_url)})

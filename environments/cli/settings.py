@@ -16,10 +16,13 @@ from pydantic.fields import FieldInfo
 from environments.config import AgentEnvConfig, ServerConfig, server_configs
 from environments.config_section import Section
 from environments.inference.endpoint import without_credentials
+from environments.server_config import JudgeConfig, ModelServerConfig, SecondModelConfig, UserConfig
 from tools.errors import ConfigError
 
-NAMESPACES = (AgentEnvConfig.section, ServerConfig.section)
+SECOND_MODELS: tuple[type[SecondModelConfig], ...] = (JudgeConfig, UserConfig)
+NAMESPACES = (AgentEnvConfig.section, ServerConfig.section, *(each.section for each in SECOND_MODELS))
 _SECRET = frozenset({"api_key"})
+_FLAGS = " and ".join([", ".join(f"--{each}.NAME" for each in NAMESPACES[:-1]), f"--{NAMESPACES[-1]}.NAME"])
 BARE = True
 """The value of a flag that stands alone."""
 
@@ -28,11 +31,13 @@ Config = TypeVar("Config", bound=Section)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """Values that one place gives for the two namespaces."""
+    """Values that one place gives for the namespaces."""
 
     env: Mapping[str, Any] = field(default_factory=dict[str, Any])
     openai: Mapping[str, Any] | Sequence[Mapping[str, Any]] = field(default_factory=dict[str, Any])
     """One server, or a list of them (only in YAML)."""
+    second: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, "Mapping[str, Any]"])
+    """By section: `judge`, `user`."""
     origin: str = ""
     """The YAML file; empty for the command line."""
 
@@ -44,6 +49,8 @@ class Settings:
     env: AgentEnvConfig
     servers: list[ServerConfig]
     """One without a `base_url` stands for the scripted agent."""
+    second: list[SecondModelConfig] = field(default_factory=list[SecondModelConfig])
+    """One without a `base_url` stands for the hook that plays it."""
 
 
 def split_overrides(args: Sequence[str]) -> tuple[Overrides, list[str]]:
@@ -66,7 +73,7 @@ def split_overrides(args: Sequence[str]) -> tuple[Overrides, list[str]]:
         if not (flag.startswith("--") and dot and namespace.isidentifier()):
             rest.append(args[position - 1])
         elif namespace not in found:
-            raise ConfigError(f"no option {flag}; settings are --env.NAME and --openai.NAME")
+            raise ConfigError(f"no option {flag}; settings are {_FLAGS}")
         elif equals:
             found[namespace][name] = value
         elif position < len(args) and not args[position].startswith("--"):
@@ -74,11 +81,11 @@ def split_overrides(args: Sequence[str]) -> tuple[Overrides, list[str]]:
             position += 1
         else:
             found[namespace][name] = BARE
-    return Overrides(env=found["env"], openai=found["openai"]), rest
+    return Overrides(env=found["env"], openai=found["openai"], second=_seconds(found)), rest
 
 
 def read_yaml(path: Path) -> Overrides:
-    """The mappings `env:` and `openai:` (or a list of servers) of a settings file.
+    """The mappings `env:`, `openai:` (or a list of servers), `judge:` and `user:` of a settings file.
 
     Atropos' top-level `slurm` and `testing` may stand there when they are off.
 
@@ -100,6 +107,13 @@ def read_yaml(path: Path) -> Overrides:
     return Overrides(
         env=_mapping(top.get("env") or {}, f"env in {path}"),
         openai=_one_or_many(top.get("openai") or {}, path),
+        second=_seconds(
+            {
+                section: _mapping(top.get(section) or {}, f"{section} in {path}")
+                for section in NAMESPACES
+                if section not in ("env", "openai")
+            }
+        ),
         origin=str(path),
     )
 
@@ -135,16 +149,19 @@ def merge_settings(
     config, servers = defaults
     file = file or Overrides()
     env = _apply(cast(AgentEnvConfig, config), (file.env, file.origin), (command_line.env, ""))
-    return Settings(env=env, servers=_servers(servers, file, cast(Mapping[str, Any], command_line.openai)))
+    known = server_configs(servers)
+    policies = _servers(known, file, cast(Mapping[str, Any], command_line.openai))
+    return Settings(env=env, servers=policies, second=_second_models(known, file, command_line))
 
 
 def flag_rows(config: BaseModel, namespace: str) -> list[tuple[str, str]]:
     """Every flag of a config with what it says, its default and its bounds, for `--help`.
 
-    The config's own fields come before those of the classes that it extends.
+    An environment's own fields come before those of the classes that it extends.
     """
-    order = {name: depth for depth, name in enumerate(_own_fields_first(type(config)))}
-    names = sorted(type(config).model_fields, key=order.__getitem__)
+    names = list(type(config).model_fields)
+    if namespace == AgentEnvConfig.section:
+        names.sort(key=_own_fields_first(type(config)).index)
     return [
         (f"--{namespace}.{name}", _flag_help(type(config).model_fields[name], getattr(config, name)))
         for name in names
@@ -157,8 +174,27 @@ def _one_or_many(value: object, path: Path) -> dict[str, Any] | list[dict[str, A
     return _mapping(value, f"openai in {path}")
 
 
-def _servers(defaults: Any, file: Overrides, flags: Mapping[str, Any]) -> list[ServerConfig]:
-    known = server_configs(defaults)
+def _seconds(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {each.section: found[each.section] for each in SECOND_MODELS if found[each.section]}
+
+
+def _second_models(
+    defaults: Sequence[ModelServerConfig], file: Overrides, command_line: Overrides
+) -> list[SecondModelConfig]:
+    """Those that somebody says something of."""
+    settings: list[SecondModelConfig] = []
+    for section in SECOND_MODELS:
+        own = next((server for server in defaults if isinstance(server, section)), None)
+        layers = [(each.second.get(section.section, {}), each.origin) for each in (file, command_line)]
+        if own is not None or any(given for given, _ in layers):
+            settings.append(_apply(own or section(), *layers))
+    return settings
+
+
+def _servers(
+    defaults: Sequence[ModelServerConfig], file: Overrides, flags: Mapping[str, Any]
+) -> list[ServerConfig]:
+    known = [server for server in defaults if isinstance(server, ServerConfig)]
     template = known[0] if known else ServerConfig()
     layers: list[tuple[ServerConfig, Mapping[str, Any]]]
     if not isinstance(file.openai, Mapping):

@@ -19,8 +19,24 @@ SHIPPED: Mapping[str, ShippedEnvironment] = {
         target="environments.code_debug_env:CodeDebugEnv",
         description="Find and fix the bug in a Python function; a reward for every turn.",
     ),
+    "judged_writing": ShippedEnvironment(
+        target="environments.judged_writing_env:JudgedWritingEnv",
+        description="Write a short text and revise it; a judge scores every draft.",
+    ),
+    "retail": ShippedEnvironment(
+        target="environments.retail_env:RetailEnv",
+        description="Serve a shop's customer under a policy; the database at the end decides.",
+    ),
+    "sales_chat": ShippedEnvironment(
+        target="environments.sales_chat_env:SalesChatEnv",
+        description="Sell in a chat: the customer answers, upvotes, buys or leaves; no tools.",
+    ),
     "terminal_tasks": ShippedEnvironment(
         target="environments.terminal_tasks_env:TerminalTasksEnv",
         description="Make a file with given content in a terminal; one scalar reward.",
+    ),
+    "word_guess": ShippedEnvironment(
+        target="environments.word_guess_env:WordGuessEnv",
+        description="Guess a word of five letters; each guess is answered letter by letter.",
     ),
 }

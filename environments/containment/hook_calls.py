@@ -2,9 +2,9 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from contextvars import Context, copy_context
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, cast
@@ -26,7 +26,7 @@ _KILL_S = 5.0
 
 
 class HookCalls:
-    """The calls of one rollout, or of an environment's setup, one after the other.
+    """The calls of one rollout, or of an environment's setup: one in another, or one after the other.
 
     `async def` runs in a task of its own, `def` on a thread that all calls share. Code that is over its limit
     is cancelled, and abandoned when it goes on. What it raises comes out as an `Exception`, whatever it is.
@@ -37,6 +37,7 @@ class HookCalls:
         self._abandoned = abandoned
         self._hook_timeout_s = hook_timeout_s
         self._thread = HookThread()
+        self._running: list[str] = []
         # One for all calls, so that what `prepare` sets is there for the rewards.
         self._context = copy_context()
         self._context.run(IN_USER_CODE.set, True)
@@ -59,6 +60,11 @@ class HookCalls:
         self._in_flight.doing = "opening a sandbox"
         return owned_sandbox(opener, self._abandoned, limit_s=self._hook_timeout_s)
 
+    @property
+    def doing(self) -> str:
+        """What was called last, for people: `score_turn`, `tool terminal, turn 3`."""
+        return self._in_flight.doing
+
     async def hook(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """What a hook gives.
 
@@ -80,6 +86,7 @@ class HookCalls:
         limit_s: float | None = None,
         setting: str = "",
         busy: Callable[[], bool] = bool,
+        is_parallel: bool = False,
     ) -> Any:
         """What a function of the environment's gives.
 
@@ -89,18 +96,32 @@ class HookCalls:
             limit_s: wall clock; `None`: no limit.
             setting: where the limit comes from, if it can be set.
             busy: whether the sandbox is just ending a command for it, which is waited for.
+            is_parallel: whether others run beside it, so that it gets context variables of its own.
 
         Raises:
             TimeLimitExceeded, UserCodeBroke, Exception: as for `hook`.
         """
-        self._in_flight.doing = doing
         ends = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
         limit = doing if limit_s is None else f"{doing} took longer than {limit_s:.3g} s"
         limit = f"{limit} (--env.{setting})" if setting else limit
-        given = function() if _is_async(function) else await self._in_thread(function, ends, limit)
-        if inspect.isawaitable(given):
-            given = await self._in_task(given, ends, limit, busy)
+        with self._doing(doing):
+            given = function() if _is_async(function) else await self._in_thread(function, ends, limit)
+            if inspect.isawaitable(given):
+                context = self._context.copy() if is_parallel else self._context
+                given = await self._in_task(given, ends, limit, busy, context)
         return given
+
+    @contextmanager
+    def _doing(self, doing: str) -> Generator[None]:
+        """Shown while it runs; then what it ran in or beside, if that goes on."""
+        self._running.append(doing)
+        self._in_flight.doing = doing
+        try:
+            yield
+        finally:
+            self._running.remove(doing)
+            if self._running:
+                self._in_flight.doing = self._running[-1]
 
     async def _in_thread(self, function: Callable[[], Any], ends: float | None, limit: str) -> Any:
         # With a copy of the variables, as `asyncio.to_thread` does it: a task may be using the others.
@@ -117,9 +138,14 @@ class HookCalls:
         return value_of(answer.result())
 
     async def _in_task(
-        self, awaitable: Awaitable[Any], ends: float | None, limit: str, busy: Callable[[], bool]
+        self,
+        awaitable: Awaitable[Any],
+        ends: float | None,
+        limit: str,
+        busy: Callable[[], bool],
+        context: Context,
     ) -> Any:
-        task = asyncio.get_running_loop().create_task(ended_await(awaitable), context=self._context)
+        task = asyncio.get_running_loop().create_task(ended_await(awaitable), context=context)
         try:
             await asyncio.wait({task}, timeout=_seconds_to(ends))
             if not task.done() and busy():

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, cast
 
@@ -11,7 +11,7 @@ import orjson
 
 from environments.inference.event_stream import StreamError, is_event_stream, merged_stream
 from environments.inference.reply_message import is_empty, read_message
-from environments.inference.reply_tokens import NO_NUMBERS, ReplyError, SampledTokens, tokens_of
+from environments.inference.reply_tokens import LARGEST_ID, NO_NUMBERS, ReplyError, SampledTokens, tokens_of
 from environments.inference.server_text import start_of
 from environments.trajectory import Message
 
@@ -40,6 +40,14 @@ class SampledMessage:
     """The field that the message's reasoning came in, where it can be sent back in it."""
     weight_version: str | None = None
     """Which weights sampled it, where the server says so."""
+    usage: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The tokens that the server counted."""
+    is_refusal: bool = False
+    """Whether its text is what the server calls a refusal."""
+
+
+class FilteredReplyError(ReplyError):
+    """The server filtered the answer."""
 
 
 def call_id(*names_it: object) -> str:
@@ -80,6 +88,8 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
         tokens=tokens,
         reasoning_field=reasoning_field,
         weight_version=_weight_version(reply, choice),
+        usage=_usage(reply),
+        is_refusal=bool(given.get("refusal")) and message.content == given["refusal"],
     )
 
 
@@ -141,7 +151,7 @@ def _finish_reason(
         word = given[:_LONGEST_REASON].lower().replace("-", "_")
         meaning = next((name for name, pattern in _FINISHED.items() if pattern.search(word)), "stop")
         if meaning == "filtered":
-            raise ReplyError(f"the server filtered the answer (finish_reason {given!r:.100})")
+            raise FilteredReplyError(f"the server filtered the answer (finish_reason {given!r:.100})")
         if meaning == "lost":
             raise ReplyError(f"the server gave up (finish_reason {given!r:.100})")
         if meaning == "length":
@@ -155,11 +165,17 @@ def _sampled(reply: dict[str, Any], tokens: SampledTokens | None) -> int | None:
     """How many tokens were sampled, where that is known."""
     if tokens is not None:
         return len(tokens.token_ids)
+    return _usage(reply).get("completion_tokens")
+
+
+def _usage(reply: dict[str, Any]) -> dict[str, int]:
     usage: object = reply.get("usage")
-    count: object = (
-        cast("dict[str, object]", usage).get("completion_tokens") if isinstance(usage, dict) else None
-    )
-    return count if type(count) is int else None
+    counted = cast("dict[str, object]", usage) if isinstance(usage, dict) else {}
+    return {
+        name: count
+        for name in ("prompt_tokens", "completion_tokens")
+        if type(count := counted.get(name)) is int and 0 <= count < LARGEST_ID
+    }
 
 
 def _weight_version(reply: dict[str, Any], choice: dict[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ from tools.errors import PolicyError
 
 CAPTURE = frozenset({"logprobs", "top_logprobs", "return_token_ids"})
 """Asks for token ids and their logprobs: a server that refuses one of them gives neither."""
-_SAMPLING = {"temperature": "--env.temperature", "top_p": "--env.top_p"}
+_SAMPLING = frozenset({"temperature", "top_p"})
 _PROVEN_WITH_IDS = CAPTURE | {"max_tokens", "stream"}
 """What a server that has given token ids has taken, and takes again."""
 _REASONING = frozenset({"messages.reasoning_content", "messages.reasoning"})
@@ -34,6 +34,10 @@ _CONTEXT = re.compile(
     re.IGNORECASE,
 )
 """How OpenAI, vLLM, SGLang, llama.cpp and TGI say that the prompt does not fit."""
+_FILTER = re.compile(
+    r"content[ _-]?(filter|policy|management)|moderation_blocked|safety system", re.IGNORECASE
+)
+"""How OpenAI, Azure and gateways say that they answer nothing to such a text."""
 
 
 class RefusedSettingError(PolicyError):
@@ -51,6 +55,8 @@ class Dialect:
     """Whether it answers as an event stream only."""
     reasoning: str | None = None
     """The field of a message in which it gave reasoning, and is given it back."""
+    section: str = "env"
+    """Of the settings that say how it is asked to sample."""
 
     @property
     def captures(self) -> bool:
@@ -73,7 +79,8 @@ class Dialect:
 
     def joined(self, learned: "Dialect") -> "Dialect":
         """All that two requests found out."""
-        return Dialect(
+        return replace(
+            self,
             refused=self.refused | learned.refused,
             max_tokens=max(self.max_tokens, learned.max_tokens, key=len),
             streams=self.streams or learned.streams,
@@ -98,7 +105,7 @@ class Dialect:
             RefusedSettingError: it refuses what a setting or its own flags have to change.
         """
         refused = refused_fields(error, _OPTIONAL) - self.refused
-        _refuse_needed(refused, error, sampling)
+        _refuse_needed(refused, error, sampling, self.section)
         if gives_ids:
             refused -= _PROVEN_WITH_IDS
             return replace(self, refused=self.refused | refused) if refused else None
@@ -114,7 +121,9 @@ class Dialect:
         return None if simpler == self else simpler
 
 
-def _refuse_needed(refused: frozenset[str], error: StatusError, sampling: Mapping[str, Any]) -> None:
+def _refuse_needed(
+    refused: frozenset[str], error: StatusError, sampling: Mapping[str, Any], section: str
+) -> None:
     """Raise where a server refuses what a rollout needs."""
     said = f"({error.status}: {error.reason})"
     if refused & _TOOLS or _TAKES_NO_TOOLS.search(error.reason):
@@ -122,10 +131,10 @@ def _refuse_needed(refused: frozenset[str], error: StatusError, sampling: Mappin
             f"the server takes no tools {said}: start vLLM with --enable-auto-tool-choice --tool-call-parser "
             "NAME, SGLang with --tool-call-parser NAME, llama.cpp with --jinja, or take one that calls tools"
         )
-    for name in sorted(refused & _SAMPLING.keys()):
+    for name in sorted(refused & _SAMPLING):
         if sampling[name] != 1:
             raise RefusedSettingError(
-                f"the server refuses {name} {sampling[name]:g} {said}: set {_SAMPLING[name]} to 1, which is "
+                f"the server refuses {name} {sampling[name]:g} {said}: set --{section}.{name} to 1, which is "
                 "not sent then"
             )
 
@@ -133,3 +142,8 @@ def _refuse_needed(refused: frozenset[str], error: StatusError, sampling: Mappin
 def is_context_overflow(error: StatusError) -> bool:
     """Whether a refusal says that the conversation does not fit the model's context."""
     return error.status in (400, 413, 422) and bool(_CONTEXT.search(f"{error.reason} {error.code}"))
+
+
+def is_filtered(error: StatusError) -> bool:
+    """Whether a refusal is of what the conversation says."""
+    return error.status in (400, 403, 422) and bool(_FILTER.search(f"{error.reason} {error.code}"))

@@ -37,6 +37,7 @@ class GroupLine(FirstLine):
     messages: list[Any]
     """Per row; of most rows of a forked trajectory nothing is read."""
     judge_calls: tuple[JudgeCall, ...]
+    error: str | None = None
 
 
 def written(credited: CreditedGroup) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
     columns["scores"] = [
         score if known else None for score, known in zip(columns["scores"], scored, strict=True)
     ]
-    return {
+    fields: dict[str, Any] = {
         "schema": SCHEMA,
         "group_id": group.group_id,
         "env": group.env,
@@ -68,9 +69,10 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
         "turns_without_peer": credited.turns_without_peer,
         **columns,
         "trajectories": _trajectories(credited),
-        "judge_calls": _JUDGE_CALLS.dump_python(group.judge_calls, mode="json", warnings=False),
-        "failures": _FAILURES.dump_python(group.failures, mode="json", warnings=False),
+        "judge_calls": _as_before(_JUDGE_CALLS.dump_python(group.judge_calls, mode="json", warnings=False)),
+        "failures": _as_before(_FAILURES.dump_python(group.failures, mode="json", warnings=False)),
     }
+    return fields if group.error is None else fields | {"error": group.error}
 
 
 def read(fields: dict[str, Any]) -> CreditedGroup:
@@ -92,6 +94,7 @@ def read(fields: dict[str, Any]) -> CreditedGroup:
         trajectories=tuple(_restored(each, rows, line.messages) for each in line.trajectories),
         failures=line.failures,
         judge_calls=line.judge_calls,
+        error=line.error,
     )
     return line.credited(group, turns_without_peer=line.turns_without_peer)
 
@@ -102,6 +105,8 @@ _FAILURES = TypeAdapter(tuple[Failure, ...])
 _JUDGE_CALLS = TypeAdapter(tuple[JudgeCall, ...])
 _MESSAGE = TypeAdapter(Message)
 _TEXT = {"message", "replies"}
+_CAME_LATER: dict[str, Any] = {"end_reason": None, "user_calls": [], "usage": {}, "refuses_group": False}
+"""Fields that the first lines of this schema, which stay as they were, have not: left out where neutral."""
 _OF_RUBRICS = ("turn_raw", "outcome_raw")
 """Fields of the rewards that stand only where a rubric was used."""
 
@@ -111,9 +116,10 @@ def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
     first_row = 0
     for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
         bare = replace(trajectory, prompt=(), turns=(), rows=())
-        fields = _TRAJECTORY.dump_python(bare, mode="json", warnings=False)
-        if trajectory.end_reason is None:
-            del fields["end_reason"]  # it came after the first lines of this schema, which stay as they were
+        (fields,) = _as_before([_TRAJECTORY.dump_python(bare, mode="json", warnings=False)])
+        fields["judge_calls"] = _as_before(fields["judge_calls"])
+        if "user_calls" in fields:
+            fields["user_calls"] = _as_before(fields["user_calls"])
         for name in _OF_RUBRICS:
             if fields["rewards"] is not None and not fields["rewards"][name]:
                 del fields["rewards"][name]
@@ -127,6 +133,13 @@ def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
         first_row += len(trajectory.rows)
         dumped.append(fields)
     return dumped
+
+
+def _as_before(dumped: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in each.items() if name not in _CAME_LATER or value != _CAME_LATER[name]}
+        for each in dumped
+    ]
 
 
 def _last_row_has_all_text(trajectory: Trajectory) -> bool:

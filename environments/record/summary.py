@@ -59,6 +59,8 @@ class Summary:
     components: defaultdict[str, Spread] = field(default_factory=lambda: defaultdict[str, Spread](Spread))
     """Per named part of the turn rewards, its sum over a trajectory."""
     credited_turns: int = 0
+    untrained_turns: int = 0
+    """Turns that were left out of training."""
     turns_without_peer: int = 0
     """Credited turns whose advantage is their raw return, since no sibling had a comparable one."""
     stop_reasons: Counter[str] = field(default_factory=Counter[str])
@@ -76,13 +78,14 @@ class Summary:
         if credited.reason is not None:
             tally(self.reasons, f"{credited.status}: {credited.reason}")
         if credited.status != "failed":
-            self.credited_turns += sum(map(len, credited.advantages))
+            self.credited_turns += sum(map(len, credited.advantages)) - _untrained(credited.group)
             self.turns_without_peer += credited.turns_without_peer
         self.add_rollouts(credited.group, credited.status)
 
     def add_rollouts(self, group: TrajectoryGroup, status: str) -> None:
         """Take a group in that was given no credit, as in an evaluation."""
         self.groups[status] += 1
+        self.untrained_turns += _untrained(group)
         for failure in group.failures:
             self._add_failure(failure)
         for trajectory in group.trajectories:
@@ -175,6 +178,7 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
             "  ".join(f"{name}: {_mean(part)}" for name, part in sorted(summary.components.items())),
         ),
         ("without a peer", _without_peer(summary)),
+        ("not trained", f"{summary.untrained_turns:,} turns" if summary.untrained_turns else ""),
         ("stop reasons", counts(summary.stop_reasons)),
         ("tool calls", f"{summary.tool_calls:,}"),
         ("tool errors", counts(summary.tool_errors) or "none"),
@@ -185,6 +189,10 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
         ("wall time", duration(wall_s)),
     ]
     return [(name, text) for name, text in rows if text]
+
+
+def _untrained(group: TrajectoryGroup) -> int:
+    return sum(not turn.trained for trajectory in group.trajectories for turn in trajectory.turns)
 
 
 def _without_peer(summary: Summary) -> str:

@@ -1,1 +1,1 @@
-"""What rewards are made of: small functions of values, and the weights that make one reward of them."""
+"""What rewards are made of: small functions of values, the weights of a rubric, and a judge."""

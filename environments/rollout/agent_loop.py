@@ -12,9 +12,12 @@ from environments.rollout.completion_check import checked_completion
 from environments.rollout.rows import RowBuilder
 from environments.trajectory import Completion, Message, StopReason, TokenRow, Turn
 from tools.calls import ToolCall, ToolResult
+from tools.context import ToolContext
 from tools.errors import ContextOverflow, TimeLimitExceeded
-from tools.registry import ToolOutput, Toolset
+from tools.registry import Toolset
 from tools.sandbox.base import Sandbox
+from tools.tool_output import ToolOutput
+from tools.waiting import side_by_side
 
 _TIME_IS_UP = "[stopped: the time for this task is up]"
 _IS_OVER = "[not run: the task has ended]"
@@ -63,6 +66,8 @@ class AgentLoop:
     """What the world says after a turn, its tool results in."""
     is_ended: Callable[[], bool] = bool
     """Whether the environment has ended the rollout."""
+    context: ToolContext | None = None
+    """The rollout, for tools that take its state or the context."""
     stop_reason: StopReason | None = field(default=None, init=False)
     exact: bool = field(default=True, init=False)
     _rows: RowBuilder = field(default_factory=RowBuilder, init=False)
@@ -152,33 +157,42 @@ class AgentLoop:
         return completion
 
     async def _answer(self, calls: tuple[ToolCall, ...], index: int) -> tuple[ToolResult, ...]:
-        """Run the calls in order; those that find no time left are answered with a note saying so."""
-        results: list[ToolResult] = []
-        for call in calls:
-            limit_s = min(self.budget.tool_timeout_s, self._seconds_left())
-            if self.is_ended():
-                results.append(_not_run(call, _IS_OVER))
-                continue
-            if limit_s <= 0:
-                results.append(_not_run(call, _TIME_IS_UP, timed_out=True))
-                continue
-            results.append(
-                await self.toolset.execute(
-                    call,
-                    self.sandbox,
-                    timeout_s=limit_s,
-                    max_output_chars=self.budget.tool_output_chars,
-                    run=partial(self._run_tool, index, limit_s),
-                )
-            )
+        """The results in the order of the calls, run side by side where all of them may be."""
+        if self.toolset.are_parallel(calls):
+            results = await side_by_side([self._result(call, index, is_parallel=True) for call in calls])
+        else:
+            results = [await self._result(call, index) for call in calls]
         self.messages += [
             Message(role="tool", content=result.content, tool_call_id=result.call_id) for result in results
         ]
         return tuple(results)
 
+    async def _result(self, call: ToolCall, index: int, *, is_parallel: bool = False) -> ToolResult:
+        """Run a call; one that finds no time left is answered with a note saying so."""
+        limit_s = min(self.budget.tool_timeout_s, self._seconds_left())
+        if self.is_ended():
+            return _not_run(call, _IS_OVER)
+        if limit_s <= 0:
+            return _not_run(call, _TIME_IS_UP, timed_out=True)
+        return await self.toolset.execute(
+            call,
+            self.sandbox,
+            timeout_s=limit_s,
+            max_output_chars=self.budget.tool_output_chars,
+            run=partial(self._run_tool, index, limit_s, is_parallel),
+            context=self.context,
+        )
+
     async def _run_tool(
-        self, index: int, limit_s: float, name: str, function: Callable[[], Any], *, busy: Callable[[], bool]
-    ) -> Any:
+        self,
+        index: int,
+        limit_s: float,
+        is_parallel: bool,
+        name: str,
+        function: Callable[[], Any],
+        *,
+        busy: Callable[[], bool],
+    ) -> ToolOutput:
         """What the tool gives; one that takes too long is ended, and the model is told."""
         try:
             return await self.calls.run(
@@ -187,6 +201,7 @@ class AgentLoop:
                 limit_s=limit_s,
                 setting="tool_timeout_s" if limit_s == self.budget.tool_timeout_s else "rollout_timeout_s",
                 busy=busy,
+                is_parallel=is_parallel,
             )
         except TimeLimitExceeded as error:
             if error.still_running:

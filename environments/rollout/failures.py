@@ -8,7 +8,7 @@ from typing import cast
 from environments.containment import ended
 from environments.inference.endpoint import without_credentials
 from environments.trajectory import Failure, StopReason
-from tools.errors import PolicyError, SandboxError, TurnwiseError, UserCodeBroke
+from tools.errors import GroupRefused, PolicyError, SandboxError, TurnwiseError, UserCodeBroke
 
 _ERROR_CHARS = 1_500
 _TRACEBACK_CHARS = 20_000
@@ -26,6 +26,7 @@ def failure_of(error: BaseException, *, sibling: int, turns: int) -> Failure:
         turns=turns,
         error_class=_name(error),
         where=_where(error),
+        refuses_group=isinstance(error, GroupRefused),
     )
 
 

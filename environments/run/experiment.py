@@ -16,6 +16,7 @@ from environments.data.item_json import stable_text
 from environments.inference.endpoint import without_credentials
 from environments.record.origin import RunOrigin, digest
 from environments.run.experiment_code import code_facts
+from environments.second_models.asked_model import SCRIPTED
 
 NOT_COUNTED = frozenset({
     # Where it is written.
@@ -33,6 +34,7 @@ NOT_COUNTED = frozenset({
 """Settings that may change from one run of an experiment to the next."""
 OF_A_SERVER = frozenset({"server_type", "token_wire", "family", "context_tokens", "extra_body"})
 """Settings of a model server that shape what is sampled; its model's name is in the policy's."""
+OF_A_SECOND_MODEL = ("model_name", "temperature", "top_p", "max_tokens", "extra_body")
 _NOT_COUNTED = re.compile(r"estimator.*|.*(_s|timeout|_url|key|secret|password|credentials?)")
 """Credit can be computed anew; waits, addresses and secrets change nothing that is recorded."""
 _LONG = 200
@@ -57,6 +59,7 @@ def origin_of(env: AgentEnv) -> RunOrigin:
             "sandbox": env.sandboxes.kind,
             "verify_sandbox": env.sandboxes.verifier_kind,
             **_servers(env.servers),
+            **_second_models(env),
             **_dataset(config),
             **{
                 f"tool {spec.name}": digest(orjson.dumps(spec.to_openai(), option=orjson.OPT_SORT_KEYS))
@@ -89,6 +92,16 @@ def _servers(servers: Sequence[ServerConfig]) -> dict[str, str]:
         for name in sorted(OF_A_SERVER & server.model_fields_set)
         if getattr(server, name) != ServerConfig.model_fields[name].default
     }
+
+
+def _second_models(env: AgentEnv) -> dict[str, str]:
+    """Who judges and who plays the user, and how it is asked."""
+    served = {
+        f"{server.section} {name}": stable_text(getattr(server, name))[:_LONG]
+        for server in env.second_servers
+        for name in OF_A_SECOND_MODEL
+    }
+    return served | dict.fromkeys(env.scripted_roles(), SCRIPTED)
 
 
 def _dataset(config: AgentEnvConfig) -> dict[str, str]:

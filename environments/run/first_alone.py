@@ -7,9 +7,11 @@ from dataclasses import replace
 from environments.data.tasks import GroupTask
 from environments.run.stopped import StoppedError
 from environments.trajectory import Failure, TrajectoryGroup
+from tools.errors import ConfigError
 
 MOST_ALIKE = 3
 """First rollouts that fail alike, of so many items: there is no point in the others."""
+_NOBODY_PLAYS = "NoModelError"
 _OF_OURS = frozenset({"ConfigError", "RewardError", "RefusedSettingError"})
 """Errors of ours, which have no place, of a bug in the environment's code or of a setting all the same."""
 
@@ -33,8 +35,11 @@ class FirstAlone:
 
         Raises:
             AlikeFailuresError: it is one of too many that failed alike.
+            ConfigError: it asks a judge or a user that nobody plays, which no item changes.
         """
         failure = next(iter(group.failures), None)
+        if failure is not None and failure.error_class == _NOBODY_PLAYS:
+            raise ConfigError(failure.error.partition(": ")[2])
         if failure is None or (failure.where is None and failure.error_class not in _OF_OURS):
             self.done = True
         else:

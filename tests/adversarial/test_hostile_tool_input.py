@@ -11,10 +11,11 @@ import pytest
 
 from tools.calls import ToolCall, ToolResult
 from tools.files import file
-from tools.registry import Toolset, bounded, tool
+from tools.registry import Toolset, tool
 from tools.sandbox import open_sandbox
 from tools.sandbox.base import Sandbox
 from tools.terminal import terminal
+from tools.tool_output import bounded
 
 MB10 = 10 << 20
 LONGEST_STOP_S = 0.1

@@ -4,8 +4,9 @@ from hypothesis import strategies as st
 
 from tools.calls import ToolCall, ToolResult
 from tools.errors import ConfigError, SandboxUnavailable, ToolError
-from tools.registry import Tool, ToolOutput, Toolset, bounded, tool
+from tools.registry import Tool, Toolset, tool
 from tools.sandbox.base import ExecResult, Sandbox, SandboxLimits, SandboxRecord
+from tools.tool_output import ToolOutput, bounded
 
 
 class RecordingSandbox:
@@ -183,11 +184,11 @@ async def test_a_broken_sandbox_leaves_the_rollout():
 async def test_a_tool_that_returns_something_else_is_a_bug():
     async def number(sandbox: Sandbox) -> str:
         """Count."""
-        return 3  # pyright: ignore[reportReturnType]  # wrong on purpose
+        return object()  # pyright: ignore[reportReturnType]  # wrong on purpose
 
     toolset = Toolset("wrong", (tool(number),))
     call = ToolCall(id="c", name="number", arguments="")
-    with pytest.raises(TypeError, match="'number' returned int"):
+    with pytest.raises(TypeError, match="'number' returned object, which is no JSON"):
         await toolset.execute(call, RecordingSandbox(), timeout_s=1, max_output_chars=200)
 
 

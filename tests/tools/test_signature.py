@@ -234,12 +234,12 @@ def test_a_parameter_without_annotation_is_named():
     assert "['a', 'return']" in definition_error(untyped)
 
 
-def test_the_first_parameter_must_be_the_sandbox():
-    async def lost(path: str) -> str:
-        """Say."""
-        return path
+def test_a_tool_without_a_sandbox_is_a_tool():
+    def add(a: int, b: int) -> int:
+        """Add."""
+        return a + b
 
-    assert "write `sandbox: Sandbox`" in definition_error(lost)
+    assert list(Signature.of(add).schema["properties"]) == ["a", "b"]
 
 
 def test_a_tool_without_docstring_is_refused():

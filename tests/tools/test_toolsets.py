@@ -64,7 +64,10 @@ def test_an_unknown_name_is_answered_with_what_exists(wrong: dict[str, list[str]
 
 @pytest.mark.parametrize("wrong", [terminal, [terminal, "file"], None], ids=["bare", "name", "none"])
 def test_tools_that_are_no_tuple_of_toolsets_are_refused(wrong: Any):
-    with pytest.raises(ConfigError, match=r"a tuple of toolsets, `\(terminal,\)`, got "):
+    with pytest.raises(
+        ConfigError,
+        match=r"a tuple of toolsets, `\(terminal,\)`, of functions with @tool, or of State classes, got ",
+    ):
         select_toolsets(wrong)
 
 

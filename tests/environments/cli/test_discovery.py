@@ -78,7 +78,7 @@ def test_what_is_found_is_an_agent_env(env_file):
     ("given", "said"),
     [
         ("code_debgu", "no environment 'code_debgu'; did you mean 'code_debug'?; choose one of code_debug"),
-        ("nothing.here", "no environment 'nothing.here'; choose one of code_debug, terminal_tasks"),
+        ("nothing.here", "no environment 'nothing.here'; choose one of code_debug, "),
         ("nothing:Class", "no environment 'nothing'"),
         ("gone.py", "no file gone.py"),
         ("gone.py:Class", "no file gone.py"),

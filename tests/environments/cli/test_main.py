@@ -156,7 +156,7 @@ def test_help_of_a_command_with_an_environment_lists_its_settings(capsys, env_fi
     [
         (["bogus"], "No such command 'bogus'"),
         (["process"], "no environment given"),
-        (["process", "bogus"], "no environment 'bogus'; choose one of code_debug, terminal_tasks"),
+        (["process", "bogus"], "no environment 'bogus'; choose one of code_debug, "),
         (["process", "code_debug", "--frsh"], "no option --frsh"),
         (["process", "code_debug", "more"], "unexpected extra argument"),
         (["process", "{env}", "--env.group_sise", "4"], "did you mean --env.group_size?"),

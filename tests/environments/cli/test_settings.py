@@ -100,7 +100,9 @@ def test_every_wrong_setting_is_named():
 
 
 def test_a_flag_of_another_namespace_is_refused():
-    with pytest.raises(ConfigError, match=r"no option --evn\.seed; settings are --env\.NAME and"):
+    with pytest.raises(
+        ConfigError, match=r"no option --evn\.seed; settings are --env\.NAME, --openai\.NAME, "
+    ):
         split_overrides(["--evn.seed", "4"])
 
 

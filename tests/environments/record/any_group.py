@@ -79,7 +79,8 @@ class Draw:
             model=self.text(),
             messages=self.several(self.message),
             sampling=self.named(self.number),
-            answer=self.text(),
+            answer=self.name(),
+            usage=self.named(self.count),
         )
 
     def tool_result(self):
@@ -167,6 +168,7 @@ class Draw:
             rewards=self.one([None, self.rewards(len(turns))]),
             metrics=self.named(self.number),
             judge_calls=self.several(self.judge_call),
+            user_calls=self.several(self.judge_call),
             wall_s=self.number(),
         )
 
@@ -179,6 +181,7 @@ class Draw:
             turns=self.count(),
             error_class=self.text(),
             where=self.name(),
+            refuses_group=self.bool(),
         )
 
     def credited(self):
@@ -193,6 +196,7 @@ class Draw:
             trajectories=self.several(self.trajectory),
             failures=self.several(self.failure),
             judge_calls=self.several(self.judge_call),
+            error=self.name(),
         )
         return CreditedGroup(
             group=group,

@@ -1,0 +1,142 @@
+"""A judge: one question about a turn or a trajectory, its verdict read and checked."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, overload
+
+from pydantic import BaseModel
+
+from environments.rewards.verdict import ScoreVerdict, UnreadableError, read_verdict
+from environments.second_models.asked_model import AskedModel, nobody
+from environments.trajectory import Message, Turn
+from environments.written_messages import written_messages
+from tools.errors import ConfigError, GroupRefused
+
+SchemaT = TypeVar("SchemaT", bound=BaseModel)
+Prompt = str | Message | Sequence[Message | Mapping[str, str]]
+
+TRIES = 3
+_ROLES = ("system", "user", "assistant")
+_QUOTED_CHARS = 2_000
+_NO_ANSWER = {
+    "too_long": "the question does not fit its context",
+    "filtered": "its server filters the question, or its answer",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Judging:
+    """What the contexts of rollouts and of groups share: both may ask the judge."""
+
+    judge_model: AskedModel = field(default_factory=nobody, repr=False)
+    """Who judges, and what it was asked so far."""
+
+    @overload
+    async def judge(
+        self,
+        prompt: Prompt,
+        *,
+        schema: None = None,
+        turn: Turn | int | None = None,
+        unparsable: float | None = None,
+    ) -> float: ...
+
+    @overload
+    async def judge(
+        self,
+        prompt: Prompt,
+        *,
+        schema: type[SchemaT],
+        turn: Turn | int | None = None,
+        unparsable: SchemaT | None = None,
+    ) -> SchemaT: ...
+
+    async def judge(
+        self,
+        prompt: Prompt,
+        *,
+        schema: type[BaseModel] | None = None,
+        turn: Turn | int | None = None,
+        unparsable: Any = None,
+    ) -> Any:
+        """Ask the judge, and read its verdict: a JSON object in its answer, other text around it or not.
+
+        Equal questions are asked once in a run. An answer without a verdict is asked for again, twice, with
+        a note of what was wrong and another seed.
+
+        Args:
+            prompt: the question, as text or messages; it has to say what to answer with.
+            schema: what the verdict must fit; unset: it has a finite number named `score`.
+            turn: the turn in question, for the record; unset: the whole trajectory.
+            unparsable: given back where no verdict can be read; unset: the whole group is refused.
+
+        Returns:
+            The score, or an instance of the schema.
+
+        Raises:
+            GroupRefused: no verdict can be read, or the question does not fit the judge's context.
+            SecondModelError: the judge cannot be reached, after its server's tries.
+            NoModelError: there is no judge.
+        """
+        question = _question(prompt)
+        index = turn.index if isinstance(turn, Turn) else turn
+        verdict, problem = await _verdict(self.judge_model, question, schema or ScoreVerdict, index)
+        if verdict is None and unparsable is not None:
+            return unparsable
+        if verdict is None:
+            raise GroupRefused(
+                f"no verdict of the judge can be read: {problem}; what is to count then says "
+                f"ctx.judge(…, unparsable=…)"
+            )
+        return verdict.score if isinstance(verdict, ScoreVerdict) and schema is None else verdict
+
+
+async def _verdict(
+    judge: AskedModel, question: tuple[Message, ...], schema: type[SchemaT], turn: int | None
+) -> tuple[SchemaT | None, str]:
+    """The verdict, or `None` and what was wrong last."""
+    asked, problem = question, ""
+    for seed in range(TRIES):
+        answer = await judge.ask(asked, turn=turn, seed=seed)
+        if answer.text is None:
+            return None, _NO_ANSWER.get(answer.problem or "", "it takes no such question")
+        try:
+            return read_verdict(answer.text, schema), ""
+        except UnreadableError as error:
+            problem = f"it was cut; {error}" if answer.problem == "cut" else str(error)
+        asked = (*question, *_again(answer.text, problem, schema))
+    return None, f"{problem}, {TRIES} times"
+
+
+def _question(prompt: Any) -> tuple[Message, ...]:
+    """The messages of a prompt, as any server takes them: what agents wrote may be no Unicode."""
+    if isinstance(prompt, str):
+        messages = (Message(role="user", content=prompt),)
+    else:
+        messages = written_messages(prompt, "ctx.judge: the prompt")
+    wrong = next((message.role for message in messages if message.role not in _ROLES), None)
+    if wrong is not None or not messages or messages[-1].role != "user":
+        raise ConfigError(
+            f"ctx.judge takes text, or messages of role {', '.join(_ROLES)} of which the last is a user's; "
+            f"got {wrong or 'another last one'!r}"
+        )
+    return tuple(Message(role=each.role, content=_unicode(each.content)) for each in messages)
+
+
+def _again(answer: str, problem: str, schema: type[BaseModel]) -> tuple[Message, Message]:
+    """The judge's answer, and the note that asks for another one."""
+    shape = '{"score": a number}' if schema is ScoreVerdict else _written(schema)
+    note = f"That answer cannot be read: {problem}. Answer again, with one JSON object alone: {shape}"
+    return (
+        Message(role="assistant", content=answer[:_QUOTED_CHARS] or "(nothing)"),
+        Message(role="user", content=note),
+    )
+
+
+def _written(schema: type[BaseModel]) -> str:
+    return "one that fits the JSON schema " + json.dumps(schema.model_json_schema(), ensure_ascii=False)
+
+
+def _unicode(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,0 +1,75 @@
+"""The customer: cold, warm or hot, with a taste, for at most three messages. The market of docs/credit.md."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Literal
+
+from environments.sales_chat_env.seller_moves import TOPICS, SellerMove
+from tools.context import State
+
+PATIENCE = 3
+"""Messages that a customer answers."""
+UPVOTE = 0.1
+MOODS = ("cold", "warm", "hot")
+WARMS_UP = (0.5, 0.5, 0.0)
+"""By mood: the chance that talk of what the customer cares for makes the next one."""
+CONVERTS = (0.1, 0.4, 0.8)
+"""By mood: the chance that a pitch sells."""
+SILENT = 0.25
+"""The chance that a chat message is not voted on at all."""
+_STARTS = (0.5, 0.3, 0.2)
+"""By mood: how many customers begin in it."""
+_WANTS = {
+    "comfort": "It has to be comfortable, for I use it all day.",
+    "durability": "It must last, my old one broke.",
+    "looks": "It should look good.",
+}
+_SAYS = ("I am only looking around.", "I could imagine it.", "I like it a lot.")
+
+
+@dataclass(slots=True, kw_only=True)
+class Customer(State):
+    """One customer: siblings meet the same one, who reacts to each of them by chances of their own."""
+
+    mood: int
+    """Index into `MOODS`."""
+    taste: str
+    """The topic that matters."""
+    chances: random.Random
+    messages: int = 0
+    vote: float | None = None
+    """Of the last message: the upvote, 0 without one, `None` where the customer stayed silent."""
+    end: Literal["sold", "left"] | None = field(default=None)
+
+    @classmethod
+    def arrive(cls, *, seed: int, group_seed: int) -> "Customer":
+        """Mood and taste are those of the group, reactions those of the rollout."""
+        drawn = random.Random(group_seed)
+        (mood,) = drawn.choices(range(len(MOODS)), _STARTS)
+        return cls(mood=mood, taste=drawn.choice(sorted(TOPICS)), chances=random.Random(seed))
+
+    @property
+    def opening(self) -> str:
+        """What the customer says first."""
+        return f"{_WANTS[self.taste]} {_SAYS[self.mood]}"
+
+    def answer(self, move: SellerMove) -> str:
+        """Vote, perhaps warm up, perhaps buy or leave, and say something."""
+        self.messages += 1
+        if move.kind == "pitch":
+            self.vote = 0.0
+            self.end = "sold" if self._happens(CONVERTS[self.mood]) else "left"
+            return "Yes, I take it." if self.end == "sold" else "No, thank you."
+        if move.kind == "goodbye":
+            self.vote, self.end = None, "left"
+            return "Goodbye."
+        pleased = move.topic == self.taste
+        self.vote = None if self._happens(SILENT) else UPVOTE * pleased
+        self.mood += pleased and self._happens(WARMS_UP[self.mood])
+        if self.messages == PATIENCE:
+            self.end = "left"
+            return "I have to go now."
+        return f"Good to hear. {_SAYS[self.mood]}" if pleased else f"Well. {self.opening}"
+
+    def _happens(self, chance: float) -> bool:
+        return self.chances.random() < chance

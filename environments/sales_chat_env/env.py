@@ -1,0 +1,73 @@
+"""`SalesChatEnv`: sell in a text chat; an upvote is a turn's reward, the sale the outcome."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from environments.base_env import AgentEnv
+from environments.policy.scripted import Choice
+from environments.reward_context import RolloutContext
+from environments.sales_chat_env.customer import MOODS, PATIENCE, Customer
+from environments.sales_chat_env.embedded_products import PRODUCTS
+from environments.sales_chat_env.script import sales_script
+from environments.sales_chat_env.seller_moves import move_of
+from environments.trajectory import Message, Trajectory, Turn
+from environments.turn_level_reward import TurnLevelRewardMixin
+from tools.calls import ToolSpec
+from tools.sandbox.base import Sandbox
+
+Item = Mapping[str, Any]
+"""`product`, a name."""
+
+
+class SalesChatEnv(TurnLevelRewardMixin, AgentEnv):
+    """A chat with a customer who is cold, warm or hot, and who votes when they feel like it."""
+
+    name = "sales_chat"
+    sandbox = "none"
+    required_fields = ("product",)
+    system_prompt = (
+        f"You sell in a chat. The customer answers {PATIENCE} messages at most. Talk about the one thing that"
+        " matters to them, comfort, durability or looks, and they may warm to the product. Ask them to buy or"
+        " order it, and they decide at once. Say goodbye, and they leave."
+    )
+
+    async def load_items(self) -> Sequence[Item]:
+        """The embedded products, or those of a dataset."""
+        if self.config.dataset_name or self.config.dataset_path:
+            return await super().load_items()
+        return [{"id": product, "product": product} for product in PRODUCTS][: self.config.max_items]
+
+    def prepare(self, item: Item, sandbox: Sandbox, ctx: RolloutContext) -> Customer:  # pyright: ignore[reportIncompatibleMethodOverride]  # ctx is optional
+        """The customer who comes in."""
+        return Customer.arrive(seed=ctx.seed, group_seed=ctx.group_seed)
+
+    def format_prompt(self, item: Item, ctx: RolloutContext) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # ctx is optional
+        """What the customer says first."""
+        return f"Hello, I am interested in the {item['product']}. {ctx.state.opening}"
+
+    async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str:
+        """The customer's answer, which may be the last one."""
+        customer: Customer = ctx.state
+        answer = customer.answer(move_of(turn.message.content))
+        if customer.end is not None:
+            ctx.end(customer.end)
+        return answer
+
+    def state_key(self, item: Item, turn: Turn | None, ctx: RolloutContext) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # ctx is optional
+        """What the customer has let the seller know."""
+        customer: Customer = ctx.state
+        return f"{customer.messages} {MOODS[customer.mood]} {customer.taste} {customer.end or ''}"
+
+    async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> float | None:
+        """The vote; silence is no vote of 0."""
+        return ctx.state.vote
+
+    async def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> float:
+        """Whether it was sold."""
+        return float(trajectory.end_reason == "sold")
+
+    def scripted_choices(
+        self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
+    ) -> Sequence[Choice]:
+        """A seller who listens, and makes mistakes as their skill allows."""
+        return sales_script(messages, skill)

@@ -1,0 +1,140 @@
+"""A model server that is asked for text alone."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from environments.inference.chat_reply import FilteredReplyError, SampledMessage, read_reply
+from environments.inference.dialect import (
+    CAPTURE,
+    Dialect,
+    RefusedSettingError,
+    is_context_overflow,
+    is_filtered,
+)
+from environments.inference.extra_body import sampling_of
+from environments.inference.http_client import NoAnswerError, StatusError
+from environments.inference.model_server import ModelServer, may_pass
+from environments.inference.reply_tokens import TOO_DEEP, ReplyError
+from environments.inference.request_body import request_body
+from environments.inference.server_check import check
+from environments.second_models.text_answer import LONGEST_ANSWER, TextAnswer
+from environments.trajectory import Message
+from tools.errors import SecondModelError
+
+_LOG = logging.getLogger(__name__)
+_LONG_BYTES = 1_000_000
+"""Of a reply, from which reading it takes some 10 ms."""
+
+
+@dataclass(kw_only=True, eq=False)
+class TextModel:
+    """Asks by messages; tries, waits and requests at once are those of the server."""
+
+    server: ModelServer
+    role: str
+    """`judge` or `user`: the section of its settings."""
+    model: str
+    temperature: float
+    top_p: float
+    max_tokens: int
+    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """More fields of each request."""
+    _dialect: Dialect = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is known of the server yet; no token ids are asked for."""
+        self._dialect = Dialect(refused=CAPTURE, section=self.role)
+
+    def sampling(self, seed: int) -> Mapping[str, Any]:
+        """Temperature, `top_p`, `max_tokens`, the seed and what `extra_body` adds that may shape it."""
+        return {**self._shape(), "max_tokens": self.max_tokens, "seed": seed}
+
+    async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
+        """Ask the server.
+
+        Raises:
+            SecondModelError: no answer after the server's tries, or one that is no completion.
+        """
+        dialect = self._dialect
+        while True:
+            try:
+                content = await self.server.chat(self._body(messages, dialect, seed))
+                break
+            except StatusError as error:
+                if is_context_overflow(error):
+                    return TextAnswer(text=None, problem="too_long")
+                if is_filtered(error):
+                    return TextAnswer(text=None, problem="filtered")
+                dialect = self._after_refusal(error, dialect)
+            except NoAnswerError as error:
+                raise self._lost(f"gave no answer{self._tried(error)}: {error}") from error
+        self._dialect = self._dialect.joined(dialect)
+        return await self._read(content)
+
+    async def check(self) -> None:
+        """Find out before a run whether the server can be used, without buying a completion.
+
+        Raises:
+            ConfigError: one line that says what to change.
+        """
+        await check(self.server, self.model)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self.server.aclose()
+
+    async def _read(self, content: bytes) -> TextAnswer:
+        read = partial(read_reply, content, "", max_tokens=self.max_tokens)
+        try:
+            return _answer_of(read() if len(content) < _LONG_BYTES else await asyncio.to_thread(read))
+        except FilteredReplyError:
+            return TextAnswer(text=None, problem="filtered")
+        except ReplyError as error:
+            raise self._lost(str(error)) from error
+        except RecursionError:
+            raise self._lost(TOO_DEEP) from None
+
+    def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect:
+        try:
+            simpler = dialect.without_refused(error, self._shape(), gives_ids=False)
+        except RefusedSettingError as refusal:
+            raise self._lost(str(refusal)) from error
+        if simpler is None:
+            raise self._lost(f"answered {error.status}{self._tried(error)}: {error.reason}") from error
+        _LOG.warning("%s refuses a part of the request (%s); asking without it", self._url, error.reason)
+        return simpler
+
+    def _body(self, messages: Sequence[Message], dialect: Dialect, seed: int) -> bytes:
+        sampling = {"temperature": self.temperature, "top_p": self.top_p}
+        fields = dialect.fields(sampling, seed=seed, max_tokens=self.max_tokens)
+        spoken = [message.json() for message in messages]
+        return request_body({"model": self.model, **fields, **self.extra_body}, {"messages": spoken})
+
+    def _shape(self) -> dict[str, Any]:
+        return sampling_of(self.temperature, self.top_p, self.extra_body)
+
+    def _lost(self, why: str) -> SecondModelError:
+        return SecondModelError(f"the {self.role}'s model, {self._url}: {why}")
+
+    def _tried(self, error: StatusError | NoAnswerError) -> str:
+        return f" (tried {self.server.tries} times)" if may_pass(error) else ""
+
+    @property
+    def _url(self) -> str:
+        return self.server.chat_url
+
+
+def _answer_of(sampled: SampledMessage) -> TextAnswer:
+    text = sampled.message.content
+    problem = None
+    if sampled.is_refusal:
+        problem = "refused"
+    elif sampled.finish_reason == "length" or len(text) > LONGEST_ANSWER:
+        problem = "cut"
+    elif not text.strip():
+        problem = "empty"
+    return TextAnswer(text=text[:LONGEST_ANSWER], problem=problem, usage=sampled.usage)

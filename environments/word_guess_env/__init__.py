@@ -1,0 +1,5 @@
+"""`word_guess`: find a word of five letters in six guesses, with a reward for what each guess told."""
+
+from environments.word_guess_env.env import WordGuessEnv
+
+__all__ = ["WordGuessEnv"]

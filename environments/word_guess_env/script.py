@@ -1,0 +1,41 @@
+"""The scripted agent of `word_guess`: it plays by elimination, and makes mistakes as its skill allows."""
+
+from collections.abc import Sequence
+
+from environments.policy.scripted import Choice, say
+from environments.trajectory import Message
+from environments.word_guess_env.embedded_words import WORDS
+from environments.word_guess_env.letter_marks import agreeing, marks_shown
+
+_CONSIDERED = 6
+"""Words that it chooses among; more would cost time and teach nothing."""
+
+
+def word_script(messages: Sequence[Message], skill: float) -> Sequence[Choice]:
+    """What comes next: mostly a word that every reply so far allows, else any word, else no word.
+
+    It knows the embedded words, and the game from its replies alone.
+    """
+    replies = [marks_shown(message.content) for message in messages if message.role == "user"]
+    facts = [fact for fact in replies if fact is not None]
+    candidates = WORDS
+    for guess, marks in facts:
+        candidates = agreeing(candidates, guess, marks)
+    p_right = 0.2 + 0.79 * skill
+    p_other = (1 - p_right) / 2
+    right, wrong = _spread(candidates or WORDS), _spread(WORDS)
+    clumsy = [say("I am not sure."), say("<guess>guesses</guess>")]
+    return [
+        *(Choice(probability=p_right / len(right), message=_guess(word)) for word in right),
+        *(Choice(probability=p_other / len(wrong), message=say(word)) for word in wrong),
+        *(Choice(probability=p_other / len(clumsy), message=message) for message in clumsy),
+    ]
+
+
+def _guess(word: str) -> Message:
+    return say(f"<guess>{word}</guess>")
+
+
+def _spread(words: Sequence[str]) -> Sequence[str]:
+    """Some of the words, from all over them."""
+    return words[:: 1 + (len(words) - 1) // _CONSIDERED]

@@ -1,0 +1,86 @@
+"""The customer is the market of docs/credit.md, on which the bias of estimators is measured."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from environments.sales_chat_env import customer as shipped
+from environments.sales_chat_env.customer import CONVERTS, MOODS, SILENT, UPVOTE, WARMS_UP, Customer
+from environments.sales_chat_env.seller_moves import SellerMove, move_of
+from tests.benchmarks import credit_bias as market
+
+MANY = 4_000
+PITCH, GOODBYE = SellerMove(kind="pitch"), SellerMove(kind="goodbye")
+ON_TOPIC, OFF_TOPIC = SellerMove(kind="chat", topic="looks"), SellerMove(kind="chat", topic="comfort")
+
+
+def customers(mood: int = 0) -> list[Customer]:
+    return [Customer(mood=mood, taste="looks", chances=random.Random(seed)) for seed in range(MANY)]
+
+
+def answered(move: SellerMove, mood: int = 0) -> list[Customer]:
+    met = customers(mood)
+    for customer in met:
+        customer.answer(move)
+    return met
+
+
+def share(met: list[Customer], of) -> float:
+    return sum(map(of, met)) / len(met)
+
+
+def test_the_constants_are_those_of_the_market():
+    assert (MOODS, UPVOTE, WARMS_UP, CONVERTS) == (
+        market.STATES, market.UPVOTE, market.WARMS_UP, market.CONVERTS
+    )  # fmt: skip
+    assert market.Market().taken.shape[1] == shipped.PATIENCE
+
+
+@pytest.mark.parametrize("mood", range(3))
+def test_a_pitch_sells_as_often_as_the_mood_says(mood: int):
+    met = answered(PITCH, mood)
+    assert share(met, lambda customer: customer.end == "sold") == pytest.approx(CONVERTS[mood], abs=0.03)
+    assert {(customer.vote, customer.end is None) for customer in met} == {(0.0, False)}
+
+
+@pytest.mark.parametrize("mood", range(3))
+def test_talk_of_what_matters_warms_up_as_often_as_the_mood_says(mood: int):
+    warmer = share(answered(ON_TOPIC, mood), lambda customer: customer.mood == mood + 1)
+    assert warmer == pytest.approx(WARMS_UP[mood], abs=0.03)
+
+
+@pytest.mark.parametrize(("move", "vote"), [(ON_TOPIC, UPVOTE), (OFF_TOPIC, 0.0)], ids=["on", "off"])
+def test_a_vote_is_for_what_matters_and_now_and_then_there_is_none(move: SellerMove, vote: float):
+    votes = Counter(customer.vote for customer in answered(move))
+    assert set(votes) == {vote, None}
+    assert votes[None] / MANY == pytest.approx(SILENT, abs=0.03)
+
+
+def test_talk_of_something_else_warms_nobody():
+    assert share(answered(OFF_TOPIC), lambda customer: customer.mood) == 0
+
+
+def test_a_goodbye_ends_the_chat_unscored():
+    assert {(customer.vote, customer.end) for customer in answered(GOODBYE)} == {(None, "left")}
+
+
+def test_the_third_message_is_the_last_one():
+    (customer, *_) = customers()
+    ends = [(customer.answer(OFF_TOPIC), customer.end)[1] for _ in range(3)]
+    assert ends == [None, None, "left"]
+
+
+def test_siblings_meet_the_same_customer():
+    def met(seed: int, group_seed: int) -> Customer:
+        return replace(Customer.arrive(seed=seed, group_seed=group_seed), chances=random.Random(0))
+
+    assert all(met(seed, 5).opening == met(0, 5).opening for seed in range(9))
+    assert len({met(0, group_seed).opening for group_seed in range(99)}) == 9
+
+
+@pytest.mark.parametrize("group_seed", range(12))
+def test_the_customer_says_what_matters(group_seed: int):
+    customer = Customer.arrive(seed=0, group_seed=group_seed)
+    assert move_of(customer.opening).topic == customer.taste

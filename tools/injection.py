@@ -1,0 +1,65 @@
+"""Which parameters of a tool its rollout fills in, and no model sees: sandbox, state and context."""
+
+import inspect
+from collections.abc import Callable
+from itertools import chain
+from typing import Any, get_args, get_type_hints
+
+from tools.context import State, ToolContext
+from tools.errors import ConfigError
+from tools.sandbox.base import Sandbox
+
+SELF = "self"
+
+
+class Unbound:
+    """Of the `self` of a method, until it is asked of a class: which state it is."""
+
+
+def parameters_of(function: Callable[..., Any], where: str) -> tuple[dict[str, type], dict[str, Any]]:
+    """The injected parameters with what each one takes, and the annotations of all others and `return`.
+
+    Raises:
+        ConfigError: a parameter has no annotation, or one that cannot be read or injected.
+    """
+    parameters = list(inspect.signature(function).parameters)
+    hints = _hints(function, where)
+    injected: dict[str, type] = {}
+    if parameters[:1] == [SELF]:
+        injected[SELF] = Unbound
+        hints.pop(SELF, None)
+    missing = [name for name in [*parameters, "return"] if name not in hints and name not in injected]
+    if missing:
+        raise ConfigError(f"{where}: no type annotation for {missing}; the signature is the schema")
+    for name in parameters:
+        if name not in injected and is_injected(hints[name]):
+            injected[name] = hints.pop(name)
+        elif name not in injected and (inner := _injected_within(hints[name])):
+            raise ConfigError(
+                f"{where}: `{name}` takes {inner.__name__} inside of another type; it is always given, "
+                f"write `{name}: {inner.__name__}`"
+            )
+    return injected, hints
+
+
+def is_injected(annotation: Any) -> bool:
+    """Whether a parameter with this annotation is filled in by the rollout."""
+    return annotation is Sandbox or annotation is ToolContext or is_state(annotation)
+
+
+def is_state(annotation: Any) -> bool:
+    """Whether it is a class of states."""
+    return inspect.isclass(annotation) and issubclass(annotation, State)
+
+
+def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except Exception as error:  # noqa: BLE001  # an annotation is any expression
+        raise ConfigError(f"{where}: an annotation cannot be read: {error}") from None
+
+
+def _injected_within(annotation: Any) -> type | None:
+    parts = get_args(annotation)
+    direct = (part for part in parts if is_injected(part))
+    return next(chain(direct, filter(None, map(_injected_within, parts))), None)

@@ -1,0 +1,65 @@
+"""What a tool gives back: text, or a value as JSON, and no more of it than a model is to read."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOutput:
+    """What a tool gives back when it is more than text."""
+
+    content: str
+    exit_code: int | None = None
+    """Exit status of the command that the tool ran."""
+    timed_out: bool = False
+
+
+def output_of(given: Any, tool: str) -> ToolOutput:
+    """What a tool's function gave: text as it is, any other value as JSON.
+
+    Raises:
+        TypeError: JSON cannot hold it. It is a bug of the tool.
+    """
+    if isinstance(given, ToolOutput):
+        return given
+    if isinstance(given, str):
+        return ToolOutput(content=given)
+    try:
+        # Python's own writer keeps lone surrogates, which `bounded` replaces: an agent's text may have them.
+        return ToolOutput(content=json.dumps(given, ensure_ascii=False, default=_plain))
+    except (TypeError, ValueError) as error:
+        reason = str(error)[:_SHOWN]
+        raise TypeError(
+            f"tool {tool!r} returned {type(given).__name__}, which is no JSON ({reason}); return str, "
+            "ToolOutput, or what JSON holds: numbers, lists, dicts, dataclasses, pydantic models"
+        ) from error
+
+
+def bounded(text: str, max_chars: int) -> str:
+    """The text, or its head and tail around a note of how much was cut; never longer than `max_chars`."""
+    if len(text) <= max_chars:
+        return _encodable(text)
+    room = max(0, max_chars - len(_cut_note(len(text), len(text))))
+    head, tail = room - room // 2, room // 2
+    note = _cut_note(len(text) - head - tail, len(text))
+    return _encodable((text[:head] + note + text[len(text) - tail :])[:max_chars])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError("bytes are no text: decode them")  # whether they are UTF-8 may be the agent's doing
+    return to_jsonable_python(value, bytes_mode="base64")
+
+
+def _encodable(text: str) -> str:
+    # A lone surrogate (an undecodable file name) cannot be written to a record as UTF-8.
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _cut_note(cut: int, total: int) -> str:
+    return f"\n[... {cut} of {total} characters cut ...]\n"

@@ -5,7 +5,8 @@
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from contextlib import nullcontext as unwatched
 from functools import partial
 from importlib import import_module
@@ -18,8 +19,8 @@ from environments.containment.in_flight import InFlight, Watch
 from environments.credit import GroupRules, comparable, credited, missing_outcome_of, read_params
 from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
-from environments.env_lifecycle import Lifecycle
-from environments.group_reward import with_group_reward
+from environments.env_lifecycle import Lifecycle, SandboxOpener
+from environments.group_reward import NewJudge, with_group_reward
 from environments.hooks import Hooks, Item
 from environments.policy.base import Policy, checked_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
@@ -81,7 +82,7 @@ class AgentEnv(Lifecycle):
         """
         size = self.config.group_size if size is None else size
         group = await self.rollout_group(task, size, watch=watch)
-        return self.credit(await self.compare(task, group, watch=watch))
+        return self.credit(await self.compare(task, group, watch))
 
     async def rollout_group(self, task: GroupTask, size: int, *, watch: Watch = unwatched) -> TrajectoryGroup:
         """`size` siblings side by side; those that break are failures, and the others go on.
@@ -113,54 +114,51 @@ class AgentEnv(Lifecycle):
     async def rollout(self, task: GroupTask, sibling: int, turns: list[Turn], calls: HookCalls) -> Trajectory:
         """One rollout, scored before its state and its sandbox close. `turns` grows as they happen."""
         started = monotonic()
-        async with calls.sandbox(self.open_sandbox) as sandbox:
-            ctx = self.context_for(task, sibling, sandbox, calls)
-            hooks = RolloutHooks(self, ctx, calls)
-            async with hooks.prepared():
-                scoring = self._new_scoring(task.item, ctx, calls.hook)
-                prompt = await hooks.opening()
-                loop = AgentLoop(
-                    policy=self.policy_for(task.item, calls.hook),
-                    toolset=await hooks.toolset(self.toolset),
-                    sandbox=sandbox,
-                    messages=ctx.conversation,
-                    budget=await hooks.budget(),
-                    seed=ctx.seed,
-                    calls=calls,
-                    respond=hooks.respond,
-                    is_ended=lambda: ctx.end_reason is not None,
-                    context=ctx,
-                )
-                async for turn in loop.turns():
-                    turns.append(await hooks.anchored(turn))
-                    await scoring.on_turn(turns[-1])
-                    turns[-1] = await hooks.marked(turns[-1])
-                ctx.is_over = True
-                if not turns:
-                    raise RolloutError(f"no turn was finished: {loop.stop_reason}")
-                trajectory = Trajectory(
-                    item_id=task.item_id,
-                    sibling=sibling,
-                    seed=ctx.seed,
-                    prompt=prompt,
-                    turns=tuple(turns),
-                    rows=loop.rows,
-                    stop_reason=loop.stop_reason or StopReason.COMPLETED,
-                    end_reason=ctx.end_reason,
-                    user_calls=tuple(ctx.user_model.calls),
-                    exact=loop.exact,
-                    sandbox=record_of(sandbox),
-                    wall_s=monotonic() - started,
-                )
-                rewards = await scoring.finish(trajectory)
+        async with self.begun(task, sibling, calls) as (ctx, hooks):
+            scoring = self._new_scoring(task.item, ctx, calls.hook)
+            prompt = await hooks.opening()
+            loop = AgentLoop(
+                policy=self.policy_for(task.item, calls.hook),
+                toolset=await hooks.toolset(self.toolset),
+                sandbox=ctx.sandbox,
+                messages=ctx.conversation,
+                budget=await hooks.budget(),
+                seed=ctx.seed,
+                calls=calls,
+                respond=hooks.respond,
+                is_ended=lambda: ctx.end_reason is not None,
+                context=ctx,
+            )
+            async for turn in loop.turns():
+                turns.append(await hooks.anchored(turn))
+                await scoring.on_turn(turns[-1])
+                turns[-1] = await hooks.marked(turns[-1])
+            ctx.is_over = True
+            if not turns:
+                raise RolloutError(f"no turn was finished: {loop.stop_reason}")
+            trajectory = Trajectory(
+                item_id=task.item_id,
+                sibling=sibling,
+                seed=ctx.seed,
+                prompt=prompt,
+                turns=tuple(turns),
+                rows=loop.rows,
+                stop_reason=loop.stop_reason or StopReason.COMPLETED,
+                end_reason=ctx.end_reason,
+                user_calls=tuple(ctx.user_model.calls),
+                exact=loop.exact,
+                sandbox=record_of(ctx.sandbox),
+                wall_s=monotonic() - started,
+            )
+            rewards = await scoring.finish(trajectory)
         return trajectory.with_rewards(rewards, checked_metrics(ctx), tuple(ctx.judge_model.calls))
 
     async def compare(
-        self, task: GroupTask, group: TrajectoryGroup, *, watch: Watch = unwatched
+        self, task: GroupTask, group: TrajectoryGroup, watch: Watch, judge: NewJudge | None = None
     ) -> TrajectoryGroup:
         """The siblings that can be compared, with the part of their outcome that compares them."""
         group, incomparable = comparable(group, self._rules)
-        return group if incomparable else await with_group_reward(self, task, group, watch)
+        return group if incomparable else await with_group_reward(self, task, group, watch, judge)
 
     def credit(self, group: TrajectoryGroup) -> CreditedGroup:
         """Advantages for every turn, unless too few siblings survived to compare."""
@@ -188,8 +186,20 @@ class AgentEnv(Lifecycle):
 
     # What a rollout is made of.
 
-    def context_for(
-        self, task: GroupTask, sibling: int, sandbox: Sandbox, calls: HookCalls
+    @asynccontextmanager
+    async def begun(
+        self, task: GroupTask, sibling: int, calls: HookCalls
+    ) -> AsyncGenerator[tuple[RolloutContext, RolloutHooks]]:
+        """A rollout before its first turn, in its sandbox and with its state: both close afterwards."""
+        open_own, open_fresh = self.sandbox_openers(await self.sandbox_spec(task.item, calls))
+        async with calls.sandbox(open_own) as sandbox:
+            ctx = self._context(task, sibling, sandbox, open_fresh, calls)
+            hooks = RolloutHooks(self, ctx, calls)
+            async with hooks.prepared():
+                yield ctx, hooks
+
+    def _context(
+        self, task: GroupTask, sibling: int, sandbox: Sandbox, open_fresh: SandboxOpener, calls: HookCalls
     ) -> RolloutContext:
         """The rollout as its hooks see it."""
         return RolloutContext(
@@ -199,7 +209,7 @@ class AgentEnv(Lifecycle):
             seed=task.seed(self.config.seed, sibling),
             group_seed=task.group_seed(self.config.seed),
             sandbox=sandbox,
-            fresh_sandbox=self.open_verifier_sandbox,
+            fresh_sandbox=open_fresh,
             judge_model=self.asked_model("judge", task.item, calls),
             user_model=self.asked_model("user", task.item, calls),
         )

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -14,20 +14,23 @@ from environments.data.item_ids import item_ids
 from environments.data.items import checked_items
 from environments.data.tasks import GroupTask, plan
 from environments.hooks import Hooks, Item
+from environments.item_images import ItemImages
 from environments.policy.base import CheckedPolicy, Policy
 from environments.rollout.failures import raised_by_user, reason_of, traceback_of
 from environments.rollout.full_collections import rare_full_collections
 from environments.sandboxes import Sandboxes
 from environments.second_models.asked_model import ROLES, AskedModel
-from tools.errors import ConfigError, RunError, UsageError
+from tools.errors import ConfigError, RunError, SandboxError, UsageError
 from tools.registry import Toolset
-from tools.sandbox.base import Sandbox
+from tools.sandbox.base import Sandbox, SandboxSpec
 
 if TYPE_CHECKING:
     from environments.policy.served import ServedPolicy
     from environments.second_models.served_models import SecondModels
 
 logger = logging.getLogger(__name__)
+
+SandboxOpener = Callable[[], AbstractAsyncContextManager[Sandbox]]
 
 
 class Lifecycle(Hooks):
@@ -50,6 +53,7 @@ class Lifecycle(Hooks):
         """
         self.sandboxes = Sandboxes(self.config, self.sandbox, type(self))
         self.sandboxes.refuse_tools_in(self.toolset)
+        self._images = ItemImages(self.sandboxes.prepare)
         self.item_ids: Sequence[str] = ()
         self._items: Sequence[Item] | None = None
         self._is_open = False
@@ -71,8 +75,11 @@ class Lifecycle(Hooks):
             RunError: what the class writes for its setup broke, which is the cause.
         """
         async with self.loaded(evaluation=evaluation), rare_full_collections():
-            await self.preflight(notify)
-            yield self
+            try:
+                await self.preflight(notify)
+                yield self
+            finally:
+                await self._images.aclose()
 
     @asynccontextmanager
     async def loaded(self, *, evaluation: bool = False) -> AsyncGenerator[Self]:
@@ -176,9 +183,13 @@ class Lifecycle(Hooks):
             IsolationError: no sandbox can be made here.
             ConfigError: the image of the sandboxes cannot be had, or a model server does not answer as one.
         """
-        await self.sandboxes.prepare(notify)
-        async with self.open_sandbox():
-            pass
+        self.sandboxes.warn_of_lent_files()
+        if type(self).sandbox_for is Hooks.sandbox_for:
+            await self.sandboxes.prepare(self.config.sandbox_image, notify)
+            async with self.open_sandbox():
+                pass
+        else:
+            await self._check_item_sandboxes(notify)
         await self.check_policy()
         for line in () if self._served is None else self._served.found:
             notify(line)
@@ -215,6 +226,55 @@ class Lifecycle(Hooks):
         """A fresh sandbox as class and config ask for."""
         return self.sandboxes.open()
 
-    def open_verifier_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
-        """A fresh sandbox for `ctx.verify`, of the rollouts' kind where they have one."""
-        return self.open_sandbox() if self.sandboxes.are_opened else self.sandboxes.open_for_verification()
+    def sandbox_openers(self, spec: SandboxSpec | None) -> tuple[SandboxOpener, SandboxOpener]:
+        """What opens an item's sandbox, and what opens a fresh one for its `ctx.verify`."""
+        opener = self.open_sandbox if spec is None else partial(self.sandboxes.open, spec)
+        if self.sandboxes.are_opened:
+            return opener, opener
+        return opener, partial(self.sandboxes.open_for_verification, spec)
+
+    async def sandbox_spec(self, item: Item, calls: HookCalls) -> SandboxSpec | None:
+        """What an item's sandbox has of its own, its image made ready.
+
+        Raises:
+            ConfigError: `sandbox_for` gave something else.
+            ImageUnavailable: the image cannot be had.
+        """
+        if type(self).sandbox_for is Hooks.sandbox_for:
+            return None
+        spec = self.sandboxes.checked_spec(await calls.hook("sandbox_for", self.sandbox_for, item))
+        image = self.sandboxes.image_of(spec)
+        await calls.run(partial(self._images.ready, image), doing=f"the image {image or 'of its backend'}")
+        return spec
+
+    async def _check_item_sandboxes(self, notify: Callable[[str], None]) -> None:
+        """Count the images of the items, and open one sandbox of the first image that can be had."""
+        specs = await self._item_specs()
+        if not self.sandboxes.are_opened or not specs:
+            return
+        self._images = ItemImages(partial(self.sandboxes.prepare, notify=notify), specs)
+        if len(specs) > 1:
+            notify(f"{len(specs)} images, each made ready a little before a rollout needs it")
+        reason: object = ""
+        for image, spec in specs.items():
+            try:
+                await self._images.ready(image)
+                async with self.sandbox_openers(spec)[0]():
+                    return
+            except (SandboxError, ConfigError) as error:
+                reason = error
+                notify(str(error))
+        raise ConfigError(
+            f"no sandbox that sandbox_for asks for can be opened, the last because of: {reason}"
+        )
+
+    async def _item_specs(self) -> dict[str | None, SandboxSpec | None]:
+        """By image in the order of need, the first item's; an item whose hook breaks is passed over."""
+        specs = dict[str | None, SandboxSpec | None]()
+        with self.hook_calls(InFlight(item_id="", sibling=0)) as calls:
+            for task in self.tasks():
+                hook = partial(self.sandbox_for, task.for_rollout().item)
+                with suppress(RunError):  # its rollouts tell it
+                    spec = self.sandboxes.checked_spec(await self._hook(calls, "sandbox_for", hook))
+                    specs.setdefault(self.sandboxes.image_of(spec), spec)
+        return specs

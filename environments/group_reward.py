@@ -1,19 +1,23 @@
 """The part of each outcome that compares siblings, asked of `score_group` once their rollouts are over."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from environments.containment.hook_calls import HookCalls
 from environments.containment.in_flight import InFlight, Watch
 from environments.data.tasks import GroupTask
 from environments.env_lifecycle import Lifecycle
 from environments.hooks import Hooks
 from environments.reward_context import GroupContext
 from environments.rollout.failures import raised_by_user, reason_of, traceback_of
+from environments.second_models.asked_model import AskedModel
 from environments.trajectory import Trajectory, TrajectoryGroup
 from environments.turn_level_reward import bounded_reward, optional_reward, reward_list
 from tools.errors import RewardError
+
+NewJudge = Callable[[HookCalls], AskedModel]
 
 _PART = "group"
 """Its name among the parts of an outcome; named parts of its own are `group.NAME`."""
@@ -27,26 +31,34 @@ def has_group_reward(env: Hooks) -> bool:
 
 
 async def with_group_reward(
-    env: Lifecycle, task: GroupTask, group: TrajectoryGroup, watch: Watch
+    env: Lifecycle, task: GroupTask, group: TrajectoryGroup, watch: Watch, judge: NewJudge | None = None
 ) -> TrajectoryGroup:
-    """The group with what `score_group` gives its trajectories; where that breaks, with the error alone."""
+    """The group with what `score_group` gives its trajectories; where that breaks, with the error alone.
+
+    `judge` says whom it asks; `None`: whom the rollouts ask.
+    """
     if not has_group_reward(env):
         return group
     task = task.for_rollout()
-    ctx = GroupContext(
-        env=env.name, item_id=task.item_id, item=task.item, group_seed=task.group_seed(env.config.seed)
-    )
-    where = f"environment {env.name!r}, item {task.item_id!r}: score_group"
     in_flight = InFlight(item_id=task.item_id, sibling=group.trajectories[0].sibling)
-    try:
-        with watch(in_flight), env.hook_calls(in_flight) as calls:
+    with watch(in_flight), env.hook_calls(in_flight) as calls:
+        ctx = GroupContext(
+            env=env.name,
+            item_id=task.item_id,
+            item=task.item,
+            group_seed=task.group_seed(env.config.seed),
+            judge_model=env.asked_model("judge", task.item, calls) if judge is None else judge(calls),
+        )
+        where = f"environment {env.name!r}, item {task.item_id!r}: score_group"
+        try:
             given = await calls.hook("score_group", env.score_group, ctx.item, group.trajectories, ctx)
             # Reading it runs code of theirs, too.
-            return await calls.hook("score_group", _with_parts, group, given, where)
-    except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a number
-        cause = raised_by_user(error)
-        logger.warning("%s broke\n%s", where, traceback_of(cause))
-        return replace(group, error=f"score_group broke: {reason_of(cause)}")
+            compared = await calls.hook("score_group", _with_parts, group, given, where)
+        except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a number
+            cause = raised_by_user(error)
+            logger.warning("%s broke\n%s", where, traceback_of(cause))
+            compared = replace(group, error=f"score_group broke: {reason_of(cause)}")
+        return replace(compared, judge_calls=tuple(ctx.judge_model.calls))
 
 
 def _with_parts(group: TrajectoryGroup, given: Any, where: str) -> TrajectoryGroup:

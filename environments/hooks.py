@@ -10,7 +10,7 @@ from environments.reward_context import GroupContext, Reward, RolloutContext
 from environments.trajectory import Message, MissingOutcome, Trajectory, Turn
 from tools.calls import ToolSpec
 from tools.errors import NoModelError
-from tools.sandbox.base import Sandbox
+from tools.sandbox.base import Sandbox, SandboxSpec
 from tools.toolsets import ToolSource
 
 Item = Any
@@ -69,6 +69,9 @@ class Hooks:
         As a generator it yields the state once; what follows runs after the rewards, however the rollout
         ended.
         """
+
+    def sandbox_for(self, item: Item) -> SandboxSpec | Awaitable[SandboxSpec | None] | None:
+        """Image and limits of this item's sandboxes, those of `ctx.verify` included; `None`: as set."""
 
     def tools_for(self, item: Item) -> Sequence[str] | None:
         """Names of the tools that the agent gets for this item, among those of `tools`; `None`: all."""

@@ -96,7 +96,7 @@ class RolloutHooks:
             names = await self._ask("tools_for", env.tools_for, ctx.item)
             where = f"environment {env.name!r}, item {ctx.item_id!r}: tools_for"
             toolset = narrowed(toolset, names, env.tools, where)
-        refuse_state(toolset, cast("type[Any]", type(ctx.state)), "prepare gave")
+        refuse_state(toolset, cast("type[Any]", type(ctx.state)), "the state is of class")
         return toolset
 
     async def opening(self) -> tuple[Message, ...]:

@@ -5,14 +5,14 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from environments.config import AgentEnvConfig
 from tools.errors import ConfigError
 from tools.registry import Toolset
 from tools.sandbox import lent_folder, open_sandbox, prepare_sandboxes
 from tools.sandbox.absent import NONE, NoSandbox
-from tools.sandbox.base import Sandbox, SandboxLimits
+from tools.sandbox.base import Sandbox, SandboxLimits, SandboxSpec
 
 _LOG = logging.getLogger(__name__)
 _DEFAULT = "local"
@@ -53,17 +53,17 @@ class Sandboxes:
         """Whether a rollout has a sandbox at all."""
         return self.kind != NONE
 
-    def open(self) -> AbstractAsyncContextManager[Sandbox]:
+    def open(self, spec: SandboxSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
         """A fresh one for a rollout."""
         if not self.are_opened:
             return nullcontext(cast("Sandbox", NoSandbox()))
-        return self._open(self.kind)
+        return self._open(self.kind, spec)
 
-    def open_for_verification(self) -> AbstractAsyncContextManager[Sandbox]:
+    def open_for_verification(self, spec: SandboxSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
         """A fresh one for `ctx.verify`, of the same kind where rollouts have one."""
-        return self._open(self.verifier_kind)
+        return self._open(self.verifier_kind, spec)
 
-    async def prepare(self, notify: Callable[[str], None]) -> None:
+    async def prepare(self, image: str | None, notify: Callable[[str], None] = _LOG.info) -> None:
         """Do what the first one would wait for; that of a verification alone is made ready when it is used.
 
         Raises:
@@ -71,8 +71,27 @@ class Sandboxes:
             IsolationError: no engine answers.
         """
         if self.are_opened:
-            self._warn_of_lent_files()
-            await prepare_sandboxes(self.kind, image=self._config.sandbox_image, progress=notify)
+            await prepare_sandboxes(self.kind, image=image, progress=notify)
+
+    def image_of(self, spec: SandboxSpec | None) -> str | None:
+        """The image that such a sandbox is made from; `None`: the backend's own."""
+        return spec.image if spec and spec.image is not None else self._config.sandbox_image
+
+    def checked_spec(self, given: Any) -> SandboxSpec | None:
+        """What `sandbox_for` gave.
+
+        Raises:
+            ConfigError: it is something else, or it names an image where sandboxes have none.
+        """
+        where = f"environment {self._env.__name__}: sandbox_for"
+        if given is not None and not isinstance(given, SandboxSpec):
+            raise ConfigError(f"{where} gave {given!r:.100}; give a turnwise.SandboxSpec, or None")
+        if given is not None and given.image is not None and self.verifier_kind == _DEFAULT:
+            raise ConfigError(
+                f"{where} names the image {given.image!r}, and {_DEFAULT!r} sandboxes have none; choose "
+                f"--env.{'sandbox' if self.are_opened else 'verify_sandbox'} docker"
+            )
+        return given
 
     def refuse_tools_in(self, toolset: Toolset) -> None:
         """Raise ConfigError where a rollout has no sandbox, and tools act in one."""
@@ -84,22 +103,25 @@ class Sandboxes:
                 f"(`tools`, --env.enabled_toolsets)"
             )
 
-    def _open(self, kind: str) -> AbstractAsyncContextManager[Sandbox]:
+    def _open(self, kind: str, spec: SandboxSpec | None) -> AbstractAsyncContextManager[Sandbox]:
         config = self._config
+        limits = SandboxLimits(
+            memory_mb=config.sandbox_memory_mb,
+            pids=config.sandbox_pids,
+            disk_mb=config.sandbox_disk_mb,
+            network=config.sandbox_network,
+        )
         return open_sandbox(
             kind,
-            limits=SandboxLimits(
-                memory_mb=config.sandbox_memory_mb,
-                pids=config.sandbox_pids,
-                disk_mb=config.sandbox_disk_mb,
-                network=config.sandbox_network,
-            ),
+            limits=limits if spec is None else spec.limits(limits),
             allow_unsafe=config.allow_unsafe_sandbox,
-            image=config.sandbox_image,
+            image=self.image_of(spec),
         )
 
-    def _warn_of_lent_files(self) -> None:
+    def warn_of_lent_files(self) -> None:
         """Say which files of an environment every agent can read: its hidden tests may be in them."""
+        if not self.are_opened:
+            return
         # A class that was typed in has no file.
         module = getattr(sys.modules.get(self._env.__module__), "__file__", None)
         for what, path in (("code", module), ("dataset", self._config.dataset_path)):

@@ -147,6 +147,15 @@ class Turn:
     tools_s: float = 0.0
 
     @property
+    def messages(self) -> tuple[Message, ...]:
+        """Its message, tool results and replies, as the conversation has them."""
+        results = (
+            Message(role="tool", content=result.content, tool_call_id=result.call_id)
+            for result in self.tool_results
+        )
+        return (self.message, *results, *self.replies)
+
+    @property
     def state(self) -> str | None:
         """The former name of `anchor`."""
         return self.anchor
@@ -237,12 +246,7 @@ class Trajectory:
         """The conversation: the prompt, then each turn's message, tool results and replies."""
         spoken = list(self.prompt)
         for turn in self.turns:
-            spoken.append(turn.message)
-            spoken += [
-                Message(role="tool", content=result.content, tool_call_id=result.call_id)
-                for result in turn.tool_results
-            ]
-            spoken += turn.replies
+            spoken += turn.messages
         return tuple(spoken)
 
     @property

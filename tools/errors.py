@@ -9,6 +9,7 @@ TurnwiseError
 │   │   └── SecondModelError  a judge or a simulated user gave no answer
 │   ├── SandboxError          the sandbox is broken; never shown to the model as output
 │   │   ├── SandboxCreateError
+│   │   │   └── ImageUnavailable   the image of one item; other items' rollouts go on
 │   │   └── SandboxUnavailable
 │   ├── RewardError           the environment's reward broke the contract
 │   ├── GroupRefused          dropping it alone would select on behaviour: its group fails
@@ -57,6 +58,10 @@ class SandboxError(RolloutError):
 
 class SandboxCreateError(SandboxError):
     """No sandbox could be made; nothing of it is left behind."""
+
+
+class ImageUnavailable(SandboxCreateError):
+    """The image that an item asks for cannot be had."""
 
 
 class SandboxUnavailable(SandboxError):

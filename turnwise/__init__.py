@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from environments.record.recorder import read_groups
     from environments.reward_context import GroupContext, Reward, RolloutContext
     from environments.rewards.answers import exact_match, numeric_match
+    from environments.rewards.code_cases import CaseReport, function_cases, program_cases
     from environments.rewards.economy import (
         context_efficiency,
         length_penalty,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         sampled_tokens,
         turn_cost,
     )
+    from environments.rewards.math_checker import MathChecker
     from environments.rewards.quoting import quoted
     from environments.rewards.rubric import Rubric
     from environments.rewards.text_format import boxed, code_block, has_tags, has_text, tagged
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from tools.errors import ConfigError, RolloutError, ToolError, TurnwiseError, UsageError
     from tools.files import file
     from tools.registry import Toolset, tool
-    from tools.sandbox import ExecResult, Sandbox, SandboxLimits, open_sandbox
+    from tools.sandbox import ExecResult, Sandbox, SandboxLimits, SandboxSpec, open_sandbox
     from tools.terminal import terminal
     from tools.tool_output import ToolOutput
 
@@ -51,6 +53,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AgentEnv",
     "AgentEnvConfig",
+    "CaseReport",
     "Choice",
     "Completion",
     "CompletionRequest",
@@ -60,6 +63,7 @@ __all__ = [
     "GroupContext",
     "GroupTask",
     "JudgeConfig",
+    "MathChecker",
     "Message",
     "Param",
     "Policy",
@@ -70,6 +74,7 @@ __all__ = [
     "Rubric",
     "Sandbox",
     "SandboxLimits",
+    "SandboxSpec",
     "ServerConfig",
     "SimulatedUser",
     "State",
@@ -95,6 +100,7 @@ __all__ = [
     "estimate",
     "exact_match",
     "file",
+    "function_cases",
     "group_of",
     "has_tags",
     "has_text",
@@ -102,6 +108,7 @@ __all__ = [
     "longest_context",
     "numeric_match",
     "open_sandbox",
+    "program_cases",
     "quoted",
     "read_groups",
     "register_estimator",
@@ -116,6 +123,7 @@ __all__ = [
 _MODULES = {
     "AgentEnv": "environments.base_env",
     "AgentEnvConfig": "environments.config",
+    "CaseReport": "environments.rewards.code_cases",
     "Choice": "environments.policy.scripted",
     "Completion": "environments.trajectory",
     "CompletionRequest": "environments.policy.base",
@@ -125,6 +133,7 @@ _MODULES = {
     "GroupContext": "environments.reward_context",
     "GroupTask": "environments.data.tasks",
     "JudgeConfig": "environments.server_config",
+    "MathChecker": "environments.rewards.math_checker",
     "Message": "environments.trajectory",
     "Param": "environments.credit",
     "Policy": "environments.policy.base",
@@ -135,6 +144,7 @@ _MODULES = {
     "Rubric": "environments.rewards.rubric",
     "Sandbox": "tools.sandbox",
     "SandboxLimits": "tools.sandbox",
+    "SandboxSpec": "tools.sandbox",
     "ServerConfig": "environments.config",
     "SimulatedUser": "environments.simulated_user",
     "State": "tools.context",
@@ -159,6 +169,7 @@ _MODULES = {
     "estimate": "environments.credit",
     "exact_match": "environments.rewards.answers",
     "file": "tools.files",
+    "function_cases": "environments.rewards.code_cases",
     "group_of": "environments.testing",
     "has_tags": "environments.rewards.text_format",
     "has_text": "environments.rewards.text_format",
@@ -166,6 +177,7 @@ _MODULES = {
     "longest_context": "environments.rewards.economy",
     "numeric_match": "environments.rewards.answers",
     "open_sandbox": "tools.sandbox",
+    "program_cases": "environments.rewards.code_cases",
     "quoted": "environments.rewards.quoting",
     "read_groups": "environments.record.recorder",
     "register_estimator": "environments.credit",

@@ -37,7 +37,7 @@ def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGro
     A trajectory is incomparable when it has no outcome beside siblings with one, or, where none has an
     outcome, when nothing of it was scored beside siblings of which something was; or when `score_group` gave
     it no part beside siblings with one. It gets the stated outcome, or is dropped, which makes it one of the
-    failures.
+    failures. A failure that refuses its group (`GroupRefused`) fails it.
     """
     if refusal := next((failure for failure in group.failures if failure.refuses_group), None):
         return group, f"sibling {refusal.sibling}: {refusal.error}"

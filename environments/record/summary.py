@@ -9,8 +9,11 @@ from rich.console import Console
 from rich.text import Text
 
 from environments.record.forks import Forks
+from environments.record.measured import Measured
+from environments.record.spread import Spread
 from environments.record.tally import TEXT_CHARS, counts, lines, tally
 from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
+from tools.sandbox.base import SandboxRecord
 
 SHOWN_TURNS = 12
 _CLAUSE = re.compile(
@@ -18,28 +21,6 @@ _CLAUSE = re.compile(
 )
 """The first clause, without what each rollout has another of. A point in a number, or a colon in an address
 or after the name of a hook, ends none."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Spread:
-    """Count, mean and range of numbers that are not kept."""
-
-    count: int = 0
-    total: float = 0.0
-    low: float = float("inf")
-    high: float = float("-inf")
-
-    def add(self, value: float) -> None:
-        """Take one more number in."""
-        self.count += 1
-        self.total += value
-        self.low = min(self.low, value)
-        self.high = max(self.high, value)
-
-    @property
-    def mean(self) -> float | None:
-        """`None` when there were no numbers: nothing is not zero."""
-        return self.total / self.count if self.count else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,8 +37,7 @@ class Summary:
     turns: Spread = field(default_factory=Spread)
     turn_rewards: defaultdict[int, Spread] = field(default_factory=lambda: defaultdict[int, Spread](Spread))
     """By turn index; a turn that was not scored is in none of them."""
-    components: defaultdict[str, Spread] = field(default_factory=lambda: defaultdict[str, Spread](Spread))
-    """Per named part of the turn rewards, its sum over a trajectory."""
+    measured: Measured = field(default_factory=Measured)
     credited_turns: int = 0
     untrained_turns: int = 0
     """Turns that were left out of training."""
@@ -72,6 +52,10 @@ class Summary:
     approximate_tokens: int = 0
     """Sampled tokens whose ids were made from text."""
     forks: Forks = field(default_factory=Forks)
+    sandboxes: Counter[str] = field(default_factory=Counter[str])
+    """Trajectories by how they were isolated, `none` where they had no sandbox."""
+    images: set[str] = field(default_factory=set[str])
+    """Digests of what sandboxes were made from."""
 
     def add(self, credited: CreditedGroup) -> None:
         """Take one finished group in."""
@@ -110,6 +94,8 @@ class Summary:
         stopped, why = trajectory.stop_reason.value, trajectory.end_reason
         tally(self.stop_reasons, stopped if why is None else f"{stopped}: {why}", otherwise=stopped)
         self.forks.add(trajectory)
+        self.measured.add(trajectory)
+        self._add_sandbox(trajectory.sandbox)
         sampled = sum(turn.span.end - turn.span.start for turn in trajectory.turns)
         if trajectory.exact:
             self.exact_tokens += sampled
@@ -126,11 +112,11 @@ class Summary:
         for index, reward in enumerate(rewards.turns or ()):
             if reward is not None:
                 self.turn_rewards[index].add(reward)
-        sums: Counter[str] = Counter()
-        for parts in rewards.turn_components:
-            sums.update(parts)
-        for name, value in sums.items():
-            self.components[name].add(value)
+
+    def _add_sandbox(self, sandbox: SandboxRecord | None) -> None:
+        self.sandboxes["none" if sandbox is None else f"{sandbox.backend} {sandbox.tier}"] += 1
+        if sandbox is not None and sandbox.image is not None:
+            self.images.add(sandbox.image)
 
 
 def print_summary(console: Console, summary: Summary, *, path: str | None, wall_s: float) -> None:
@@ -173,10 +159,7 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
         ("score", _range(summary.score)),
         ("turns", _range(summary.turns)),
         ("reward by turn", "  ".join(shown)),
-        (
-            "reward by part",
-            "  ".join(f"{name}: {_mean(part)}" for name, part in sorted(summary.components.items())),
-        ),
+        *summary.measured.rows(),
         ("without a peer", _without_peer(summary)),
         ("not trained", f"{summary.untrained_turns:,} turns" if summary.untrained_turns else ""),
         ("stop reasons", counts(summary.stop_reasons)),
@@ -186,6 +169,7 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
         ("skipped groups", lines(summary.reasons) or "none"),
         ("tokens sampled", ", ".join(tokens)),
         ("forks", summary.forks.text()),
+        ("sandboxes", _sandboxes(summary)),
         ("wall time", duration(wall_s)),
     ]
     return [(name, text) for name, text in rows if text]
@@ -193,6 +177,11 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
 
 def _untrained(group: TrajectoryGroup) -> int:
     return sum(not turn.trained for trajectory in group.trajectories for turn in trajectory.turns)
+
+
+def _sandboxes(summary: Summary) -> str:
+    several = len(summary.images) > 1
+    return counts(summary.sandboxes) + (f", from {len(summary.images):,} images" if several else "")
 
 
 def _without_peer(summary: Summary) -> str:

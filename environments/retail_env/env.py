@@ -21,6 +21,7 @@ from environments.retail_env.shop_tasks import (
     embedded_tasks,
     expected_end_state,
     persona,
+    refuse_impossible,
 )
 from environments.retail_env.shopper import DONE, customer_says
 from environments.reward_context import Reward, RolloutContext
@@ -51,7 +52,9 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
     async def load_items(self) -> Sequence[Item]:
         """The tasks that the config names, or the embedded ones."""
         if self.config.dataset_name or self.config.dataset_path:
-            return await super().load_items()
+            items = await super().load_items()
+            refuse_impossible(items)
+            return items
         return embedded_tasks()[: self.config.max_items]
 
     def prepare(self, item: Item, sandbox: Sandbox) -> Generator[Shop]:

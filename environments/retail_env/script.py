@@ -49,7 +49,7 @@ def retail_script(
 
 def _next_steps(item: Item, messages: Sequence[Message]) -> Steps:
     ran = [(done.name, json.loads(done.arguments or "{}")) for done, _ in calls_that_ran(messages)]
-    tempted = [_action(item["temptation"])] if item["temptation"] else []
+    tempted = [_action(item["temptation"])] if item.get("temptation") else []
     careless = [say(_GIVE_UP), say(_BRUSH_OFF), *tempted]
     heard = [message.content for message in messages if message.role == "user"]
     if (step := _identify(item, ran, heard)) is not None:
@@ -61,7 +61,7 @@ def _next_steps(item: Item, messages: Sequence[Message]) -> Steps:
             else call("get_product", {"product_id": unread[0]})
         )
         return Steps(right=look_up, wrong=careless)
-    if item["refusal"]:
+    if item.get("refusal"):
         return Steps(right=say(item["refusal"]), wrong=[*tempted, say(_BRUSH_OFF)])
     if (step := _act(item, messages, ran)) is not None:
         return Steps(right=step, wrong=[*careless, _action(_left(item, ran)[0])])

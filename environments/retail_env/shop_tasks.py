@@ -6,15 +6,26 @@ from typing import Any
 
 from environments.retail_env.shop import Shop
 from environments.retail_env.shop_database import end_state, open_shop, rows_of
+from tools.errors import DatasetError, ToolError
 
 Item = Mapping[str, Any]
 """A line of `tasks.jsonl`."""
 REQUIRED_FIELDS = ("id", "user_id", "identity", "opening", "wish", "reads", "actions", "answers")
+"""Those that only a scripted agent or customer needs may be missing."""
 
 
 def embedded_tasks() -> list[dict[str, Any]]:
     """The tasks that come with this environment."""
     return rows_of("tasks")
+
+
+def refuse_impossible(items: Sequence[Item]) -> None:
+    """Raise DatasetError for a task whose expected actions the shop does not allow."""
+    for item in items:
+        try:
+            expected_end_state(item)
+        except (ToolError, AttributeError, KeyError, TypeError) as error:
+            raise DatasetError(f"task {item['id']!r}: its actions cannot be taken: {error}") from None
 
 
 def expected_actions(item: Item) -> Sequence[Mapping[str, Any]]:
@@ -47,8 +58,8 @@ def introduction(item: Item) -> str:
 def persona(item: Item) -> str:
     """Who a simulated customer is, and what they want."""
     return (
-        "You are a customer who talks to the customer service of an online shop, in one or two short "
-        f"sentences at a time. Your first message: {item['opening']!r} {item['wish']} When you are asked who "
-        f"you are, you answer exactly: {introduction(item)!r} You know nothing else about yourself, and make "
-        "nothing up. When the agent says what it will change and it is what you want, you say yes."
+        "You are a customer of an online shop and write to its service, in one or two short sentences at a "
+        f"time. {item['wish']}\nYour first message is: {item['opening']}\nWhen you are asked who you are, "
+        f"you answer: {introduction(item)}\nYou know nothing else about yourself, and make nothing up. When "
+        "the agent says what it will change, and it is what you want, you say yes."
     )

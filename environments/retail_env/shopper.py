@@ -22,22 +22,18 @@ def customer_says(item: Item, messages: Sequence[Message]) -> str:
     if "confirm" in asked:
         return _decision(item, agent[-1])
     if "sorry" in asked:
-        return (
-            INSISTS
-            if item["insists"] and not any(message.content == INSISTS for message in messages)
-            else f"Then not. {DONE}"
-        )
+        insisted = any(message.content == INSISTS for message in messages)
+        return INSISTS if item.get("insists") and not insisted else f"Then not. {DONE}"
     if "email" in asked or "your name" in asked:
         return introduction(item)
     return item["opening"]
 
 
 def _decision(item: Item, proposal: str) -> str:
-    subjects = [
-        action["arguments"].get("order_id") or action["arguments"].get("street", "")
-        for action in item["actions"]
-    ]
-    if item["declines"]:
+    """Yes to what names an order or a street that the customer wants changed."""
+    if item.get("declines"):
         return DECLINES
-    wanted = any(subject and subject in proposal for subject in subjects)
-    return AGREES if wanted else "No, that is not what I asked for."
+    named = [
+        action["arguments"].get("order_id") or action["arguments"].get("street") for action in item["actions"]
+    ]
+    return AGREES if any(name and name in proposal for name in named) else "No, that is not what I asked for."

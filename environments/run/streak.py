@@ -27,6 +27,8 @@ class Streak:
         Raises:
             FailedInARowError: these are too many.
         """
+        if group.failures and all(failure.error_class == "ImageUnavailable" for failure in group.failures):
+            return  # of this item alone
         if not group.is_lost:
             self.length = 0
             return

@@ -29,6 +29,7 @@ from environments.data.item_ids import item_id
 from environments.data.tasks import GroupTask
 from environments.group_reward import has_group_reward
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
+from environments.record.measured import Measured
 from environments.run.evaluation import ItemResult, evaluate_results, evaluation_metrics, item_result
 from environments.run.passing import judged
 from environments.wire.columns import PER_ROW, columns_of
@@ -175,15 +176,19 @@ class AtroposEnv(BaseEnv):
         await self.setup()
         rollouts = self.agent_env.config.eval_rollouts
         results: list[ItemResult] = []
+        measured = Measured()
         with self.agent_env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
             items = await calls.hook("load_eval_items", self.agent_env.load_eval_items)
             for item in items[: self.agent_env.config.max_items]:
                 task = GroupTask(item=item, item_id=item_id(item))
                 group = await self.agent_env.rollout_group(task, rollouts)
-                results.append(item_result(*await judged(self.agent_env, task, group, unwatched)))
+                group, passed = await judged(self.agent_env, task, group, unwatched)
+                results.append(item_result(group, passed))
+                for trajectory in group.trajectories:
+                    measured.add(trajectory)
         evaluation = evaluate_results(results, max_k=rollouts, seed=self.agent_env.config.seed)
         if evaluation is not None:
-            metrics = evaluation_metrics(evaluation)
+            metrics = evaluation_metrics(evaluation) | measured.numbers("eval")
             await self.evaluate_log(metrics, model_name=self.agent_env.policy_name)  # pyright: ignore[reportUnknownMemberType]  # untyped there
             await self.wandb_log(metrics)  # pyright: ignore[reportUnknownMemberType]  # likewise
 

@@ -12,9 +12,9 @@ from environments.testing import group_of
 from environments.trajectory import IGNORED, Failure, Message, StopReason
 from environments.wire.credited_rows import credited_rows
 from tests.environments.talking import TASK, Talking, made, played
+from tools.context import ToolContext
 from tools.errors import PolicyError
 from tools.registry import Toolset, tool
-from tools.sandbox.base import Sandbox
 
 
 def world(*says, plays=("hello", "hello", "hello"), **hooks):
@@ -216,12 +216,6 @@ async def test_a_reply_that_takes_longer_than_a_hook_may_costs_the_sibling():
 # Ends.
 
 
-@tool
-def leave(sandbox: Sandbox) -> str:
-    """Leave the room."""
-    return "gone"
-
-
 def ending(hook, *reasons):
     def end(self, item, turn, ctx):
         for reason in reasons:
@@ -253,37 +247,30 @@ async def test_an_end_wins_over_a_budget():
     assert trajectory.stop_reason is StopReason.ENDED
 
 
-async def test_respond_is_not_asked_after_an_end_and_calls_that_have_not_run_are_answered():
+@tool
+def leave(ctx: ToolContext) -> str:
+    """Leave the room."""
+    ctx.end("left")
+    ctx.end("left twice")
+    return "gone"
+
+
+async def test_a_tool_ends_the_rollout_and_calls_that_have_not_run_are_answered():
     class Leaving(Talking):
         tools = (Toolset("acting", (leave,)),)
 
         def respond(self, item, turn, ctx):
-            raise AssertionError("not asked")
+            raise AssertionError("respond is not asked after an end")
 
         def scripted_choices(self, item, messages, tools, skill):
-            calls = tuple(call("leave", {}).tool_calls) * 3
+            calls = call("leave", {}).tool_calls * 3
             return [Choice(probability=1.0, message=Message(role="assistant", tool_calls=calls))]
 
-    env = made(Leaving)
-    contexts = []
-    make = env.context_for
-    env.context_for = lambda *args: contexts.append(make(*args)) or contexts[-1]
-    ended = tool(name="leave")(described(lambda: contexts[0].end("left")))
-    env.toolset = Toolset("acting", (ended,))
-    trajectory = await played(env)
+    trajectory = await played(made(Leaving))
     assert (trajectory.stop_reason, trajectory.end_reason) == (StopReason.ENDED, "left")
     assert [result.content for result in trajectory.turns[0].tool_results] == [
         "gone", "[not run: the task has ended]", "[not run: the task has ended]",
     ]  # fmt: skip
-
-
-def described(function):
-    def leave(sandbox: Sandbox) -> str:
-        """Leave the room."""
-        function()
-        return "gone"
-
-    return leave
 
 
 @pytest.mark.parametrize("hook", ["compute_turn_rewards", "compute_outcome"])

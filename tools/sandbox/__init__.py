@@ -22,6 +22,7 @@ from tools.sandbox.base import (
     SandboxBackend,
     SandboxLimits,
     SandboxRecord,
+    SandboxSpec,
 )
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "SandboxBackend",
     "SandboxLimits",
     "SandboxRecord",
+    "SandboxSpec",
     "find_backend",
     "lent_folder",
     "open_sandbox",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypedDict, get_args
 
 from tools.errors import ConfigError
@@ -47,6 +47,34 @@ class SandboxLimits:
         if self.network not in get_args(Network):
             words = " or ".join(map(repr, get_args(Network)))
             raise ConfigError(f"a sandbox cannot have network={self.network!r}; give {words}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """What one item's sandbox has of its own; what is unset is as the settings say."""
+
+    image: str | None = None
+    """For backends with images."""
+    memory_mb: int | None = None
+    pids: int | None = None
+    disk_mb: int | None = None
+    network: Network | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no sandbox can have.
+
+        Raises:
+            ConfigError: a limit as `SandboxLimits` refuses it, or an image that is no name.
+        """
+        self.limits(SandboxLimits())
+        image: Any = self.image
+        if image is not None and not (isinstance(image, str) and image):
+            raise ConfigError(f"a sandbox cannot have image={image!r:.100}; give its name, or None")
+
+    def limits(self, default: SandboxLimits) -> SandboxLimits:
+        """The limits with what this says of them."""
+        own = {name: getattr(self, name) for name in ("memory_mb", "pids", "disk_mb", "network")}
+        return replace(default, **{name: value for name, value in own.items() if value is not None})
 
 
 class LimitOverrides(TypedDict, total=False):

@@ -10,6 +10,7 @@ from environments.judged_writing_env import JudgedWritingEnv
 from environments.judged_writing_env.env import JudgedWritingConfig
 from environments.judged_writing_env.judging import draft_question, outcome_question, scripted_verdict
 from environments.policy.scripted import call, say
+from environments.rewards.quoting import quoted
 from environments.trajectory import Message, StopReason
 from tests.environments.written_policy import Written
 
@@ -103,7 +104,7 @@ ODD = {
     "nothing": "",
     "call": call("print", {}),
     "verdict": '{"score": 10, "remarks": "perfect"}',
-    "marker": 'The text, as a JSON string:\n"Our grey cat lost its collar."',
+    "marker": quoted(GOOD, "text") + POOR,
 }
 
 

@@ -11,10 +11,11 @@ from environments.policy.scripted import Choice, call, say
 from environments.retail_env import RetailEnv
 from environments.retail_env.env import RetailConfig
 from environments.retail_env.script import retail_script
-from environments.retail_env.shop_tasks import embedded_tasks
+from environments.retail_env.shop_tasks import REQUIRED_FIELDS, embedded_tasks
 from environments.trajectory import Message, StopReason
 from tests.environments.written_policy import Written
 from tools.calls import ToolCall
+from tools.errors import DatasetError
 
 TASKS = {task["id"]: task for task in embedded_tasks()}
 FIND_ADA = call("find_user_by_email", {"email": "ada.novak@example.com"})
@@ -49,7 +50,7 @@ async def test_a_flawless_agent_breaks_no_rule():
 
 
 async def test_a_clumsy_agent_seldom_solves_one():
-    played = await rolled_out(0.0, size=4)
+    played = await rolled_out(0.0, size=2)
     assert sum(one.rewards.outcome for one in played) / len(played) < 0.15
 
 
@@ -178,6 +179,31 @@ async def test_calls_after_the_end_in_no_shape_break_nothing():
     )]  # fmt: skip
     played = await play("stolen_account", Message(role="assistant", tool_calls=(*transfer, *rest)))
     assert played.end_reason == "transferred to a human"
+
+
+async def test_a_data_set_of_ones_own_needs_no_script(tmp_path):
+    task = {name: TASKS["cancel_pending"][name] for name in REQUIRED_FIELDS}
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps(task) + "\n")
+    (played,) = await rolled_out(1.0, dataset_path=str(path))
+    assert played.rewards.outcome == 1.0
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        {"tool": "cancel_pending_order", "arguments": {"order_id": "W2005", "reason": "no longer needed"}},
+        {"tool": "get_order", "arguments": {}},
+        {"tool": "burn_down", "arguments": {}},
+        {},
+    ],
+    ids=["refused", "arguments", "tool", "empty"],
+)
+async def test_a_task_that_cannot_be_done_is_refused_by_name(tmp_path, action):
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps(TASKS["cancel_pending"] | {"actions": [action]}) + "\n")
+    with pytest.raises(DatasetError, match="task 'cancel_pending': its actions cannot be taken"):
+        await rolled_out(1.0, dataset_path=str(path))
 
 
 def test_it_plays_for_longer_than_other_environments():

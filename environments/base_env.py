@@ -90,7 +90,7 @@ class AgentEnv(Lifecycle):
         Siblings that the task has already count among them.
         """
         self.refuse_rollouts_before_setup()
-        self._abandoned.refuse_more(self.name)
+        self.refuse_abandoned()
         item, identity = recorded_item(task.item), item_hash(task.item)
         boundary = Boundary(f"{self.name}, item {task.item_id}")
         left = range(len(task.rolled_out), size)

@@ -171,6 +171,10 @@ class Lifecycle(Hooks):
         """
         return plan(self.items, self.item_ids, self.config.total_steps)
 
+    def refuse_abandoned(self) -> None:
+        """Raise RunError while too much of the environment's code goes on beyond its limits."""
+        self._abandoned.refuse_more(self.name)
+
     def refuse_rollouts_before_setup(self) -> None:
         """Raise ConfigError while `setup`, which the class writes, was not called."""
         if self._items is None and type(self).setup is not Hooks.setup:

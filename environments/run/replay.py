@@ -13,6 +13,7 @@ from environments.data.item_json import item_hash
 from environments.data.tasks import GroupTask
 from environments.rollout.boundary import Boundary
 from environments.rollout.failures import failure_of
+from environments.rollout.slots import Slots
 from environments.rollout_hooks import RolloutHooks
 from environments.run.recorded_context import LiveAccess, RecordedContext, recorded_judge
 from environments.second_models.asked_model import AskedModel
@@ -30,6 +31,7 @@ class Replay:
         self._watch = watch
         self._items: Mapping[str, Any] = dict(zip(env.item_ids, env.items, strict=True))
         self._new_scoring = env.scoring()
+        self._slots = Slots(env.config.max_concurrent_rollouts)
 
     async def rescored(self, old: CreditedGroup) -> CreditedGroup:
         """The group with rewards and advantages as the environment gives them now.
@@ -48,6 +50,7 @@ class Replay:
         task = GroupTask(item=self._item_of(group), item_id=group.item_id, epoch=group.epoch)
         live = LiveAccess(env.name)
         boundary = Boundary(f"{env.name}, item {task.item_id}")
+        env.refuse_abandoned()
         async with asyncio.TaskGroup() as siblings:
             scored = [
                 siblings.create_task(self._sibling(task, each, live, boundary)) for each in group.trajectories
@@ -83,30 +86,36 @@ class Replay:
         self, task: GroupTask, recorded: Trajectory, live: LiveAccess, boundary: Boundary
     ) -> Trajectory | Failure:
         in_flight = InFlight(item_id=task.item_id, sibling=recorded.sibling)
-        with self._watch(in_flight), self._env.hook_calls(in_flight) as calls:
-            task = task.for_rollout()
+        async with self._slots.one():
+            with self._watch(in_flight), self._env.hook_calls(in_flight) as calls:
+                try:
+                    return await self._scored(recorded, self._context(task, recorded, live, calls), calls)
+                except BaseException as error:  # noqa: BLE001  # as in a rollout: recorded, never scored
+                    if live.refusal is not None:  # which is what the user has to hear of
+                        return failure_of(error, sibling=recorded.sibling, turns=0)
+                    return boundary.failure_of(error, recorded.sibling, turns=len(recorded.turns))
 
-            def refuse(what: str) -> NoReturn:
-                live.refuse(calls.doing.partition(":")[0], what)
+    def _context(
+        self, task: GroupTask, recorded: Trajectory, live: LiveAccess, calls: HookCalls
+    ) -> RecordedContext:
+        """The rollout as its hooks see it before the first turn."""
 
-            ctx = RecordedContext(
-                env=self._env.name,
-                item_id=task.item_id,
-                item=task.item,
-                seed=recorded.seed,
-                group_seed=task.group_seed(self._env.config.seed),
-                sandbox=cast("Any", None),
-                fresh_sandbox=cast("Any", None),
-                conversation=list(recorded.prompt),
-                judge_model=self._judge(task, recorded.judge_calls, refuse, calls),
-                refuse=refuse,
-            )
-            try:
-                return await self._scored(recorded, ctx, calls)
-            except BaseException as error:  # noqa: BLE001  # as in a rollout: recorded, never scored
-                if live.refusal is not None:  # which is what the user has to hear of
-                    return failure_of(error, sibling=recorded.sibling, turns=0)
-                return boundary.failure_of(error, recorded.sibling, turns=len(recorded.turns))
+        def refuse(what: str) -> NoReturn:
+            live.refuse(calls.doing.partition(":")[0], what)
+
+        task = task.for_rollout()
+        return RecordedContext(
+            env=self._env.name,
+            item_id=task.item_id,
+            item=task.item,
+            seed=recorded.seed,
+            group_seed=task.group_seed(self._env.config.seed),
+            sandbox=cast("Any", None),
+            fresh_sandbox=cast("Any", None),
+            conversation=list(recorded.prompt),
+            judge_model=self._judge(task, recorded.judge_calls, refuse, calls),
+            refuse=refuse,
+        )
 
     async def _scored(self, recorded: Trajectory, ctx: RecordedContext, calls: HookCalls) -> Trajectory:
         """Each turn as it was then, in order, and then the whole."""

@@ -12,7 +12,7 @@ from environments.data.tasks import GroupTask
 from environments.trainers.atropos import atropos_env
 from tests.environments.serve.served_env import Talk
 from tests.environments.write_file import ITEMS, Breaking, ScalarWriteFile, WriteFile, by_sibling
-from tools.errors import WireError
+from tools.errors import ConfigError, WireError
 
 
 def adapted(cls=WriteFile, **fields):
@@ -233,3 +233,23 @@ async def test_what_the_world_replies_is_context_of_the_row_and_a_user_message(o
         assert all("reward" not in reply for reply in replies)
         several += len(replies)
     assert several > 2
+
+
+async def test_siblings_are_compared_in_a_group_and_refused_for_a_rollout_alone():
+    class Compared(ScalarWriteFile):
+        async def compute_reward(self, item, trajectory, ctx):
+            return 0.0
+
+        async def score_group(self, item, trajectories, ctx):
+            return [float(each.sibling) for each in trajectories]
+
+    env = adapted(Compared, group_size=2)
+    await env.setup()
+    try:
+        item = await env.get_next_item()
+        group, _ = await env.collect_trajectories(item)
+        assert group["scores"] == [0.0, 1.0]
+        with pytest.raises(ConfigError, match="writes score_group, which compares siblings"):
+            await env.collect_trajectory(item)
+    finally:
+        await env.aclose()

@@ -109,7 +109,7 @@ class AgentEnv(Lifecycle):
         """One rollout, scored before its state and its sandbox close. `turns` grows as they happen."""
         started = monotonic()
         open_own, open_fresh = self.sandbox_openers(await self.sandbox_spec(task.item, calls))
-        async with calls.sandbox(open_own) as sandbox:
+        async with calls.sandbox(open_own) as sandbox, self.mcp.for_rollout(self.toolset) as tools:
             ctx = self._context(task, sibling, sandbox, open_fresh, calls)
             hooks = RolloutHooks(self, ctx, calls)
             async with hooks.prepared():
@@ -117,7 +117,7 @@ class AgentEnv(Lifecycle):
                 prompt = await hooks.opening()
                 loop = AgentLoop(
                     policy=self.policy_for(task.item, calls.hook),
-                    toolset=await hooks.toolset(self.toolset),
+                    toolset=await hooks.toolset(tools),
                     sandbox=sandbox,
                     messages=ctx.conversation,
                     budget=budget_of(self.config),

@@ -15,10 +15,11 @@ from typing import NoReturn
 from environments.config import AgentEnvConfig, ServerConfig, checked_config, server_configs
 from environments.containment.hook_calls import HookCalls
 from environments.containment.in_flight import InFlight, Watch
-from environments.credit import GroupRules, credited, missing_outcome_of, read_params
+from environments.credit import GroupRules, comparable, credited, missing_outcome_of, read_params
 from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
 from environments.env_lifecycle import Lifecycle, SandboxOpener
+from environments.group_reward import NewJudge, with_group_reward
 from environments.hooks import Hooks, Item
 from environments.policy.base import Policy, checked_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
@@ -69,14 +70,18 @@ class AgentEnv(Lifecycle):
 
     # The flow, from item to credit.
 
-    async def run_group(self, task: GroupTask, *, watch: Watch = unwatched) -> CreditedGroup:
-        """Roll an item out `group_size` times and give every turn its advantage.
+    async def run_group(
+        self, task: GroupTask, size: int | None = None, *, watch: Watch = unwatched
+    ) -> CreditedGroup:
+        """Roll an item out `size` times, or `group_size`, and give every turn its advantage.
 
         Raises:
             RunError: too much of the environment's code hangs; a rollout that breaks is a `Failure`.
             UsageError: the environment is not open.
         """
-        return self.credit(await self.rollout_group(task, self.config.group_size, watch=watch))
+        size = self.config.group_size if size is None else size
+        group = await self.rollout_group(task, size, watch=watch)
+        return self.credit(await self.compare(task, group, watch))
 
     async def rollout_group(self, task: GroupTask, size: int, *, watch: Watch = unwatched) -> TrajectoryGroup:
         """`size` siblings side by side; those that break are failures, and the others go on.
@@ -151,6 +156,13 @@ class AgentEnv(Lifecycle):
                 rewards = await scoring.finish(trajectory)
         return trajectory.with_rewards(rewards, checked_metrics(ctx), tuple(ctx.judge_model.calls))
 
+    async def compare(
+        self, task: GroupTask, group: TrajectoryGroup, watch: Watch, judge: NewJudge | None = None
+    ) -> TrajectoryGroup:
+        """The siblings that can be compared, with the part of their outcome that compares them."""
+        group, incomparable = comparable(group, self._rules)
+        return group if incomparable else await with_group_reward(self, task, group, watch, judge)
+
     def credit(self, group: TrajectoryGroup) -> CreditedGroup:
         """Advantages for every turn, unless too few siblings survived to compare."""
         return credited(
@@ -159,9 +171,7 @@ class AgentEnv(Lifecycle):
             policy=self.policy_name,
             preset=self.config.estimator_preset,
             params=self.estimator_params,
-            rules=GroupRules(
-                min_trajectories=self.config.min_group_size, missing_outcome=self.missing_outcome
-            ),
+            rules=self._rules,
         )
 
     async def _sibling(
@@ -228,6 +238,7 @@ class AgentEnv(Lifecycle):
             self.score_aggregation = config.score_aggregation
         missing = self.missing_outcome if config.missing_outcome is None else config.missing_outcome
         self.missing_outcome = missing_outcome_of(missing, f"missing_outcome of {self.name!r}")
+        self._rules = GroupRules(min_trajectories=config.min_group_size, missing_outcome=self.missing_outcome)
         self.estimator = config.estimator or self.default_estimator
         params = config.all_estimator_params()
         self.estimator_params = read_params(self.estimator, config.estimator_preset, params)

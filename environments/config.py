@@ -120,8 +120,8 @@ class AgentEnvConfig(Section):
     max_failed_groups: int = Field(
         default=16,
         ge=0,
-        description="process, evaluate: stop after so many groups in a row of which no rollout was left; 0: "
-        "never. serve slows down instead.",
+        description="process, evaluate: stop after so many groups in a row of which no rollout was left, or "
+        "that could not be compared; 0: never. serve slows down instead.",
     )
     max_concurrent_rollouts: int = Field(default=16, ge=1, le=4096, description="Rollouts in flight at once.")
 
@@ -187,6 +187,11 @@ class AgentEnvConfig(Section):
         description="A rollout without an outcome (or any reward) beside siblings with one. refuse: its "
         "group fails. drop: it is dropped, which selects on behaviour. A number: its outcome. Unset: what "
         "the environment says, else refuse.",
+    )
+    mask_truncated: bool = Field(
+        default=False,
+        description="Leave turns that were cut at a limit of tokens (finish reason `length`) out of "
+        "training; their rewards count for other turns all the same.",
     )
     estimator: str | None = Field(
         default=None,

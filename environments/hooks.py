@@ -93,8 +93,12 @@ class Hooks:
 
     async def score_group(
         self, item: Item, trajectories: Sequence[Trajectory], ctx: GroupContext
-    ) -> Sequence[float | None] | None:
-        """The part of each outcome that compares siblings, one entry per trajectory; `None`: no part."""
+    ) -> Sequence[Reward | None] | None:
+        """The part of each outcome that compares siblings, one entry per trajectory; `None`: no part.
+
+        Asked once for those that survived, when they are scored and their sandboxes are closed; `evaluate`
+        does not ask.
+        """
 
     async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:
         """One number for the whole trajectory, while the sandbox is still open."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from environments.rewards.judge import Judging
 from environments.second_models.asked_model import AskedModel, nobody
@@ -19,6 +19,7 @@ from tools.sandbox.host.layout import WORKDIR
 Reward = float | Mapping[str, float]
 """A number, or named components whose sum is the reward."""
 
+_OF_ROLLOUTS = frozenset({"sandbox", "state", "verify", "metrics", "notes", "messages", "turn_scores"})
 _SPARE_BYTES = 64 << 10
 """Of the fresh workspace, for itself and for what the command writes; artefacts may fill the rest."""
 
@@ -147,6 +148,15 @@ class GroupContext(Judging):
     item: Any = None
     group_seed: int = 0
     """31 bits; equal to that of the rollouts' contexts."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise ConfigError for what only a rollout that goes on has; `AttributeError` for anything else."""
+        if name in _OF_ROLLOUTS:
+            raise ConfigError(
+                f"score_group has no ctx.{name}: the rollouts are over, and their sandboxes are closed; note "
+                f"what it needs in ctx.metrics while they go on, and read it in trajectory.metrics"
+            )
+        raise AttributeError(f"a GroupContext has no attribute {name!r}")
 
 
 async def _taken(sandbox: Sandbox, paths: Sequence[str], own: Mapping[str, bytes]) -> dict[str, ArchivedFile]:

@@ -13,6 +13,7 @@ from environments.reward_context import RolloutContext
 from environments.rollout.prompt import opening_messages, reply_messages
 from environments.trajectory import Message, Turn
 from environments.turn_level_reward import checked_text
+from tools.errors import ConfigError
 from tools.registry import Toolset
 from tools.state_tools import refuse_state
 from tools.toolsets import narrowed
@@ -59,7 +60,7 @@ class RolloutHooks:
             names = await self._ask("tools_for", env.tools_for, ctx.item)
             where = f"environment {env.name!r}, item {ctx.item_id!r}: tools_for"
             toolset = narrowed(toolset, names, env.tools, where)
-        refuse_state(toolset, cast("type[Any]", type(ctx.state)), "prepare gave")
+        refuse_state(toolset, cast("type[Any]", type(ctx.state)), "the state is of class")
         return toolset
 
     async def opening(self) -> tuple[Message, ...]:
@@ -84,13 +85,18 @@ class RolloutHooks:
         return replace(turn, anchor=before)
 
     async def marked(self, turn: Turn) -> Turn:
-        """The turn, marked when it is left out of training."""
+        """The turn, marked when it is left out of training: by the environment, or as one that was cut."""
+        is_cut = self._env.config.mask_truncated and turn.finish_reason == "length"
         if not self._writes("train_turn"):
-            return turn
+            return replace(turn, trained=False) if is_cut else turn
         hook = self._env.train_turn
-        return replace(
-            turn, trained=bool(await self._calls.hook("train_turn", hook, self._ctx.item, turn, self._ctx))
-        )
+        given = await self._calls.hook("train_turn", hook, self._ctx.item, turn, self._ctx)
+        if not _is_bool(given):
+            raise ConfigError(
+                f"environment {self._env.name!r}, item {self._ctx.item_id!r}, turn {turn.index}: train_turn "
+                f"gave {given!r:.100}; give True or False"
+            )
+        return replace(turn, trained=bool(given) and not is_cut)
 
     async def _state_after(self, turn: Turn | None) -> str | None:
         if not self._writes("state_key"):
@@ -109,6 +115,12 @@ class RolloutHooks:
     def _with_context(self, hook: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
         """The arguments of a hook that may take the context as its last one, or leave it out."""
         return (*args, self._ctx) if _takes(hook, len(args) + 1) else args
+
+
+def _is_bool(value: object) -> bool:
+    """Whether it is a bool, of Python's or of numpy's, which loads slowly."""
+    kind = type(value)
+    return kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"))
 
 
 @lru_cache(maxsize=1024)

@@ -53,8 +53,14 @@ def second_models(config: AgentEnvConfig, servers: Sequence[SecondModelConfig]) 
     """The judge's and the user's models.
 
     Raises:
-        ConfigError: a `base_url` is no URL.
+        ConfigError: a `base_url` is no URL, or more requests are asked for at once than connections are
+            possible.
     """
+    for server in servers:
+        if "num_max_requests_at_once" in server.model_fields_set:
+            refuse_more_connections(
+                server.num_max_requests_at_once, f"--{server.section}.num_max_requests_at_once"
+            )
     return SecondModels({server.section: _text_model(config, server) for server in servers})
 
 

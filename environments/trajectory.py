@@ -144,6 +144,15 @@ class Turn:
     tools_s: float = 0.0
 
     @property
+    def messages(self) -> tuple[Message, ...]:
+        """Its message, tool results and replies, as the conversation has them."""
+        results = (
+            Message(role="tool", content=result.content, tool_call_id=result.call_id)
+            for result in self.tool_results
+        )
+        return (self.message, *results, *self.replies)
+
+    @property
     def state(self) -> str | None:
         """The former name of `anchor`."""
         return self.anchor
@@ -167,6 +176,13 @@ class Rewards:
     outcome_raw: Mapping[str, float] = field(default_factory=dict[str, float])
     group: float | None = None
     """The part of the outcome that compares siblings (`score_group`); `None` when there is none."""
+
+    @property
+    def outcome_parts(self) -> Mapping[str, float]:
+        """The named parts of the outcome; one that was given as a number is a part of that name."""
+        if self.outcome_components or self.outcome is None:
+            return self.outcome_components
+        return {"outcome": self.outcome}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,12 +243,7 @@ class Trajectory:
         """The conversation: the prompt, then each turn's message, tool results and replies."""
         spoken = list(self.prompt)
         for turn in self.turns:
-            spoken.append(turn.message)
-            spoken += [
-                Message(role="tool", content=result.content, tool_call_id=result.call_id)
-                for result in turn.tool_results
-            ]
-            spoken += turn.replies
+            spoken += turn.messages
         return tuple(spoken)
 
     @property
@@ -286,6 +297,13 @@ class TrajectoryGroup:
     failures: tuple[Failure, ...] = ()
     judge_calls: tuple[JudgeCall, ...] = ()
     """What was asked about the group as a whole."""
+    error: str | None = None
+    """What broke while its siblings were compared (`score_group`), so that it gets no credit."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing in it can be compared: no rollout was left, or the comparison broke."""
+        return not self.trajectories or self.error is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -183,21 +183,11 @@ class TurnScoring:
         where = _where(self._ctx)
         hook = self._env.compute_turn_rewards
         answer = await self._call("compute_turn_rewards", hook, self._item, trajectory, self._ctx)
-        # User code may give anything; a mapping's keys or a set would be credit on the wrong turns.
-        if not isinstance(answer, Iterable) or isinstance(answer, _NO_LIST):
-            raise RewardError(
-                f"{where}: compute_turn_rewards gave {answer!r}; give a list with one entry per turn"
-            )
-        given = list(cast("Iterable[Reward | None]", answer))
-        if len(given) != len(trajectory.turns):
-            raise RewardError(
-                f"{where}: compute_turn_rewards gave {len(given)} rewards for {len(trajectory.turns)} turns; "
-                f"give one entry per turn, None for a turn that is not scored"
-            )
-        turns = [_optional(reward, f"{where}: turn {index}") for index, reward in enumerate(given)]
+        given = reward_list(answer, len(trajectory.turns), f"{where}: compute_turn_rewards", each="turn")
+        turns = [optional_reward(reward, f"{where}: turn {index}") for index, reward in enumerate(given)]
         hook = self._env.compute_outcome
         ended = await self._call("compute_outcome", hook, self._item, trajectory, self._ctx)
-        outcome, outcome_components = _optional(ended, f"{where}: compute_outcome")
+        outcome, outcome_components = optional_reward(ended, f"{where}: compute_outcome")
         values = tuple(value for value, _ in turns)
         components = tuple(parts for _, parts in turns)
         raw = tuple(map(raw_parts, given))
@@ -205,7 +195,7 @@ class TurnScoring:
         return Rewards(
             turns=values,
             outcome=outcome,
-            score=None if score is None else _bounded(score, f"{where}: the sum"),
+            score=None if score is None else bounded_reward(score, f"{where}: the sum"),
             turn_components=components if any(components) else (),
             outcome_components=outcome_components,
             turn_raw=raw if any(raw) else (),
@@ -268,7 +258,30 @@ def checked_text(value: object, where: str) -> str:
     return value
 
 
-def _optional(reward: Reward | None, where: str) -> tuple[float | None, dict[str, float]]:
+def reward_list(given: Any, length: int, where: str, *, each: str) -> list[Reward | None]:
+    """What a hook gave for several turns or siblings, one entry for each; user code may give anything.
+
+    Raises:
+        RewardError: it is no list, or one of another length.
+    """
+    # A mapping's keys or a set would be credit in the wrong places.
+    if not isinstance(given, Iterable) or isinstance(given, _NO_LIST):
+        raise RewardError(f"{where} gave {given!r}; give a list with one entry per {each}")
+    entries = list(cast("Iterable[Reward | None]", given))
+    if len(entries) != length:
+        raise RewardError(
+            f"{where} gave {len(entries)} rewards for {length} {each}s; give one entry per {each}, None for "
+            f"a {each} that is not scored"
+        )
+    return entries
+
+
+def optional_reward(reward: Any, where: str) -> tuple[float | None, dict[str, float]]:
+    """A reward as a finite float, with its named parts; `None` where nothing was scored.
+
+    Raises:
+        RewardError: it is something else.
+    """
     return (None, {}) if reward is None else _number(reward, where)
 
 
@@ -285,14 +298,18 @@ def _number(reward: Any, where: str) -> tuple[float, dict[str, float]]:
             )
             for name, part in cast("Mapping[Any, Any]", reward).items()
         }
-        return _bounded(
+        return bounded_reward(
             aggregate(list(parts.values()), None, "sum"), f"{where}: the sum of components"
         ), parts
-    return _bounded(reward, where), {}
+    return bounded_reward(reward, where), {}
 
 
-def _bounded(value: Any, where: str) -> float:
-    """A number that credit can be computed from, so that a reward gone wild costs its sibling alone."""
+def bounded_reward(value: Any, where: str) -> float:
+    """A number that credit can be computed from, so that a reward gone wild costs its sibling alone.
+
+    Raises:
+        RewardError: it is none.
+    """
     number = _finite(value, where)
     if abs(number) > LARGEST_REWARD:
         raise RewardError(f"{where}: a reward is at most {LARGEST_REWARD:g} either way, got {value!r}")

@@ -155,11 +155,6 @@ class Toolset:
         """The tools as the model sees them."""
         return tuple(tool.spec for tool in self.tools)
 
-    @property
-    def needs_sandbox(self) -> bool:
-        """Whether any of the tools takes the sandbox."""
-        return any(tool.needs_sandbox for tool in self.tools)
-
     @classmethod
     def merged(cls, toolsets: Sequence["Toolset"]) -> "Toolset":
         """All tools of several toolsets, in order.

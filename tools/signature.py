@@ -190,8 +190,10 @@ def _model(
     try:
         return create_model("Arguments", __config__=_CLOSED, **fields)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        reason = error.message.partition(". ")[0]
         raise ConfigError(
-            f"{where}: a parameter's type cannot be in a JSON schema: {error.message}"
+            f"{where}: a parameter's type cannot be in a JSON schema: {reason}; a rollout gives what is "
+            "annotated Sandbox, ToolContext or with a subclass of State"
         ) from None
 
 

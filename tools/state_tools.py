@@ -38,10 +38,7 @@ def refuse_state(toolset: Toolset, state: type[Any], giver: str) -> None:
     """Raise ConfigError where a tool takes another state than `giver` gives."""
     for tool in toolset.tools:
         if wrong := next((kind for kind in tool.states if not issubclass(state, kind)), None):
-            raise ConfigError(
-                f"tool {tool.name!r} takes {wrong.__name__}, and {giver} {state.__name__}; a rollout has one "
-                "state, make one class of them"
-            )
+            raise ConfigError(f"tool {tool.name!r} takes {wrong.__name__}, and {giver} {state.__name__}")
         if SELF in tool.signature.injected and tool.function not in _functions(state):
             raise ConfigError(
                 f"{giver} {state.__name__}, which overrides {tool.name!r}; list {state.__name__} in tools"

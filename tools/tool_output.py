@@ -1,6 +1,7 @@
 """What a tool gives back: text, or a value as JSON, and no more of it than a model is to read."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,8 @@ def bounded(text: str, max_chars: int) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         raise TypeError("bytes are no text: decode them")  # whether they are UTF-8 may be the agent's doing
+    if isinstance(value, Iterator):
+        raise TypeError("an iterator is no value: make a list of it")
     return to_jsonable_python(value, bytes_mode="base64")
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from environments.record.recorder import read_groups
     from environments.reward_context import GroupContext, Reward, RolloutContext
     from environments.rewards.answers import exact_match, numeric_match
+    from environments.rewards.code_cases import CaseReport, function_cases, program_cases
     from environments.rewards.economy import (
         context_efficiency,
         length_penalty,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         sampled_tokens,
         turn_cost,
     )
+    from environments.rewards.math_checker import MathChecker
     from environments.rewards.quoting import quoted
     from environments.rewards.rubric import Rubric
     from environments.rewards.text_format import boxed, code_block, has_tags, has_text, tagged
@@ -52,6 +54,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AgentEnv",
     "AgentEnvConfig",
+    "CaseReport",
     "Choice",
     "Completion",
     "CompletionRequest",
@@ -62,6 +65,7 @@ __all__ = [
     "GroupTask",
     "JudgeConfig",
     "MCPToolset",
+    "MathChecker",
     "Message",
     "Param",
     "Policy",
@@ -98,6 +102,7 @@ __all__ = [
     "estimate",
     "exact_match",
     "file",
+    "function_cases",
     "group_of",
     "has_tags",
     "has_text",
@@ -105,6 +110,7 @@ __all__ = [
     "longest_context",
     "numeric_match",
     "open_sandbox",
+    "program_cases",
     "quoted",
     "read_groups",
     "register_estimator",
@@ -119,6 +125,7 @@ __all__ = [
 _MODULES = {
     "AgentEnv": "environments.base_env",
     "AgentEnvConfig": "environments.config",
+    "CaseReport": "environments.rewards.code_cases",
     "Choice": "environments.policy.scripted",
     "Completion": "environments.trajectory",
     "CompletionRequest": "environments.policy.base",
@@ -129,6 +136,7 @@ _MODULES = {
     "GroupTask": "environments.data.tasks",
     "JudgeConfig": "environments.server_config",
     "MCPToolset": "tools.mcp_toolset",
+    "MathChecker": "environments.rewards.math_checker",
     "Message": "environments.trajectory",
     "Param": "environments.credit",
     "Policy": "environments.policy.base",
@@ -164,6 +172,7 @@ _MODULES = {
     "estimate": "environments.credit",
     "exact_match": "environments.rewards.answers",
     "file": "tools.files",
+    "function_cases": "environments.rewards.code_cases",
     "group_of": "environments.testing",
     "has_tags": "environments.rewards.text_format",
     "has_text": "environments.rewards.text_format",
@@ -171,6 +180,7 @@ _MODULES = {
     "longest_context": "environments.rewards.economy",
     "numeric_match": "environments.rewards.answers",
     "open_sandbox": "tools.sandbox",
+    "program_cases": "environments.rewards.code_cases",
     "quoted": "environments.rewards.quoting",
     "read_groups": "environments.record.recorder",
     "register_estimator": "environments.credit",

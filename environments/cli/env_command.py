@@ -68,11 +68,16 @@ class EnvCommand(click.Command):
     Under `MyEnv.cli()` the context's object is the class, and there is no ENV argument.
     """
 
-    def __init__(self, *args: Any, default_env: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, *args: Any, default_env: str | None = None, env_is_option: bool = False, **options: Any
+    ) -> None:
         super().__init__(*args, add_help_option=False, **options)
         self._default_env = default_env
+        named: click.Parameter = click.Argument(["env"], required=False, metavar="ENV")
+        if env_is_option:
+            named = click.Option(["--env"], metavar="ENV", help="The environment.")
         self.params = [
-            click.Argument(["env"], required=False, metavar="ENV"),
+            named,
             click.Option(
                 ["--config"],
                 metavar="FILE",

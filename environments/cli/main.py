@@ -62,6 +62,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         target="environments.cli.recredit:command",
         help="Give a rollout JSONL new advantages with another estimator.",
     ),
+    "rescore": LazyCommand(
+        target="environments.cli.rescore:command",
+        help="Compute a rollout JSONL's rewards anew, without rolling out.",
+        runs_env=True,
+    ),
     "export": LazyCommand(
         target="environments.cli.export:command",
         help="Write a rollout JSONL as the rows that a trainer would get.",

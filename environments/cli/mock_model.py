@@ -1,19 +1,22 @@
-"""`turnwise mock-model`: an environment's scripted agent behind an OpenAI-compatible server."""
+"""`turnwise mock-model`: the scripted agent, judge or user of an environment behind an OpenAI-like server."""
 
 import asyncio
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from environments.base_env import AgentEnv
 from environments.cli.env_command import EnvCall, EnvCommand
+from environments.cli.mock_roles import MockRole
 from environments.extras import needs_extra
 from environments.policy.rendering.tokenizer_files import EMBEDDED, EMBEDDED_TOKENIZER_DIR
 from environments.policy.scripted import Script
 from environments.rollout.prompt import opening_messages
+from environments.second_models.asked_model import ROLES
 from environments.trajectory import Message
 from environments.turn_level_reward import call_hook
 from tools.errors import ConfigError
@@ -23,6 +26,13 @@ if TYPE_CHECKING:
 
 
 @click.command("mock-model", cls=EnvCommand, default_env="code_debug")
+@click.option(
+    "--role",
+    type=click.Choice(["policy", *ROLES]),
+    default="policy",
+    show_default=True,
+    help="judge, user: it answers what scripted_judge or scripted_user says.",
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--model", default="scripted", show_default=True, help="The model name that it answers to.")
@@ -38,16 +48,17 @@ if TYPE_CHECKING:
     show_default=True,
     help="vllm, sglang: it says that it is one, and takes token ids where they do.",
 )
-def command(call: EnvCall, port: int, host: str, model: str, kind: str, quirks: tuple[str, ...]) -> None:
+def command(call: EnvCall, port: int, host: str, **options: Any) -> None:
     """Serve an environment's scripted agent as an OpenAI-compatible model.
 
     ENV is code_debug when it is not given. The item that a request is about is found by the text of its
-    first user message. The agent's skill is --env.scripted_skill.
+    first user message, for a judge or a user by what of it the messages quote. The agent's skill is
+    --env.scripted_skill.
     """
-    if "list" in quirks:
+    if "list" in options["quirks"]:
         _list_quirks()
         return
-    asyncio.run(_serve(call.open(), host, port, model=model, kind=kind, quirks=quirks))
+    asyncio.run(_serve(call.open(), host, port, _Options(**options)))
 
 
 def _list_quirks() -> None:
@@ -60,29 +71,20 @@ def _list_quirks() -> None:
         click.echo(f"{name:<{width}}  {quirk.says}")
 
 
-async def _serve(
-    env: AgentEnv, host: str, port: int, *, model: str, kind: str, quirks: Sequence[str]
-) -> None:
+async def _serve(env: AgentEnv, host: str, port: int, options: "_Options") -> None:
     with needs_extra("mock", "mock-model"):
         import uvicorn  # noqa: PLC0415
 
         from environments.policy.mock.mock_quirks import quirks_named  # noqa: PLC0415
         from environments.policy.mock.mock_server import MockSettings, mock_app  # noqa: PLC0415
         from environments.policy.mock.quirky_server import QuirkyServer  # noqa: PLC0415
-    chosen = quirks_named(quirks)
+    chosen = quirks_named(options.quirks)
     async with env.loaded():
-        known = await items_by_task(env, env.items)
-        if len(known) < len(env.items):
-            click.echo(
-                f"{len(env.items)} items have {len(known)} different first user messages: of those that "
-                "share one the last is played",
-                err=True,
-            )
         app = mock_app(
-            partial(script_for, env, known),
+            await _script_of(env, options.role),
             skill=env.config.scripted_skill,
             renderer=env.renderer,
-            settings=MockSettings(model=model, kind=cast("ServerKind", kind)),
+            settings=MockSettings(model=options.model, kind=options.kind),
         )
         try:
             listening = socket.create_server((host, port))
@@ -91,13 +93,40 @@ async def _serve(
         with listening:
             # It listens already: whoever reads the line can connect at once.
             url = f"http://{host}:{listening.getsockname()[1]}/v1"
-            click.echo(f"{url} plays {len(env.items)} items of {env.name} as model {model!r}; ^C ends")
-            if kind != "plain":
+            click.echo(f"{url} plays {len(env.items)} items of {env.name} as {options.what}; ^C ends")
+            if options.kind != "plain":
                 name = env.config.tokenizer_name
                 folder = EMBEDDED_TOKENIZER_DIR if name == EMBEDDED else name
                 click.echo(f"token ids: --openai.family chatml --env.tokenizer_name {folder}")
             server = QuirkyServer(app, chosen)
             await uvicorn.Server(uvicorn.Config(server, log_level="warning")).serve(sockets=[listening])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    model: str
+    role: str
+    kind: "ServerKind"
+    quirks: Sequence[str]
+
+    @property
+    def what(self) -> str:
+        """The model, in words."""
+        return f"model {self.model!r}" + ("" if self.role == "policy" else f", the {self.role}")
+
+
+async def _script_of(env: AgentEnv, role: str) -> "Callable[[Sequence[Message]], Script | None]":
+    """Chooses the script by a conversation."""
+    if role != "policy":
+        return MockRole(env, role).script
+    known = await items_by_task(env, env.items)
+    if len(known) < len(env.items):
+        click.echo(
+            f"{len(env.items)} items have {len(known)} different first user messages: of those that "
+            "share one the last is played",
+            err=True,
+        )
+    return partial(script_for, env, known)
 
 
 async def items_by_task(env: AgentEnv, items: Sequence[Any]) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from environments.credit import (
     resolve,
 )
 from environments.credit.comparable import ANY_GROUP, comparable
-from environments.record.recorder import Recorder, read_groups, read_origins
+from environments.record.recorder import Recorder, new_record, read_contents, read_groups
 from environments.run.console_streams import outlived_console
 from environments.trajectory import CreditedGroup
-from tools.errors import CreditError, RecordError
+from tools.errors import CreditError
 
 SHOWN_TURNS = 12
 
@@ -71,16 +71,10 @@ def command(
         params=params,
         rules=GroupRules(missing_outcome=missing_outcome_of(missing, "--missing-outcome")),
     )
-    if out.exists() and out.stat().st_size:
-        raise RecordError(f"{out} exists; recredit writes a new record, choose another path")
-    unfinished = out.with_name(out.name + ".part")
-    try:
+    with new_record(out, doing="recredit") as recorder:
         change, names, failed = _rewrite(
-            record, unfinished, lambda old: anew(old.group, estimator, policy=old.policy)
+            record, recorder, lambda old: anew(old.group, estimator, policy=old.policy)
         )
-        unfinished.replace(out)
-    finally:
-        unfinished.unlink(missing_ok=True)
     with outlived_console():  # the work is done, whoever reads of it
         _report(Console(highlight=False), change, before=" and ".join(sorted(names)), after=estimator)
         if failed:
@@ -89,28 +83,27 @@ def command(
 
 
 def _rewrite(
-    record: Path, out: Path, anew: Callable[[CreditedGroup], CreditedGroup]
+    record: Path, recorder: Recorder, anew: Callable[[CreditedGroup], CreditedGroup]
 ) -> tuple[CreditChange, set[str], int]:
     """Write every group anew; how credit moved, the estimators before, and how many groups had failed."""
     pairs: list[tuple[Advantages, Advantages]] = []
     names: set[str] = set()
     failed = 0
-    with Recorder(out, fresh=True) as recorder:
-        recorder.explain(read_origins(record))
-        for number, old in enumerate(read_groups(record), start=1):
-            try:
-                new = anew(old) if old.status != "failed" or _missed_outcomes(old) else old
-            except CreditError as error:
-                raise CreditError(f"{record}, line {number}: {error}") from error
-            if old.status == "failed":
-                failed += new.status == "failed"
-                recorder.append(old if new.status == "failed" else new)
-                continue
-            if new.status == "failed":
-                raise CreditError(f"{record}, line {number}: {new.reason}")
-            recorder.append(new)
-            names.add(old.estimator)
-            pairs.append((_of_the_left(old, new), [list(row) for row in new.advantages]))
+    recorder.explain(read_contents(record).origins)
+    for number, old in enumerate(read_groups(record), start=1):
+        try:
+            new = anew(old) if old.status != "failed" or _missed_outcomes(old) else old
+        except CreditError as error:
+            raise CreditError(f"{record}, line {number}: {error}") from error
+        if old.status == "failed":
+            failed += new.status == "failed"
+            recorder.append(old if new.status == "failed" else new)
+            continue
+        if new.status == "failed":
+            raise CreditError(f"{record}, line {number}: {new.reason}")
+        recorder.append(new)
+        names.add(old.estimator)
+        pairs.append((_of_the_left(old, new), [list(row) for row in new.advantages]))
     return credit_change(pairs), names, failed
 
 

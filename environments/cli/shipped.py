@@ -19,6 +19,14 @@ SHIPPED: Mapping[str, ShippedEnvironment] = {
         target="environments.code_debug_env:CodeDebugEnv",
         description="Find and fix the bug in a Python function; a reward for every turn.",
     ),
+    "judged_writing": ShippedEnvironment(
+        target="environments.judged_writing_env:JudgedWritingEnv",
+        description="Write a short text and revise it; a judge scores every draft.",
+    ),
+    "retail": ShippedEnvironment(
+        target="environments.retail_env:RetailEnv",
+        description="Serve a shop's customer under a policy; the database at the end decides.",
+    ),
     "sales_chat": ShippedEnvironment(
         target="environments.sales_chat_env:SalesChatEnv",
         description="Sell in a chat: the customer answers, upvotes, buys or leaves; no tools.",

@@ -2,20 +2,18 @@
 
 import ast
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from environments.code_debug_env.signals import EXAMPLE_TEST, SOLUTION
 from environments.code_debug_env.workspace import buggy_text, fixed_text
-from environments.policy.scripted import Choice, call, generic_script, say
+from environments.policy.scripted import Choice, call, calls_that_ran, generic_script, say
 from environments.trajectory import Message
-from tools.calls import ToolCall, ToolSpec
+from tools.calls import ToolSpec
 
 _PATIENCE_S = 10
 """The examples take a fraction of a second; a bug that makes them hang would take the tool's whole limit."""
-_REFUSED = ("Error:", "There is no tool", "The call was not run:")
-"""How answers to calls begin that ran nothing."""
 NEEDED_TOOLS = frozenset({"terminal", "read_file", "edit_file", "write_file"})
 
 
@@ -139,10 +137,7 @@ def _clumsy(name: str, arguments: Mapping[str, Any], misnamed: Mapping[str, Any]
 
 def _progress(task: Mapping[str, Any], messages: Sequence[Message]) -> Progress:
     state = Progress(text=buggy_text(task))
-    for tool_call, answer in _answered_calls(messages):
-        # A call that was refused changed nothing.
-        if answer.startswith(_REFUSED) or " was not run. " in answer:
-            continue
+    for tool_call, answer in calls_that_ran(messages):
         arguments = json.loads(tool_call.arguments or "{}")
         match tool_call.name:
             case "read_file":
@@ -157,11 +152,3 @@ def _progress(task: Mapping[str, Any], messages: Sequence[Message]) -> Progress:
             case _:
                 pass
     return state
-
-
-def _answered_calls(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, str]]:
-    answers = {message.tool_call_id: message.content for message in messages if message.role == "tool"}
-    for message in messages:
-        for tool_call in message.tool_calls:
-            if tool_call.id in answers:
-                yield tool_call, answers[tool_call.id]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from environments.credit.estimator_registry import Advantages, register_estimator
 from environments.credit.parameters import Param
-from environments.credit.scored import Scored, read
+from environments.credit.scored import Scored, read, trained_turns
 from environments.credit.stats import centred, z_scores
 from environments.trajectory import TrajectoryGroup
 from tools.errors import CreditError
@@ -16,7 +16,7 @@ Mode = Literal["mean_norm", "mean_std_norm"]
 
 def _turns_without_peer(group: TrajectoryGroup, *, episode_stats: str, **_: object) -> int:
     turns = sum(len(trajectory.turns) for trajectory in group.trajectories)
-    return int(episode_stats == "rows" and turns == 1)
+    return trained_turns(group) if episode_stats == "rows" and turns == 1 else 0
 
 
 @register_estimator(

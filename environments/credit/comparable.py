@@ -35,11 +35,14 @@ def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGro
     """The group as its siblings can be compared, and why it has to fail where they cannot.
 
     A trajectory is incomparable when it has no outcome beside siblings with one, or, where none has an
-    outcome, when nothing of it was scored beside siblings of which something was. It gets the stated outcome,
-    or is dropped, which makes it one of the failures.
+    outcome, when nothing of it was scored beside siblings of which something was; or when `score_group` gave
+    it no part beside siblings with one. It gets the stated outcome, or is dropped, which makes it one of the
+    failures. A failure that refuses its group (`GroupRefused`) fails it.
     """
     if refusal := next((failure for failure in group.failures if failure.refuses_group), None):
         return group, f"sibling {refusal.sibling}: {refusal.error}"
+    if group.error is not None:
+        return group, group.error
     what, missing = _missing(group.trajectories)
     if missing and rules.missing_outcome == "refuse":
         names = ", ".join(str(group.trajectories[index].sibling) for index in missing)
@@ -80,9 +83,18 @@ def _missing(trajectories: Sequence[Trajectory]) -> tuple[str, list[int]]:
     rewards = [Rewards(score=None) if each.rewards is None else each.rewards for each in trajectories]
     if any(each.outcome is not None and _STATED not in each.outcome_components for each in rewards):
         missing = [index for index, each in enumerate(rewards) if each.outcome is None]
-        return "no outcome beside siblings with one", missing
+        if missing:
+            return "no outcome beside siblings with one", missing
     missing = [index for index, each in enumerate(rewards) if each.score is None]
-    return "nothing scored beside siblings with rewards", missing if len(missing) < len(rewards) else []
+    if 0 < len(missing) < len(rewards):
+        return "nothing scored beside siblings with rewards", missing
+    missing = [
+        index
+        for index, each in enumerate(rewards)
+        if each.group is None and _STATED not in each.outcome_components
+    ]
+    has_parts = any(each.group is not None for each in rewards)
+    return "no part from score_group beside siblings with one", missing if has_parts else []
 
 
 def _too_few(group: TrajectoryGroup, min_trajectories: int) -> str | None:
@@ -105,13 +117,14 @@ def _dropped(trajectory: Trajectory, why: str) -> Failure:
 
 
 def _with_outcome(trajectory: Trajectory, outcome: float) -> Trajectory:
-    """The trajectory with a stated outcome, which its components name as such."""
-    if trajectory.rewards is None:
+    """The trajectory with a stated outcome, or part of one, which its components name as such."""
+    rewards = trajectory.rewards
+    if rewards is None:
         return trajectory
     rewards = replace(
-        trajectory.rewards,
-        outcome=outcome,
-        score=(trajectory.rewards.score or 0.0) + outcome,
-        outcome_components={_STATED: outcome},
+        rewards,
+        outcome=(rewards.outcome or 0.0) + outcome,
+        score=(rewards.score or 0.0) + outcome,
+        outcome_components={**rewards.outcome_parts, _STATED: outcome},
     )
     return replace(trajectory, rewards=rewards)

@@ -13,11 +13,13 @@ from environments.credit.estimator_registry import (
     resolve,
     turns_without_peer,
 )
+from environments.credit.scored import trained_turns
 from environments.trajectory import CreditedGroup, TrajectoryGroup
 from tools.errors import TurnwiseError
 
 NO_CREDIT = "every advantage is zero"
 UNSCORED = "nothing was scored"
+UNTRAINED = "no turn is trained"
 
 _LONGEST_REASON = 1000
 logger = logging.getLogger(__name__)
@@ -55,7 +57,6 @@ def credited(
             reason = _in_words(estimator, error)
             logger.warning("item %s cannot be credited: %s", group.item_id, reason)
     learns = advantages is not None and any(value for row in advantages for value in row)
-    unscored = all(trajectory.score is None for trajectory in group.trajectories)
     return CreditedGroup(
         group=group,
         advantages=tuple(map(tuple, advantages or _zeros(group))),
@@ -63,7 +64,7 @@ def credited(
         estimator=estimator,
         estimator_params=used,
         status="failed" if reason is not None else "ok" if learns else "no_credit",
-        reason=reason or (None if learns else UNSCORED if unscored else NO_CREDIT),
+        reason=reason or (None if learns else _why_not(group)),
         turns_without_peer=alone,
     )
 
@@ -79,6 +80,13 @@ def recorded_params(
     kept = {p.name for p in describe(estimator).parameters if p.kind != "per_turn"}
     used = resolve(estimator, preset=preset, **(params or {}))
     return {name: value for name, value in used.items() if name in kept}
+
+
+def _why_not(group: TrajectoryGroup) -> str:
+    """Why nothing is learned from a group whose siblings can be compared."""
+    if all(trajectory.score is None for trajectory in group.trajectories):
+        return UNSCORED
+    return NO_CREDIT if trained_turns(group) else UNTRAINED
 
 
 def _zeros(group: TrajectoryGroup) -> Advantages:

@@ -65,7 +65,7 @@ def register_estimator(
     Parameters are described in their annotation, `Annotated[float, Param("discount", low=0, high=1)]`.
     `without_peer` gets the same arguments, and counts the turns that keep their raw return since no sibling
     has a comparable one. The returned function checks its parameters before each call and its advantages
-    after it.
+    after it; turns that are not trained get 0, whatever it computed.
 
     Raises:
         CreditError: the name is taken by another function, or a parameter cannot be described.
@@ -105,7 +105,7 @@ def register_estimator(
 def estimate(
     name: str, group: TrajectoryGroup, *, preset: str | None = None, **params: object
 ) -> list[list[float]]:
-    """One advantage per turn, ordered like the group and its turns.
+    """One advantage per turn, ordered like the group and its turns; 0 for a turn that is not trained.
 
     Args:
         name: a key of `ESTIMATORS`.
@@ -208,4 +208,7 @@ def _checked_result(name: str, group: TrajectoryGroup, advantages: Any) -> Advan
         if not all(map(math.isfinite, row)):
             turn = next(turn for turn, value in enumerate(row) if not math.isfinite(value))
             raise CreditError(f"{name} gave {row[turn]} to trajectory {index}, turn {turn}")
-    return [[float(value) for value in row] for row in advantages]
+    return [
+        [float(value) if turn.trained else 0.0 for value, turn in zip(row, trajectory.turns, strict=True)]
+        for row, trajectory in zip(advantages, group.trajectories, strict=True)
+    ]

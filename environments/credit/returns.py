@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from environments.credit.estimator_registry import Advantages, register_estimator
 from environments.credit.parameters import Param
-from environments.credit.scored import read
+from environments.credit.scored import read, trained_turns
 from environments.credit.stats import mean, means_of_others, size_of
 from environments.trajectory import TrajectoryGroup
 
@@ -13,17 +13,19 @@ Baseline = Literal["loo_index", "loo_total", "group_mean", "none"]
 
 
 def _turns_without_peer(group: TrajectoryGroup, *, baseline: Baseline, **_: object) -> int:
-    longest, second = sorted((0, 0, *(len(each.turns) for each in group.trajectories)), reverse=True)[:2]
-    if baseline == "loo_index":
-        return longest - second
-    return longest if baseline == "loo_total" and len(group.trajectories) == 1 else 0
+    by_length = sorted((each.turns for each in group.trajectories), key=len)
+    if baseline == "loo_index" and by_length:
+        second = len(by_length[-2]) if len(by_length) > 1 else 0
+        return sum(turn.trained for turn in by_length[-1][second:])
+    return trained_turns(group) if baseline == "loo_total" and len(group.trajectories) == 1 else 0
 
 
 @register_estimator(
     "turn_return",
     formula="A[i,k] = Σ_{l≥k} gamma^(l-k) r[i,l] + gamma^(K-k) w O[i] - b[i,k],  K the last turn",
     bias="none at gamma=1 with loo_index, loo_total and none; group_mean only shrinks by (G-1)/G; "
-    "group_std weighs groups by 1/std; a reward that depends on what siblings did is outside this proof",
+    "group_std weighs groups by 1/std; a reward that depends on what siblings did (score_group) is outside "
+    "this proof",
     source="leave-one-out baseline: arXiv 2402.14740, applied to per-turn returns",
     without_peer=_turns_without_peer,
 )

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from environments.credit.estimator_registry import Advantages, register_estimator
 from environments.credit.parameters import Param
-from environments.credit.scored import Scored, read
+from environments.credit.scored import Scored, read, trained_turns
 from environments.credit.stats import centred, means_of_others, vary, z_scores
 from environments.trajectory import TrajectoryGroup
 from tools.errors import CreditError
@@ -15,7 +15,7 @@ Singleton = Literal["zero", "raw", "error"]
 
 def _turns_without_peer(group: TrajectoryGroup, *, singleton: Singleton, **_: object) -> int:
     alone = len(group.trajectories) == 1 and singleton == "raw"
-    return len(group.trajectories[0].turns) if alone else 0
+    return trained_turns(group) if alone else 0
 
 
 @register_estimator(

@@ -45,6 +45,11 @@ class Scored:
         return to_go
 
 
+def trained_turns(group: TrajectoryGroup) -> int:
+    """How many turns of a group are not left out of training."""
+    return sum(turn.trained for trajectory in group.trajectories for turn in trajectory.turns)
+
+
 def read(group: TrajectoryGroup) -> list[Scored]:
     """The group's rewards in its order.
 

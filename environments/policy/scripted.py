@@ -9,7 +9,7 @@ import inspect
 import json
 import math
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -33,6 +33,9 @@ class Choice:
     """Role `assistant`. The ids of its tool calls are replaced."""
 
 
+_REFUSED = ("Error:", "There is no tool", "The call was not run:")
+"""How answers to calls begin that did nothing."""
+
 Script = Callable[
     [Sequence[Message], Sequence[ToolSpec], float], Sequence[Choice] | Awaitable[Sequence[Choice]]
 ]
@@ -50,6 +53,16 @@ def call(name: str, arguments: Mapping[str, Any] | str, *, content: str = "") ->
     return Message(
         role="assistant", content=content, tool_calls=(ToolCall(id="", name=name, arguments=text),)
     )
+
+
+def calls_that_ran(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, str]]:
+    """The calls of a conversation with their answers, without those that were refused and so did nothing."""
+    answers = {message.tool_call_id: message.content for message in messages if message.role == "tool"}
+    for message in messages:
+        for tool_call in message.tool_calls:
+            answer = answers.get(tool_call.id)
+            if answer is not None and not answer.startswith(_REFUSED) and " was not run. " not in answer:
+                yield tool_call, answer
 
 
 class ScriptedPolicy:

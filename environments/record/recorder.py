@@ -1,6 +1,7 @@
 """The rollout JSONL: one group a line, on disk when the group ends, and resumable."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -137,14 +138,34 @@ def read_groups(path: Path) -> Iterator[CreditedGroup]:
         yield decode_group(line, path, number)
 
 
-def read_origins(path: Path) -> dict[str, Mapping[str, str]]:
-    """What the fingerprints in a record stand for.
+def read_contents(path: Path) -> Contents:
+    """Which groups a record holds, and what their fingerprints stand for.
 
     Raises:
         RecordError: unreadable, or a line is malformed.
     """
-    lines = (parse_line(line, path, number) for number, line in _lines(path))
-    return {line["fingerprint"]: line["origin"] for line in lines if line.get("origin") is not None}
+    contents = Contents()
+    for number, line in _lines(path):
+        contents.add(parse_line(line, path, number))
+    return contents
+
+
+@contextmanager
+def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
+    """A record that stands at `path` once all of it is written, and takes the place of no other.
+
+    Raises:
+        RecordError: there is a record already, or it cannot be written.
+    """
+    if path.exists() and path.stat().st_size:
+        raise RecordError(f"{path} exists; {doing} writes a new record, choose another path")
+    unfinished = path.with_name(path.name + ".part")
+    with Recorder(unfinished, fresh=True) as recorder:
+        try:
+            yield recorder
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
 
 def _contents_of(file: AppendFile) -> Contents:

@@ -37,6 +37,7 @@ class GroupLine(FirstLine):
     messages: list[Any]
     """Per row; of most rows of a forked trajectory nothing is read."""
     judge_calls: tuple[JudgeCall, ...]
+    error: str | None = None
 
 
 def written(credited: CreditedGroup) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
     columns["scores"] = [
         score if known else None for score, known in zip(columns["scores"], scored, strict=True)
     ]
-    return {
+    fields: dict[str, Any] = {
         "schema": SCHEMA,
         "group_id": group.group_id,
         "env": group.env,
@@ -71,6 +72,7 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
         "judge_calls": _as_before(_JUDGE_CALLS.dump_python(group.judge_calls, mode="json", warnings=False)),
         "failures": _as_before(_FAILURES.dump_python(group.failures, mode="json", warnings=False)),
     }
+    return fields if group.error is None else fields | {"error": group.error}
 
 
 def read(fields: dict[str, Any]) -> CreditedGroup:
@@ -92,6 +94,7 @@ def read(fields: dict[str, Any]) -> CreditedGroup:
         trajectories=tuple(_restored(each, rows, line.messages) for each in line.trajectories),
         failures=line.failures,
         judge_calls=line.judge_calls,
+        error=line.error,
     )
     return line.credited(group, turns_without_peer=line.turns_without_peer)
 

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from environments.record.forks import Forks
+from environments.record.measured import Measured
+from environments.record.spread import Spread
 from environments.record.tally import TEXT_CHARS, counts, lines, tally
 from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
 from tools.sandbox.base import SandboxRecord
@@ -19,28 +21,6 @@ _CLAUSE = re.compile(
 )
 """The first clause, without what each rollout has another of. A point in a number, or a colon in an address
 or after the name of a hook, ends none."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Spread:
-    """Count, mean and range of numbers that are not kept."""
-
-    count: int = 0
-    total: float = 0.0
-    low: float = float("inf")
-    high: float = float("-inf")
-
-    def add(self, value: float) -> None:
-        """Take one more number in."""
-        self.count += 1
-        self.total += value
-        self.low = min(self.low, value)
-        self.high = max(self.high, value)
-
-    @property
-    def mean(self) -> float | None:
-        """`None` when there were no numbers: nothing is not zero."""
-        return self.total / self.count if self.count else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,9 +37,10 @@ class Summary:
     turns: Spread = field(default_factory=Spread)
     turn_rewards: defaultdict[int, Spread] = field(default_factory=lambda: defaultdict[int, Spread](Spread))
     """By turn index; a turn that was not scored is in none of them."""
-    components: defaultdict[str, Spread] = field(default_factory=lambda: defaultdict[str, Spread](Spread))
-    """Per named part of the turn rewards, its sum over a trajectory."""
+    measured: Measured = field(default_factory=Measured)
     credited_turns: int = 0
+    untrained_turns: int = 0
+    """Turns that were left out of training."""
     turns_without_peer: int = 0
     """Credited turns whose advantage is their raw return, since no sibling had a comparable one."""
     stop_reasons: Counter[str] = field(default_factory=Counter[str])
@@ -80,13 +61,14 @@ class Summary:
         if credited.reason is not None:
             tally(self.reasons, f"{credited.status}: {credited.reason}")
         if credited.status != "failed":
-            self.credited_turns += sum(map(len, credited.advantages))
+            self.credited_turns += sum(map(len, credited.advantages)) - _untrained(credited.group)
             self.turns_without_peer += credited.turns_without_peer
         self.add_rollouts(credited.group, credited.status)
 
     def add_rollouts(self, group: TrajectoryGroup, status: str) -> None:
         """Take a group in that was given no credit, as in an evaluation."""
         self.groups[status] += 1
+        self.untrained_turns += _untrained(group)
         for failure in group.failures:
             self._add_failure(failure)
         for trajectory in group.trajectories:
@@ -110,6 +92,7 @@ class Summary:
         self.turns.add(len(trajectory.turns))
         self.stop_reasons[trajectory.stop_reason.value] += 1
         self.forks.add(trajectory)
+        self.measured.add(trajectory)
         self._add_sandbox(trajectory.sandbox)
         sampled = sum(turn.span.end - turn.span.start for turn in trajectory.turns)
         if trajectory.exact:
@@ -127,11 +110,6 @@ class Summary:
         for index, reward in enumerate(rewards.turns or ()):
             if reward is not None:
                 self.turn_rewards[index].add(reward)
-        sums: Counter[str] = Counter()
-        for parts in rewards.turn_components:
-            sums.update(parts)
-        for name, value in sums.items():
-            self.components[name].add(value)
 
     def _add_sandbox(self, sandbox: SandboxRecord | None) -> None:
         self.sandboxes["none" if sandbox is None else f"{sandbox.backend} {sandbox.tier}"] += 1
@@ -179,11 +157,9 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
         ("score", _range(summary.score)),
         ("turns", _range(summary.turns)),
         ("reward by turn", "  ".join(shown)),
-        (
-            "reward by part",
-            "  ".join(f"{name}: {_mean(part)}" for name, part in sorted(summary.components.items())),
-        ),
+        *summary.measured.rows(),
         ("without a peer", _without_peer(summary)),
+        ("not trained", f"{summary.untrained_turns:,} turns" if summary.untrained_turns else ""),
         ("stop reasons", counts(summary.stop_reasons)),
         ("tool calls", f"{summary.tool_calls:,}"),
         ("tool errors", counts(summary.tool_errors) or "none"),
@@ -195,6 +171,10 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
         ("wall time", duration(wall_s)),
     ]
     return [(name, text) for name, text in rows if text]
+
+
+def _untrained(group: TrajectoryGroup) -> int:
+    return sum(not turn.trained for trajectory in group.trajectories for turn in trajectory.turns)
 
 
 def _sandboxes(summary: Summary) -> str:

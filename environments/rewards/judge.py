@@ -19,6 +19,7 @@ Prompt = str | Message | Sequence[Message | Mapping[str, str]]
 TRIES = 3
 _ROLES = ("system", "user", "assistant")
 _QUOTED_CHARS = 2_000
+_SHOWN_CHARS = 200
 _NO_ANSWER = {
     "too_long": "the question does not fit its context",
     "filtered": "its server filters the question, or its answer",
@@ -96,7 +97,7 @@ async def _verdict(
     judge: AskedModel, question: tuple[Message, ...], schema: type[SchemaT], turn: int | None
 ) -> tuple[SchemaT | None, str]:
     """The verdict, or `None` and what was wrong last."""
-    asked, problem = question, ""
+    asked, problem, begins = question, "", ""
     for seed in range(TRIES):
         answer = await judge.ask(asked, turn=turn, seed=seed)
         if answer.text is None:
@@ -105,8 +106,8 @@ async def _verdict(
             return read_verdict(answer.text, schema), ""
         except UnreadableError as error:
             problem = f"it was cut; {error}" if answer.problem == "cut" else str(error)
-        asked = (*question, *_again(answer.text, problem, schema))
-    return None, f"{problem}, {TRIES} times"
+        asked, begins = (*question, *_again(answer.text, problem, schema)), answer.text[:_SHOWN_CHARS]
+    return None, f"{problem}, {TRIES} times, the last time in {begins!r}"
 
 
 def _question(prompt: Any) -> tuple[Message, ...]:

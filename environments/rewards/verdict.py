@@ -14,6 +14,7 @@ VerdictT = TypeVar("VerdictT", bound=BaseModel)
 
 _OBJECT = re.compile(r'\{\s*["}]')
 """How an object begins; `{the answer}` and LaTeX do not."""
+_MOST_OBJECTS = 100
 _THOUGHT, _THOUGHT_ENDS = "<think>", "</think>"
 
 
@@ -38,7 +39,9 @@ def read_verdict(text: str, schema: type[VerdictT]) -> VerdictT:
     """
     fitting: list[VerdictT] = []
     problem = "there is no JSON object in it"
-    for found in _objects(_without_reasoning(text)):
+    for number, found in enumerate(_objects(_without_reasoning(text))):
+        if number == _MOST_OBJECTS:
+            raise UnreadableError(f"there are more than {_MOST_OBJECTS} objects in it")
         try:
             verdict = schema.model_validate(found)
         except (ValidationError, OverflowError, RecursionError) as error:

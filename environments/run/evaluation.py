@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from environments.record.measured import summed_parts
 from environments.record.summary import print_rows
 from environments.trajectory import Trajectory, TrajectoryGroup
 
@@ -168,6 +169,7 @@ def sample_row(trajectory: Trajectory, passed: bool) -> dict[str, Any]:
         "turns": len(trajectory.turns),
         "turn_rewards": None if rewards is None or rewards.turns is None else list(rewards.turns),
         "outcome": None if rewards is None else rewards.outcome,
+        "parts": {} if rewards is None else summed_parts(rewards),
         "stop_reason": trajectory.stop_reason.value,
         "metrics": dict(trajectory.metrics),
     }

@@ -1,7 +1,7 @@
 """`evaluate`: every evaluation item several times, then statistics, `metrics.json` and `samples.jsonl`."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from time import time
 from typing import Any
@@ -12,7 +12,7 @@ from rich.console import Console
 from environments.base_env import AgentEnv
 from environments.data.tasks import GroupTask, plan
 from environments.record.private_file import private
-from environments.record.summary import print_dropped_and_forked
+from environments.record.summary import print_dropped_and_forked, print_rows
 from environments.run.evaluation import (
     Evaluation,
     ItemResult,
@@ -67,11 +67,14 @@ async def evaluate(env: AgentEnv, console: Console) -> int:
         print_dropped_and_forked(console, progress.summary)
         console.print(f"no rollout was left to evaluate; {len(results)} of {len(tasks)} items were tried")
         return code or FAILED
+    measured = progress.summary.measured
     print_evaluation(console, evaluation)
+    print_rows(console, measured.rows())
     print_dropped_and_forked(console, progress.summary)
     if env.config.data_dir_to_save_evals is not None:
         folder = Path(env.config.data_dir_to_save_evals)
-        write_evaluation(folder, env, evaluation, samples, seconds=time() - started)
+        metrics = evaluation_metrics(evaluation) | measured.numbers("eval")
+        write_evaluation(folder, env, evaluation, metrics, samples, seconds=time() - started)
     return code or (0 if evaluation.complete else FAILED)
 
 
@@ -112,11 +115,16 @@ async def _evaluate_tasks(
 
 
 def write_evaluation(
-    folder: Path, env: AgentEnv, evaluation: Evaluation, samples: list[dict[str, Any]], *, seconds: float
+    folder: Path,
+    env: AgentEnv,
+    evaluation: Evaluation,
+    metrics: Mapping[str, float],
+    samples: list[dict[str, Any]],
+    *,
+    seconds: float,
 ) -> None:
     """Write `metrics.json`, as Atropos' `evaluate_log` shapes it, and `samples.jsonl`, one rollout a line."""
     folder.mkdir(parents=True, exist_ok=True)
-    metrics = evaluation_metrics(evaluation)
     results = {
         **evaluation.completeness(),
         "config_general": {
@@ -124,7 +132,7 @@ def write_evaluation(
             "total_evaluation_time_seconds": str(seconds),
             "generation_parameters": {"max_new_tokens": env.config.max_token_length},
         },
-        "results": {f"atropos|{env.name}_eval|0": metrics, "all": metrics},
+        "results": {f"atropos|{env.name}_eval|0": dict(metrics), "all": dict(metrics)},
     }
     (folder / "metrics.json").write_text(json.dumps(results, indent=2), encoding="utf-8")
     # `Path.open` takes no opener.

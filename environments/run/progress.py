@@ -108,7 +108,7 @@ class Progress:
             self.say(self.line())
 
     def line(self) -> str:
-        """Groups done, rollouts in flight, mean score, failures, rate and time left, in one line."""
+        """Groups done, rollouts in flight, mean scores, failures, rate and time left, in one line."""
         done = self._done_before + self.summary.done
         elapsed = self.elapsed_s
         rate = self.summary.done / elapsed if elapsed > 0 else 0.0
@@ -117,6 +117,7 @@ class Progress:
             f"groups {done}" + (f"/{self._total}" if self._total is not None else ""),
             f"{len(self.in_flight)} in flight",
             "mean score -" if mean is None else f"mean score {mean:.3f}",
+            *filter(None, [self.summary.measured.headline()]),
             f"{self.summary.failures.total()} dropped",
             f"{rate * 60:.1f}/min",
         ]

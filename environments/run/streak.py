@@ -13,7 +13,7 @@ class FailedInARowError(StoppedError):
 
 
 class Streak:
-    """Groups in a row, in the order in which they ended, of which no rollout was left."""
+    """Groups in a row, in the order in which they ended, of which nothing can be compared."""
 
     def __init__(self, most: int = 0) -> None:
         """Count them; `most` is how many are too many, 0: none are."""
@@ -29,14 +29,16 @@ class Streak:
         """
         if group.failures and all(failure.error_class == "ImageUnavailable" for failure in group.failures):
             return  # of this item alone
-        if group.trajectories:
+        if not group.is_lost:
             self.length = 0
             return
         self.length += 1
-        last = group.failures[-1].error if group.failures else reason or "no rollout was started"
+        last = group.error or (
+            group.failures[-1].error if group.failures else reason or "no rollout was started"
+        )
         self._last = textwrap.shorten(last, _REASON_CHARS)
         if 0 < self._most <= self.length:
             raise FailedInARowError(f"{self}; --env.max_failed_groups 0 goes on all the same")
 
     def __str__(self) -> str:
-        return f"of {self.length} groups in a row no rollout was left, the last time because of {self._last}"
+        return f"{self.length} groups in a row were lost whole, the last one because of {self._last}"

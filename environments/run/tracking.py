@@ -3,16 +3,20 @@
 import logging
 import re
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
 from environments.config import AgentEnvConfig
 from environments.extras import needs_extra
 from environments.inference.endpoint import without_credentials
+from environments.record.measured import Measured
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
 
 logger = logging.getLogger(__name__)
+
+MAX_NAMES = 100
+"""A chart each; environments name their metrics as they like."""
 
 Track = Callable[[CreditedGroup], None]
 
@@ -42,8 +46,9 @@ def tracked(config: AgentEnvConfig, env: str) -> Generator[Track]:
             run = wandb.init(project="turnwise", name=config.wandb_name or env, config=settings)
     except wandb.Error as error:
         raise ConfigError(f"--env.use_wandb: {error}") from error
+    known: set[str] = set()
     try:
-        yield lambda credited: _tolerated(lambda: run.log(group_numbers(credited)))
+        yield lambda credited: _tolerated(lambda: run.log(few_names(group_numbers(credited), known)))
     finally:
         _tolerated(run.finish)
 
@@ -71,6 +76,14 @@ def _shown_arguments() -> Generator[None]:
         sys.argv = arguments
 
 
+def few_names(numbers: Mapping[str, float], known: set[str]) -> dict[str, float]:
+    """The numbers under the first `MAX_NAMES` names that ever came; `known` grows by those that are new."""
+    for name in numbers:
+        if len(known) < MAX_NAMES:
+            known.add(name)
+    return {name: value for name, value in numbers.items() if name in known}
+
+
 def group_numbers(credited: CreditedGroup) -> dict[str, float]:
     """What a group came to; a mean over no trajectories is left out, never 0."""
     trajectories = credited.group.trajectories
@@ -85,4 +98,7 @@ def group_numbers(credited: CreditedGroup) -> dict[str, float]:
     if scores:
         numbers["group/score_mean"] = sum(scores) / len(scores)
         numbers["group/score_min"], numbers["group/score_max"] = min(scores), max(scores)
-    return numbers
+    measured = Measured()
+    for trajectory in trajectories:
+        measured.add(trajectory)
+    return numbers | measured.numbers("group")

@@ -10,7 +10,7 @@ from typing import Any
 
 from environments.second_models.text_answer import Answering, TextAnswer
 from environments.trajectory import Message
-from tools.errors import SecondModelError
+from tools.errors import PolicyError
 
 _MOST_ANSWERS = 50_000
 _MOST_CHARS = 16_000_000
@@ -62,8 +62,8 @@ class AnswerCache:
         asking.waiting += 1
         try:
             answer = await asyncio.shield(asking.task)
-        except SecondModelError as error:
-            raise SecondModelError(str(error)) from None  # one for each who waits: tracebacks grow
+        except PolicyError as error:
+            raise type(error)(str(error)) from None  # one for each who waits: tracebacks grow
         finally:
             asking.waiting -= 1
             if asking.waiting == 0:

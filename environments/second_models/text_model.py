@@ -57,6 +57,7 @@ class TextModel:
         """Ask the server.
 
         Raises:
+            RefusedSettingError: it refuses a setting, which the text names.
             SecondModelError: no answer after the server's tries, or one that is no completion.
         """
         dialect = self._dialect
@@ -102,7 +103,7 @@ class TextModel:
         try:
             simpler = dialect.without_refused(error, self._shape(), gives_ids=False)
         except RefusedSettingError as refusal:
-            raise self._lost(str(refusal)) from error
+            raise RefusedSettingError(f"{self._url}: {refusal}") from error
         if simpler is None:
             raise self._lost(f"answered {error.status}{self._tried(error)}: {error.reason}") from error
         _LOG.warning("%s refuses a part of the request (%s); asking without it", self._url, error.reason)

@@ -72,7 +72,7 @@ class CircuitBreaker:
         """Take note of how a task ended; the numbers of the deferred ones that now count as failed."""
         was_open, is_probe = self.is_open, entry[0] in self._probes
         self._probes.discard(entry[0])
-        if was_open and credited.group.trajectories and not is_probe:
+        if was_open and not credited.group.is_lost and not is_probe:
             return []  # it began before everything failed, and says nothing about now
         self._streak.add(credited.group, credited.reason)
         if self._streak.length:

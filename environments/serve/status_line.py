@@ -23,6 +23,7 @@ def status_line(delivery: Delivery, summary: Summary, *, in_flight: int, wall_s:
         f"groups {groups['ok']} ok, {groups['no_credit']} without credit, {groups['failed']} failed",
         f"posts {tally.posts}, {tally.repeated} repeated, {tally.rejected} rejected",
         f"rows too long {tally.too_long}",
+        summary.measured.headline(),
         summary.forks.short(),
         duration(wall_s),
     ]

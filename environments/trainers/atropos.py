@@ -27,12 +27,14 @@ from environments.config import server_configs as server_configs_of
 from environments.containment.in_flight import InFlight
 from environments.data.item_ids import item_id
 from environments.data.tasks import GroupTask
+from environments.group_reward import has_group_reward
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
+from environments.record.measured import Measured
 from environments.run.evaluation import ItemResult, evaluate_results, evaluation_metrics, item_result
 from environments.run.passing import judged
 from environments.wire.columns import PER_ROW, columns_of
 from environments.wire.views import token_advantages
-from tools.errors import UsageError, WireError
+from tools.errors import ConfigError, UsageError, WireError
 
 Item = Any
 
@@ -136,7 +138,13 @@ class AtroposEnv(BaseEnv):
 
         Raises:
             WireError: the rollout has several token rows, and an item holds one.
+            ConfigError: a part of the reward compares siblings, of which there are none here.
         """
+        if has_group_reward(self.agent_env):
+            raise ConfigError(
+                f"environment {self.agent_env.name!r} writes score_group, which compares siblings; a rollout "
+                f"alone has none, use collect_trajectories"
+            )
         group = await self.agent_env.rollout_group(self._task(item), 1)
         if not group.trajectories or group.trajectories[0].score is None:
             return None, []
@@ -155,8 +163,7 @@ class AtroposEnv(BaseEnv):
     async def collect_trajectories(self, item: Item) -> tuple[ScoredDataGroup | None, list[Item]]:  # pyright: ignore[reportIncompatibleMethodOverride]  # likewise
         """One item in, one group with per-token advantages out; `None` when it would teach nothing."""
         # Of Atropos' config: it changes the size as it goes.
-        group = await self.agent_env.rollout_group(self._task(item), self.config.group_size)
-        credited = self.agent_env.credit(group)
+        credited = await self.agent_env.run_group(self._task(item), self.config.group_size)
         if credited.status != "ok":
             return None, []
         columns = columns_of(token_advantages(credited))
@@ -169,15 +176,19 @@ class AtroposEnv(BaseEnv):
         await self.setup()
         rollouts = self.agent_env.config.eval_rollouts
         results: list[ItemResult] = []
+        measured = Measured()
         with self.agent_env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
             items = await calls.hook("load_eval_items", self.agent_env.load_eval_items)
             for item in items[: self.agent_env.config.max_items]:
                 task = GroupTask(item=item, item_id=item_id(item))
                 group = await self.agent_env.rollout_group(task, rollouts)
-                results.append(item_result(*await judged(self.agent_env, task, group, unwatched)))
+                group, passed = await judged(self.agent_env, task, group, unwatched)
+                results.append(item_result(group, passed))
+                for trajectory in group.trajectories:
+                    measured.add(trajectory)
         evaluation = evaluate_results(results, max_k=rollouts, seed=self.agent_env.config.seed)
         if evaluation is not None:
-            metrics = evaluation_metrics(evaluation)
+            metrics = evaluation_metrics(evaluation) | measured.numbers("eval")
             await self.evaluate_log(metrics, model_name=self.agent_env.policy_name)  # pyright: ignore[reportUnknownMemberType]  # untyped there
             await self.wandb_log(metrics)  # pyright: ignore[reportUnknownMemberType]  # likewise
 

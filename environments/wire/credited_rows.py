@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from environments.trajectory import IGNORED, CreditedGroup, Span, Trajectory, Turn
 from environments.wire.row_messages import RowMessages, Shown
@@ -21,7 +21,7 @@ class CreditedRow:
     """Those that the row holds; of a trajectory's last row also what came after its last turn."""
     tokens: list[int]
     mask: list[int]
-    """The token id where the token was sampled, `IGNORED` elsewhere."""
+    """The token id where a trained turn was sampled, `IGNORED` elsewhere."""
     logprobs: list[float] | None
     turn_advantages: list[float]
     """One per turn of this row."""
@@ -39,7 +39,7 @@ def credited_rows(credited: CreditedGroup) -> Iterator[CreditedRow]:
         for index, row in enumerate(trajectory.rows):
             here = of_row[index]
             turns = tuple(turn for turn, _ in here)
-            spans = [turn.span for turn in turns]
+            spans = [trained_span(turn) for turn in turns]
             credit = [advantage for _, advantage in here]
             is_last = index == len(trajectory.rows) - 1
             yield CreditedRow(
@@ -53,6 +53,11 @@ def credited_rows(credited: CreditedGroup) -> Iterator[CreditedRow]:
                 turn_advantages=credit,
                 advantages=spread(len(row.token_ids), spans, credit),
             )
+
+
+def trained_span(turn: Turn) -> Span:
+    """The tokens of a turn that are trained: those that were sampled, or none, where the turn began."""
+    return turn.span if turn.trained else replace(turn.span, end=turn.span.start)
 
 
 def mask_of(token_ids: Sequence[int], spans: Sequence[Span]) -> list[int]:

@@ -16,7 +16,7 @@ class TrainingRow:
 
     tokens: Sequence[int]
     mask: Sequence[int]
-    """The token id where the token was sampled, `IGNORED` elsewhere."""
+    """The token id where the token is trained, `IGNORED` elsewhere."""
     score: float
     advantages: Sequence[float] | None
     """One per token: its turn's advantage over the turn's span, 0 elsewhere; `None`: the score is all."""

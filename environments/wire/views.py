@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from environments.trajectory import NOT_SAMPLED, CreditedGroup
-from environments.wire.credited_rows import CreditedRow, credited_rows, mask_of
+from environments.wire.credited_rows import CreditedRow, credited_rows, mask_of, trained_span
 from environments.wire.training_rows import RowGroup, TrainingRow
 
 TOKENS_PER_TURN = 1024
@@ -62,7 +62,7 @@ def turn_rows(credited: CreditedGroup, divisor: Divisor = TOKENS_PER_TURN) -> li
 
 
 def prefix_rows(credited: CreditedGroup, divisor: Divisor = TOKENS_PER_TURN) -> list[RowGroup]:
-    """N turns become N rows "up to turn K" with all their turns unmasked, scored with turn K's advantage.
+    """N turns become N rows "up to turn K" with all trained turns unmasked, scored with turn K's advantage.
 
     The idea of verifiers' issue 34. It counts double: a turn is trained once in every row that reaches it,
     so its tokens get the sum of its own and all later advantages of the trajectory. Scores are scaled as in
@@ -84,13 +84,13 @@ VIEWS: Mapping[str, Callable[..., Sequence[RowGroup]]] = {
 
 
 def _row_per_turn(credited: CreditedGroup, divisor: Divisor, *, alone: bool) -> list[RowGroup]:
-    rows = (_ending_with(row, turn, alone=alone) for row in credited_rows(credited) for turn in _sampled(row))
+    rows = (_ending_with(row, turn, alone=alone) for row in credited_rows(credited) for turn in _trained(row))
     return [RowGroup(rows=(_of_last_turn(credited, row, index, divisor),)) for index, row in enumerate(rows)]
 
 
 def _of_last_turn(credited: CreditedGroup, row: CreditedRow, index: int, divisor: Divisor) -> TrainingRow:
     """A row that is scored with the advantage of its last turn."""
-    trained = sum(turn.span.end - turn.span.start for turn in row.turns)
+    trained = sum(span.end - span.start for span in map(trained_span, row.turns))
     advantage = row.turn_advantages[-1]
     return TrainingRow(
         tokens=row.tokens,
@@ -103,9 +103,10 @@ def _of_last_turn(credited: CreditedGroup, row: CreditedRow, index: int, divisor
     )
 
 
-def _sampled(row: CreditedRow) -> Iterator[int]:
+def _trained(row: CreditedRow) -> Iterator[int]:
     """The turns of a row that have tokens to train."""
-    return (index for index, turn in enumerate(row.turns) if turn.span.end > turn.span.start)
+    spans = map(trained_span, row.turns)
+    return (index for index, span in enumerate(spans) if span.end > span.start)
 
 
 def _ending_with(row: CreditedRow, index: int, *, alone: bool) -> CreditedRow:
@@ -120,7 +121,7 @@ def _ending_with(row: CreditedRow, index: int, *, alone: bool) -> CreditedRow:
         turns=row.turns[first : index + 1],
         messages=row.conversation.until(row.turns[index], row.turns[: index + 1]),
         tokens=tokens,
-        mask=mask_of(tokens, [turn.span for turn in row.turns[first : index + 1]]),
+        mask=mask_of(tokens, list(map(trained_span, row.turns[first : index + 1]))),
         logprobs=None if logprobs is None else [NOT_SAMPLED] * start + logprobs[start : last.end],
         turn_advantages=row.turn_advantages[first : index + 1],
         advantages=row.advantages[: last.end],
@@ -135,6 +136,6 @@ def _override(credited: CreditedGroup, row: CreditedRow, index: int) -> dict[str
         "row": index,
         "turn_rewards": None if by_turn is None else [by_turn[turn.index] for turn in row.turns],
         "outcome": None if rewards is None else rewards.outcome,
-        "turn_spans": [[turn.span.start, turn.span.end] for turn in row.turns],
+        "turn_spans": [[span.start, span.end] for span in map(trained_span, row.turns)],
         "turn_advantages": row.turn_advantages,
     }

@@ -10,7 +10,8 @@ from environments.data.tasks import GroupTask
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
 from environments.turn_level_reward import TurnLevelRewardMixin
-from tools.registry import Toolset, tool
+from tools.context import State
+from tools.registry import tool
 from tools.sandbox.base import Sandbox, SandboxLimits, SandboxRecord
 
 
@@ -42,6 +43,7 @@ class Scripted:
 
 ORDINARY = {
     "prepare": lambda item, sandbox: None,
+    "tools_for": lambda item: ["act"],
     "format_prompt": lambda item: "act",
     "state_key": lambda item, turn: "state",
     "score_turn": lambda item, turn, ctx: 1.0,
@@ -49,9 +51,11 @@ ORDINARY = {
     "compute_outcome": lambda item, trajectory, ctx: 1.0,
     "scripted_choices": script,
     "tool": lambda sandbox: "ok",
+    "method": lambda world: "ok",
     "policy": None,
 }
 """Where to misbehave, and what stands there otherwise."""
+NO_HOOKS = {"tool", "method", "policy"}
 
 
 def first(kind, ordinary, skipped=1):
@@ -76,12 +80,15 @@ def misbehaving(spot, kind, **settings):
     hooks = {
         name: staticmethod_of(ordinary)
         for name, ordinary in ORDINARY.items()
-        if name not in {spot, "tool", "policy"}
+        if name not in {spot, *NO_HOOKS}
     }
-    if spot in ORDINARY and spot not in {"tool", "policy"}:
+    if spot in ORDINARY and spot not in NO_HOOKS:
         hooks[spot] = first(kind, ORDINARY[spot])
-    act = first(kind if spot == "tool" else ORDINARY["tool"], ORDINARY["tool"], skipped=0)
-    hooks["tools"] = (Toolset("acting", (tool(name="act")(described(act)),)),)
+    act = first(kind if spot in {"tool", "method"} else ORDINARY["tool"], ORDINARY["tool"], skipped=0)
+    if spot == "method":
+        hooks |= state_with(act)
+    else:
+        hooks["tools"] = (tool(name="act")(described(act)),)
     policy = None
     if spot == "policy":
         policy = Scripted()
@@ -99,6 +106,29 @@ def misbehaving(spot, kind, **settings):
         hooks | {"name": "misbehaving", "load_items": load_items, "open_sandbox": open_sandbox},
     )
     return cls(AgentEnvConfig(**{"group_size": 3, "min_group_size": 1} | settings), (), policy=policy)
+
+
+def state_with(function):
+    """What an environment whose tool is a method of its state has for itself."""
+    if inspect.iscoroutinefunction(function):
+
+        class World(State):
+            @tool
+            async def act(self) -> str:
+                """Act."""
+                return await function(self)
+    else:
+
+        class World(State):
+            @tool
+            def act(self) -> str:
+                """Act."""
+                return function(self)
+
+    def prepare(self, item, sandbox) -> World:
+        return World()
+
+    return {"prepare": prepare, "tools": (World,)}
 
 
 def staticmethod_of(ordinary):

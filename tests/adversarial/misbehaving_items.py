@@ -7,11 +7,11 @@ from itertools import count
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.turn_level_reward import TurnLevelRewardMixin
-from tests.adversarial.misbehaving_env import ORDINARY, described, no_sandbox
+from tests.adversarial.misbehaving_env import NO_HOOKS, ORDINARY, described, no_sandbox
 from tests.adversarial.misbehaviour import HANGS, KINDS, breaks
 from tools.registry import Toolset, tool
 
-SPOTS = [spot for spot in ORDINARY if spot not in {"tool", "policy"}]
+SPOTS = [spot for spot in ORDINARY if spot not in NO_HOOKS]
 ALL = {name: kind for name, kind in {**KINDS, **HANGS}.items() if "long text" not in name}
 
 

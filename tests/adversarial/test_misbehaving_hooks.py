@@ -8,11 +8,11 @@ import pytest
 
 from environments.containment import hook_calls
 from environments.run.passing import judged
-from tests.adversarial.misbehaving_env import ORDINARY, TASK, first, misbehaving
+from tests.adversarial.misbehaving_env import NO_HOOKS, ORDINARY, TASK, first, misbehaving
 from tests.adversarial.misbehaviour import HANGS, KINDS, RAISED, breaks
 from tests.tables import seldom
 
-HOOKS = [spot for spot in ORDINARY if spot not in {"tool", "policy"}]
+HOOKS = [spot for spot in ORDINARY if spot not in NO_HOOKS]
 
 
 EVERYWHERE = {
@@ -94,9 +94,11 @@ async def test_a_hook_that_never_ends_costs_one_sibling_and_is_named_with_its_li
         assert f"{spot} took longer than 2 s (--env.hook_timeout_s)" in failure.error
 
 
-@pytest.mark.parametrize("kind", HANGS)
-async def test_a_tool_that_never_ends_is_told_to_the_model_or_costs_one_sibling(kind, impatient):
-    env = misbehaving("tool", HANGS[kind], tool_timeout_s=1)
+@pytest.mark.parametrize(
+    ("spot", "kind"), [*(("tool", kind) for kind in HANGS), ("method", "hangs"), ("method", "blocks in def")]
+)
+async def test_a_tool_that_never_ends_is_told_to_the_model_or_costs_one_sibling(spot, kind, impatient):
+    env = misbehaving(spot, HANGS[kind], tool_timeout_s=1)
     group = await env.rollout_group(TASK, 3)
     assert len(group.trajectories) + len(group.failures) == 3
     if group.failures:

@@ -1,12 +1,11 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tools.calls import ToolCall, ToolResult
+from tools.context import ToolContext
 from tools.errors import ConfigError, SandboxUnavailable, ToolError
 from tools.registry import Tool, Toolset, tool
 from tools.sandbox.base import ExecResult, Sandbox, SandboxLimits, SandboxRecord
-from tools.tool_output import ToolOutput, bounded
+from tools.tool_output import ToolOutput
 
 
 class RecordingSandbox:
@@ -181,17 +180,6 @@ async def test_a_broken_sandbox_leaves_the_rollout():
         await execute("vanish")
 
 
-async def test_a_tool_that_returns_something_else_is_a_bug():
-    async def number(sandbox: Sandbox) -> str:
-        """Count."""
-        return object()  # pyright: ignore[reportReturnType]  # wrong on purpose
-
-    toolset = Toolset("wrong", (tool(number),))
-    call = ToolCall(id="c", name="number", arguments="")
-    with pytest.raises(TypeError, match="'number' returned object, which is no JSON"):
-        await toolset.execute(call, RecordingSandbox(), timeout_s=1, max_output_chars=200)
-
-
 async def test_exit_code_and_timeout_reach_the_result():
     result = await execute("exit_with", '{"code": 124}')
     assert (result.exit_code, result.timed_out, result.error) == (124, True, None)
@@ -217,15 +205,63 @@ async def test_an_error_message_is_bounded_too():
     assert len(result.content) <= 200
 
 
-@given(st.text(max_size=2000), st.integers(min_value=0, max_value=300))
-def test_bounded_text_is_never_longer_than_asked(text: str, max_chars: int):
-    assert len(bounded(text, max_chars)) <= max_chars
+def test_a_sandbox_is_needed_where_a_tool_takes_one():
+    @tool
+    def add(a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    assert (add.needs_sandbox, shout.needs_sandbox) == (False, True)
 
 
-def test_the_note_counts_the_cut_characters():
-    kept = bounded("#" * 5000, 300)
-    assert f"[... {5000 - kept.count('#')} of 5000 characters cut ...]" in kept
+@pytest.mark.parametrize("made_of", [3, len, str, staticmethod(len), type("Called", (), {})()], ids=type)
+def test_what_is_no_function_is_no_tool(made_of: object):
+    with pytest.raises(ConfigError, match="@tool makes a tool of a function, and not of "):
+        tool(made_of)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
-def test_text_that_is_not_unicode_is_made_writable():
-    assert bounded("a\udcffb", 10).encode() == b"a?b"
+def test_a_def_cannot_be_parallel():
+    def add(a: int) -> int:
+        """Add."""
+        return a
+
+    with pytest.raises(ConfigError, match="tool 'add': a parallel tool is `async def`"):
+        tool(parallel=True)(add)
+
+
+@tool(parallel=True)
+async def fetch(page: str) -> str:
+    """Fetch."""
+    return page
+
+
+@pytest.mark.parametrize(
+    ("names", "status", "side_by_side"),
+    [
+        (["fetch", "fetch"], "ok", True),
+        (["fetch"], "ok", False),
+        (["fetch", "shout"], "ok", False),
+        (["fetch", "nothing"], "ok", False),
+        (["fetch", "fetch"], "malformed", False),
+    ],
+    ids=["all marked", "one alone", "one unmarked", "one unknown", "one unreadable"],
+)
+def test_calls_run_side_by_side_only_when_all_of_them_may(names: list[str], status: str, side_by_side: bool):
+    calls = [ToolCall(id=str(i), name=name, arguments="{}", status=status) for i, name in enumerate(names)]
+    assert Toolset("mixed", (fetch, shout)).are_parallel(calls) is side_by_side
+
+
+@pytest.mark.parametrize("name", ["sandbox", "self", "context", "shop"])
+async def test_no_model_gives_what_the_rollout_gives(name: str):
+    result = await execute("refuse", f'{{"{name}": "mine"}}')
+    assert result.content == f"refuse was not run. `{name}` is not a parameter. Parameters: none."
+
+
+async def test_a_tool_of_a_rollout_says_so_where_there_is_none():
+    @tool
+    def ending(ctx: ToolContext) -> None:
+        """End."""
+
+    call = ToolCall(id="c", name="ending", arguments="")
+    with pytest.raises(ConfigError, match="tool 'ending' takes ToolContext, which only a rollout gives"):
+        await Toolset("t", (ending,)).execute(call, RecordingSandbox(), timeout_s=1, max_output_chars=200)

@@ -2,12 +2,13 @@ from typing import Any
 
 import pytest
 
+from tools.context import State
 from tools.errors import ConfigError
 from tools.files import file
 from tools.registry import Toolset, tool
 from tools.sandbox.base import Sandbox
 from tools.terminal import terminal
-from tools.toolsets import select_toolsets
+from tools.toolsets import narrowed, select_toolsets
 
 
 @tool
@@ -16,7 +17,15 @@ async def count(sandbox: Sandbox) -> str:
     return "1"
 
 
+class Counter(State):
+    @tool
+    def up(self) -> int:
+        """Count up."""
+        return 1
+
+
 OWN = Toolset("own", (count,))
+LISTED = (OWN, Counter)
 
 
 def names(toolset: Toolset) -> list[str]:
@@ -74,6 +83,53 @@ def test_tools_that_are_no_tuple_of_toolsets_are_refused(wrong: Any):
 def test_two_toolsets_of_one_name_are_an_error():
     with pytest.raises(ConfigError, match="two toolsets called 'own'"):
         select_toolsets([OWN, Toolset("own")])
+
+
+def test_a_state_class_is_a_toolset_that_can_be_disabled():
+    assert names(select_toolsets([Counter, OWN])) == ["up", "count"]
+    assert names(select_toolsets([Counter, OWN], disabled=["counter"])) == ["count"]
+
+
+def test_two_state_classes_of_one_name_are_an_error():
+    other = type("Counter", (Counter,), {})
+    with pytest.raises(ConfigError, match="two toolsets called 'counter'"):
+        select_toolsets([Counter, other])
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        (None, ["count", "up"]),
+        (["up"], ["up"]),
+        (("up", "count", "up"), ["count", "up"]),
+        ({"count"}, ["count"]),
+        ([], []),
+    ],
+    ids=["none", "one", "twice", "set", "nothing"],
+)
+def test_a_rollout_gets_the_tools_that_are_named_in_their_own_order(given: Any, left: list[str]):
+    assert names(narrowed(select_toolsets(LISTED), given, LISTED, "tools_for")) == left
+
+
+def test_a_tool_that_the_settings_took_away_stays_away():
+    selected = select_toolsets(LISTED, disabled=["own"])
+    assert names(narrowed(selected, ["count", "up"], LISTED, "tools_for")) == ["up"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["up", "down"], "tools_for gave 'down', which is none of the tools: count, up"),
+        ([count], "which is none of the tools: count, up"),
+        (["own"], "tools_for gave 'own', which is none of the tools"),
+        ("up", "tools_for gave 'up'; give a list of names of tools, or None for all of them"),
+        (3, "tools_for gave 3; give a list of names"),
+    ],
+    ids=["unknown", "tool itself", "toolset", "text", "number"],
+)
+def test_names_of_no_tool_are_refused_with_those_there_are(given: Any, message: str):
+    with pytest.raises(ConfigError, match=message):
+        narrowed(select_toolsets(LISTED), given, LISTED, "tools_for")
 
 
 def test_two_tools_of_one_name_are_an_error():

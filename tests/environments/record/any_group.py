@@ -196,6 +196,7 @@ class Draw:
             trajectories=self.several(self.trajectory),
             failures=self.several(self.failure),
             judge_calls=self.several(self.judge_call),
+            error=self.name(),
         )
         return CreditedGroup(
             group=group,

@@ -7,7 +7,7 @@ import pytest
 
 from environments.data.item_json import item_hash
 from environments.record.origin import RunOrigin
-from environments.record.recorder import Recorder, read_origins
+from environments.record.recorder import Recorder, read_contents
 from tests.environments.record.recorded import TWO, credited
 from tools.errors import RecordError
 
@@ -77,7 +77,7 @@ def test_a_record_continued_says_what_its_runs_were_once_each(path):
             recorder.begin(run)
             recorder.append(credited(TWO, item))
     assert path.read_bytes().count(b'"origin":') == 1
-    assert read_origins(path) == {OTHER.fingerprint: OTHER.facts()}
+    assert read_contents(path).origins == {OTHER.fingerprint: OTHER.facts()}
 
 
 def test_a_fingerprint_that_no_line_explains_is_named(path):

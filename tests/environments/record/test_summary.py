@@ -102,7 +102,7 @@ def test_many_turn_indices_end_in_one_mean_of_the_rest():
 
 def test_reward_parts_are_summed_over_a_trajectory_before_they_are_averaged():
     one = trajectory(0.0, 0.0, parts=({"test": 0.25}, {"test": 0.25, "speed": 1.0}))
-    assert rows_of(credited(one))["reward by part"] == "speed: 1.000  test: 0.500"
+    assert rows_of(credited(one))["reward by part"] == "speed: 1.000 (1)  test: 0.500 (1)"
 
 
 def test_tool_errors_are_counted_by_kind():

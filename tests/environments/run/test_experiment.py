@@ -12,7 +12,7 @@ from pydantic import Field, SecretStr
 
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.record.origin import differences
-from environments.record.recorder import Recorder, read_groups, read_origins
+from environments.record.recorder import Recorder, read_contents, read_groups
 from environments.run.experiment import NOT_COUNTED, origin_of
 from environments.run.experiment_code import code_facts, has_file
 from tests.environments.record.recorded import TWO, credited
@@ -100,7 +100,7 @@ def test_the_same_experiment_goes_on_by_another_command_path_and_hash_seed(again
 def test_a_record_says_once_what_its_fingerprint_stands_for(recorded):
     path = recorded / "r.jsonl"
     (fingerprint,) = {each.group.fingerprint for each in read_groups(path)}
-    assert set(read_origins(path)) == {fingerprint}
+    assert set(read_contents(path).origins) == {fingerprint}
     assert path.read_bytes().count(b'"origin":') == 1
 
 

@@ -63,7 +63,7 @@ async def test_process_stops_when_too_many_groups_fail_in_a_row(tmp_path, capsys
     assert await process(env, Console()) == 1
     assert len(list(read_groups(tmp_path / "out.jsonl"))) == tried
     told = capsys.readouterr().out
-    assert ("stopped: of 3 groups in a row no rollout was left" in told) == (most == 3)
+    assert ("stopped: 3 groups in a row were lost whole" in told) == (most == 3)
     assert ("stopped with 6 groups to go" in told) == (most == 3)
 
 
@@ -71,7 +71,7 @@ async def test_evaluate_stops_when_too_many_items_fail_in_a_row(tmp_path, capsys
     env = made(Nothing, data_dir_to_save_evals=str(tmp_path), max_failed_groups=3, eval_rollouts=1)
     assert await evaluate(env, Console()) == 1
     told = capsys.readouterr().out
-    assert "stopped: of 3 groups in a row no rollout was left" in told
+    assert "stopped: 3 groups in a row were lost whole" in told
     assert "of 9 items were tried, which is no evaluation" in told
     assert not list(tmp_path.iterdir())
 

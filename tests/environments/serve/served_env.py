@@ -57,6 +57,31 @@ class ScalarWords(Words):
         return float(item["word"].encode() in found.stdout) / (1 + len(trajectory.turns))
 
 
+class Talk(TurnLevelRewardMixin, AgentEnv):
+    """Guess a number of three in a conversation: no tool, and the world answers."""
+
+    name = "talk"
+
+    async def load_items(self):
+        return [{"id": f"number{number}", "number": number} for number in range(4)]
+
+    def format_prompt(self, item):
+        return "Which number do I think of?"
+
+    async def respond(self, item, turn, ctx):
+        if str(item["number"]) in turn.message.content:
+            ctx.end("found")
+            return None
+        return f"Not {turn.message.content}, and that was guess {turn.index}."
+
+    async def score_turn(self, item, turn, ctx):
+        return None if turn.index == 1 else float(not turn.replies) - 0.25 * turn.index
+
+    def scripted_choices(self, item, messages, tools, skill):
+        guesses = [f"{item['number']}", "seven", "is it more than eleven?"]
+        return [Choice(probability=1 / 3, message=say(guess)) for guess in guesses]
+
+
 class Instant(TurnLevelRewardMixin, AgentEnv):
     """Groups that are there at once: what is left is serving."""
 

@@ -67,9 +67,7 @@ def test_a_streak_ends_with_a_group_that_has_a_rollout():
 def test_too_many_in_a_row_are_told_with_the_last_reason_and_the_way_out():
     streak = Streak(most=2)
     streak.add(FAILED)
-    with pytest.raises(
-        FailedInARowError, match=r"of 2 groups.*NameError: no engine; --env.max_failed_groups"
-    ):
+    with pytest.raises(FailedInARowError, match=r"2 groups.*NameError: no engine; --env.max_failed_groups"):
         streak.add(FAILED)
 
 
@@ -171,9 +169,9 @@ def test_it_says_what_failed_and_when_it_goes_on(world):
     world.fails(OPEN_AFTER)
     world.works()
     assert world.lines == [
-        "of 4 groups in a row no rollout was left, the last time because of NameError: no engine; the next "
+        "4 groups in a row were lost whole, the last one because of NameError: no engine; the next "
         "one starts in 1 s; no item is spent",
-        "of 4 groups in a row no rollout was left, the last time because of NameError: no engine; the next "
+        "4 groups in a row were lost whole, the last one because of NameError: no engine; the next "
         "one starts in 2 s; no item is spent",
         "a group has worked; 4 items that failed meanwhile are tried once more",
     ]

@@ -6,10 +6,13 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from environments.config import EMBEDDED_TOKENIZER
+from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import read_groups
 from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages
@@ -24,46 +27,88 @@ from tests.environments.serve.loopback import (
     wait_for_port,
 )
 
+ENVS = ["WriteWord", "Talk"]
+"""Calls of tools, and replies of the world."""
 TINY_MODEL = Path(__file__).with_name("tiny_model.py")
 
 
 @contextmanager
-def served(api, tmp_path, *options, port=None):
+def served(api, tmp_path, *options, port=None, env="WriteWord"):
     """`turnwise serve`, ended by SIGTERM; gives the record. With a port, the model server there plays."""
     model = [] if port is None else playing(port)
-    with running(serve("WriteWord", api.url, tmp_path, *model, *options)) as env:
+    with running(serve(env, api.url, tmp_path, *model, *options)) as env:
         yield tmp_path / "record.jsonl"
         assert ended(env) == 0
 
 
 @contextmanager
-def scripted_model():
+def scripted_model(env):
     port = free_port()
-    with running(mock_model("WriteWord", port), stdout=subprocess.DEVNULL) as process:
+    with running(mock_model(env, port), stdout=subprocess.DEVNULL) as process:
         wait_for_port(process, port)
         yield port
 
 
 @contextmanager
-def tiny_model_server():
+def tiny_model_server(env):
     """A model server whose log-probabilities are the tiny model's."""
     port = free_port()
     with ExitStack() as processes:
-        script = processes.enter_context(scripted_model())
+        script = processes.enter_context(scripted_model(env))
         command = [sys.executable, str(TINY_MODEL), str(port), f"http://127.0.0.1:{script}"]
         wait_for_port(processes.enter_context(running(command, torch=True)), port)
         yield port
 
 
-def test_token_advantages_arrive_token_for_token_as_they_were_computed(api, tmp_path):
+@pytest.mark.parametrize("env", ENVS)
+def test_token_advantages_arrive_token_for_token_as_they_were_computed(api, tmp_path, env):
     api.start_trainer(batch_size=8, max_token_len=40_000)
-    with scripted_model() as port, served(api, tmp_path, port=port) as record:
+    with scripted_model(env) as port, served(api, tmp_path, port=port, env=env) as record:
         arrived = take(api, 4)
     computed = {group.group.group_id: columns_of(token_advantages(group)) for group in read_groups(record)}
     for group in arrived:
         expected = computed[group["overrides"][0]["group_id"]]
         assert {name: group[name] for name in expected} == expected
     assert any(value for group in arrived for row in group["advantages"] for value in row)
+
+
+def test_replies_arrive_as_context_without_a_mask_a_logprob_or_credit(api, tmp_path):
+    api.start_trainer(batch_size=16, max_token_len=40_000)
+    with served(api, tmp_path, env="Talk") as record:
+        arrived = take(api, 4)
+    groups = {group.group.group_id: group.group.trajectories for group in read_groups(record)}
+    decode = ChatMLRenderer.load(EMBEDDED_TOKENIZER).decode
+    replies = 0
+    for post in arrived:
+        rows = zip(post["overrides"], post["tokens"], post["masks"], post["advantages"], strict=True)
+        for logprobs, (override, tokens, mask, advantages) in zip(
+            post["inference_logprobs"], rows, strict=True
+        ):
+            turns = groups[override["group_id"]][override["row"]].turns
+            for turn, following in pairwise(turns):
+                # From a turn's last token to the next one's first: the reply, and nothing of the policy.
+                between = slice(turn.span.end, following.span.start)
+                (reply,) = turn.replies
+                assert reply.content in decode(tokens[between])
+                assert set(mask[between]) == {-100}
+                assert set(logprobs[between]) == {1.0}
+                assert set(advantages[between]) == {0.0}
+                replies += 1
+    assert replies > 5
+
+
+def test_replies_arrive_as_user_messages_in_their_places(api, tmp_path):
+    api.start_trainer(batch_size=16, max_token_len=40_000)
+    with served(api, tmp_path, env="Talk") as record:
+        arrived = take(api, 4)
+    groups = {group.group.group_id: group.group.trajectories for group in read_groups(record)}
+    for post in arrived:
+        for override, messages in zip(post["overrides"], post["messages"], strict=True):
+            trajectory = groups[override["group_id"]][override["row"]]
+            shown = [(message["role"], message["content"]) for message in messages]
+            assert shown == [(message.role, message.content) for message in trajectory.messages]
+            assert {role for role, _ in shown[::2]} == {"user"}
+            assert len(shown) >= 2 * len(trajectory.turns)
 
 
 def turns_shown(credited, view):
@@ -76,10 +121,14 @@ def turns_shown(credited, view):
             yield number, [turn] if view == "turn_rows" else list(range(turn + 1))
 
 
-@pytest.mark.parametrize("view", ["token_advantages", "turn_rows", "prefix_rows"])
-def test_every_view_brings_each_turns_credit_by_name(api, tmp_path, view):
+@pytest.mark.parametrize(
+    ("view", "env"),
+    [("token_advantages", "WriteWord"), ("turn_rows", "WriteWord"), ("prefix_rows", "WriteWord"),
+     ("turn_rows", "Talk")],
+)  # fmt: skip
+def test_every_view_brings_each_turns_credit_by_name(api, tmp_path, view, env):
     api.start_trainer(batch_size=12, max_token_len=40_000)
-    with served(api, tmp_path, "--env.credit_view", view) as record:
+    with served(api, tmp_path, "--env.credit_view", view, env=env) as record:
         arrived = take(api, 3)
     groups = {group.group.group_id: group for group in read_groups(record)}
     rewards_seen = []
@@ -130,7 +179,8 @@ def policy_gradient(torch, model, turns):
 
 
 @pytest.mark.timeout(300)
-def test_with_turn_rows_the_example_trainers_step_is_the_policy_gradient(api, tmp_path):
+@pytest.mark.parametrize("env", ENVS)
+def test_with_turn_rows_the_example_trainers_step_is_the_policy_gradient(api, tmp_path, env):
     if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
         pytest.importorskip("torch", reason="needs torch, to run the example trainer's training step")
     torch = importlib.import_module("torch")
@@ -150,7 +200,7 @@ def test_with_turn_rows_the_example_trainers_step_is_the_policy_gradient(api, tm
     get_batch(api.url)
     divisor = 32
     turn_rows = ("--env.credit_view", "turn_rows", "--env.score_divisor", str(divisor))
-    with tiny_model_server() as port, served(api, tmp_path, *turn_rows, port=port) as record:
+    with tiny_model_server(env) as port, served(api, tmp_path, *turn_rows, port=port, env=env) as record:
         while (data := get_batch(api.url))["batch"] is None:
             time.sleep(0.05)
     marks = [(group["overrides"][0]["group_id"], group["overrides"][0]["row"]) for group in data["batch"]]

@@ -10,6 +10,7 @@ from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 
 from environments.data.tasks import GroupTask
 from environments.trainers.atropos import atropos_env
+from tests.environments.serve.served_env import Talk
 from tests.environments.write_file import ITEMS, Breaking, ScalarWriteFile, WriteFile, by_sibling
 from tools.errors import WireError
 
@@ -192,6 +193,7 @@ def test_servers_may_be_given_as_atropos_environments_give_them(servers):
 
 CLI = """
 from environments.trainers.atropos import atropos_env
+from tests.environments.serve.served_env import Talk
 from tests.environments.write_file import WriteFile
 atropos_env(WriteFile).cli()
 """
@@ -215,3 +217,19 @@ def test_wrong_input_on_atropos_own_command_line_is_one_line_and_exit_code_2(tmp
     assert done.stderr.splitlines()[-1].startswith(
         "write_file: error: no parameter of turn_return named 'gama'"
     )
+
+
+async def test_what_the_world_replies_is_context_of_the_row_and_a_user_message(opened):
+    env = await opened(Talk)
+    group, _ = await env.collect_trajectories({"id": "number0", "number": 0})
+    several = 0
+    for messages, mask, advantages, override in zip(
+        group["messages"], group["masks"], group["advantages"], group["overrides"], strict=True
+    ):
+        trained = {place for start, end in override["turn_spans"] for place in range(start, end)}
+        assert trained == {place for place, label in enumerate(mask) if label != -100}
+        assert not any(value for place, value in enumerate(advantages) if place not in trained)
+        replies = [message for message in messages[1:] if message["role"] == "user"]
+        assert all("reward" not in reply for reply in replies)
+        several += len(replies)
+    assert several > 2

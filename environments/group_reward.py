@@ -1,0 +1,94 @@
+"""The part of each outcome that compares siblings, asked of `score_group` once their rollouts are over."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from environments.containment.hook_calls import HookCalls
+from environments.containment.in_flight import InFlight, Watch
+from environments.data.tasks import GroupTask
+from environments.env_lifecycle import Lifecycle
+from environments.hooks import Hooks
+from environments.reward_context import GroupContext
+from environments.rollout.failures import raised_by_user, reason_of, traceback_of
+from environments.second_models.asked_model import AskedModel
+from environments.trajectory import Trajectory, TrajectoryGroup
+from environments.turn_level_reward import bounded_reward, optional_reward, reward_list
+from tools.errors import RewardError
+
+NewJudge = Callable[[HookCalls], AskedModel]
+
+_PART = "group"
+"""Its name among the parts of an outcome; named parts of its own are `group.NAME`."""
+
+logger = logging.getLogger(__name__)
+
+
+def has_group_reward(env: Hooks) -> bool:
+    """Whether the environment writes `score_group`."""
+    return type(env).score_group is not Hooks.score_group
+
+
+async def with_group_reward(
+    env: Lifecycle, task: GroupTask, group: TrajectoryGroup, watch: Watch, judge: NewJudge | None = None
+) -> TrajectoryGroup:
+    """The group with what `score_group` gives its trajectories; where that breaks, with the error alone.
+
+    `judge` says whom it asks; `None`: whom the rollouts ask.
+    """
+    if not has_group_reward(env):
+        return group
+    task = task.for_rollout()
+    in_flight = InFlight(item_id=task.item_id, sibling=group.trajectories[0].sibling)
+    with watch(in_flight), env.hook_calls(in_flight) as calls:
+        ctx = GroupContext(
+            env=env.name,
+            item_id=task.item_id,
+            item=task.item,
+            group_seed=task.group_seed(env.config.seed),
+            judge_model=env.asked_model("judge", task.item, calls) if judge is None else judge(calls),
+        )
+        where = f"environment {env.name!r}, item {task.item_id!r}: score_group"
+        try:
+            given = await calls.hook("score_group", env.score_group, ctx.item, group.trajectories, ctx)
+            # Reading it runs code of theirs, too.
+            compared = await calls.hook("score_group", _with_parts, group, given, where)
+        except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a number
+            cause = raised_by_user(error)
+            logger.warning("%s broke\n%s", where, traceback_of(cause))
+            compared = replace(group, error=f"score_group broke: {reason_of(cause)}")
+        return replace(compared, judge_calls=tuple(ctx.judge_model.calls))
+
+
+def _with_parts(group: TrajectoryGroup, given: Any, where: str) -> TrajectoryGroup:
+    if given is None:
+        return group
+    entries = reward_list(given, len(group.trajectories), where, each="sibling")
+    trajectories = tuple(
+        _with_part(trajectory, entry, f"{where}, sibling {trajectory.sibling}")
+        for trajectory, entry in zip(group.trajectories, entries, strict=True)
+    )
+    return replace(group, trajectories=trajectories)
+
+
+def _with_part(trajectory: Trajectory, entry: Any, where: str) -> Trajectory:
+    rewards = trajectory.rewards
+    part, named = optional_reward(entry, where)
+    if part is None or rewards is None:
+        return trajectory
+    parts = {f"{_PART}.{name}": value for name, value in named.items()} or {_PART: part}
+    rewards = replace(
+        rewards,
+        outcome=bounded_reward((rewards.outcome or 0.0) + part, f"{where}: the sum with the outcome"),
+        score=bounded_reward((rewards.score or 0.0) + part, f"{where}: the sum with the score"),
+        outcome_components=_joined(rewards.outcome_parts, parts, where),
+        group=part,
+    )
+    return replace(trajectory, rewards=rewards)
+
+
+def _joined(before: Mapping[str, float], parts: Mapping[str, float], where: str) -> dict[str, float]:
+    if taken := sorted(before.keys() & parts.keys()):
+        raise RewardError(f"{where}: the outcome has a part named {taken[0]!r} already; name it otherwise")
+    return {**before, **parts}

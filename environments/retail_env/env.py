@@ -1,0 +1,106 @@
+"""`RetailEnv`: customer service over a database; the database at the end says whether it was right."""
+
+import re
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from importlib.resources import files
+from typing import cast
+
+from pydantic import Field
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig
+from environments.policy.scripted import Choice
+from environments.retail_env.conduct import Conduct
+from environments.retail_env.script import retail_script
+from environments.retail_env.shop import Shop
+from environments.retail_env.shop_database import end_state, open_shop
+from environments.retail_env.shop_tasks import (
+    REQUIRED_FIELDS,
+    Item,
+    embedded_tasks,
+    expected_end_state,
+    persona,
+    refuse_impossible,
+)
+from environments.retail_env.shopper import DONE, customer_says
+from environments.reward_context import Reward, RolloutContext
+from environments.simulated_user import SimulatedUser
+from environments.trajectory import Message, Trajectory, Turn
+from environments.turn_level_reward import TurnLevelRewardMixin
+from tools.calls import ToolSpec
+from tools.sandbox.base import Sandbox
+
+
+class RetailConfig(AgentEnvConfig):
+    """Settings of `RetailEnv`."""
+
+    max_turns: int = Field(default=30, ge=1, le=10_000, description="Model calls per rollout.")
+
+
+class RetailEnv(TurnLevelRewardMixin, AgentEnv):
+    """A shop's customer service: 1 when the database ends as it should and nothing was left out, else 0."""
+
+    name = "retail"
+    tools = (Shop,)
+    sandbox = "none"
+    system_prompt = files("environments.retail_env").joinpath("policy.md").read_text()
+    required_fields = REQUIRED_FIELDS
+    env_config_cls = RetailConfig
+    user = SimulatedUser(done=DONE, max_replies=15)
+
+    async def load_items(self) -> Sequence[Item]:
+        """The tasks that the config names, or the embedded ones."""
+        if self.config.dataset_name or self.config.dataset_path:
+            items = await super().load_items()
+            refuse_impossible(items)
+            return items
+        return embedded_tasks()[: self.config.max_items]
+
+    def prepare(self, item: Item, sandbox: Sandbox) -> Generator[Shop]:
+        """A shop of this rollout's own; `def`, so that all that is `def` uses it on one thread."""
+        with closing(open_shop()) as connection:
+            yield Shop(connection)
+
+    async def format_prompt(self, item: Item, ctx: RolloutContext) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # any hook may be async, ctx is optional
+        """What the customer says first."""
+        ctx.notes["conduct"] = Conduct(item=item)
+        return await self.user.opening(ctx, persona=persona(item))
+
+    async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str | None:
+        """The customer answers what is said to them; a call of a tool is nothing that they hear."""
+        return None if turn.tool_results else await self.user.reply(ctx, persona=persona(item))
+
+    async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> Reward | None:
+        """What the turn's tools did, held against the task and the policy."""
+        shop: Shop = ctx.state
+        conduct = cast(Conduct, ctx.notes["conduct"])
+        events, shop.events = shop.events, []
+        own = 1 + len(turn.tool_results) + len(turn.replies)
+        return conduct.after(events, ctx.messages[:-own])
+
+    def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:  # pyright: ignore[reportIncompatibleMethodOverride]  # any hook may be `def`
+        """1 for the right database, what had to be looked up, and every answer that was asked for; else 0."""
+        spoken = "\n".join(message.content for message in ctx.messages if message.role == "assistant")
+        facts = {
+            "database": float(end_state(ctx.state.connection) == expected_end_state(item)),
+            "looked_up": float(cast(Conduct, ctx.notes["conduct"]).is_informed),
+            "answered": float(all(_has_number(amount, spoken) for amount in item["answers"])),
+        }
+        ctx.metrics.update(facts)
+        return float(all(facts.values()))
+
+    def scripted_user(self, item: Item, messages: Sequence[Message]) -> str:
+        """A customer who wants what the task says."""
+        return customer_says(item, messages)
+
+    def scripted_choices(
+        self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
+    ) -> Sequence[Choice]:
+        """An agent that knows the task, and makes mistakes as its skill allows."""
+        return retail_script(item, messages, tools, skill)
+
+
+def _has_number(number: str, text: str) -> bool:
+    """Whether a number stands in a text, not as a part of another one."""
+    return re.search(rf"(?<![\d.,]){re.escape(number)}(?![\d]|[.,]\d)", text) is not None

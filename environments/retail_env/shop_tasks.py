@@ -1,0 +1,65 @@
+"""The embedded tasks: what a customer wants, and how the shop's database should stand afterwards."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from environments.retail_env.shop import Shop
+from environments.retail_env.shop_database import end_state, open_shop, rows_of
+from tools.errors import DatasetError, ToolError
+
+Item = Mapping[str, Any]
+"""A line of `tasks.jsonl`."""
+REQUIRED_FIELDS = ("id", "user_id", "identity", "opening", "wish", "reads", "actions", "answers")
+"""Those that only a scripted agent or customer needs may be missing."""
+
+
+def embedded_tasks() -> list[dict[str, Any]]:
+    """The tasks that come with this environment."""
+    return rows_of("tasks")
+
+
+def refuse_impossible(items: Sequence[Item]) -> None:
+    """Raise DatasetError for a task whose expected actions the shop does not allow."""
+    for item in items:
+        try:
+            expected_end_state(item)
+        except (ToolError, AttributeError, KeyError, TypeError) as error:
+            raise DatasetError(f"task {item['id']!r}: its actions cannot be taken: {error}") from None
+
+
+def expected_actions(item: Item) -> Sequence[Mapping[str, Any]]:
+    """The changes that the customer wants and the policy allows."""
+    return [] if item.get("declines") else item["actions"]
+
+
+def expected_end_state(item: Item) -> str:
+    """What `end_state` gives when exactly the expected actions were taken."""
+    with closing(open_shop()) as connection:
+        shop = Shop(connection)
+        for action in expected_actions(item):
+            if action["tool"] == "transfer_to_human":
+                shop.hand_over()
+            else:
+                getattr(shop, action["tool"])(**action["arguments"])
+        return end_state(connection)
+
+
+def introduction(item: Item) -> str:
+    """How the customer of a task says who they are."""
+    user = next((user for user in rows_of("users") if user["user_id"] == item["user_id"]), None)
+    if user is None or item["identity"] == "none":
+        return "I will not say that."
+    if item["identity"] == "name":
+        return f"I am {user['first_name']} {user['last_name']}, my zip code is {user['zip_code']}."
+    return f"My email address is {user['email']}."
+
+
+def persona(item: Item) -> str:
+    """Who a simulated customer is, and what they want."""
+    return (
+        "You are a customer of an online shop and write to its service, in one or two short sentences at a "
+        f"time. {item['wish']}\nYour first message is: {item['opening']}\nWhen you are asked who you are, "
+        f"you answer: {introduction(item)}\nYou know nothing else about yourself, and make nothing up. When "
+        "the agent says what it will change, and it is what you want, you say yes."
+    )

@@ -1,0 +1,148 @@
+"""Whether a mathematical answer equals the expected one: math-verify, in processes that it may hang."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import MutableMapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from environments.extras import needs_extra
+from tools.errors import ConfigError, RewardError
+
+TIMEOUTS = "math_timeouts"
+"""The metric that counts answers which hung their check."""
+_PROGRAM = Path(__file__).with_name("math_program.py")
+_START, _EXPECTED_READ = b"s", b"e"
+_EQUAL, _UNREADABLE, _EXHAUSTED, _LOST = b"=", b"?", b"x", b"-"
+_TRIES = 3
+_FULL_S = 0.05
+"""Wait while more checks queue than the program's socket takes."""
+
+
+class MathChecker:
+    """Compares mathematical texts with math-verify; one object serves all rollouts of an environment.
+
+    Its program starts with the first check, forks a process for each, and ends with this process, `close`,
+    or the object.
+    """
+
+    def __init__(self, *, cpu_s: int = 3) -> None:
+        """Nothing is started yet.
+
+        Args:
+            cpu_s: processor time of a check, so that a busy machine makes no answer wrong.
+
+        Raises:
+            ConfigError: math-verify is not installed, or no time is left for a check.
+        """
+        with needs_extra("math", "MathChecker"):
+            if find_spec("math_verify") is None:
+                raise ModuleNotFoundError(name="math_verify")
+        if cpu_s < 1:
+            raise ConfigError(f"MathChecker: cpu_s is {cpu_s}; give whole seconds, at least 1")
+        self._cpu_s = cpu_s
+        self._program: _Program | None = None
+
+    async def equal(
+        self, answer: str | None, expected: str, metrics: MutableMapping[str, float] | None = None
+    ) -> bool:
+        r"""Whether math-verify finds the answer equal to the expected one.
+
+        A text is an expression in LaTeX (`\frac{1}{2}`, as `boxed` gives it), or any text with expressions
+        between delimiters (`$…$`, `\(…\)`, `\[…\]`, `\boxed{…}`), as math-verify reads it. An answer that
+        cannot be read, or that hangs its check, is not equal.
+
+        Args:
+            answer: The agent's; `None` is not equal.
+            expected: The right one.
+            metrics: `ctx.metrics`: counts checks that hung, as `math_timeouts`.
+
+        Raises:
+            RewardError: the expected answer cannot be read, or checks are lost that no answer ended.
+        """
+        words = b"" if answer is None else await self._checked(answer, expected)
+        if _UNREADABLE in words or (_EXHAUSTED in words and _EXPECTED_READ not in words):
+            raise RewardError(f"math-verify cannot read the expected answer {expected!r:.200}")
+        if metrics is not None:
+            metrics[TIMEOUTS] = metrics.get(TIMEOUTS, 0.0) + (_EXHAUSTED in words)
+        return _EQUAL in words
+
+    def close(self) -> None:
+        """End the program and every check in it; the next check starts it anew."""
+        if self._program is not None:
+            self._program.end()
+
+    async def _checked(self, answer: str, expected: str) -> bytes:
+        request = json.dumps([expected, answer]).encode() + b"\n"
+        for _ in range(_TRIES):
+            if self._program is None or self._program.has_ended:
+                self._program = _Program(self._cpu_s)
+            program = self._program
+            words = await program.ask(request)
+            if not words:  # the program itself is gone
+                program.end()
+            elif words.strip(_START + _EXPECTED_READ) and _LOST not in words:
+                return words
+        raise RewardError(
+            f"a check of math-verify was lost {_TRIES} times: its processes are ended, or cannot start"
+        )
+
+
+class _Program:
+    """The program that forks checks, and the socket over which it gets theirs."""
+
+    def __init__(self, cpu_s: int) -> None:
+        self._control, theirs = socket.socketpair()
+        self._control.setblocking(False)
+        argv = [sys.executable, "-P", str(_PROGRAM), str(cpu_s), str(os.cpu_count() or 1)]
+        with theirs:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                # No key or token of this process: what it reads, an agent wrote.
+                env={"PYTHONPATH": os.pathsep.join(sys.path)},
+                start_new_session=True,
+            )
+        self.end = weakref.finalize(self, _end, self._process, self._control)
+
+    @property
+    def has_ended(self) -> bool:
+        return not self.end.alive or self._process.poll() is not None
+
+    async def ask(self, request: bytes) -> bytes:
+        """What is written to one check, up to its end."""
+        ours, theirs = socket.socketpair()
+        loop = asyncio.get_running_loop()
+        words = b""
+        with ours, contextlib.suppress(OSError):
+            ours.setblocking(False)
+            with theirs:
+                await self._hand_over(theirs)
+            await loop.sock_sendall(ours, request)
+            while word := await loop.sock_recv(ours, 16):
+                words += word
+        return words
+
+    async def _hand_over(self, connection: socket.socket) -> None:
+        while True:
+            try:
+                socket.send_fds(self._control, [b" "], [connection.fileno()])
+            except BlockingIOError:
+                await asyncio.sleep(_FULL_S)
+            else:
+                return
+
+
+def _end(process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
+    control.close()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,101 @@
+"""The program that compares mathematical texts (`math_checker` starts it), each in a process that it forks.
+
+Every check comes as a socket of its own over standard input. What is written to it: `START`, `EXPECTED` once
+the expected answer is read, and how it ended; an end without a word says that the check was lost, whoever
+ended it. Only the standard library and math-verify are used here.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from typing import Any, cast
+
+from math_verify import parse, verify
+
+START, EXPECTED = b"s", b"e"
+EQUAL, DIFFERENT, UNREADABLE, EXHAUSTED, LOST = b"=", b"!", b"?", b"x", b"-"
+ENDS = (EQUAL, DIFFERENT, UNREADABLE, EXHAUSTED)
+"""By exit status."""
+_MAX_MEMORY_BYTES = 1 << 30
+_MAX_WALL_S = 60
+"""For a check that sleeps, which is nothing that an answer can cause."""
+_OF_THE_ANSWER = (signal.SIGXCPU, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+_USUAL = (r"\frac{1}{2} + x^{2}", "1/2", "3.5", r"\{1, 2\}", "(1, 2)", r"\sqrt{2}", "x = 3")
+_DELIMITERS = ("$", "\\(", "\\[", "\\boxed", "\\begin{")
+
+
+def main(cpu_s: int, at_once: int) -> None:
+    """Fork for every check until the sender is gone; then end all that still run."""
+    logging.disable()
+    # A parser's complaints about an answer belong on nobody's screen.
+    os.dup2(os.open(os.devnull, os.O_RDWR), 2)
+    for text in _USUAL:
+        # The tables of the parser and of sympy are made once, here, and not in every fork.
+        verify(expressions(text), expressions("1/2"), timeout_seconds=0)
+    running = 0
+    with socket.socket(fileno=0) as control:
+        while True:
+            if running == at_once:
+                os.wait()
+                running -= 1
+            _, sockets, _, _ = socket.recv_fds(control, 1, 1)
+            if not sockets:
+                break
+            if os.fork() == 0:
+                control.close()
+                with socket.socket(fileno=sockets[0]) as connection:
+                    supervise(connection, cpu_s)
+                os._exit(0)
+            running += 1
+            os.close(sockets[0])
+    os.killpg(0, signal.SIGKILL)
+
+
+def supervise(connection: socket.socket, cpu_s: int) -> None:
+    """Do one check in a process within its limits, and write how it ended."""
+    connection.sendall(START)
+    checker = os.fork()
+    if checker == 0:
+        status = EXHAUSTED
+        try:
+            status = check(connection, cpu_s)
+        except (MemoryError, RecursionError):
+            pass
+        finally:
+            os._exit(ENDS.index(status))
+    _, status = os.waitpid(checker, 0)
+    if os.WIFEXITED(status):
+        connection.sendall(ENDS[os.WEXITSTATUS(status)])
+    else:
+        connection.sendall(EXHAUSTED if os.WTERMSIG(status) in _OF_THE_ANSWER else LOST)
+
+
+def check(connection: socket.socket, cpu_s: int) -> bytes:
+    """Compare the two texts that the connection gives as one JSON list."""
+    with connection.makefile("rb") as stream:
+        expected, answer = json.loads(stream.readline())
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError, ValueError):  # not on every system
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+    signal.alarm(_MAX_WALL_S)
+    right = expressions(expected)
+    if not right:
+        return UNREADABLE
+    connection.sendall(EXPECTED)
+    return EQUAL if verify(right, expressions(answer), timeout_seconds=0) else DIFFERENT
+
+
+def expressions(text: str) -> list[Any]:
+    """What math-verify reads in a text; one without any delimiter is all mathematics."""
+    whole = text if any(mark in text for mark in _DELIMITERS) else f"${text}$"
+    return cast("list[Any]", parse(whole, parsing_timeout=0))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,210 @@
+"""A judge or a user that is dead, slow, busy or answers anything: what siblings, group and run get."""
+
+import asyncio
+import json
+
+import pytest
+
+from environments.cli.main import main
+from environments.policy.mock.mock_server import running_mock_server
+from environments.server_config import JudgeConfig, UserConfig
+from tests.adversarial.heartbeat import heartbeat
+from tests.adversarial.hostile_server import OK, answer, drip, endless, hostile
+from tests.environments.policy.chat_server import Server, failed
+from tests.environments.second_models.text_server import said
+from tests.environments.talk import Talk, talk
+from tools.errors import ConfigError
+
+LONGEST_HOLD_S = 0.2
+MODELS = answer({"data": [{"id": "m"}]})
+
+
+class Lenient(Talk):
+    """What cannot be read counts as -1."""
+
+    async def score_turn(self, item, turn, ctx):
+        return await ctx.judge("Good?", turn=turn, unparsable=-1.0)
+
+
+def judged(url, cls=Talk, **settings):
+    fast = {"request_timeout_s": 5.0, "request_tries": 1, **settings}
+    return talk(cls, servers=[JudgeConfig(base_url=url, model_name="m")], **fast)
+
+
+async def group_judged(url, cls=Talk, **settings):
+    async with judged(url, cls, **settings) as env:
+        return await env.run_group(env.tasks()[0])
+
+
+async def hang_up(writer):
+    writer.write(OK + b"Content-Length: 100\r\n\r\n{")
+
+
+LOST = {
+    "hangs up": hang_up,
+    "dribbles": drip,
+    "never ends": endless,
+    "no HTTP": b"\x00\xff garbage \r\n\r\n",
+    "no JSON": answer(b"<html>"),
+    "nested too deep": answer(b'{"choices": ' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
+    "no choices": answer({"choices": []}),
+    "busy": answer({"error": {"message": "slow down"}}, status=429),
+    "redirects": answer({}, status=302, headers=["Location: http://example.invalid/"]),
+    "gave up": answer({"choices": [{"message": {"content": ""}, "finish_reason": "abort"}]}),
+}
+
+
+@pytest.mark.parametrize("made", LOST.values(), ids=LOST)
+async def test_a_judge_without_an_answer_fails_the_siblings_and_is_named(made):
+    async with hostile({"/v1/models": MODELS, "*": made}) as server:
+        credited = await group_judged(f"{server.url}/v1", request_timeout_s=0.5)
+    failures = credited.group.failures
+    assert [failure.error_class for failure in failures] == ["SecondModelError"] * 2
+    assert [failure.refuses_group for failure in failures] == [False] * 2
+    assert all(
+        failure.error.startswith(f"SecondModelError: the judge's model, {server.url}") for failure in failures
+    )
+    assert all(len(failure.error) < 1_000 for failure in failures)
+
+
+UNREADABLE = {
+    "words": "Very good!",
+    "nothing": "",
+    "NaN": '{"score": NaN}',
+    "another schema": '{"rating": 3}',
+    "a text": '{"score": "high"}',
+    "two verdicts": '{"score": 0} {"score": 1}',
+    "deep": '{"score": ' + "[" * 50_000,
+    "deep and closed": '{"score": ' + "[" * 50_000 + "]" * 50_000 + "}",
+    "a megabyte": "x" * 1_000_000,
+    "many braces": "{" * 300_000,
+    "a megabyte of objects": '{"a":1}' * 150_000,
+    "many digits": '{"score": ' + "9" * 100_000 + "}",
+    "half a character": '{"score": "\ud83d"}',
+}
+
+
+@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
+async def test_what_is_no_verdict_refuses_the_group_after_three_questions(text):
+    content = said("?").body.replace(b'"?"', json.dumps(text).encode())
+    async with hostile({"/v1/models": MODELS, "*": answer(content)}) as server:
+        credited = await group_judged(f"{server.url}/v1")
+    assert credited.status == "failed"
+    assert "GroupRefused: no verdict of the judge can be read: " in credited.reason
+    assert len(credited.reason) < 1_000
+
+
+async def test_what_is_no_verdict_counts_as_the_author_says():
+    server = Server(said("Very good!"))
+    async with running_mock_server(server.app) as url:
+        credited = await group_judged(url, Lenient)
+    assert [trajectory.score for trajectory in credited.group.trajectories] == [-2.0, -2.0]
+    assert len(server.asked) == 3  # equal questions of two siblings, of two turns each
+
+
+async def test_a_question_that_is_too_long_is_asked_once_and_counts_as_the_author_says():
+    server = Server(failed(400, "This model's maximum context length is 10 tokens"))
+    async with running_mock_server(server.app) as url:
+        credited = await group_judged(url, Lenient)
+    assert {trajectory.score for trajectory in credited.group.trajectories} == {-2.0}
+    assert {call.answer for t in credited.group.trajectories for call in t.judge_calls} == {None}
+    assert len(server.asked) == 1
+
+
+async def test_a_judge_that_is_lost_for_one_sibling_costs_that_one_alone():
+    class Numbered(Talk):
+        async def score_turn(self, item, turn, ctx):
+            return None
+
+        async def compute_outcome(self, item, trajectory, ctx):
+            return await ctx.judge(f"sibling {trajectory.sibling}")
+
+    async def lost_for_one(request):
+        asked = (await request.json())["messages"][0]["content"]
+        return failed(500) if asked == "sibling 1" else said('{"score": 1}')
+
+    async with running_mock_server(Server(lost_for_one).app) as url:
+        credited = await group_judged(url, Numbered, group_size=3)
+    assert [failure.sibling for failure in credited.group.failures] == [1]
+    assert [trajectory.score for trajectory in credited.group.trajectories] == [1.0, 1.0]
+
+
+async def test_a_judge_is_asked_no_more_at_once_than_it_may_be():
+    most, now = 0, 0
+    enough = asyncio.Event()
+
+    async def counting(request):
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        if now == 2:
+            enough.set()
+        await enough.wait()
+        now -= 1
+        return said('{"score": 1}')
+
+    class Apart(Talk):
+        async def score_turn(self, item, turn, ctx):
+            return await ctx.judge(f"{ctx.seed} {turn.index}")
+
+    async with running_mock_server(Server(counting).app) as url:
+        servers = [JudgeConfig(base_url=url, model_name="m", num_max_requests_at_once=2)]
+        async with talk(Apart, servers=servers, group_size=8) as env:
+            credited = await env.run_group(env.tasks()[0])
+    assert (most, len(credited.group.trajectories)) == (2, 8)
+
+
+@pytest.mark.parametrize("text", ['{"a": [' + "1," * 90_000, '{"a":1}' * 28_000], ids=["cut", "objects"])
+async def test_reading_a_large_answer_does_not_hold_the_loop(text):
+    async with (
+        hostile({"/v1/models": MODELS, "*": answer(said(text).body)}) as server,
+        judged(f"{server.url}/v1") as env,
+        heartbeat() as heart,
+    ):
+        await env.run_group(env.tasks()[0])
+    assert heart.longest_s < LONGEST_HOLD_S
+
+
+async def test_a_user_that_is_lost_fails_the_sibling_and_is_named():
+    async with hostile({"/v1/models": MODELS, "*": answer({}, status=500)}) as server:
+        servers = [UserConfig(base_url=f"{server.url}/v1", model_name="m")]
+        async with talk(servers=servers, request_tries=1) as env:
+            credited = await env.run_group(env.tasks()[0])
+    assert {failure.error_class for failure in credited.group.failures} == {"SecondModelError"}
+    assert "the user's model" in credited.group.failures[0].error
+
+
+@pytest.mark.parametrize("kind", [JudgeConfig, UserConfig])
+async def test_a_server_that_is_not_there_is_found_before_the_first_rollout(kind):
+    env = talk(servers=[kind(base_url="http://127.0.0.1:9/v1")])
+    with pytest.raises(ConfigError, match="no model server answers at http://127"):
+        async with env:
+            pass
+
+
+NOBODY = """
+from turnwise import AgentEnv
+
+
+class Judged(AgentEnv):
+    name = "judged"
+    sandbox = "none"
+
+    def load_items(self):
+        return ["a", "b"]
+
+    def format_prompt(self, item):
+        return item
+
+    async def compute_reward(self, item, trajectory, ctx):
+        return await ctx.judge("Good?")
+"""
+
+
+@pytest.mark.parametrize("command", ["process", "evaluate"])
+def test_a_run_with_a_judge_that_nobody_plays_ends_at_once_with_2(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"judged_by_nobody_{command}.py").write_text(NOBODY, encoding="utf-8")
+    assert main([command, f"judged_by_nobody_{command}.py"]) == 2
+    error = capsys.readouterr().err
+    assert "name its model server with --judge.base_url, or write scripted_judge" in " ".join(error.split())

@@ -1,0 +1,52 @@
+"""A judge that a model server plays, over real HTTP."""
+
+import json
+
+from starlette.responses import JSONResponse
+
+from environments.judged_writing_env import JudgedWritingEnv
+from environments.judged_writing_env.env import JudgedWritingConfig
+from environments.policy.mock.mock_server import running_mock_server
+from environments.server_config import JudgeConfig
+from tests.environments.policy.chat_server import Server
+from tests.environments.second_models.played_roles import playing
+from tests.environments.second_models.text_server import said
+
+
+async def rolled_out(*servers, items=3):
+    config = JudgedWritingConfig(scripted_skill=0.5, max_items=items, request_tries=1)
+    async with JudgedWritingEnv(config, servers) as env:
+        return [await env.rollout_group(task, 2) for task in env.tasks()]
+
+
+async def judged_by(answer):
+    server = Server(answer)
+    async with running_mock_server(server.app) as url:
+        (group,) = await rolled_out(JudgeConfig(base_url=url, model_name="m"), items=1)
+    return server, group
+
+
+async def test_a_served_judge_gives_what_the_scripted_one_gives():
+    async with playing(JudgedWritingEnv, "judge") as url:
+        served = await rolled_out(JudgeConfig(base_url=url, model_name="m"))
+    scripted = await rolled_out()
+    assert [one.rewards for group in served for one in group.trajectories] == [
+        one.rewards for group in scripted for one in group.trajectories
+    ]
+
+
+async def test_a_judge_that_talks_around_its_verdict_is_understood():
+    _, group = await judged_by(said(f"Well:\n```json\n{json.dumps({'score': 5, 'remarks': 'Dull.'})}\n```"))
+    assert [one.rewards.turns for one in group.trajectories] == [(0.5, 0.0, 0.0)] * 2
+    assert "Dull." in group.trajectories[0].turns[0].replies[0].content
+
+
+async def test_a_judge_that_gives_no_verdict_is_asked_again_and_then_the_draft_is_worth_nothing():
+    server, group = await judged_by(said("I like it."))
+    assert [one.rewards.turns for one in group.trajectories] == [(0.0, 0.0, 0.0)] * 2
+    assert len(server.asked) > 2
+
+
+async def test_a_judge_that_is_away_costs_the_rollout_and_is_no_score():
+    _, group = await judged_by(JSONResponse({"error": {"message": "down"}}, status_code=503))
+    assert (group.trajectories, len(group.failures)) == ((), 2)

@@ -1,0 +1,54 @@
+"""A customer that a model server plays, over real HTTP."""
+
+import pytest
+from starlette.responses import JSONResponse
+
+from environments.policy.mock.mock_server import running_mock_server
+from environments.retail_env import RetailEnv
+from environments.retail_env.env import RetailConfig
+from environments.server_config import UserConfig
+from tests.environments.policy.chat_server import Server
+from tests.environments.second_models.played_roles import playing
+from tests.environments.second_models.text_server import said
+
+
+async def rolled_out(*servers, items=3):
+    """The first tasks once each, by a flawless agent."""
+    config = RetailConfig(scripted_skill=1.0, max_items=items, request_tries=1)
+    async with RetailEnv(config, servers) as env:
+        return [await env.rollout_group(task, 1) for task in env.tasks()]
+
+
+async def test_a_served_customer_says_what_the_scripted_one_says():
+    async with playing(RetailEnv, "user") as url:
+        served = await rolled_out(UserConfig(base_url=url, model_name="m"))
+    scripted = await rolled_out()
+    assert [group.failures for group in served] == [()] * 3
+    for left, right in zip(served, scripted, strict=True):
+        assert left.trajectories[0].messages == right.trajectories[0].messages
+        assert left.trajectories[0].rewards == right.trajectories[0].rewards
+
+
+async def test_what_the_customers_model_was_asked_is_in_the_trajectory():
+    async with playing(RetailEnv, "user") as url:
+        (group,) = await rolled_out(UserConfig(base_url=url, model_name="m"), items=1)
+    calls = group.trajectories[0].user_calls
+    assert {asked.model for asked in calls} == {"m"}
+    assert "You want order W2001 cancelled" in calls[0].messages[0].content
+
+
+@pytest.mark.parametrize(
+    "answer", [JSONResponse({"error": {"message": "down"}}, status_code=503), said("")], ids=["503", "empty"]
+)
+async def test_a_customer_who_cannot_be_reached_costs_the_rollout_and_is_no_score(answer):
+    server = Server(answer)
+    async with running_mock_server(server.app) as url:
+        (group,) = await rolled_out(UserConfig(base_url=url, model_name="m"), items=1)
+    assert (group.trajectories, len(group.failures)) == ((), 1)
+
+
+async def test_a_customer_who_never_stops_is_stopped():
+    server = Server(said("And then?"))
+    async with running_mock_server(server.app) as url:
+        (group,) = await rolled_out(UserConfig(base_url=url, model_name="m"), items=1)
+    assert group.trajectories[0].end_reason == "user is done"

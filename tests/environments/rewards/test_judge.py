@@ -1,0 +1,213 @@
+"""`ctx.judge`: asked offline by a hook; read, asked again, or refused with the whole group."""
+
+import asyncio
+
+import pytest
+from pydantic import BaseModel
+
+from environments.policy.scripted import Choice, say
+from environments.record.group_line import decode_group, encode_group
+from environments.rewards.judge import Judging
+from environments.second_models.asked_model import AskedModel, ScriptedAnswers
+from environments.trajectory import JudgeCall, Message
+from tests.environments.talk import Talk, talk
+from tools.errors import ConfigError, GroupRefused, NoModelError
+
+
+def judging(*answers, recorded=None):
+    """A context whose judge gives these answers, and what it was asked."""
+    asked, left = [], list(answers)
+
+    async def script(messages):
+        asked.append(messages)
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    model = AskedModel(
+        model=ScriptedAnswers(name="scripted_judge", script=script),
+        hook=lambda: "score_turn",
+        recorded=recorded or {},
+    )
+    return Judging(judge_model=model), asked
+
+
+async def test_without_a_schema_it_gives_a_number():
+    ctx, _ = judging('{"score": 1}')
+    assert await ctx.judge("Good?") == 1.0
+
+
+async def test_with_a_schema_it_gives_an_instance():
+    class Opinion(BaseModel):
+        likes: bool
+
+    ctx, _ = judging('{"likes": true}')
+    assert await ctx.judge("Good?", schema=Opinion) == Opinion(likes=True)
+
+
+async def test_a_prompt_may_be_messages():
+    ctx, asked = judging('{"score": 1}')
+    await ctx.judge([{"role": "system", "content": "Be fair."}, Message(role="user", content="Good?")])
+    assert [(message.role, message.content) for message in asked[0]] == [
+        ("system", "Be fair."),
+        ("user", "Good?"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [7, [], [{"role": "user"}], [Message(role="tool", content="x")], [Message(role="assistant")]],
+    ids=["number", "nothing", "no content", "tool", "assistant last"],
+)
+async def test_another_prompt_is_refused(prompt):
+    ctx, _ = judging('{"score": 1}')
+    with pytest.raises(ConfigError, match=r"ctx\.judge"):
+        await ctx.judge(prompt)
+
+
+async def test_text_of_an_agent_that_is_no_unicode_is_asked_about_all_the_same():
+    ctx, asked = judging('{"score": 1}')
+    await ctx.judge("Good? \ud800")
+    asked[0][0].content.encode()
+
+
+async def test_an_answer_without_a_verdict_is_asked_for_again_with_what_was_wrong():
+    ctx, asked = judging("Fine!", '{"score": "high"}', '{"score": 0.5}')
+    assert await ctx.judge("Good?") == 0.5
+    assert [message.content for message in asked[1][1:2]] == ["Fine!"]
+    assert "there is no JSON object in it" in asked[1][-1].content
+    assert "score: Input should be a valid number" in asked[2][-1].content
+
+
+async def test_without_a_verdict_after_three_tries_the_group_is_refused():
+    ctx, asked = judging("Fine!")
+    with pytest.raises(GroupRefused, match="no verdict of the judge can be read: there is no JSON"):
+        await ctx.judge("Good?")
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+async def test_the_author_may_say_what_counts_then(value):
+    ctx, _ = judging("Fine!")
+    assert await ctx.judge("Good?", unparsable=value) == value
+
+
+async def test_each_question_is_recorded_with_its_answer():
+    ctx, _ = judging("Fine!", '{"score": 0.5}')
+    await ctx.judge("Good?", turn=3)
+    first, second = ctx.judge_model.calls
+    assert (first.hook, first.turn, first.model, first.answer) == ("score_turn", 3, "scripted", "Fine!")
+    assert second.messages[: len(first.messages)] == first.messages
+
+
+async def test_answers_of_a_record_are_taken_before_anybody_is_asked():
+    question = (Message(role="user", content="Good?"),)
+    known = JudgeCall(hook="score_turn", model="m", messages=question, answer='{"score": 0.25}')
+    ctx, asked = judging('{"score": 1}', recorded={question: known})
+    assert await ctx.judge("Good?") == 0.25
+    assert (asked, ctx.judge_model.calls) == ([], [known])
+
+
+async def test_a_question_that_had_no_answer_in_the_record_has_none():
+    question = (Message(role="user", content="Good?"),)
+    known = JudgeCall(hook="score_turn", model="m", messages=question, answer=None)
+    ctx, asked = judging('{"score": 1}', recorded={question: known})
+    assert await ctx.judge("Good?", unparsable=0.5) == 0.5
+    assert asked == []
+
+
+async def test_a_script_that_gives_no_text_is_refused():
+    ctx, _ = judging(0.5)
+    with pytest.raises(ConfigError, match=r"scripted_judge gave 0\.5; give the text"):
+        await ctx.judge("Good?")
+
+
+async def test_a_context_made_by_hand_has_no_judge():
+    with pytest.raises(NoModelError):
+        await Judging().judge("Good?")
+
+
+async def run(env, items=1):
+    async with env:
+        return await asyncio.gather(*(env.run_group(task) for task in env.tasks()[:items]))
+
+
+async def test_what_a_rollout_asked_is_in_its_trajectory_and_in_the_record(tmp_path):
+    (credited,) = await run(talk())
+    trajectory = credited.group.trajectories[0]
+    assert [call.turn for call in trajectory.judge_calls] == [0, 1]
+    assert {call.hook for call in trajectory.judge_calls} == {"score_turn"}
+    assert decode_group(encode_group(credited), tmp_path, 1) == credited
+
+
+class Unreadable(Talk):
+    """The judge cannot make up its mind about the second sibling."""
+
+    async def compute_outcome(self, item, trajectory, ctx):
+        return await ctx.judge(f"sibling {trajectory.sibling}")
+
+    def scripted_judge(self, item, messages):
+        return "Hm." if messages[0].content == "sibling 1" else '{"score": 1}'
+
+
+async def test_a_verdict_that_cannot_be_read_fails_the_whole_group():
+    (credited,) = await run(talk(Unreadable, group_size=3))
+    assert credited.status == "failed"
+    assert credited.reason.startswith("sibling 1: GroupRefused: no verdict of the judge can be read")
+    assert [failure.refuses_group for failure in credited.group.failures] == [True]
+    assert len(credited.group.trajectories) == 2
+
+
+async def test_a_refused_group_stays_refused_when_it_is_credited_again(tmp_path):
+    env = talk(Unreadable)
+    (credited,) = await run(env)
+    again = decode_group(encode_group(credited), tmp_path, 1)
+    assert env.credit(again.group).status == "failed"
+
+
+class Twice(Talk):
+    """Asks twice at once."""
+
+    async def score_turn(self, item, turn, ctx):
+        return sum(await asyncio.gather(ctx.judge("a"), ctx.judge("b")))
+
+    async def scripted_judge(self, item, messages):
+        await asyncio.sleep(0)
+        return '{"score": 1}'
+
+
+async def test_questions_that_are_asked_side_by_side_name_the_hook_that_asks():
+    (credited,) = await run(talk(Twice))
+    calls = credited.group.trajectories[0].judge_calls
+    assert {call.hook for call in calls} == {"score_turn"}
+
+
+class Slow(Talk):
+    async def scripted_judge(self, item, messages):
+        await asyncio.Event().wait()
+
+
+async def test_a_script_is_held_to_the_limit_of_hooks():
+    (credited,) = await run(talk(Slow, hook_timeout_s=0.2))
+    assert credited.status == "failed"
+    assert all("score_turn" in failure.error for failure in credited.group.failures)
+
+
+class Nobody(Talk):
+    scripted_judge = Talk.__mro__[2].scripted_judge
+
+
+async def test_where_nobody_judges_the_failure_says_both_ways():
+    (credited,) = await run(talk(Nobody))
+    failure = credited.group.failures[0]
+    assert failure.error_class == "NoModelError"
+    assert "--judge.base_url" in failure.error
+    assert "scripted_judge(self, item, messages)" in failure.error
+
+
+class Equal(Talk):
+    def scripted_choices(self, item, messages, tools, skill):
+        return [Choice(probability=1.0, message=say("meow"))]
+
+
+async def test_credit_of_a_judged_group_is_that_of_its_scores():
+    (credited,) = await run(talk(Equal))
+    assert [trajectory.score for trajectory in credited.group.trajectories] == [2.0, 2.0]

@@ -1,0 +1,367 @@
+"""Tools of a rollout's state and context, in whole rollouts played by the scripted agent."""
+
+import sqlite3
+import typing
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig
+from environments.data.tasks import GroupTask
+from environments.policy.scripted import Choice, call, say
+from environments.run.experiment import origin_of
+from environments.trajectory import StopReason, Trajectory, TrajectoryGroup
+from tools.context import State, ToolContext
+from tools.errors import ConfigError
+from tools.registry import tool
+
+
+@dataclass
+class Shop(State):
+    """What a rollout changes."""
+
+    sold: list[str] = field(default_factory=list[str])
+
+    @tool
+    def sell(self, what: str) -> list[str]:
+        """Sell something."""
+        self.sold.append(what)
+        return self.sold
+
+    @tool
+    async def close(self, ctx: ToolContext) -> None:
+        """Close the shop."""
+        ctx.metrics["sold"] = len(self.sold)
+        ctx.end("closed")
+
+
+class Market(Shop):
+    """A special one."""
+
+
+class Bank(State):
+    """Another state."""
+
+    @tool
+    def balance(self) -> int:
+        """Say what is left."""
+        return 0
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+@tool
+def sample(ctx: ToolContext) -> dict[str, Any]:
+    """Say what is known."""
+    return {"item": ctx.item, "seed": ctx.seed, "group_seed": ctx.group_seed, "state": repr(ctx.state)}
+
+
+ARGUMENTS = {"sell": {"what": "tea"}, "add": {"a": 1, "b": 2}}
+
+
+class Listed(AgentEnv):
+    """Its scripted agent calls the tools that the item lists, one a turn."""
+
+    name = "listed"
+    sandbox = "none"
+    offered: list[list[str]]
+
+    def format_prompt(self, item):
+        return "Work."
+
+    def compute_reward(self, item, trajectory, ctx):
+        return float(len(ctx.state.sold)) if isinstance(ctx.state, Shop) else 0.0
+
+    def scripted_choices(self, item, messages, tools, skill):
+        vars(self).setdefault("offered", []).append([each.name for each in tools])
+        called = sum(message.role == "tool" for message in messages)
+        if called == len(item):
+            return [Choice(probability=1.0, message=say("done"))]
+        return [Choice(probability=1.0, message=call(item[called], ARGUMENTS.get(item[called], {})))]
+
+
+class ShopEnv(Listed):
+    """With a state."""
+
+    tools = (Shop, add, sample)
+
+    def prepare(self, item, sandbox) -> Shop:
+        return Shop()
+
+
+async def rolled_out(env: AgentEnv, *calls: str, size: int = 1) -> TrajectoryGroup:
+    return await env.rollout_group(GroupTask(item=list(calls), item_id="x"), size)
+
+
+async def trajectory_of(env: AgentEnv, *calls: str) -> Trajectory:
+    group = await rolled_out(env, *calls)
+    assert not group.failures, group.failures[0].error
+    return group.trajectories[0]
+
+
+async def failure_of(env: AgentEnv, *calls: str) -> str:
+    (failure,) = (await rolled_out(env, *calls)).failures
+    return failure.error
+
+
+def contents(trajectory: Trajectory) -> list[str]:
+    return [result.content for turn in trajectory.turns for result in turn.tool_results]
+
+
+async def test_a_method_of_the_state_changes_the_state_of_its_own_rollout():
+    group = await rolled_out(ShopEnv(), "sell", "sell", size=2)
+    assert [each.rewards.outcome for each in group.trajectories if each.rewards] == [2.0, 2.0]
+    assert [contents(each) for each in group.trajectories] == [['["tea"]', '["tea", "tea"]']] * 2
+
+
+async def test_a_tool_ends_the_rollout_and_notes_a_metric_through_the_context():
+    trajectory = await trajectory_of(ShopEnv(), "sell", "close", "sell")
+    assert (trajectory.stop_reason, trajectory.end_reason) == (StopReason.ENDED, "closed")
+    assert (trajectory.metrics["sold"], len(trajectory.turns)) == (1.0, 2)
+
+
+async def test_a_tool_without_a_sandbox_gives_its_number_as_text():
+    assert contents(await trajectory_of(ShopEnv(), "add")) == ["3"]
+
+
+async def test_a_tool_sees_its_rollout():
+    trajectory = await trajectory_of(ShopEnv(), "sample")
+    task = GroupTask(item=["sample"], item_id="x")
+    assert contents(trajectory) == [
+        f'{{"item": ["sample"], "seed": {trajectory.seed}, "group_seed": {task.group_seed(0)}, '
+        '"state": "Shop(sold=[])"}'
+    ]
+
+
+def env_giving(annotation: Any, *tools: Any, gives: Any = None) -> type[AgentEnv]:
+    def prepare(self, item, sandbox):
+        return gives
+
+    if annotation is not ...:
+        prepare.__annotations__["return"] = annotation
+    return type("Given", (Listed,), {"prepare": prepare, "tools": tools or (Shop,)})
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Shop,
+        "Shop",
+        Market,
+        Iterator[Shop],
+        Iterable[Shop],
+        "Generator[Shop, None, None]",
+        Generator[Shop, None, None],
+        AsyncIterator[Market],
+    ],
+    ids=["class", "text", "subclass", "iterator", "iterable", "generator as text", "generator", "async"],
+)
+def test_prepare_may_be_annotated_in_every_way_that_gives_the_state(annotation: Any):
+    assert env_giving(annotation)().toolset.name == "shop"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "got"),
+    [
+        (..., "nothing"),
+        (None, "nothing"),
+        (Any, "Any"),
+        (dict[str, Any], "dict"),
+        (Shop | None, "Shop | None"),
+        (typing.Optional[Shop], "Shop]"),  # noqa: UP045  # as users write it
+        ("Iterator[Shop | None]", "Shop | None"),
+        (ToolContext, "ToolContext"),
+        (typing.Iterator, "nothing"),  # as users write it
+    ],
+    ids=["missing", "none", "any", "dict", "or none", "optional", "yielded or none", "no state", "bare"],
+)
+def test_a_prepare_that_is_not_annotated_to_give_the_state_is_refused_with_what_to_write(
+    annotation: Any, got: str
+):
+    with pytest.raises(ConfigError) as caught:
+        env_giving(annotation)()
+    message = str(caught.value)
+    assert message.startswith(
+        "environment 'listed': tool 'sell' takes Shop, and prepare is annotated to give "
+    )
+    assert got in message
+    assert message.endswith(
+        "; write `def prepare(self, item, sandbox) -> Shop`, or `-> Iterator[Shop]` with a yield"
+    )
+
+
+def test_an_environment_without_prepare_has_no_state_for_tools():
+    with pytest.raises(ConfigError, match="prepare is annotated to give"):
+        type("Bare", (Listed,), {"tools": (Shop,)})()
+
+
+def test_an_annotation_that_cannot_be_read_is_told():
+    with pytest.raises(ConfigError, match="what prepare is annotated to give cannot be read: name 'Lost'"):
+        env_giving("Lost")()
+
+
+@pytest.mark.parametrize("annotation", [Bank, Iterator[Bank]], ids=["given", "yielded"])
+def test_tools_of_another_state_are_refused_when_the_environment_is_made(annotation: Any):
+    message = "tool 'sell' takes Shop, and environment 'listed': prepare is annotated to give Bank"
+    with pytest.raises(ConfigError, match=message):
+        env_giving(annotation)()
+
+
+def test_a_rollout_has_one_state_and_two_classes_of_tools_need_one_that_is_both():
+    with pytest.raises(ConfigError, match="tool 'balance' takes Bank"):
+        env_giving(Shop, Shop, Bank)()
+    both = type("Both", (Shop, Bank), {})
+    assert len(env_giving(both, Shop, Bank)().toolset.tools) == 3
+
+
+def test_no_state_is_asked_for_where_no_tool_takes_one():
+    assert env_giving(..., add)().toolset.name == "add"
+
+
+@pytest.mark.parametrize("calls", [["sell"], []], ids=["used", "not used"])
+async def test_another_state_than_announced_costs_the_rollout(calls: list[str]):
+    env = env_giving(Shop, gives=Bank())()
+    message = "ConfigError: tool 'sell' takes Shop, and the state is of class Bank"
+    assert await failure_of(env, *calls) == message
+
+
+async def test_a_state_that_a_hook_put_there_later_costs_the_rollout():
+    class Replaced(ShopEnv):
+        async def respond(self, item, turn, ctx):
+            ctx.state = {}
+
+    message = "ConfigError: tool 'sell' takes Shop, and the state is of class dict"
+    assert await failure_of(Replaced(), "add", "sell") == message
+
+
+def narrowing(given: Any, *, is_async: bool = False) -> AgentEnv:
+    def plain(self, item):
+        return given
+
+    async def asynchronous(self, item):
+        return given
+
+    return type("Narrow", (ShopEnv,), {"tools_for": asynchronous if is_async else plain})()
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async"])
+async def test_tools_for_decides_what_the_agent_is_offered(is_async: bool):
+    env = narrowing(["add", "sell"], is_async=is_async)
+    await trajectory_of(env, "add")
+    assert env.offered == [["sell", "add"]] * 2
+
+
+async def test_a_tool_that_an_item_has_not_is_not_run():
+    trajectory = await trajectory_of(narrowing(["add"]), "sell")
+    assert contents(trajectory) == ["There is no tool 'sell'. Tools: add."]
+    assert trajectory.rewards is not None
+    assert trajectory.rewards.outcome == 0.0
+
+
+async def test_an_item_may_have_no_tools_at_all():
+    env = narrowing([])
+    assert contents(await trajectory_of(env, "add")) == ["There is no tool 'add'. Tools: none."]
+    assert env.offered[0] == []
+
+
+async def test_tools_for_may_be_different_for_each_item():
+    class PerItem(ShopEnv):
+        def tools_for(self, item):
+            return item
+
+    env = PerItem()
+    await trajectory_of(env, "add")
+    await trajectory_of(env, "sell")
+    assert env.offered == [["add"]] * 2 + [["sell"]] * 2
+
+
+async def test_a_name_that_tools_for_gives_and_no_tool_has_costs_the_rollout():
+    assert await failure_of(narrowing(["add", "fly"])) == (
+        "ConfigError: environment 'listed', item 'x': tools_for gave 'fly', which is none of the tools: "
+        "sell, close, add, sample"
+    )
+
+
+async def test_tools_for_takes_no_tool_back_that_the_settings_took_away():
+    env = narrowing(["add", "sell"])
+    env = type(env)(AgentEnvConfig(disabled_toolsets=["shop"]))
+    await trajectory_of(env, "add")
+    assert env.offered == [["add"]] * 2
+
+
+class Ledger(State):
+    """A database in memory, which belongs to the thread that opened it."""
+
+    def __init__(self) -> None:
+        self.database = sqlite3.connect(":memory:")
+        self.database.execute("create table sales (what text)")
+
+    @tool
+    def note(self) -> int:
+        """Note a sale."""
+        self.database.execute("insert into sales values ('tea')")
+        return self.database.execute("select count(*) from sales").fetchone()[0]
+
+
+class LedgerEnv(Listed):
+    """Its database is opened, used and closed by `def` code alone."""
+
+    tools = (Ledger,)
+
+    def prepare(self, item, sandbox) -> Iterator[Ledger]:
+        ledger = Ledger()
+        yield ledger
+        ledger.database.close()
+
+    def compute_reward(self, item, trajectory, ctx):
+        return float(ctx.state.database.execute("select count(*) from sales").fetchone()[0])
+
+
+async def test_a_database_of_a_def_prepare_is_used_by_def_tools_and_rewards_and_closed():
+    group = await rolled_out(LedgerEnv(), "note", "note", size=3)
+    assert [failure.error for failure in group.failures] == []
+    assert [contents(each) for each in group.trajectories] == [["1", "2"]] * 3
+    assert [each.rewards.outcome for each in group.trajectories if each.rewards] == [2.0] * 3
+
+
+@pytest.mark.parametrize("error", [StopIteration("over"), StopAsyncIteration("over"), GeneratorExit("over")])
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async"])
+async def test_a_sign_that_python_itself_gives_is_the_failure_of_its_rollout(
+    error: BaseException, is_async: bool
+):
+    @tool(name="act")
+    def plain() -> str:
+        """Act."""
+        raise error
+
+    @tool(name="act")
+    async def asynchronous() -> str:
+        """Act."""
+        raise error
+
+    env = env_giving(..., asynchronous if is_async else plain)()
+    assert (await failure_of(env, "act")).startswith(f"{type(error).__name__}: over")
+
+
+def state_with(text: str, kind: type) -> type[State]:
+    def wait(self, how_long: kind) -> str:  # pyright: ignore[reportInvalidTypeForm]
+        return str(how_long)
+
+    wait.__doc__ = text
+    return type("Room", (State,), {"wait": tool(wait)})
+
+
+def test_what_a_model_sees_of_a_states_tool_is_part_of_the_experiment():
+    def facts(text: str, kind: type) -> str:
+        state = state_with(text, kind)
+        return origin_of(env_giving(state, state)()).experiment["tool wait"]
+
+    assert facts("Wait.", int) == facts("Wait.", int)
+    assert len({facts("Wait.", int), facts("Wait!", int), facts("Wait.", float)}) == 3

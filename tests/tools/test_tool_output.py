@@ -1,0 +1,89 @@
+import enum
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from tools.tool_output import ToolOutput, bounded, output_of
+
+
+@dataclass
+class Point:
+    x: int
+    y: float
+
+
+class Offer(BaseModel):
+    name: str
+    price: Decimal
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("as it is", "as it is"),
+        ("", ""),
+        (None, "null"),
+        (True, "true"),
+        (3, "3"),
+        (2**70, "1180591620717411303424"),
+        (0.5, "0.5"),
+        (float("nan"), "NaN"),
+        ([1, "é"], '[1, "é"]'),
+        ((1, 2), "[1, 2]"),
+        ({"a": {1: None}}, '{"a": {"1": null}}'),
+        (Point(1, 0.5), '{"x": 1, "y": 0.5}'),
+        ([Offer(name="tea", price=Decimal("1.50"))], '[{"name": "tea", "price": "1.50"}]'),
+        ({"on": date(2024, 2, 3), "is": Colour.RED}, '{"on": "2024-02-03", "is": "red"}'),
+        ("\ud800", "\ud800"),
+        ({"agent": "\ud800"}, '{"agent": "\ud800"}'),
+    ],
+    ids=str,
+)
+def test_text_is_shown_as_it_is_and_any_other_value_as_json(value: Any, text: str):
+    assert output_of(value, "shown").content == text
+
+
+def test_an_output_stays_what_it_is():
+    output = ToolOutput(content="done", exit_code=3)
+    assert output_of(output, "shown") is output
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), b"text", {"a": b"text"}, {(1, 2): 3}, int, (n for n in [1]), iter([1])],
+    ids=["object", "bytes", "bytes within", "tuple as key", "class", "generator", "iterator"],
+)
+def test_what_json_cannot_hold_is_a_bug_of_the_tool(value: Any):
+    with pytest.raises(TypeError, match=r"^tool 'odd' returned \w+, which is no JSON \(.*\); return str, "):
+        output_of(value, "odd")
+
+
+def test_a_list_that_holds_itself_is_a_bug_of_the_tool():
+    round_and_round: list[Any] = []
+    round_and_round.append(round_and_round)
+    with pytest.raises(TypeError, match="returned list, which is no JSON"):
+        output_of(round_and_round, "odd")
+
+
+@given(st.text(max_size=2000), st.integers(min_value=0, max_value=300))
+def test_bounded_text_is_never_longer_than_asked(text: str, max_chars: int):
+    assert len(bounded(text, max_chars)) <= max_chars
+
+
+def test_the_note_counts_the_cut_characters():
+    kept = bounded("#" * 5000, 300)
+    assert f"[... {5000 - kept.count('#')} of 5000 characters cut ...]" in kept
+
+
+def test_text_that_is_not_unicode_is_made_writable():
+    assert bounded("a\udcffb", 10).encode() == b"a?b"

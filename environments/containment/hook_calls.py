@@ -26,7 +26,7 @@ _KILL_S = 5.0
 
 
 class HookCalls:
-    """The calls of one rollout, or of an environment's setup: one in another, or one after the other.
+    """The calls of one rollout, or of an environment's setup: one after the other, or one in another.
 
     `async def` runs in a task of its own, `def` on a thread that all calls share. Code that is over its limit
     is cancelled, and abandoned when it goes on. What it raises comes out as an `Exception`, whatever it is.

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable
 
+from environments.rewards.text_format import tagged
+
 LETTERS = 5
 RIGHT = "g" * LETTERS
-_OPENING, _CLOSING = "<guess>", "</guess>"
 _SHOWN = re.compile(r"((?:[a-z] ){4}[a-z])\n((?:[gy-] ){4}[gy-])\n")
 
 
@@ -38,9 +39,8 @@ def guess_in(text: str) -> str | None:
 
     White space, case and a full stop do not matter; what is then not five letters from a to z is no guess.
     """
-    before, found, _ = text.rpartition(_CLOSING)
-    opened = before.rpartition(_OPENING) if found else ("", "", "")
-    word = (opened[2] if opened[1] else text).strip().removesuffix(".")
+    marked = tagged(text, "guess")
+    word = (text if marked is None else marked).strip().removesuffix(".")
     return word.lower() if len(word) == LETTERS and word.isascii() and word.isalpha() else None
 
 

@@ -8,7 +8,7 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.credit import estimate
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
-from environments.policy.scripted import Choice, say
+from environments.policy.scripted import Choice, call, say
 from environments.record.group_line import decode_group, encode_group
 from environments.sales_chat_env import SalesChatEnv
 from environments.sales_chat_env.seller_moves import move_of
@@ -137,6 +137,17 @@ async def test_whatever_the_agent_writes_is_scored(game, text):
     credited = await run_first(opened(Hostile, group_size=2, min_group_size=1))
     assert credited.group.failures == ()
     assert all(t.score is not None for t in credited.group.trajectories)
+
+
+@GAMES
+async def test_a_call_of_a_tool_that_is_not_there_is_a_turn_like_any_other(game):
+    class Calling(game):
+        def scripted_choices(self, item, messages, tools, skill):
+            return [Choice(probability=1.0, message=call("guess", {"word": "crane"}))]
+
+    credited = await run_first(opened(Calling, group_size=2, min_group_size=1))
+    assert {t.end_reason for t in credited.group.trajectories} <= {"lost", "left"}
+    assert all(t.score == 0.0 for t in credited.group.trajectories)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from contextlib import nullcontext as unwatched
 from functools import partial
 from importlib import import_module
@@ -29,7 +30,7 @@ from environments.rollout.agent_loop import AgentLoop
 from environments.rollout.boundary import Boundary
 from environments.rollout.slots import Slots
 from environments.rollout_hooks import RolloutHooks
-from environments.rollout_parts import budget_of, second_models, served_policy, split_servers
+from environments.rollout_parts import second_models, served_policy, split_servers
 from environments.server_config import ModelServerConfig
 from environments.state_annotation import refuse_other_states
 from environments.trajectory import (
@@ -113,47 +114,46 @@ class AgentEnv(Lifecycle):
     async def rollout(self, task: GroupTask, sibling: int, turns: list[Turn], calls: HookCalls) -> Trajectory:
         """One rollout, scored before its state and its sandbox close. `turns` grows as they happen."""
         started = monotonic()
-        open_own, open_fresh = self.sandbox_openers(await self.sandbox_spec(task.item, calls))
-        async with calls.sandbox(open_own) as sandbox, self.mcp.for_rollout(self.toolset) as tools:
-            ctx = self._context(task, sibling, sandbox, open_fresh, calls)
-            hooks = RolloutHooks(self, ctx, calls)
-            async with hooks.prepared():
-                scoring = self._new_scoring(task.item, ctx, calls.hook)
-                prompt = await hooks.opening()
-                loop = AgentLoop(
-                    policy=self.policy_for(task.item, calls.hook),
-                    toolset=await hooks.toolset(tools),
-                    sandbox=sandbox,
-                    messages=ctx.conversation,
-                    budget=budget_of(self.config),
-                    seed=ctx.seed,
-                    calls=calls,
-                    respond=hooks.respond,
-                    is_ended=lambda: ctx.end_reason is not None,
-                    context=ctx,
-                )
-                async for turn in loop.turns():
-                    turns.append(await hooks.anchored(turn))
-                    await scoring.on_turn(turns[-1])
-                    turns[-1] = await hooks.marked(turns[-1])
-                ctx.is_over = True
-                if not turns:
-                    raise RolloutError(f"no turn was finished: {loop.stop_reason}")
-                trajectory = Trajectory(
-                    item_id=task.item_id,
-                    sibling=sibling,
-                    seed=ctx.seed,
-                    prompt=prompt,
-                    turns=tuple(turns),
-                    rows=loop.rows,
-                    stop_reason=loop.stop_reason or StopReason.COMPLETED,
-                    end_reason=ctx.end_reason,
-                    user_calls=tuple(ctx.user_model.calls),
-                    exact=loop.exact,
-                    sandbox=record_of(sandbox),
-                    wall_s=monotonic() - started,
-                )
-                rewards = await scoring.finish(trajectory)
+        async with (
+            self.begun(task, sibling, calls) as (ctx, hooks),
+            self.mcp.for_rollout(self.toolset) as tools,
+        ):
+            scoring = self._new_scoring(task.item, ctx, calls.hook)
+            prompt = await hooks.opening()
+            loop = AgentLoop(
+                policy=self.policy_for(task.item, calls.hook),
+                toolset=await hooks.toolset(tools),
+                sandbox=ctx.sandbox,
+                messages=ctx.conversation,
+                budget=await hooks.budget(),
+                seed=ctx.seed,
+                calls=calls,
+                respond=hooks.respond,
+                is_ended=lambda: ctx.end_reason is not None,
+                context=ctx,
+            )
+            async for turn in loop.turns():
+                turns.append(await hooks.anchored(turn))
+                await scoring.on_turn(turns[-1])
+                turns[-1] = await hooks.marked(turns[-1])
+            ctx.is_over = True
+            if not turns:
+                raise RolloutError(f"no turn was finished: {loop.stop_reason}")
+            trajectory = Trajectory(
+                item_id=task.item_id,
+                sibling=sibling,
+                seed=ctx.seed,
+                prompt=prompt,
+                turns=tuple(turns),
+                rows=loop.rows,
+                stop_reason=loop.stop_reason or StopReason.COMPLETED,
+                end_reason=ctx.end_reason,
+                user_calls=tuple(ctx.user_model.calls),
+                exact=loop.exact,
+                sandbox=record_of(ctx.sandbox),
+                wall_s=monotonic() - started,
+            )
+            rewards = await scoring.finish(trajectory)
         return trajectory.with_rewards(rewards, checked_metrics(ctx), tuple(ctx.judge_model.calls))
 
     async def compare(
@@ -188,6 +188,18 @@ class AgentEnv(Lifecycle):
                     return boundary.failure_of(error, sibling, turns=len(turns))
 
     # What a rollout is made of.
+
+    @asynccontextmanager
+    async def begun(
+        self, task: GroupTask, sibling: int, calls: HookCalls
+    ) -> AsyncGenerator[tuple[RolloutContext, RolloutHooks]]:
+        """A rollout before its first turn, in its sandbox and with its state: both close afterwards."""
+        open_own, open_fresh = self.sandbox_openers(await self.sandbox_spec(task.item, calls))
+        async with calls.sandbox(open_own) as sandbox:
+            ctx = self._context(task, sibling, sandbox, open_fresh, calls)
+            hooks = RolloutHooks(self, ctx, calls)
+            async with hooks.prepared():
+                yield ctx, hooks
 
     def _context(
         self, task: GroupTask, sibling: int, sandbox: Sandbox, open_fresh: SandboxOpener, calls: HookCalls

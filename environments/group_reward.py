@@ -14,7 +14,7 @@ from environments.reward_context import GroupContext
 from environments.rollout.failures import raised_by_user, reason_of, traceback_of
 from environments.second_models.asked_model import AskedModel
 from environments.trajectory import Trajectory, TrajectoryGroup
-from environments.turn_level_reward import bounded_reward, optional_reward, reward_list
+from environments.turn_level_reward import bounded_reward, optional_reward, raw_parts, reward_list
 from tools.errors import RewardError
 
 NewJudge = Callable[[HookCalls], AskedModel]
@@ -83,6 +83,7 @@ def _with_part(trajectory: Trajectory, entry: Any, where: str) -> Trajectory:
         outcome=bounded_reward((rewards.outcome or 0.0) + part, f"{where}: the sum with the outcome"),
         score=bounded_reward((rewards.score or 0.0) + part, f"{where}: the sum with the score"),
         outcome_components=_joined(rewards.outcome_parts, parts, where),
+        outcome_raw={**rewards.outcome_raw, **{f"{_PART}.{n}": v for n, v in raw_parts(entry).items()}},
         group=part,
     )
     return replace(trajectory, rewards=rewards)

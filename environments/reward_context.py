@@ -23,6 +23,9 @@ _OF_ROLLOUTS = frozenset({"sandbox", "state", "verify", "metrics", "notes", "mes
 _SPARE_BYTES = 64 << 10
 """Of the fresh workspace, for itself and for what the command writes; artefacts may fill the rest."""
 
+_REASON_CHARS = 200
+"""Of the reason that a rollout was ended for."""
+
 
 @dataclass(slots=True, kw_only=True)
 class RolloutContext(Judging):
@@ -64,17 +67,18 @@ class RolloutContext(Judging):
         return tuple(self.conversation)
 
     def end(self, reason: str) -> None:
-        """End the rollout after this turn; of several reasons the first one is kept.
+        """End the rollout after this turn; of several reasons the first one is kept, of a long one its start.
 
         Raises:
-            ConfigError: the rollout is over, or the reason is no text.
+            ConfigError: there is no turn yet or no more, or the reason is no text.
         """
-        if not isinstance(reason, str) or not reason:  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+        if not isinstance(reason, str) or not reason or not _is_utf8(reason):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
             raise ConfigError(f"ctx.end takes a reason in a few words, got {reason!r:.100}")
-        if self.is_over:
-            raise ConfigError(f"ctx.end({reason!r}) comes after the last turn; end a rollout while it runs")
+        if self.is_over or not self.conversation:
+            when = "after the last turn" if self.is_over else "before the first turn"
+            raise ConfigError(f"ctx.end({reason!r:.100}) comes {when}; end a rollout while it runs")
         if self.end_reason is None:
-            self.end_reason = reason
+            self.end_reason = reason[:_REASON_CHARS]
 
     async def verify(  # noqa: PLR0913  # one call of the author's, all of it by keyword
         self,
@@ -157,6 +161,14 @@ class GroupContext(Judging):
                 f"what it needs in ctx.metrics while they go on, and read it in trajectory.metrics"
             )
         raise AttributeError(f"a GroupContext has no attribute {name!r}")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 async def _taken(sandbox: Sandbox, paths: Sequence[str], own: Mapping[str, bytes]) -> dict[str, ArchivedFile]:

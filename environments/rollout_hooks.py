@@ -1,25 +1,33 @@
 """An environment's hooks, asked for one rollout: with its item and context, within their limits."""
 
-from collections.abc import AsyncGenerator, Callable
+import logging
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from inspect import Parameter, isasyncgen, isgenerator, signature
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from environments.containment.hook_calls import HookCalls
 from environments.hooks import Hooks
 from environments.reward_context import RolloutContext
+from environments.rollout.agent_loop import Budget
+from environments.rollout.failures import let_go, raised_by_user, reason_of
 from environments.rollout.prompt import opening_messages, reply_messages
+from environments.rollout_budget import budget_of
 from environments.trajectory import Message, Turn
 from environments.turn_level_reward import checked_text
 from tools.errors import ConfigError
 from tools.registry import Toolset
 from tools.state_tools import refuse_state
 from tools.toolsets import narrowed
+from tools.waiting import to_the_end
 
+_LOG = logging.getLogger(__name__)
 _AFTERWARDS_S = 10.0
 """For what follows the `yield` of `prepare`."""
+_END: Final = object()
+"""What a generator gives that has ended."""
 
 
 class RolloutHooks:
@@ -31,7 +39,11 @@ class RolloutHooks:
 
     @asynccontextmanager
     async def prepared(self) -> AsyncGenerator[None]:
-        """With the state that `prepare` gives, until the rewards are known."""
+        """With the state that `prepare` gives, until the rewards are known.
+
+        Raises:
+            ConfigError: it is a generator that yields never, or twice.
+        """
         ctx = self._ctx
         hook = partial(self._env.prepare, *self._with_context(self._env.prepare, ctx.item, ctx.sandbox))
         limit_s = self._env.config.hook_timeout_s
@@ -40,14 +52,38 @@ class RolloutHooks:
             ctx.state = given
             yield
             return
-        following = partial(anext if isasyncgen(given) else next, given, None)
+        following = partial(_following if isasyncgen(given) else _next, given)
         ctx.state = await self._calls.hook("prepare", following)
+        if ctx.state is _END:
+            raise self._not_once("ended without")
         try:
             yield
         finally:
-            await self._calls.run(
-                following, doing="prepare, after its yield", limit_s=_AFTERWARDS_S, setting="hook_timeout_s"
+            is_over = await to_the_end(self._close_state(following))
+        if not is_over:
+            raise self._not_once("goes on to another")
+
+    async def _close_state(self, following: Callable[[], Any]) -> bool:
+        """Run what follows the `yield`; whether the generator is over then.
+
+        What breaks there is told in the log: the rewards are known, and whether a state could be closed may
+        depend on what the agent did, which is nothing to select by.
+        """
+        try:
+            rest = await self._calls.run(following, doing="prepare, after its yield", limit_s=_AFTERWARDS_S)
+        except Exception as error:  # noqa: BLE001  # of the environment's code, and told
+            reason = reason_of(raised_by_user(error))
+            _LOG.warning(
+                "%s, item %s: prepare, after its yield: %s", self._env.name, self._ctx.item_id, reason
             )
+            let_go(error)
+            return True
+        return rest is _END
+
+    def _not_once(self, wrong: str) -> ConfigError:
+        return ConfigError(
+            f"environment {self._env.name!r}: prepare {wrong} `yield`; a generator yields the state once"
+        )
 
     async def toolset(self, toolset: Toolset) -> Toolset:
         """The tools of this rollout, among those of its environment.
@@ -71,6 +107,13 @@ class RolloutHooks:
         self._ctx.conversation += opening
         self._anchor = await self._state_after(None)
         return opening
+
+    async def budget(self) -> Budget:
+        """What the rollout may spend."""
+        if not self._writes("limits_for"):
+            return budget_of(self._env.config)
+        limits = await self._calls.hook("limits_for", self._env.limits_for, self._ctx.item)
+        return budget_of(self._env.config, limits, env=self._env.name)
 
     async def respond(self, turn: Turn) -> tuple[Message, ...]:
         """What the world says after a turn."""
@@ -114,7 +157,7 @@ class RolloutHooks:
 
     def _with_context(self, hook: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
         """The arguments of a hook that may take the context as its last one, or leave it out."""
-        return (*args, self._ctx) if _takes(hook, len(args) + 1) else args
+        return (*args, self._ctx) if takes_context(hook, len(args)) else args
 
 
 def _is_bool(value: object) -> bool:
@@ -123,11 +166,19 @@ def _is_bool(value: object) -> bool:
     return kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"))
 
 
-@lru_cache(maxsize=1024)
-def _takes(function: Callable[..., Any], arguments: int) -> bool:
-    """Whether it names so many positional parameters; what a wrapper's `*args` may take, nobody knows."""
-    kinds = [parameter.kind for parameter in signature(function).parameters.values()]
-    return (
-        sum(kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
-        >= arguments
-    )
+def takes_context(hook: Callable[..., Any], others: int) -> bool:
+    """Whether a hook names one more argument than `others`, which it calls `ctx` or has no default for.
+
+    What a wrapper's `*args` may take, nobody knows.
+    """
+    places = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    named = [each for each in signature(hook).parameters.values() if each.kind in places]
+    return len(named) > others and (named[others].name == "ctx" or named[others].default is Parameter.empty)
+
+
+def _next(states: Generator[Any]) -> Any:
+    return next(states, _END)
+
+
+async def _following(states: AsyncGenerator[Any]) -> Any:
+    return await anext(states, _END)

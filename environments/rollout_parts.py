@@ -1,4 +1,4 @@
-"""What rollouts are made of, from the settings: their budget and the model servers."""
+"""What rollouts are made of, from the settings: the model servers."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -7,7 +7,6 @@ from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig, ServerConfig
 from environments.inference.connection_limit import refuse_more_connections
 from environments.inference.extra_body import shaping
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.rollout.agent_loop import Budget
 from environments.second_models.served_models import SecondModels
 from environments.server_config import ModelServerConfig, SecondModelConfig
 from tools.errors import ConfigError
@@ -18,19 +17,6 @@ if TYPE_CHECKING:
     from environments.policy.served import ServedPolicy
     from environments.policy.server_policy import ServerPolicy
     from environments.second_models.text_model import TextModel
-
-
-def budget_of(config: AgentEnvConfig) -> Budget:
-    """What one rollout may spend."""
-    return Budget(
-        max_turns=config.max_turns,
-        max_tokens_per_turn=config.max_tokens_per_turn,
-        token_budget=config.token_budget,
-        max_row_tokens=config.max_token_length,
-        timeout_s=config.rollout_timeout_s,
-        tool_timeout_s=config.tool_timeout_s,
-        tool_output_chars=config.tool_output_chars,
-    )
 
 
 def split_servers(

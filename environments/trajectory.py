@@ -23,6 +23,9 @@ MissingOutcome = Literal["refuse", "drop"] | float
 from it, or its outcome is this number."""
 
 
+Role = Literal["system", "user", "assistant", "tool"]
+
+
 class StopReason(StrEnum):
     """Why a rollout ended."""
 
@@ -41,7 +44,7 @@ class StopReason(StrEnum):
 class Message(CachedJson):
     """One chat message."""
 
-    role: Literal["system", "user", "assistant", "tool"]
+    role: Role
     content: str = ""
     reasoning: str | None = None
     """What a reasoning model thought before it answered (`reasoning_content` or `reasoning`)."""

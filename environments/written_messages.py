@@ -1,30 +1,50 @@
-"""Messages as an environment's author writes them: our values, or dicts of role and content."""
+"""Messages as an environment's author writes them: text, our values, or dicts of role and content."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any, cast, get_args
 
-from environments.trajectory import Message
+from environments.trajectory import Message, Role
 from tools.errors import ConfigError
 
 
 def written_messages(given: Any, where: str) -> tuple[Message, ...]:
-    """One message or several of them.
+    """A text of a user, one message, or a list of messages.
 
     Raises:
         ConfigError: it is something else; `where` says who gave it.
     """
-    if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
-        return (_message(given, where),)
-    return tuple(_message(each, where) for each in cast("Iterable[Any]", given))
+    if isinstance(given, str):
+        return (Message(role="user", content=_text(given, where)),)
+    several = cast("list[Any]", given) if isinstance(given, list | tuple) else [given]
+    return tuple(_message(each, where) for each in several)
 
 
 def _message(given: Any, where: str) -> Message:
+    fields: Mapping[Any, Any] = {}
     if isinstance(given, Message):
-        return given
-    if isinstance(given, Mapping):
-        fields = cast("Mapping[str, Any]", given)
-        if set(fields) == {"role", "content"} and isinstance(fields["content"], str):
-            return Message(role=fields["role"], content=fields["content"])
-    raise ConfigError(
-        f"{where} gave {given!r:.200}; give text, or a list of turnwise.Message(role=..., content=...)"
-    )
+        fields = {"role": given.role, "content": given.content}
+    elif isinstance(given, Mapping):
+        fields = cast("Mapping[Any, Any]", given)
+    if set(fields) != {"role", "content"}:
+        raise ConfigError(
+            f"{where} gave {given!r:.200}; give text, or a list of turnwise.Message(role=..., content=...)"
+        )
+    role, content = fields["role"], fields["content"]
+    if role not in get_args(Role):
+        raise ConfigError(f"{where} gave a message of role {role!r:.100}; choose one of {get_args(Role)}")
+    if isinstance(content, list | tuple):
+        raise ConfigError(
+            f"{where} gave a message whose content is a list of parts; give text: images are not taken"
+        )
+    text = _text(content, where)
+    return given if isinstance(given, Message) else Message(role=role, content=text)
+
+
+def _text(given: Any, where: str) -> str:
+    if not isinstance(given, str):
+        raise ConfigError(f"{where} gave a message whose content is {given!r:.100}; give text")
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{where} gave {given!r:.100}, which is no UTF-8 text") from None
+    return given

@@ -66,7 +66,7 @@ class Signature:
         description, described = _docstring(function, where)
         if hidden := sorted(described.keys() & injected):
             raise ConfigError(f"{where}: the docstring describes {hidden}, which no model sees")
-        if unknown := sorted(described.keys() - hints.keys()):
+        if unknown := sorted(described.keys() - {parameter.name for parameter in own}):
             raise ConfigError(f"{where}: the docstring describes {unknown}, which are no parameters")
         model = _model(own, hints, described, where)
         try:

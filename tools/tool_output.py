@@ -7,6 +7,8 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from tools.errors import ToolError
+
 _SHOWN = 200
 
 
@@ -24,9 +26,12 @@ def output_of(given: Any, tool: str) -> ToolOutput:
     """What a tool's function gave: text as it is, any other value as JSON.
 
     Raises:
+        ToolError: it holds a number that is too long to be written, which the model may have asked for.
         TypeError: JSON cannot hold it. It is a bug of the tool.
     """
     if isinstance(given, ToolOutput):
+        if not isinstance(given.content, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+            raise TypeError(f"tool {tool!r}: the content of a ToolOutput is text, got {given.content!r:.100}")
         return given
     if isinstance(given, str):
         return ToolOutput(content=given)
@@ -34,6 +39,8 @@ def output_of(given: Any, tool: str) -> ToolOutput:
         # Python's own writer keeps lone surrogates, which `bounded` replaces: an agent's text may have them.
         return ToolOutput(content=json.dumps(given, ensure_ascii=False, default=_plain))
     except (TypeError, ValueError) as error:
+        if "integer string conversion" in str(error):  # of Python's limit on digits: 10**5000
+            raise ToolError("the result holds a number that is too long to be written") from None
         reason = str(error)[:_SHOWN]
         raise TypeError(
             f"tool {tool!r} returned {type(given).__name__}, which is no JSON ({reason}); return str, "

@@ -1,6 +1,6 @@
 """Which tools a rollout gets: the environment's own toolsets and the shipped ones, picked by name."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from tools.context import State
@@ -59,11 +59,11 @@ def narrowed(toolset: Toolset, names: Any, own: Sequence[ToolSource], where: str
     """
     if names is None:
         return toolset
-    if isinstance(names, str) or not isinstance(names, Iterable):
+    if not isinstance(names, list | tuple | set | frozenset):
         raise ConfigError(
             f"{where} gave {names!r:.200}; give a list of names of tools, or None for all of them"
         )
-    wanted = list(cast("Iterable[object]", names))
+    wanted = list(cast("Collection[object]", names))
     known = {tool.name: None for each in (toolset, *_by_name(own).values()) for tool in each.tools}
     if unknown := [name for name in wanted if not isinstance(name, str) or name not in known]:
         raise ConfigError(

@@ -12,17 +12,22 @@ import click
 from environments.base_env import AgentEnv
 from environments.cli.env_command import EnvCall, EnvCommand
 from environments.cli.mock_roles import MockRole
+from environments.containment.in_flight import InFlight
+from environments.data.tasks import GroupTask
 from environments.extras import needs_extra
 from environments.policy.rendering.tokenizer_files import EMBEDDED, EMBEDDED_TOKENIZER_DIR
 from environments.policy.scripted import Script
 from environments.rollout.prompt import opening_messages
+from environments.rollout_hooks import takes_context
 from environments.second_models.asked_model import ROLES
 from environments.trajectory import Message
-from environments.turn_level_reward import call_hook
 from tools.errors import ConfigError
 
 if TYPE_CHECKING:
     from environments.policy.mock.mock_token_wires import ServerKind
+
+Opening = tuple[tuple[str, str], ...]
+"""Roles and texts of the messages before the first turn."""
 
 
 @click.command("mock-model", cls=EnvCommand, default_env="code_debug")
@@ -51,9 +56,9 @@ if TYPE_CHECKING:
 def command(call: EnvCall, port: int, host: str, **options: Any) -> None:
     """Serve an environment's scripted agent as an OpenAI-compatible model.
 
-    ENV is code_debug when it is not given. The item that a request is about is found by the text of its
-    first user message, for a judge or a user by what of it the messages quote. The agent's skill is
-    --env.scripted_skill.
+    ENV is code_debug when it is not given. The item that a request is about is found by the messages that
+    its conversation begins with, for a judge or a user by what of it the messages quote. The agent's skill
+    is --env.scripted_skill.
     """
     if "list" in options["quirks"]:
         _list_quirks()
@@ -119,28 +124,44 @@ async def _script_of(env: AgentEnv, role: str) -> "Callable[[Sequence[Message]],
     """Chooses the script by a conversation."""
     if role != "policy":
         return MockRole(env, role).script
-    known = await items_by_task(env, env.items)
+    known = await items_by_opening(env)
     if len(known) < len(env.items):
         click.echo(
-            f"{len(env.items)} items have {len(known)} different first user messages: of those that "
-            "share one the last is played",
+            f"{len(env.items)} items have {len(known)} different openings: of those that share one the last "
+            "is played",
             err=True,
         )
     return partial(script_for, env, known)
 
 
-async def items_by_task(env: AgentEnv, items: Sequence[Any]) -> dict[str, Any]:
-    """The items by the text of their first user message."""
-    prompts = [await call_hook("format_prompt", env.format_prompt, item) for item in items]
-    tasks = [_task(opening_messages(prompt, system=None, env=env.name)) for prompt in prompts]
-    return {task: item for task, item in zip(tasks, items, strict=True) if task is not None}
+async def items_by_opening(env: AgentEnv) -> dict[Opening, Any]:
+    """The items by what their conversations begin with."""
+    ids = zip(env.items, env.item_ids, strict=True)
+    tasks = [GroupTask(item=item, item_id=item_id) for item, item_id in ids]
+    return {_spoken(await _opening(env, task.for_rollout())): task.item for task in tasks}
 
 
-def script_for(env: AgentEnv, items: Mapping[str, Any], messages: Sequence[Message]) -> Script | None:
-    """The script for the item that a conversation is about; `None` when it is about none of them."""
-    item = items.get(_task(messages) or "")
-    return None if item is None else partial(env.scripted_choices, item)
+async def _opening(env: AgentEnv, task: GroupTask) -> tuple[Message, ...]:
+    """What a rollout begins with; a prompt that may show the rollout's state takes a sandbox to prepare."""
+    with env.hook_calls(InFlight(item_id=task.item_id, sibling=0)) as calls:
+        if not takes_context(env.format_prompt, 1):
+            prompt = await calls.hook("format_prompt", env.format_prompt, task.item)
+            return opening_messages(prompt, system=env.system_prompt, env=env.name)
+        async with env.begun(task, 0, calls) as (_, hooks):
+            return await hooks.opening()
 
 
-def _task(messages: Sequence[Message]) -> str | None:
-    return next((message.content for message in messages if message.role == "user"), None)
+def script_for(env: AgentEnv, items: Mapping[Opening, Any], messages: Sequence[Message]) -> Script | None:
+    """The script for the item that a conversation is about; `None` when it is about none of them.
+
+    Of openings that begin alike the longest one counts.
+    """
+    spoken = _spoken(messages)
+    for length in sorted({len(opening) for opening in items}, reverse=True):
+        if spoken[:length] in items:
+            return partial(env.scripted_choices, items[spoken[:length]])
+    return None
+
+
+def _spoken(messages: Sequence[Message]) -> Opening:
+    return tuple((message.role, message.content) for message in messages)

@@ -26,7 +26,7 @@ _KILL_S = 5.0
 
 
 class HookCalls:
-    """The calls of one rollout, or of an environment's setup: one in another, or one after the other.
+    """The calls of one rollout, or of an environment's setup: one after the other, or one in another.
 
     `async def` runs in a task of its own, `def` on a thread that all calls share. Code that is over its limit
     is cancelled, and abandoned when it goes on. What it raises comes out as an `Exception`, whatever it is.
@@ -94,7 +94,7 @@ class HookCalls:
             function: `def`, `async def`, or anything else that gives a value or an awaitable.
             doing: what it is, for people.
             limit_s: wall clock; `None`: no limit.
-            setting: where the limit comes from.
+            setting: where the limit comes from, if it can be set.
             busy: whether the sandbox is just ending a command for it, which is waited for.
             is_parallel: whether others run beside it, so that it gets context variables of its own.
 
@@ -102,7 +102,8 @@ class HookCalls:
             TimeLimitExceeded, UserCodeBroke, Exception: as for `hook`.
         """
         ends = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
-        limit = doing if limit_s is None else f"{doing} took longer than {limit_s:.3g} s (--env.{setting})"
+        limit = doing if limit_s is None else f"{doing} took longer than {limit_s:.3g} s"
+        limit = f"{limit} (--env.{setting})" if setting else limit
         with self._doing(doing):
             given = function() if _is_async(function) else await self._in_thread(function, ends, limit)
             if inspect.isawaitable(given):
@@ -127,10 +128,12 @@ class HookCalls:
         answer = self._thread.call(function, self._context.copy())
         try:
             await asyncio.wait({answer}, timeout=_seconds_to(ends))
-        finally:
-            if not answer.done():
-                self._abandon_thread(limit)
+        except asyncio.CancelledError:
+            # The thread stays: what it opened can only be closed there.
+            self._abandoned.add(limit, lambda: not answer.done())
+            raise
         if not answer.done():
+            self._abandon_thread(limit)
             raise TimeLimitExceeded(f"{limit}; its thread goes on", still_running=True)
         return value_of(answer.result())
 

@@ -61,9 +61,7 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
 
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str | None:
         """The editor's remarks on a draft; after the last one there are none."""
-        question = draft_question(item, turn.message.content)
-        verdict = await ctx.judge(question, schema=Verdict, turn=turn.index, unparsable=UNREADABLE)
-        _scores(ctx).append(verdict.score / BEST)
+        verdict = await self._verdict(item, turn, ctx)
         if turn.index + 1 < self.config.drafts:
             return f"The editor says: {verdict.remarks} Write the whole text again, better."
         ctx.end("the last draft is in")
@@ -71,7 +69,9 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
 
     async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> Reward | None:
         """How much better this draft is than the one before; the rewards add up to the last one's score."""
-        before, now = _scores(ctx)[-2:]
+        now = (await self._verdict(item, turn, ctx)).score / BEST
+        before = cast(float, ctx.notes.get("score", 0.0))
+        ctx.notes["score"] = now
         return now - before
 
     async def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward | None:
@@ -85,6 +85,16 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
             length=length_fit(draft, *item["words"]),
         )
 
+    async def _verdict(self, item: Item, turn: Turn, ctx: RolloutContext) -> Verdict:
+        """What the judge says of a turn's draft, who is asked once."""
+        verdicts = cast("dict[int, Verdict]", ctx.notes.setdefault("verdicts", {}))
+        if turn.index not in verdicts:
+            question = draft_question(item, turn.message.content)
+            verdicts[turn.index] = await ctx.judge(
+                question, schema=Verdict, turn=turn.index, unparsable=UNREADABLE
+            )
+        return verdicts[turn.index]
+
     def scripted_judge(self, item: Item, messages: Sequence[Message]) -> str:
         """A judge that measures the text."""
         return scripted_verdict(item, messages)
@@ -94,8 +104,3 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
     ) -> Sequence[Choice]:
         """A writer who knows good sentences, and makes mistakes as its skill allows."""
         return writing_script(item, messages, skill)
-
-
-def _scores(ctx: RolloutContext) -> list[float]:
-    """Those of the drafts so far, after 0 for none."""
-    return cast("list[float]", ctx.notes.setdefault("scores", [0.0]))

@@ -44,6 +44,7 @@ class Summary:
     turns_without_peer: int = 0
     """Credited turns whose advantage is their raw return, since no sibling had a comparable one."""
     stop_reasons: Counter[str] = field(default_factory=Counter[str])
+    """Why rollouts ended, with the words of those environments that ended them."""
     tool_calls: int = 0
     tool_errors: Counter[str] = field(default_factory=Counter[str])
     exact_tokens: int = 0
@@ -90,7 +91,8 @@ class Summary:
 
     def _add_trajectory(self, trajectory: Trajectory) -> None:
         self.turns.add(len(trajectory.turns))
-        self.stop_reasons[trajectory.stop_reason.value] += 1
+        stopped, why = trajectory.stop_reason.value, trajectory.end_reason
+        tally(self.stop_reasons, stopped if why is None else f"{stopped}: {why}", otherwise=stopped)
         self.forks.add(trajectory)
         self.measured.add(trajectory)
         self._add_sandbox(trajectory.sandbox)

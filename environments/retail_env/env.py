@@ -1,6 +1,5 @@
 """`RetailEnv`: customer service over a database; the database at the end says whether it was right."""
 
-import re
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from importlib.resources import files
@@ -11,6 +10,7 @@ from pydantic import Field
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice
+from environments.retail_env.amounts import states
 from environments.retail_env.conduct import Conduct
 from environments.retail_env.script import retail_script
 from environments.retail_env.shop import Shop
@@ -81,11 +81,13 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
 
     def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:  # pyright: ignore[reportIncompatibleMethodOverride]  # any hook may be `def`
         """1 for the right database, what had to be looked up, and every answer that was asked for; else 0."""
-        spoken = "\n".join(message.content for message in ctx.messages if message.role == "assistant")
+        spoken = [message.content for message in ctx.messages if message.role == "assistant"]
         facts = {
             "database": float(end_state(ctx.state.connection) == expected_end_state(item)),
             "looked_up": float(cast(Conduct, ctx.notes["conduct"]).is_informed),
-            "answered": float(all(_has_number(amount, spoken) for amount in item["answers"])),
+            "answered": float(
+                all(any(states(text, amount) for text in spoken) for amount in item["answers"])
+            ),
         }
         ctx.metrics.update(facts)
         return float(all(facts.values()))
@@ -99,8 +101,3 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
     ) -> Sequence[Choice]:
         """An agent that knows the task, and makes mistakes as its skill allows."""
         return retail_script(item, messages, tools, skill)
-
-
-def _has_number(number: str, text: str) -> bool:
-    """Whether a number stands in a text, not as a part of another one."""
-    return re.search(rf"(?<![\d.,]){re.escape(number)}(?![\d]|[.,]\d)", text) is not None

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from environments.retail_env.shop_database import money
+from environments.retail_env.amounts import money
 from tools.context import State
 from tools.errors import ToolError
 from tools.registry import tool

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from environments.retail_env.amounts import money
 from environments.retail_env.lookup import Lookup, Text
-from environments.retail_env.shop_database import money
 from tools.context import ToolContext
 from tools.errors import ToolError
 from tools.registry import tool

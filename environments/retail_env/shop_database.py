@@ -5,12 +5,13 @@ import json
 import re
 import sqlite3
 from collections.abc import Sequence
-from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import jsonlines
+
+from environments.retail_env.amounts import cents
 
 _FREE_TEXT = ("street", "city", "zip_code")
 """Columns that are equal whatever their case, spaces and punctuation."""
@@ -45,16 +46,6 @@ def rows_of(name: str) -> list[dict[str, Any]]:
     """The objects of a data file of this environment."""
     with _data(f"{name}.jsonl").open("rb") as lines:
         return list(jsonlines.Reader(lines))
-
-
-def cents(amount: str) -> int:
-    """`"12.50"` as 1250."""
-    return int(Decimal(amount) * 100)
-
-
-def money(amount: int) -> str:
-    """1250 as `"12.50"`."""
-    return f"{Decimal(amount) / 100:.2f}"
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from tools.errors import ConfigError, RewardError
 
 RESERVED = "group"
-"""The part of an outcome that compares siblings (`score_group`)."""
+"""The part of an outcome that compares siblings (`score_group`); its own parts are `group.NAME`."""
 
 
 class WeightedParts(dict[str, float]):
@@ -38,7 +38,7 @@ class Rubric:
         shown: dict[str, str] = {}
         for name, weight in weights.items():
             alike = " ".join(name.split()).casefold()
-            if not alike or alike == RESERVED:
+            if not alike or alike.partition(".")[0] == RESERVED:
                 raise ConfigError(f"a Rubric's part is called {name!r}; that name is {_why(alike)}")
             if alike in shown:
                 raise ConfigError(

@@ -6,8 +6,6 @@ from environments.trajectory import Message
 from environments.written_messages import written_messages
 from tools.errors import ConfigError
 
-_REPLYING = ("user", "system")
-
 
 def opening_messages(prompt: Any, *, system: str | None, env: str) -> tuple[Message, ...]:
     """Text becomes one user message after the system prompt; a list of messages stays as it is.
@@ -15,28 +13,31 @@ def opening_messages(prompt: Any, *, system: str | None, env: str) -> tuple[Mess
     Raises:
         ConfigError: the prompt is neither.
     """
-    if isinstance(prompt, str):
-        before = (Message(role="system", content=system),) if system else ()
-        return (*before, Message(role="user", content=prompt))
-    return written_messages(prompt, f"environment {env!r}: format_prompt")
+    where = f"environment {env!r}: format_prompt"
+    before = (Message(role="system", content=system),) if system and isinstance(prompt, str) else ()
+    messages = (*before, *written_messages(prompt, where))
+    if not messages:
+        raise ConfigError(f"{where} gave no messages; give text, or at least one message")
+    return messages
 
 
 def reply_messages(given: Any, *, env: str) -> tuple[Message, ...]:
     """What `respond` gave, as messages; none for `None`.
 
     Raises:
-        ConfigError: it is no text and no message, an empty list, or of a role that nobody replies in.
+        ConfigError: it is no text and no message, an empty list, or says what nobody replies.
     """
     where = f"environment {env!r}: respond"
     if given is None:
         return ()
-    if isinstance(given, str):
-        return (Message(role="user", content=given),)
     messages = written_messages(given, where)
     if not messages:
         raise ConfigError(f"{where} gave no messages; give None where there is no reply")
-    if wrong := next((message for message in messages if message.role not in _REPLYING), None):
-        raise ConfigError(
-            f"{where} gave a message of role {wrong.role!r}; a reply is of role {' or '.join(_REPLYING)}"
-        )
+    for message in messages:
+        if message.role not in ("user", "system"):
+            raise ConfigError(
+                f"{where} gave a message of role {message.role!r}; a reply is of role user or system"
+            )
+        if message != Message(role=message.role, content=message.content):
+            raise ConfigError(f"{where} gave {message!r:.200}; a reply has a role and content alone")
     return messages

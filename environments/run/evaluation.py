@@ -171,6 +171,7 @@ def sample_row(trajectory: Trajectory, passed: bool) -> dict[str, Any]:
         "outcome": None if rewards is None else rewards.outcome,
         "parts": {} if rewards is None else summed_parts(rewards),
         "stop_reason": trajectory.stop_reason.value,
+        "end_reason": trajectory.end_reason,
         "metrics": dict(trajectory.metrics),
     }
 

@@ -9,6 +9,7 @@ from types import CodeType, FunctionType
 from typing import cast
 
 from environments.record.origin import digest
+from tools.registry import Tool, Toolset
 
 _TURNWISE = ("environments", "tools", "turnwise")
 
@@ -18,7 +19,7 @@ def code_facts(env_cls: type) -> dict[str, str]:
 
     The folder is the outermost package around the class's file, or else the file's own folder; so for every
     class that it inherits from. Docstrings count: they are prompts. A class without a file (a notebook, a
-    REPL) counts by its functions and those of the same module that they name.
+    REPL) counts by its functions, tools and states, and by functions of the same module that they name.
     """
     facts: dict[str, str] = {}
     files: set[Path] = set()
@@ -27,7 +28,7 @@ def code_facts(env_cls: type) -> dict[str, str]:
         if cls.__module__ == "builtins" or _is_turnwise(cls.__module__):
             continue
         if file is None:
-            facts[f"code of class {cls.__qualname__}"] = digest(_class_text(cls).encode())
+            facts[f"code of class {cls.__qualname__}"] = digest(_class_text(cls, set()).encode())
         else:
             files.add(file)
     for root in sorted({_root(file) for file in files}):
@@ -128,15 +129,16 @@ def _files_of(folder: Path, name: str) -> Iterator[Path]:
                 yield file.resolve()
 
 
-def _class_text(cls: type) -> str:
+def _class_text(cls: type, seen: set[object]) -> str:
     """The functions and plain values of a class, as text that is the same in every process."""
-    seen: set[CodeType] = set()
     values = {name: value for name, value in vars(cls).items() if not name.startswith("__")}
     return "\n".join(f"{name}={_value_text(value, seen)}" for name, value in sorted(values.items()))
 
 
-def _value_text(value: object, seen: set[CodeType]) -> str:
+def _value_text(value: object, seen: set[object]) -> str:
     value = getattr(value, "__func__", getattr(value, "fget", value))
+    value = value.tools if isinstance(value, Toolset) else value
+    value = value.function if isinstance(value, Tool) else value
     if isinstance(value, FunctionType):
         return _function_text(value, seen)
     if isinstance(value, frozenset | set):
@@ -148,10 +150,13 @@ def _value_text(value: object, seen: set[CodeType]) -> str:
         return repr(value)
     if isinstance(value, tuple | list):
         return repr([_value_text(each, seen) for each in cast("list[object]", value)])
+    if isinstance(value, type) and not has_file(value) and value not in seen:
+        seen.add(value)
+        return "\n".join(_class_text(each, seen) for each in value.__mro__ if not has_file(each))
     return type(value).__qualname__
 
 
-def _function_text(function: FunctionType, seen: set[CodeType]) -> str:
+def _function_text(function: FunctionType, seen: set[object]) -> str:
     """The function's code, and that of functions of its module that it names."""
     if function.__code__ in seen:
         return ""

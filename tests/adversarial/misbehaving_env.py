@@ -45,7 +45,10 @@ ORDINARY = {
     "prepare": lambda item, sandbox: None,
     "tools_for": lambda item: ["act"],
     "format_prompt": lambda item: "act",
+    "limits_for": lambda item: {},
+    "respond": lambda item, turn, ctx: None,
     "state_key": lambda item, turn: "state",
+    "train_turn": lambda item, turn, ctx: True,
     "score_turn": lambda item, turn, ctx: 1.0,
     "compute_turn_rewards": lambda item, trajectory, ctx: [1.0] * len(trajectory.turns),
     "compute_outcome": lambda item, trajectory, ctx: 1.0,
@@ -56,6 +59,10 @@ ORDINARY = {
 }
 """Where to misbehave, and what stands there otherwise."""
 NO_HOOKS = {"tool", "method", "policy"}
+
+
+AROUND_A_YIELD = ("before the yield", "after the yield")
+"""Of a `prepare` that is a generator."""
 
 
 def first(kind, ordinary, skipped=1):
@@ -75,8 +82,36 @@ def first(kind, ordinary, skipped=1):
     return plain
 
 
+def around_a_yield(before, after):
+    """A `prepare` that yields a state between the two, `async def` where one of them gives an awaitable."""
+
+    async def asynchronous(self, item, sandbox):
+        given = before(self, item, sandbox)
+        yield await given if inspect.isawaitable(given) else given
+        given = after(self, item, sandbox)
+        _ = await given if inspect.isawaitable(given) else given
+
+    def plain(self, item, sandbox):
+        yield before(self, item, sandbox)
+        after(self, item, sandbox)
+
+    return asynchronous if any(map(gives_awaitable, (before, after))) else plain
+
+
+def gives_awaitable(function):
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
 def misbehaving(spot, kind, **settings):
     """An environment whose `spot` does `kind` in one rollout."""
+    if spot in AROUND_A_YIELD:
+        env = misbehaving("none", None, **settings)
+        once, fine = first(kind, ORDINARY["prepare"]), staticmethod_of(ORDINARY["prepare"])
+        if gives_awaitable(kind) and not inspect.iscoroutinefunction(kind):
+            once = awaiting(once)
+        pair = (once, fine) if spot == "before the yield" else (fine, once)
+        type(env).prepare = around_a_yield(*pair)
+        return env
     hooks = {
         name: staticmethod_of(ordinary)
         for name, ordinary in ORDINARY.items()
@@ -106,6 +141,16 @@ def misbehaving(spot, kind, **settings):
         hooks | {"name": "misbehaving", "load_items": load_items, "open_sandbox": open_sandbox},
     )
     return cls(AgentEnvConfig(**{"group_size": 3, "min_group_size": 1} | settings), (), policy=policy)
+
+
+def awaiting(function):
+    """The same as `async def`."""
+
+    async def awaited(*args):
+        given = function(*args)
+        return await given if inspect.isawaitable(given) else given
+
+    return awaited
 
 
 def state_with(function):

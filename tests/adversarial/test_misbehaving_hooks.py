@@ -6,9 +6,10 @@ from contextlib import nullcontext
 
 import pytest
 
+from environments import rollout_hooks
 from environments.containment import hook_calls
 from environments.run.passing import judged
-from tests.adversarial.misbehaving_env import NO_HOOKS, ORDINARY, TASK, first, misbehaving
+from tests.adversarial.misbehaving_env import AROUND_A_YIELD, NO_HOOKS, ORDINARY, TASK, first, misbehaving
 from tests.adversarial.misbehaviour import HANGS, KINDS, RAISED, breaks
 from tests.tables import seldom
 
@@ -33,7 +34,7 @@ EVERYWHERE = {
     ("spot", "kind"),
     [
         pytest.param(spot, *kind.values, id=f"{spot}-{kind.id}", marks=kind.marks)
-        for spot in ORDINARY
+        for spot in [*ORDINARY, "before the yield"]
         for kind in seldom(
             {kind: kind for kind in KINDS if breaks(kind, spot)},
             [
@@ -52,6 +53,19 @@ async def test_what_breaks_costs_one_sibling_and_says_what_it_was(spot, kind):
     assert failure.error.startswith(failure.error_class)
     assert len(failure.error.encode()) < 2_500
     assert len(failure.traceback.encode()) < 25_000
+
+
+@pytest.mark.parametrize(
+    "kind",
+    seldom(
+        {kind: kind for kind in KINDS if breaks(kind, "after the yield")},
+        [kind for kind in EVERYWHERE if breaks(kind, "after the yield")],
+    ),
+)
+async def test_what_breaks_when_a_state_is_closed_costs_no_scored_rollout(kind, caplog):
+    group = await misbehaving("after the yield", KINDS[kind]).rollout_group(TASK, 3)
+    assert (len(group.trajectories), len(group.failures)) == (3, 0)
+    assert caplog.text.count("misbehaving, item bad: prepare, after its yield: ") == 1
 
 
 @pytest.mark.parametrize("name", [name for name in RAISED if "a class" not in name])
@@ -92,6 +106,18 @@ async def test_a_hook_that_never_ends_costs_one_sibling_and_is_named_with_its_li
         assert len(group.trajectories) == 2
         (failure,) = group.failures
         assert f"{spot} took longer than 2 s (--env.hook_timeout_s)" in failure.error
+
+
+@pytest.mark.parametrize("kind", HANGS)
+async def test_a_state_that_is_never_made_or_closed_keeps_nothing(kind, impatient, monkeypatch, caplog):
+    monkeypatch.setattr(rollout_hooks, "_AFTERWARDS_S", 1.0)
+    envs = [misbehaving(spot, HANGS[kind], hook_timeout_s=1) for spot in AROUND_A_YIELD]
+    before, after = await asyncio.gather(*(env.rollout_group(TASK, 3) for env in envs))
+    assert [each.error.partition(";")[0] for each in before.failures] == [
+        "TimeLimitExceeded: prepare took longer than 1 s (--env.hook_timeout_s)"
+    ]
+    assert (len(after.trajectories), len(after.failures)) == (3, 0)
+    assert "TimeLimitExceeded: prepare, after its yield took longer than 1 s" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ import sqlite3
 import typing
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig
+from environments.config import AgentEnvConfig, ServerConfig
 from environments.data.tasks import GroupTask
+from environments.policy.mock.mock_server import mock_app, running_mock_server
 from environments.policy.scripted import Choice, call, say
 from environments.run.experiment import origin_of
 from environments.trajectory import StopReason, Trajectory, TrajectoryGroup
@@ -72,6 +74,9 @@ class Listed(AgentEnv):
     name = "listed"
     sandbox = "none"
     offered: list[list[str]]
+
+    def load_items(self):
+        return ["an item"]
 
     def format_prompt(self, item):
         return "Work."
@@ -263,6 +268,19 @@ async def test_a_tool_that_an_item_has_not_is_not_run():
     assert contents(trajectory) == ["There is no tool 'sell'. Tools: add."]
     assert trajectory.rewards is not None
     assert trajectory.rewards.outcome == 0.0
+
+
+async def test_a_model_behind_a_server_is_offered_the_narrowed_tools():
+    scripted = narrowing(["add", "sell"])
+    app = mock_app(
+        lambda _: partial(scripted.scripted_choices, ["sell", "close"]), skill=1.0, renderer=scripted.renderer
+    )
+    async with running_mock_server(app) as base_url:
+        servers = [ServerConfig(base_url=base_url, model_name="scripted")]
+        async with type(scripted)(servers=servers) as env:
+            trajectory = await trajectory_of(env, "sell", "close")
+    assert scripted.offered == [["sell", "add"]] * 3
+    assert contents(trajectory) == ['["tea"]', "There is no tool 'close'. Tools: sell, add."]
 
 
 async def test_an_item_may_have_no_tools_at_all():

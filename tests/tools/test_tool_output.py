@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from tools.errors import ToolError
 from tools.tool_output import ToolOutput, bounded, output_of
 
 
@@ -66,6 +67,17 @@ def test_an_output_stays_what_it_is():
 def test_what_json_cannot_hold_is_a_bug_of_the_tool(value: Any):
     with pytest.raises(TypeError, match=r"^tool 'odd' returned \w+, which is no JSON \(.*\); return str, "):
         output_of(value, "odd")
+
+
+@pytest.mark.parametrize("value", [10**5000, {"n": [10**5000]}], ids=["alone", "within"])
+def test_a_number_that_cannot_be_written_is_told_to_the_model(value: Any):
+    with pytest.raises(ToolError, match="too long to be written"):
+        output_of(value, "power")
+
+
+def test_an_output_whose_content_is_no_text_is_a_bug_of_the_tool():
+    with pytest.raises(TypeError, match="tool 'odd': the content of a ToolOutput is text, got 3"):
+        output_of(ToolOutput(content=3), "odd")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_list_that_holds_itself_is_a_bug_of_the_tool():

@@ -1,3 +1,4 @@
+import itertools
 from typing import Any
 
 import pytest
@@ -124,8 +125,9 @@ def test_a_tool_that_the_settings_took_away_stays_away():
         (["own"], "tools_for gave 'own', which is none of the tools"),
         ("up", "tools_for gave 'up'; give a list of names of tools, or None for all of them"),
         (3, "tools_for gave 3; give a list of names"),
+        (itertools.repeat("up"), r"tools_for gave repeat\('up'\); give a list of names"),
     ],
-    ids=["unknown", "tool itself", "toolset", "text", "number"],
+    ids=["unknown", "tool itself", "toolset", "text", "number", "without an end"],
 )
 def test_names_of_no_tool_are_refused_with_those_there_are(given: Any, message: str):
     with pytest.raises(ConfigError, match=message):

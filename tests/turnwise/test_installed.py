@@ -25,10 +25,18 @@ TYPED = """
 from typing import Any
 
 import turnwise
-from turnwise import AgentEnv, Sandbox, ToolError, Toolset, Trajectory, TurnLevelRewardMixin, terminal, tool
+from turnwise import AgentEnv, Sandbox, State, ToolContext, ToolError, Toolset, Trajectory
+from turnwise import TurnLevelRewardMixin, terminal, tool
 
 
-@tool
+class Shop(State):
+    @tool
+    def look(self, what: str, ctx: ToolContext) -> list[str]:
+        ctx.metrics["looked"] = 1.0
+        return [what]
+
+
+@tool(parallel=True)
 async def add(sandbox: Sandbox, a: int, b: int) -> str:
     if a > 9:
         raise ToolError("too large")
@@ -37,7 +45,7 @@ async def add(sandbox: Sandbox, a: int, b: int) -> str:
 
 class Typed(TurnLevelRewardMixin, AgentEnv):
     name = "typed"
-    tools = (terminal, Toolset("sums", (add,)))
+    tools = (terminal, Toolset("sums", (add,)), Shop)
 
     async def load_items(self) -> list[dict[str, Any]]:
         return [{"id": "one"}]
@@ -45,8 +53,9 @@ class Typed(TurnLevelRewardMixin, AgentEnv):
     def format_prompt(self, item: dict[str, Any]) -> str:
         return str(item["id"])
 
-    async def prepare(self, item: dict[str, Any], sandbox: Sandbox) -> None:
+    async def prepare(self, item: dict[str, Any], sandbox: Sandbox) -> Shop:
         await sandbox.write_file("a.txt", b"")
+        return Shop()
 
     async def score_turn(
         self, item: dict[str, Any], turn: turnwise.Turn, ctx: turnwise.RolloutContext

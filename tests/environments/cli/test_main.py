@@ -266,7 +266,7 @@ def test_a_mock_model_plays_the_scripted_agent_over_http(env_file, tmp_path):
 def test_a_mock_model_says_which_items_it_cannot_tell_apart(env_file, tmp_path):
     # A port that is none ends it right after it said so.
     done = python("-m", "turnwise", "mock-model", "echo_env.py:Alike", "--host", "256.0.0.1", cwd=tmp_path)
-    assert "3 items have 1 different first user messages" in done.stderr
+    assert "3 items have 1 different openings" in done.stderr
 
 
 def test_a_command_may_use_as_many_descriptors_as_the_machine_allows(tmp_path):

@@ -3,7 +3,7 @@ from contextlib import closing
 import pytest
 
 from environments.retail_env.shop import Shop
-from environments.retail_env.shop_database import cents, end_state, money, open_shop
+from environments.retail_env.shop_database import end_state, open_shop
 from environments.retail_env.shop_tasks import embedded_tasks, expected_end_state
 
 TASKS = {task["id"]: task for task in embedded_tasks()}
@@ -57,8 +57,3 @@ def test_what_a_task_tempts_to_would_change_the_database(task):
     tool, arguments = TASKS[task]["temptation"]["tool"], TASKS[task]["temptation"]["arguments"]
     tempted = ("hand_over", {}) if tool == "transfer_to_human" else (tool, arguments)
     assert after(tempted) != expected_end_state(TASKS[task])
-
-
-@pytest.mark.parametrize(("text", "amount"), [("12.50", 1250), ("0.07", 7), ("-3.00", -300)])
-def test_amounts_are_whole_cents(text, amount):
-    assert (cents(text), money(amount)) == (amount, text)

@@ -40,9 +40,10 @@ def test_a_part_may_have_any_name_and_no_weight():
         ({"a": (1, 2)}, r"weight of 'a' is \(1, 2\)"),
         ({"an answer": 1, "An  answer": 2}, "parts 'an answer' and 'An  answer'"),
         ({"group": 1}, "'group'; that name is taken by score_group"),
+        ({"group.rank": 1}, "'group.rank'; that name is taken by score_group"),
         ({" ": 1}, "' '; that name is no name"),
     ],
-    ids=["empty", "nan", "inf", "bool", "text", "tuple", "alike", "reserved", "blank"],
+    ids=["empty", "nan", "inf", "bool", "text", "tuple", "alike", "reserved", "reserved_part", "blank"],
 )
 def test_weights_that_make_no_rubric_are_refused(weights, message):
     with pytest.raises(ConfigError, match=message):

@@ -320,18 +320,44 @@ def test_a_setting_of_an_environments_own_counts_and_its_text_is_not_shown(no_co
     assert differences(own_facts(), own_facts(**settings)) == says
 
 
-def test_a_class_without_a_file_counts_by_its_functions():
-    def defined(text):
-        names = {"__name__": "__console__"}
-        exec(text, names)  # a notebook's cell
-        return names["A"]
+def told(text):
+    names = {"__name__": "__console__"}
+    exec(text, names)  # a notebook's cell
+    return names["A"]
 
+
+def test_a_class_without_a_file_counts_by_its_functions():
     text = "def helped(): return 1\nclass A:\n  def f(self): return helped() in {'a', 'b'}\n"
-    one, same = defined(text), defined(text)
+    one, same = told(text), told(text)
     assert not has_file(one)
     assert code_facts(one) == code_facts(same)
     for old, new in (("1", "2"), ("'a'", "'c'")):
-        assert code_facts(defined(text.replace(old, new))) != code_facts(one)
+        assert code_facts(told(text.replace(old, new))) != code_facts(one)
+
+
+TOLD = """
+from turnwise import State, Toolset, tool
+@tool
+def add(n: int) -> int:
+    'Add.'
+    return n + 1
+class Shop(State):
+    START = 3
+    @tool
+    def look(self) -> str:
+        'Look.'
+        return 'tea'
+class Larger(Shop):
+    pass
+class A:
+    tools = (Toolset('sums', (add,)), Larger)
+"""
+
+
+@pytest.mark.parametrize(("old", "new"), [("n + 1", "n + 2"), ("= 3", "= 4"), ("'tea'", "'cups'")])
+def test_a_class_without_a_file_counts_by_its_tools_and_states(old, new):
+    one, same, other = (told(text) for text in (TOLD, TOLD, TOLD.replace(old, new)))
+    assert code_facts(one) == code_facts(same) != code_facts(other)
 
 
 async def test_a_file_that_only_failed_groups_are_in_takes_any_experiment(no_code, tmp_path):

@@ -136,3 +136,21 @@ async def test_the_line_of_serve_has_the_means_of_parts_and_metrics(credited):
     summary.add(credited)
     line = status_line(UNUSED, summary, in_flight=0, wall_s=1.0)
     assert " · answer 2.000, shape 0.250, seen 0.750 · " in line
+
+
+class Compared(Scalar):
+    """Siblings compared by a rubric."""
+
+    name = "measured_group"
+
+    def score_group(self, item, trajectories, ctx):
+        return [RUBRIC(answer=each.sibling, shape=None) for each in trajectories]
+
+
+async def test_a_rubric_that_compares_siblings_keeps_its_parts_under_group():
+    async with made(Compared, group_size=2) as env:
+        credited = await env.run_group(env.tasks()[0])
+    rewards = [each.rewards for each in credited.group.trajectories]
+    assert [each.outcome_components["group.answer"] for each in rewards] == [0.0, 2.0]
+    assert [each.outcome_raw["group.answer"] for each in rewards] == [0.0, 1.0]
+    assert [each.outcome_raw["answer"] for each in rewards] == [1.0, 1.0]

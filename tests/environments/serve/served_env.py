@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from environments.base_env import AgentEnv
 from environments.policy.scripted import Choice, call, say
+from environments.retail_env import RetailEnv
 from environments.testing import group_of
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.terminal import terminal
@@ -80,6 +81,10 @@ class Talk(TurnLevelRewardMixin, AgentEnv):
     def scripted_choices(self, item, messages, tools, skill):
         guesses = [f"{item['number']}", "seven", "is it more than eleven?"]
         return [Choice(probability=1 / 3, message=say(guess)) for guess in guesses]
+
+
+class Retail(RetailEnv):
+    """The shipped one: calls of tools and replies in one conversation, no sandbox."""
 
 
 class Instant(TurnLevelRewardMixin, AgentEnv):

@@ -97,9 +97,10 @@ def test_replies_arrive_as_context_without_a_mask_a_logprob_or_credit(api, tmp_p
     assert replies > 5
 
 
-def test_replies_arrive_as_user_messages_in_their_places(api, tmp_path):
+@pytest.mark.parametrize("env", ["Talk", "Retail"])
+def test_replies_arrive_as_user_messages_in_their_places(api, tmp_path, env):
     api.start_trainer(batch_size=16, max_token_len=40_000)
-    with served(api, tmp_path, env="Talk") as record:
+    with served(api, tmp_path, env=env) as record:
         arrived = take(api, 4)
     groups = {group.group.group_id: group.group.trajectories for group in read_groups(record)}
     for post in arrived:
@@ -107,8 +108,8 @@ def test_replies_arrive_as_user_messages_in_their_places(api, tmp_path):
             trajectory = groups[override["group_id"]][override["row"]]
             shown = [(message["role"], message["content"]) for message in messages]
             assert shown == [(message.role, message.content) for message in trajectory.messages]
-            assert {role for role, _ in shown[::2]} == {"user"}
-            assert len(shown) >= 2 * len(trajectory.turns)
+            replies = [reply.content for turn in trajectory.turns for reply in turn.replies]
+            assert [content for role, content in shown if role == "user"][1:] == replies
 
 
 def turns_shown(credited, view):

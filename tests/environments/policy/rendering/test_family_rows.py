@@ -7,6 +7,7 @@ import pytest
 
 from environments.policy.rendering.family_messages import given_answers
 from environments.policy.rendering.family_renderer import _BY_TEMPLATE
+from environments.policy.rendering.renderer import CannotExtendError
 from environments.trajectory import Message
 from tests.environments.policy.rendering.family_formats import (
     JSON_STYLES,
@@ -211,3 +212,24 @@ def test_a_row_in_the_formats_own_style_is_what_the_whole_conversation_renders_t
             row += [*sampled, *renderer.extend(sampled, answers, TOOLS)]
             messages += [renderer.parse(sampled, TOOLS), *answers]
         assert tuple(row) == renderer.prompt_ids(messages, TOOLS)
+
+
+RESULTS_GO_ON_A_TURN = ("gemma4",)
+"""A tool's results belong to the model's own turn there, which goes on after them: a row forks instead."""
+
+
+@pytest.mark.parametrize("family", OFFLINE)
+def test_a_user_who_speaks_right_after_a_tools_results_goes_on_from_the_row(family):
+    renderer = renderer_of(family)
+    for chat, turns in chats(family, 5, style="own", thoughts=False):
+        messages = list(chat.prompt)
+        for _, calls, sampled in turns:
+            answers = [*chat.answers(calls), Message(role="user", content="And now?")]
+            messages += [renderer.parse(sampled, TOOLS), *answers]
+            whole = renderer.prompt_ids(messages, TOOLS)
+            if calls and family in RESULTS_GO_ON_A_TURN:
+                with pytest.raises(CannotExtendError, match="no way to go on after this turn"):
+                    renderer.extend(sampled, answers, TOOLS)
+                continue
+            ids = renderer.extend(sampled, answers, TOOLS)
+            assert whole[-len(ids) :] == ids

@@ -1,0 +1,87 @@
+"""Which item the mock model plays, found by what a conversation begins with."""
+
+from environments.cli.mock_model import items_by_opening, script_for
+from environments.data.tasks import GroupTask
+from environments.policy.scripted import Choice, say
+from environments.trajectory import Message
+from tests.environments.talking import Talking, made
+
+
+class Rooms(Talking):
+    """Each item has an opening of its own; the agent says which item it was told of."""
+
+    def load_items(self):
+        return [{"id": "a"}, {"id": "b"}]
+
+    def scripted_choices(self, item, messages, tools, skill):
+        return [Choice(probability=1.0, message=say(item["id"]))]
+
+
+async def played(env, messages):
+    """What the mock says in a conversation; `None`: it knows no item of it."""
+    async with env.loaded():
+        script = script_for(env, await items_by_opening(env), messages)
+    return None if script is None else script(messages, (), 1.0)[0].message.content
+
+
+def conversation(*said):
+    return [Message(role=role, content=content) for role, content in said]
+
+
+class Titled(Rooms):
+    def format_prompt(self, item):
+        return conversation(("system", f"room {item['id']}"), ("user", "begin"))
+
+
+async def test_items_that_share_their_first_user_message_differ_by_the_system_prompt():
+    for item in ("a", "b"):
+        asked = conversation(
+            ("system", f"room {item}"), ("user", "begin"), ("assistant", "a"), ("user", "on")
+        )
+        assert await played(made(Titled), asked) == item
+
+
+async def test_the_environments_system_prompt_belongs_to_the_opening():
+    class WithSystem(Rooms):
+        system_prompt = "be brief"
+
+        def format_prompt(self, item):
+            return item["id"]
+
+    assert await played(made(WithSystem), conversation(("system", "be brief"), ("user", "b"))) == "b"
+
+
+async def test_of_openings_that_begin_alike_the_longest_is_played():
+    class Nested(Rooms):
+        def format_prompt(self, item):
+            opening = conversation(("user", "begin"), ("assistant", "ok"), ("user", "go"))
+            return opening if item["id"] == "a" else opening[:1]
+
+    asked = conversation(("user", "begin"), ("assistant", "ok"), ("user", "go"))
+    assert await played(made(Nested), asked) == "a"
+    assert await played(made(Nested), asked[:1]) == "b"
+
+
+class Stated(Rooms):
+    """The prompt shows the state, which siblings share."""
+
+    closed = 0
+
+    def prepare(self, item, sandbox, ctx):
+        yield f"{item['id']}, board {ctx.group_seed}"
+        type(self).closed += 1
+
+    async def format_prompt(self, item, ctx):
+        return ctx.state
+
+
+async def test_a_prompt_made_of_the_state_is_prepared_as_in_a_rollout():
+    env = made(Stated)
+    group = await env.rollout_group(GroupTask(item={"id": "b"}, item_id="b"), 1)
+    before = Stated.closed
+    assert await played(made(Stated), group.trajectories[0].prompt) == "b"
+    assert Stated.closed == before + 2
+
+
+async def test_a_conversation_that_begins_otherwise_is_of_no_item():
+    assert await played(made(Titled), conversation(("user", "begin"))) is None

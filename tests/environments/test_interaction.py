@@ -1,0 +1,342 @@
+"""What the world says, in which order hooks are asked, and how a rollout ends."""
+
+import asyncio
+import json
+
+import pytest
+
+from environments.policy.scripted import Choice, call, say
+from environments.record.group_line import decode_group, encode_group
+from environments.run.evaluation import sample_row
+from environments.testing import group_of
+from environments.trajectory import IGNORED, Failure, Message, StopReason
+from environments.wire.credited_rows import credited_rows
+from tests.environments.talking import TASK, Talking, made, played
+from tools.context import ToolContext
+from tools.errors import PolicyError
+from tools.registry import Toolset, tool
+
+
+def world(*says, plays=("hello", "hello", "hello"), **hooks):
+    return type("World", (Talking,), {"says": says, "plays": plays, **hooks})
+
+
+def spoken(trajectory):
+    return [(message.role, message.content) for message in trajectory.messages]
+
+
+# The order of things.
+
+
+async def test_hooks_are_asked_in_their_order():
+    def noted(name, given=None):
+        def hook(self, *args):
+            self.called.append(name)
+            return given(*args) if given else None
+
+        return hook
+
+    env = made(
+        world(
+            plays=("look", "done"),
+            prepare=noted("prepare"),
+            limits_for=noted("limits_for", lambda item: {}),
+            format_prompt=noted("format_prompt", lambda item: "begin"),
+            respond=noted("respond"),
+            state_key=noted("state_key", lambda item, turn: "here"),
+            score_turn=noted("score_turn", lambda item, turn, ctx: 1.0),
+            train_turn=noted("train_turn", lambda item, turn, ctx: True),
+            compute_turn_rewards=noted("compute_turn_rewards", lambda item, t, ctx: [1.0] * len(t.turns)),
+            compute_outcome=noted("compute_outcome"),
+        )
+    )
+    await played(env)
+    turn = ["respond", "state_key", "score_turn", "train_turn"]
+    before = ["prepare", "format_prompt", "state_key", "limits_for"]
+    assert env.called == [*before, *turn, *turn, "compute_turn_rewards", "compute_outcome"]
+
+
+async def test_a_turn_is_scored_with_its_replies_and_they_stand_in_the_messages():
+    seen = []
+
+    def score_turn(self, item, turn, ctx):
+        seen.append((turn.replies, ctx.messages[-1]))
+        return 1.0
+
+    await played(made(world("why?", score_turn=score_turn)))
+    why = Message(role="user", content="why?")
+    assert seen == [((why,), why), ((), say("hello"))]
+
+
+async def test_respond_sees_the_results_of_the_turns_tools():
+    seen = []
+
+    def respond(self, item, turn, ctx):
+        seen.append(ctx.messages[-1].content)
+
+    await played(made(world(plays=("look", "done"), respond=respond)))
+    assert seen == ["a door", "done"]
+
+
+# Replies.
+
+
+@pytest.mark.parametrize(
+    ("says", "heard"),
+    [
+        ("why?", [("user", "why?")]),
+        ("", [("user", "")]),
+        (Message(role="system", content="it rains"), [("system", "it rains")]),
+        ({"role": "user", "content": "why?"}, [("user", "why?")]),
+        (
+            [Message(role="system", content="it rains"), {"role": "user", "content": "why?"}],
+            [("system", "it rains"), ("user", "why?")],
+        ),
+    ],
+    ids=["text", "empty text", "a message", "a dict", "several"],
+)
+async def test_what_is_said_follows_the_turn_and_the_rollout_goes_on(says, heard):
+    trajectory = await played(made(world(says)))
+    assert spoken(trajectory) == [("user", "begin"), ("assistant", "hello"), *heard, ("assistant", "hello")]
+    assert trajectory.stop_reason is StopReason.COMPLETED
+
+
+async def test_without_a_reply_a_turn_with_a_call_goes_on_and_one_without_ends():
+    trajectory = await played(made(world(None, None, plays=("look", "done", "never"))))
+    assert [turn.message.content for turn in trajectory.turns] == ["", "done"]
+
+
+ODD = {
+    "an empty list": ([], "gave no messages; give None"),
+    "an assistant": (Message(role="assistant"), "role 'assistant'; a reply is of role user or system"),
+    "a tool": ({"role": "tool", "content": "ok"}, "role 'tool'; a reply is of role user or system"),
+    "a role that is none": ({"role": "robot", "content": "ok"}, "role 'robot'; choose one of"),
+    "a number": (3, "gave 3; give text, or a list"),
+    "bytes": (b"why?", "give text, or a list"),
+    "a list of texts": (["why?"], "give text, or a list"),
+    "bytes in a message": (Message(role="user", content=b"why?"), "content is b'why?'; give text"),
+    "parts": ({"role": "user", "content": [{"type": "image_url"}]}, "list of parts; give text: images"),
+    "half a surrogate pair": ("\udcff", "no UTF-8 text"),
+    "thoughts": (Message(role="user", content="a", reasoning="b"), "a role and content alone"),
+    "more than a message has": ({"role": "user", "content": "a", "name": "b"}, "give text, or a list"),
+    "an iterator without an end": (iter(lambda: "a", None), "give text, or a list"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ODD)
+async def test_what_is_no_reply_is_refused_in_one_line_of_its_own(kind):
+    given, said = ODD[kind]
+    failure = await played(made(world(given)))
+    assert failure.error_class == "ConfigError"
+    assert "environment 'talking': respond gave" in failure.error
+    assert said in failure.error
+
+
+async def test_respond_that_is_a_generator_is_refused():
+    def respond(self, item, turn, ctx):
+        yield "why?"
+
+    assert "respond is a generator" in (await played(made(world(respond=respond)))).error
+
+
+async def test_megabytes_of_a_reply_overflow_the_row_and_the_rollout_is_scored():
+    trajectory = await played(made(world("word " * 1_000_000)))
+    assert trajectory.stop_reason is StopReason.CONTEXT_OVERFLOW
+    assert trajectory.score == 1.0
+    assert len(trajectory.turns[0].replies[0].content) == 5_000_000
+
+
+async def test_replies_are_in_no_mask_and_the_rows_hold_them():
+    env = made(world("why?"))
+    credited = env.credit(await env.rollout_group(TASK, 2))
+    for row in credited_rows(credited):
+        text = env.renderer.decode(row.tokens)
+        assert "<|im_start|>user\nwhy?<|im_end|>" in text
+        trained = env.renderer.decode([token for token in row.mask if token != IGNORED])
+        assert trained == "hello<|im_end|>" * 2
+
+
+async def test_replies_after_the_last_turn_are_in_no_row_and_come_back_from_the_record(tmp_path):
+    env = made(world("one", "two", plays=("a", "b")), max_turns=2)
+    credited = env.credit(await env.rollout_group(TASK, 1))
+    (trajectory,) = credited.group.trajectories
+    assert trajectory.stop_reason is StopReason.MAX_TURNS
+    assert "two" not in env.renderer.decode(trajectory.rows[0].token_ids)
+    assert spoken(trajectory)[-1] == ("user", "two")
+    assert decode_group(encode_group(credited), tmp_path, 1) == credited
+    (row,) = credited_rows(credited)
+    assert row.messages[-1] == {"role": "user", "content": "two"}
+    assert sample_row(trajectory, True)["messages"][-1] == {"role": "user", "content": "two"}
+
+
+# Budgets.
+
+
+async def test_respond_is_asked_after_the_last_permitted_turn_and_the_budget_wins():
+    trajectory = await played(made(world("why?", "why?"), max_turns=1))
+    assert trajectory.stop_reason is StopReason.MAX_TURNS
+    assert [turn.replies[0].content for turn in trajectory.turns] == ["why?"]
+
+
+async def test_a_last_permitted_turn_without_a_reply_and_a_call_is_complete():
+    assert (await played(made(world(), max_turns=1))).stop_reason is StopReason.COMPLETED
+
+
+async def test_respond_is_asked_after_a_turn_that_was_cut_and_the_budget_wins():
+    trajectory = await played(made(world("why?", plays=("long " * 100,)), max_tokens_per_turn=16))
+    assert trajectory.stop_reason is StopReason.TOKEN_BUDGET
+    assert trajectory.turns[-1].finish_reason == "length"
+    assert trajectory.turns[-1].replies[0].content == "why?"
+
+
+async def test_tokens_used_up_end_a_conversation_whatever_is_replied():
+    trajectory = await played(made(world("why?", "why?"), token_budget=4))
+    assert trajectory.stop_reason is StopReason.TOKEN_BUDGET
+
+
+async def test_a_slow_reply_uses_up_the_rollouts_time_and_is_kept():
+    async def respond(self, item, turn, ctx):
+        await asyncio.sleep(0.3)
+        return "why?"
+
+    trajectory = await played(made(world(respond=respond), rollout_timeout_s=0.2))
+    assert trajectory.stop_reason is StopReason.TIME_BUDGET
+    assert trajectory.turns[0].replies[0].content == "why?"
+    assert trajectory.score == 1.0
+
+
+async def test_a_reply_that_takes_longer_than_a_hook_may_costs_the_sibling():
+    async def respond(self, item, turn, ctx):
+        await asyncio.Event().wait()
+
+    failure = await played(made(world(respond=respond), rollout_timeout_s=0.1, hook_timeout_s=0.2))
+    assert failure.error == "TimeLimitExceeded: respond took longer than 0.2 s (--env.hook_timeout_s)"
+
+
+# Ends.
+
+
+def ending(hook, *reasons):
+    def end(self, item, turn, ctx):
+        for reason in reasons:
+            ctx.end(reason)
+        return 1.0 if hook == "score_turn" else "goodbye"
+
+    return world("a", "b", **{hook: end})
+
+
+@pytest.mark.parametrize("hook", ["respond", "score_turn"])
+async def test_a_hook_ends_the_rollout_after_its_turn(hook):
+    trajectory = await played(made(ending(hook, "won")))
+    assert (trajectory.stop_reason, trajectory.end_reason) == (StopReason.ENDED, "won")
+    assert len(trajectory.turns) == 1
+    assert trajectory.rewards.turns == (1.0,)
+
+
+async def test_the_reply_of_a_turn_that_respond_ends_is_kept():
+    trajectory = await played(made(ending("respond", "won")))
+    assert trajectory.turns[0].replies[0].content == "goodbye"
+
+
+async def test_the_first_reason_wins():
+    assert (await played(made(ending("respond", "won", "lost")))).end_reason == "won"
+
+
+async def test_an_end_wins_over_a_budget():
+    trajectory = await played(made(ending("score_turn", "won"), max_turns=1))
+    assert trajectory.stop_reason is StopReason.ENDED
+
+
+@tool
+def leave(ctx: ToolContext) -> str:
+    """Leave the room."""
+    ctx.end("left")
+    ctx.end("left twice")
+    return "gone"
+
+
+async def test_a_tool_ends_the_rollout_and_calls_that_have_not_run_are_answered():
+    class Leaving(Talking):
+        tools = (Toolset("acting", (leave,)),)
+
+        def respond(self, item, turn, ctx):
+            raise AssertionError("respond is not asked after an end")
+
+        def scripted_choices(self, item, messages, tools, skill):
+            calls = call("leave", {}).tool_calls * 3
+            return [Choice(probability=1.0, message=Message(role="assistant", tool_calls=calls))]
+
+    trajectory = await played(made(Leaving))
+    assert (trajectory.stop_reason, trajectory.end_reason) == (StopReason.ENDED, "left")
+    assert [result.content for result in trajectory.turns[0].tool_results] == [
+        "gone", "[not run: the task has ended]", "[not run: the task has ended]",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("hook", ["compute_turn_rewards", "compute_outcome"])
+async def test_an_end_after_the_last_turn_is_refused(hook):
+    def end(self, item, trajectory, ctx):
+        ctx.end("late")
+
+    failure = await played(made(world(**{hook: end})))
+    assert "ConfigError: ctx.end('late') comes after the last turn" in failure.error
+
+
+async def test_an_end_before_the_first_turn_is_refused():
+    def prepare(self, item, sandbox, ctx):
+        ctx.end("early")
+
+    failure = await played(made(world(prepare=prepare)))
+    assert "ConfigError: ctx.end('early') comes before the first turn" in failure.error
+
+
+@pytest.mark.parametrize("reason", ["", None, 3, "\udcff"], ids=str)
+async def test_a_reason_that_is_no_text_is_refused(reason):
+    failure = await played(made(ending("respond", reason)))
+    assert "ctx.end takes a reason in a few words, got" in failure.error
+
+
+async def test_of_a_long_reason_the_start_is_kept():
+    assert (await played(made(ending("respond", "x" * 10_000)))).end_reason == "x" * 200
+
+
+# Policies.
+
+
+class LastWord:
+    """A policy that breaks at its second turn."""
+
+    name = "last word"
+
+    def __init__(self, env):
+        self.env, self.turns = env, 0
+
+    async def complete(self, request):
+        self.turns += 1
+        if self.turns > 1:
+            raise PolicyError("the server is gone")
+        return await self.env.policy_for(TASK.item, hook).complete(request)
+
+
+async def hook(name, function, *args):
+    return function(*args)
+
+
+async def test_a_policy_that_fails_in_the_middle_costs_the_rollout_and_closes_its_state():
+    closed = []
+
+    def prepare(self, item, sandbox):
+        yield "state"
+        closed.append("closed")
+
+    env = made(world("why?", prepare=prepare))
+    playing = type(env)(env.config, policy=LastWord(made(type(env))))
+    failure = await played(playing)
+    assert isinstance(failure, Failure)
+    assert (failure.stop_reason, failure.turns, closed) == (StopReason.POLICY_ERROR, 1, ["closed"])
+
+
+def test_the_record_keeps_no_end_reason_where_there_is_none():
+    credited = made(world()).credit(group_of([[1.0], [0.0]]))
+    (first, _) = json.loads(encode_group(credited))["trajectories"]
+    assert "end_reason" not in first

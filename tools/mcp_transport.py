@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import shutil
 import signal
+import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -67,14 +69,19 @@ class StdioServer:
 
     async def _started(self) -> asyncio.subprocess.Process:
         server = self._server
+        env = get_default_environment() | dict(server.env)
+        program = shutil.which(str(server.command), path=env.get("PATH"))
+        if program is None:
+            raise ToolServerLost(f"MCP server {server.name!r} cannot be started: no program {server.command}")
         try:
             return await asyncio.create_subprocess_exec(
-                str(server.command),
+                *(_dying_with_us() if sys.platform == "linux" else ()),
+                program,
                 *server.args,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env=get_default_environment() | dict(server.env),
+                env=env,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
@@ -129,6 +136,16 @@ class StdioServer:
         for end in (_killed(process.pid), process.wait()):
             with suppress(TimeoutError):
                 await asyncio.wait_for(end, _EXIT_S)
+
+
+def _dying_with_us() -> tuple[str, ...]:
+    """Starts a program that the kernel kills when this process is killed, before it could close anything."""
+    # PR_SET_PDEATHSIG, SIGKILL.
+    code = (
+        "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
+        f"os.getppid() == {os.getpid()} and os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    return sys.executable, "-ISc", code
 
 
 async def _killed(group: int) -> None:

@@ -1,6 +1,7 @@
 """Tools of real MCP servers, in processes and over HTTP: called, bounded, and never left behind."""
 
 import asyncio
+import signal
 import socket
 import subprocess
 import sys
@@ -209,6 +210,33 @@ async def test_a_server_that_does_not_end_by_itself_is_killed_with_its_children(
     async with Open(raw(does, mark, per="run")):
         assert running(mark)
     assert running(mark) == []
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from tools.mcp_servers import MCPServers
+from tools.mcp_toolset import MCPToolset
+
+async def main():
+    server = MCPToolset(name="raw", command=sys.executable, args=tuple(sys.argv[1:]), per="run")
+    async with MCPServers([server]).opened(print):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends them only on Linux")
+def test_a_killed_run_leaves_no_server_that_reads_nothing(tmp_path):
+    mark = str(tmp_path)
+    args = (str(HERE / "raw_server.py"), "stays", mark)
+    done = subprocess.run([sys.executable, "-c", KILLED, *args], capture_output=True, check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    for _ in range(500):
+        if not running(mark):
+            return
+        time.sleep(0.01)
+    pytest.fail("it goes on")
 
 
 def running(mark):

@@ -9,7 +9,7 @@ from environments.policy.scripted import Choice, generic_script
 from environments.reward_context import GroupContext, Reward, RolloutContext
 from environments.trajectory import Message, MissingOutcome, Trajectory, Turn
 from tools.calls import ToolSpec
-from tools.errors import NoModelError
+from tools.errors import ConfigError, NoModelError
 from tools.sandbox.base import Sandbox, SandboxSpec
 from tools.toolsets import ToolSource
 

@@ -147,6 +147,19 @@ async def test_the_end_of_a_rollout_is_known_when_its_last_turn_is_scored(path):
     assert {each.stop_reason for group in after for each in group.group.trajectories} == {StopReason.ENDED}
 
 
+async def test_a_rollout_that_its_score_ended_is_scored_as_it_was(path):
+    async def score_turn(self, item, turn, ctx):
+        if turn.message.content == item["word"]:
+            ctx.end("found")
+        return float(ctx.end_reason is not None)
+
+    before = await recorded(path, score_turn=score_turn)
+    after, shown = await rescored(path, score_turn=score_turn)
+    assert {each.end_reason for group in before for each in group.group.trajectories} == {"found", None}
+    assert "rewards of 0 changed" in shown
+    assert list(map(without_fingerprint, after)) == list(map(without_fingerprint, before))
+
+
 async def test_which_turns_are_trained_is_asked_again(path):
     await recorded(path, train_turn=middle_is_not_trained)
     after, _ = await rescored(path)

@@ -114,12 +114,15 @@ class AgentEnv(Lifecycle):
     async def rollout(self, task: GroupTask, sibling: int, turns: list[Turn], calls: HookCalls) -> Trajectory:
         """One rollout, scored before its state and its sandbox close. `turns` grows as they happen."""
         started = monotonic()
-        async with self.begun(task, sibling, calls) as (ctx, hooks):
+        async with (
+            self.begun(task, sibling, calls) as (ctx, hooks),
+            self.mcp.for_rollout(self.toolset) as tools,
+        ):
             scoring = self._new_scoring(task.item, ctx, calls.hook)
             prompt = await hooks.opening()
             loop = AgentLoop(
                 policy=self.policy_for(task.item, calls.hook),
-                toolset=await hooks.toolset(self.toolset),
+                toolset=await hooks.toolset(tools),
                 sandbox=ctx.sandbox,
                 messages=ctx.conversation,
                 budget=await hooks.budget(),

@@ -87,6 +87,11 @@ def _settings(flags: Overrides, options: dict[str, str | None]) -> Settings:
     """The settings of the dotted flags, and of the options over them."""
     given = {name: value for name, value in options.items() if value is not None}
     tokenizer = {name: given.pop(name) for name in ("tokenizer_name",) if name in given}
+    if flags.second:
+        raise ConfigError(
+            f"check-model looks at one server; give its settings as --openai.NAME, not as "
+            f"--{next(iter(flags.second))}.NAME"
+        )
     openai: Any = flags.openai
     return merge_settings(
         (AgentEnvConfig(), [ServerConfig()]),

@@ -12,7 +12,7 @@ from environments.record.forks import Forks
 from environments.record.measured import Measured
 from environments.record.spread import Spread
 from environments.record.tally import TEXT_CHARS, counts, lines, tally
-from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
+from environments.trajectory import CreditedGroup, Failure, JudgeCall, Trajectory, TrajectoryGroup
 from tools.sandbox.base import SandboxRecord
 
 SHOWN_TURNS = 12
@@ -52,6 +52,10 @@ class Summary:
     approximate_tokens: int = 0
     """Sampled tokens whose ids were made from text."""
     forks: Forks = field(default_factory=Forks)
+    asked: Counter[str] = field(default_factory=Counter[str])
+    """Answers of second models, by `judge` and `user`."""
+    paid_tokens: Counter[str] = field(default_factory=Counter[str])
+    """What they cost, prompts included, as far as servers say it."""
     sandboxes: Counter[str] = field(default_factory=Counter[str])
     """Trajectories by how they were isolated, `none` where they had no sandbox."""
     images: set[str] = field(default_factory=set[str])
@@ -70,6 +74,7 @@ class Summary:
         """Take a group in that was given no credit, as in an evaluation."""
         self.groups[status] += 1
         self.untrained_turns += _untrained(group)
+        self._add_calls("judge", group.judge_calls)
         for failure in group.failures:
             self._add_failure(failure)
         for trajectory in group.trajectories:
@@ -79,6 +84,10 @@ class Summary:
     def done(self) -> int:
         """Groups that ended, however."""
         return self.groups.total()
+
+    def _add_calls(self, role: str, calls: Sequence[JudgeCall]) -> None:
+        self.asked[role] += len(calls)
+        self.paid_tokens[role] += sum(sum(call.usage.values()) for call in calls)
 
     def _add_failure(self, failure: Failure) -> None:
         name, _, message = failure.error.partition(": ")
@@ -95,6 +104,8 @@ class Summary:
         tally(self.stop_reasons, stopped if why is None else f"{stopped}: {why}", otherwise=stopped)
         self.forks.add(trajectory)
         self.measured.add(trajectory)
+        self._add_calls("judge", trajectory.judge_calls)
+        self._add_calls("user", trajectory.user_calls)
         self._add_sandbox(trajectory.sandbox)
         sampled = sum(turn.span.end - turn.span.start for turn in trajectory.turns)
         if trajectory.exact:
@@ -169,10 +180,17 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
         ("skipped groups", lines(summary.reasons) or "none"),
         ("tokens sampled", ", ".join(tokens)),
         ("forks", summary.forks.text()),
+        *((role, _asked(summary, role)) for role in summary.asked),
         ("sandboxes", _sandboxes(summary)),
         ("wall time", duration(wall_s)),
     ]
     return [(name, text) for name, text in rows if text]
+
+
+def _asked(summary: Summary, role: str) -> str:
+    count, tokens = summary.asked[role], summary.paid_tokens[role]
+    cost = f", {tokens:,} tokens" if tokens else ""
+    return f"{count:,} answer{'' if count == 1 else 's'}{cost}" if count else ""
 
 
 def _untrained(group: TrajectoryGroup) -> int:

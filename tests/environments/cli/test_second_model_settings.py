@@ -6,9 +6,11 @@ from environments.cli.env_command import EnvCall
 from environments.cli.main import main
 from environments.cli.settings import merge_settings, read_yaml, split_overrides
 from environments.config import AgentEnvConfig, ServerConfig
+from environments.policy.scripted import say
 from environments.run.experiment import origin_of
 from environments.server_config import JudgeConfig, UserConfig
 from tests.environments.talk import Talk, talk
+from tests.environments.written_policy import Written
 from tools.errors import ConfigError
 
 
@@ -91,6 +93,22 @@ def test_help_shows_both_sections(capsys):
     shown = capsys.readouterr().out
     assert "--judge.base_url" in shown
     assert "--user.max_tokens" in shown
+
+
+def test_check_model_takes_the_settings_of_one_server(capsys):
+    assert main(["check-model", "http://127.0.0.1:9/v1", "--judge.model_name", "m"]) == 2
+    assert "give its settings as --openai.NAME" in capsys.readouterr().err
+
+
+async def test_a_run_with_a_model_says_which_of_the_others_are_scripted():
+    lines = []
+    env = Talk(AgentEnvConfig(), policy=Written(say("meow")))
+    async with env.opened(notify=lines.append):
+        pass
+    assert lines == [
+        "the judge is scripted (scripted_judge): --judge.base_url names a model server",
+        "the user is scripted (scripted_user): --user.base_url names a model server",
+    ]
 
 
 def facts(*servers):

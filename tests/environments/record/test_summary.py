@@ -9,6 +9,7 @@ from environments.record.tally import MAX_TEXTS
 from environments.trajectory import (
     CreditedGroup,
     Failure,
+    JudgeCall,
     Message,
     Rewards,
     Span,
@@ -219,3 +220,14 @@ def test_reasons_without_an_end_become_one():
         summary.add(credited(ended(f"reason {index}")))
     assert len(summary.stop_reasons) <= MAX_TEXTS + 1
     assert summary.stop_reasons["ended"] == 100 - MAX_TEXTS
+
+
+def test_what_judges_and_users_answered_is_counted_with_what_it_cost():
+    call = JudgeCall(hook="h", model="m", messages=(), answer="a")
+    paid = replace(call, usage={"prompt_tokens": 1200, "completion_tokens": 3})
+    rows = rows_of(credited(replace(trajectory(1.0), judge_calls=(paid, call), user_calls=(call,))))
+    assert (rows["judge"], rows["user"]) == ("2 answers, 1,203 tokens", "1 answer")
+
+
+def test_without_questions_there_is_no_line_of_them():
+    assert not {"judge", "user"} & rows_of(credited(trajectory(1.0))).keys()

@@ -21,8 +21,10 @@ from environments.rollout.full_collections import rare_full_collections
 from environments.sandboxes import Sandboxes
 from environments.second_models.asked_model import ROLES, AskedModel
 from tools.errors import ConfigError, RunError, SandboxError, UsageError
+from tools.mcp_servers import MCPServers
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox, SandboxSpec
+from tools.toolsets import select_toolsets
 
 if TYPE_CHECKING:
     from environments.policy.served import ServedPolicy
@@ -53,6 +55,7 @@ class Lifecycle(Hooks):
         """
         self.sandboxes = Sandboxes(self.config, self.sandbox, type(self))
         self.sandboxes.refuse_tools_in(self.toolset)
+        self.mcp = MCPServers.among(self.tools, self.config.enabled_toolsets, self.config.disabled_toolsets)
         self._images = ItemImages(self.sandboxes.prepare)
         self.item_ids: Sequence[str] = ()
         self._items: Sequence[Item] | None = None
@@ -74,7 +77,7 @@ class Lifecycle(Hooks):
             UsageError: no items, no isolation, no image or no model server; or it is open already.
             RunError: what the class writes for its setup broke, which is the cause.
         """
-        async with self.loaded(evaluation=evaluation), rare_full_collections():
+        async with self.loaded(evaluation=evaluation), rare_full_collections(), self._mcp_opened(notify):
             try:
                 await self.preflight(notify)
                 yield self
@@ -106,6 +109,19 @@ class Lifecycle(Hooks):
             # Reading them runs code of theirs, too.
             await self._hook(calls, f"the items of {name}", partial(self._keep_items, items))
             yield self
+
+    @asynccontextmanager
+    async def _mcp_opened(self, notify: Callable[[str], None]) -> AsyncGenerator[None]:
+        """With the tools of MCP servers among those that agents get."""
+        config, before = self.config, self.toolset
+        async with self.mcp.opened(notify) as listed:
+            self.toolset = select_toolsets(
+                self.tools, config.enabled_toolsets, config.disabled_toolsets, listed
+            )
+            try:
+                yield
+            finally:
+                self.toolset = before
 
     def hook_calls(self, in_flight: InFlight) -> HookCalls:
         """How the hooks of one rollout are called."""

@@ -9,12 +9,14 @@ from environments.policy.scripted import Choice, generic_script
 from environments.reward_context import GroupContext, Reward, RolloutContext
 from environments.trajectory import Message, MissingOutcome, Trajectory, Turn
 from tools.calls import ToolSpec
-from tools.errors import NoModelError
+from tools.errors import ConfigError, NoModelError
 from tools.sandbox.base import Sandbox, SandboxSpec
 from tools.toolsets import ToolSource
 
 Item = Any
-Replies = str | Message | Sequence[Message] | None
+Said = Message | Mapping[str, str]
+"""A message; a mapping has `role` and `content`."""
+Replies = str | Said | Sequence[Said] | None
 
 
 class Hooks:
@@ -59,7 +61,7 @@ class Hooks:
         """The items that `evaluate` uses; by default those of `load_items`."""
         return self.load_items()
 
-    def format_prompt(self, item: Item) -> str | list[Message]:
+    def format_prompt(self, item: Item) -> str | Said | Sequence[Said]:
         """The task: the text of one user message, or a whole opening conversation. May take `ctx`, too."""
         raise NotImplementedError
 
@@ -67,7 +69,7 @@ class Hooks:
         """First of all: fill the workspace, and give this rollout's state. May take `ctx`, too.
 
         As a generator it yields the state once; what follows runs after the rewards, however the rollout
-        ended.
+        ended, for at most 10 s.
         """
 
     def sandbox_for(self, item: Item) -> SandboxSpec | Awaitable[SandboxSpec | None] | None:
@@ -77,14 +79,19 @@ class Hooks:
         """Names of the tools that the agent gets for this item, among those of `tools`; `None`: all."""
 
     def limits_for(self, item: Item) -> Mapping[str, float]:
-        """Settings of a rollout's budget that are smaller for this item: `{"max_turns": 6}`."""
+        """Settings of a rollout's budget that are smaller for this item: `{"max_turns": 6}`.
+
+        Possible: `max_turns`, `max_tokens_per_turn`, `token_budget`, `max_token_length`, `rollout_timeout_s`,
+        `tool_timeout_s` and `tool_output_chars`.
+        """
         return {}
 
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> Replies:
         """What the world or a user says after a turn, its tool results in.
 
         Text is a user message; messages are of role `user` or `system`. With any, the rollout goes on.
-        `None`: it goes on when the turn called a tool, and ends when it did not.
+        `None`: it goes on when the turn called a tool, and ends when it did not. Asked also where a budget
+        ends the rollout after this turn, and not after `ctx.end`.
         """
 
     def train_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> bool:
@@ -136,3 +143,13 @@ class Hooks:
     ) -> Sequence[Choice]:
         """What the scripted agent may say next, with probabilities."""
         return generic_script(messages, tools, skill)
+
+
+def refuse_missing_parts(env: Hooks, estimator: str) -> None:
+    """Raise ConfigError where a class lacks a name, a prompt, or what its estimator compares."""
+    if not env.name:
+        raise ConfigError(f"class {type(env).__name__} has no name; set the class attribute `name`")
+    if type(env).format_prompt is Hooks.format_prompt:
+        raise ConfigError(f"environment {env.name!r} has no prompt; write format_prompt(self, item)")
+    if estimator == "gigpo" and type(env).state_key is Hooks.state_key:
+        raise ConfigError(f"gigpo compares turns taken in equal states; write state_key in {env.name!r}")

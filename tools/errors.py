@@ -11,6 +11,7 @@ TurnwiseError
 │   │   ├── SandboxCreateError
 │   │   │   └── ImageUnavailable   the image of one item; other items' rollouts go on
 │   │   └── SandboxUnavailable
+│   ├── ToolServerLost        the server of a rollout's tools ended, or cannot be reached
 │   ├── RewardError           the environment's reward broke the contract
 │   ├── GroupRefused          dropping it alone would select on behaviour: its group fails
 │   ├── TimeLimitExceeded     a hook, a tool or a policy took longer than it may
@@ -66,6 +67,10 @@ class ImageUnavailable(SandboxCreateError):
 
 class SandboxUnavailable(SandboxError):
     """A sandbox that was open is gone or no longer answers."""
+
+
+class ToolServerLost(RolloutError):
+    """The server of a rollout's tools ended, or cannot be reached."""
 
 
 class RewardError(RolloutError):

@@ -18,7 +18,8 @@ from tools.sandbox.base import Sandbox
 from tools.signature import ArgumentsRefused, Signature
 from tools.tool_output import ToolOutput, bounded, output_of
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""What a model can call."""
 _SHOWN = 200
 
 
@@ -103,7 +104,7 @@ def tool(
         if not inspect.isfunction(function) and not inspect.ismethod(function):
             raise ConfigError(f"@tool makes a tool of a function, and not of {function!r:.100}")
         called = function.__name__ if name is None else name
-        if not _NAME.fullmatch(called):
+        if not TOOL_NAME.fullmatch(called):
             raise ConfigError(f"tool name {called!r}: use 1 to 64 ASCII letters, digits, `_` or `-`")
         if parallel and not inspect.iscoroutinefunction(function):
             raise ConfigError(

@@ -23,6 +23,7 @@ _MAX_CHARS, _MAX_STRUCTURE = 1_000_000, 1 << 15
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _CHARS_PER_STRING = 8
 _MAX_REASONS = 10
+_TOO_DEEP = "The arguments are nested too deeply."
 _NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -85,11 +86,11 @@ class Signature:
         Raises:
             ArgumentsRefused: not a JSON object, too large, or it does not fit the schema.
         """
-        _check_size(text)
+        values = json_arguments(text)
         try:
-            arguments = self._arguments(_json_object(text))
+            arguments = self._arguments(values)
         except RecursionError:
-            raise ArgumentsRefused("invalid_json", "The arguments are nested too deeply.") from None
+            raise ArgumentsRefused("invalid_json", _TOO_DEEP) from None
         fields = type(arguments).model_fields
         return {str(field.alias): getattr(arguments, name) for name, field in fields.items()}
 
@@ -144,6 +145,19 @@ class Signature:
         return ArgumentsRefused(
             "invalid_arguments", f"{'; '.join(reasons)}. Parameters: {self.describe_parameters()}."
         )
+
+
+def json_arguments(text: str) -> dict[str, Any]:
+    """The arguments as a model wrote them, whatever they are for.
+
+    Raises:
+        ArgumentsRefused: not a JSON object, or too large.
+    """
+    _check_size(text)
+    try:
+        return _json_object(text)
+    except RecursionError:
+        raise ArgumentsRefused("invalid_json", _TOO_DEEP) from None
 
 
 def _docstring(function: Callable[..., Any], where: str) -> tuple[str, dict[str, str]]:

@@ -7,6 +7,7 @@ from tools.context import State
 from tools.errors import ConfigError
 from tools.files import file
 from tools.injection import is_state
+from tools.mcp_toolset import MCPToolset
 from tools.registry import Tool, Toolset
 from tools.state_tools import toolset_of
 from tools.terminal import terminal
@@ -15,12 +16,15 @@ _SHOWN = 200
 
 SHIPPED: Mapping[str, Toolset] = {toolset.name: toolset for toolset in (terminal, file)}
 """Toolsets that can be enabled by name in any environment."""
-ToolSource = Toolset | Tool | type[State]
+ToolSource = Toolset | Tool | type[State] | MCPToolset
 """What an environment lists: a bare tool is a toolset of its own name, a State class one of its methods."""
 
 
 def select_toolsets(
-    own: Sequence[ToolSource], enabled: Sequence[str] | None = None, disabled: Sequence[str] = ()
+    own: Sequence[ToolSource],
+    enabled: Sequence[str] | None = None,
+    disabled: Sequence[str] = (),
+    listed: Mapping[str, Toolset] | None = None,
 ) -> Toolset:
     """One toolset out of several, without the disabled ones.
 
@@ -28,12 +32,13 @@ def select_toolsets(
         own: What the environment lists. An own toolset wins over a shipped one of the same name.
         enabled: Names of own or shipped toolsets; `None` takes all own ones.
         disabled: Names to leave out.
+        listed: What MCP servers have, by the names of their toolsets; those not in it have no tools yet.
 
     Raises:
         ConfigError: a name that does not exist, or two tools or toolsets of one name.
     """
     named = _by_name(own)
-    known = {**SHIPPED, **named}
+    known = {**SHIPPED, **named, **(listed or {})}
     wanted = list(named) if enabled is None else list(dict.fromkeys(enabled))
     if unknown := sorted({*wanted, *disabled} - set(known)):
         raise ConfigError(f"no toolset {', '.join(map(repr, unknown))}; choose from {sorted(known)}")
@@ -84,10 +89,12 @@ def _by_name(own: Sequence[ToolSource]) -> dict[str, Toolset]:
 
 
 def _is_source(entry: Any) -> bool:
-    return isinstance(entry, Toolset | Tool) or is_state(entry)
+    return isinstance(entry, Toolset | Tool | MCPToolset) or is_state(entry)
 
 
 def _toolset(entry: ToolSource) -> Toolset:
     if isinstance(entry, Tool):
         return Toolset(entry.name, (entry,))
+    if isinstance(entry, MCPToolset):
+        return Toolset(entry.name)
     return entry if isinstance(entry, Toolset) else toolset_of(entry)

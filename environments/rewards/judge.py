@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
-from pydantic import BaseModel
+from pydantic import BaseModel, PydanticUserError
 
 from environments.rewards.verdict import ScoreVerdict, UnreadableError, read_verdict
 from environments.second_models.asked_model import AskedModel, nobody
@@ -81,6 +81,7 @@ class Judging:
             NoModelError: there is no judge.
         """
         question = _question(prompt)
+        _refuse_other_schemas(schema)
         index = turn.index if isinstance(turn, Turn) else turn
         verdict, problem = await _verdict(self.judge_model, question, schema or ScoreVerdict, index)
         if verdict is None and unparsable is not None:
@@ -125,6 +126,11 @@ def _question(prompt: Any) -> tuple[Message, ...]:
     return tuple(Message(role=each.role, content=_unicode(each.content)) for each in messages)
 
 
+def _refuse_other_schemas(schema: Any) -> None:
+    if schema is not None and not (isinstance(schema, type) and issubclass(schema, BaseModel)):
+        raise ConfigError(f"ctx.judge: schema is {schema!r:.100}; give a subclass of pydantic's BaseModel")
+
+
 def _again(answer: str, problem: str, schema: type[BaseModel]) -> tuple[Message, Message]:
     """The judge's answer, and the note that asks for another one."""
     shape = '{"score": a number}' if schema is ScoreVerdict else _written(schema)
@@ -136,7 +142,11 @@ def _again(answer: str, problem: str, schema: type[BaseModel]) -> tuple[Message,
 
 
 def _written(schema: type[BaseModel]) -> str:
-    return "one that fits the JSON schema " + json.dumps(schema.model_json_schema(), ensure_ascii=False)
+    try:
+        fits = json.dumps(schema.model_json_schema(), ensure_ascii=False)
+    except PydanticUserError:  # a field of a type that JSON schemas do not know
+        return "as it was asked for"
+    return f"one that fits the JSON schema {fits}"
 
 
 def _unicode(text: str) -> str:

@@ -22,8 +22,9 @@ _PROGRAM = Path(__file__).with_name("math_program.py")
 _START, _EXPECTED_READ = b"s", b"e"
 _EQUAL, _UNREADABLE, _EXHAUSTED, _LOST = b"=", b"?", b"x", b"-"
 _TRIES = 3
+_MAX_QUEUED = 64
+"""Checks that are with the program at once, each with an open file here; the others wait."""
 _FULL_S = 0.05
-"""Wait while more checks queue than the program's socket takes."""
 
 
 class MathChecker:
@@ -111,6 +112,7 @@ class _Program:
                 env={"PYTHONPATH": os.pathsep.join(sys.path)},
                 start_new_session=True,
             )
+        self._queued = 0
         self.end = weakref.finalize(self, _end, self._process, self._control)
 
     @property
@@ -119,30 +121,30 @@ class _Program:
 
     async def ask(self, request: bytes) -> bytes:
         """What is written to one check, up to its end."""
+        while self._queued >= _MAX_QUEUED:  # noqa: ASYNC110  # an Event would belong to one event loop
+            await asyncio.sleep(_FULL_S)
+        self._queued += 1
+        try:
+            return await self._asked(request)
+        finally:
+            self._queued -= 1
+
+    async def _asked(self, request: bytes) -> bytes:
         ours, theirs = socket.socketpair()
         loop = asyncio.get_running_loop()
         words = b""
         with ours, contextlib.suppress(OSError):
             ours.setblocking(False)
             with theirs:
-                await self._hand_over(theirs)
+                socket.send_fds(self._control, [b" "], [theirs.fileno()])
             await loop.sock_sendall(ours, request)
             while word := await loop.sock_recv(ours, 16):
                 words += word
         return words
 
-    async def _hand_over(self, connection: socket.socket) -> None:
-        while True:
-            try:
-                socket.send_fds(self._control, [b" "], [connection.fileno()])
-            except BlockingIOError:
-                await asyncio.sleep(_FULL_S)
-            else:
-                return
-
 
 def _end(process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
     control.close()
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    if process.poll() is None:  # else its number may be another's by now
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

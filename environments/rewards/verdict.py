@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
+from environments.second_models.text_answer import without_reasoning
 from environments.trajectory import LARGEST_REWARD
 
 VerdictT = TypeVar("VerdictT", bound=BaseModel)
@@ -15,7 +16,6 @@ VerdictT = TypeVar("VerdictT", bound=BaseModel)
 _OBJECT = re.compile(r'\{\s*["}]')
 """How an object begins; `{the answer}` and LaTeX do not."""
 _MOST_OBJECTS = 100
-_THOUGHT, _THOUGHT_ENDS = "<think>", "</think>"
 
 
 class ScoreVerdict(BaseModel):
@@ -39,7 +39,7 @@ def read_verdict(text: str, schema: type[VerdictT]) -> VerdictT:
     """
     fitting: list[VerdictT] = []
     problem = "there is no JSON object in it"
-    for number, found in enumerate(_objects(_without_reasoning(text))):
+    for number, found in enumerate(_objects(without_reasoning(text))):
         if number == _MOST_OBJECTS:
             raise UnreadableError(f"there are more than {_MOST_OBJECTS} objects in it")
         try:
@@ -54,17 +54,6 @@ def read_verdict(text: str, schema: type[VerdictT]) -> VerdictT:
     if not fitting:
         raise UnreadableError(problem)
     return fitting[0]
-
-
-def _without_reasoning(text: str) -> str:
-    """What follows the reasoning that a server left in the text; some begin it in the prompt."""
-    start = text.lstrip()
-    if start.startswith(("{", "```")):
-        return text
-    _, ended, answer = text.partition(_THOUGHT_ENDS)
-    if ended:
-        return answer
-    return "" if start.startswith(_THOUGHT) else text
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,9 @@ LONGEST_ANSWER = 200_000
 """Characters; what follows is cut, as by a server's own limit."""
 
 
+_THOUGHT, _THOUGHT_ENDS = "<think>", "</think>"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextAnswer:
     """The answer to one question."""
@@ -42,3 +45,14 @@ class Answering(Protocol):
             SecondModelError: there is none, after the server's tries.
         """
         ...
+
+
+def without_reasoning(text: str) -> str:
+    """What follows the reasoning that a server left in the text; some begin it in the prompt."""
+    start = text.lstrip()
+    if start.startswith(("{", "```")):
+        return text  # a verdict, which may quote such a mark
+    _, ended, answer = text.partition(_THOUGHT_ENDS)
+    if ended:
+        return answer
+    return "" if start.startswith(_THOUGHT) else text

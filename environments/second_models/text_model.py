@@ -21,11 +21,13 @@ from environments.inference.model_server import ModelServer, may_pass
 from environments.inference.reply_tokens import TOO_DEEP, ReplyError
 from environments.inference.request_body import request_body
 from environments.inference.server_check import check
-from environments.second_models.text_answer import LONGEST_ANSWER, TextAnswer
+from environments.second_models.text_answer import LONGEST_ANSWER, TextAnswer, without_reasoning
 from environments.trajectory import Message
 from tools.errors import SecondModelError
 
 _LOG = logging.getLogger(__name__)
+_TOO_LARGE = 413
+"""What proxies in front of servers say, without a word about context."""
 _LONG_BYTES = 1_000_000
 """Of a reply, from which reading it takes some 10 ms."""
 
@@ -66,7 +68,7 @@ class TextModel:
                 content = await self.server.chat(self._body(messages, dialect, seed))
                 break
             except StatusError as error:
-                if is_context_overflow(error):
+                if error.status == _TOO_LARGE or is_context_overflow(error):
                     return TextAnswer(text=None, problem="too_long")
                 if is_filtered(error):
                     return TextAnswer(text=None, problem="filtered")
@@ -130,7 +132,7 @@ class TextModel:
 
 
 def _answer_of(sampled: SampledMessage) -> TextAnswer:
-    text = sampled.message.content
+    text = without_reasoning(sampled.message.content)
     problem = None
     if sampled.is_refusal:
         problem = "refused"

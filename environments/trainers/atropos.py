@@ -32,6 +32,7 @@ from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.record.measured import Measured
 from environments.run.evaluation import ItemResult, evaluate_results, evaluation_metrics, item_result
 from environments.run.passing import judged
+from environments.server_config import SecondModelConfig
 from environments.wire.columns import PER_ROW, columns_of
 from environments.wire.views import token_advantages
 from tools.errors import ConfigError, UsageError, WireError
@@ -54,8 +55,11 @@ class AtroposEnv(BaseEnv):
         """Build both: Atropos' side from its settings, ours from those that it knows."""
         known = self.agent_env_cls.env_config_cls.model_fields
         settings = {name: value for name, value in config.model_dump().items() if name in known}
+        # Atropos has no words for a judge or a user: theirs are those of the class.
+        _, own = self.agent_env_cls.config_init()
+        seconds = [each for each in server_configs_of(own) if isinstance(each, SecondModelConfig)]
         self.agent_env = self.agent_env_cls(
-            self.agent_env_cls.env_config_cls(**settings), server_configs_of(server_configs)
+            self.agent_env_cls.env_config_cls(**settings), [*server_configs_of(server_configs), *seconds]
         )
         # A group teaches or not by its advantages; equal scores say nothing about those.
         update: dict[str, Any] = {"ensure_scores_are_not_same": False}
@@ -80,6 +84,7 @@ class AtroposEnv(BaseEnv):
                 health_check=False,
             )
             for server in server_configs_of(servers)
+            if not isinstance(server, SecondModelConfig)
         ]
         return cast("Any", cls.env_config_cls)(**config.model_dump()), named
 

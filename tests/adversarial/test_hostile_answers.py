@@ -4,6 +4,10 @@
 
 import asyncio
 import contextlib
+import os
+import random
+import signal
+from pathlib import Path
 
 import pytest
 
@@ -98,6 +102,35 @@ async def test_a_cancelled_check_harms_no_other():
         for each in cancelled:
             each.cancel()
         assert await checker.equal("3", "3")
+
+
+def processes_of_checks():
+    """Those of the mathematics program, its supervisors and its checks, whichever process started it."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if (
+                b"math_program.py" in path.read_bytes()
+                and os.getsid(int(path.parent.name)) in programs_of_ours()
+            ):
+                yield int(path.parent.name)
+
+
+def programs_of_ours():
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return {int(pid) for pid in children}
+
+
+@pytest.mark.timeout(600)
+async def test_checks_whose_processes_are_killed_are_done_again(soak):
+    rng = random.Random(0)
+    answers = {str(number): number == 1 for number in range(8)}
+    with contextlib.closing(MathChecker()) as checker:
+        for _ in range(50 if soak else 3):
+            asked = [asyncio.ensure_future(checker.equal(answer, "1")) for answer in answers]
+            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rng.choice(list(processes_of_checks())), signal.SIGKILL)
+            assert await asyncio.gather(*asked) == list(answers.values())
 
 
 FORGERIES = {

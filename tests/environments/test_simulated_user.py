@@ -32,7 +32,7 @@ class Model:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
-def rollout(*answers, conversation=(), seed=5):
+def rollout(*answers, conversation=None, seed=5):
     model = Model(*answers)
     ctx = RolloutContext(
         env="e",
@@ -41,7 +41,7 @@ def rollout(*answers, conversation=(), seed=5):
         sandbox=None,
         fresh_sandbox=None,
         user_model=AskedModel(model=model),
-        conversation=list(conversation),
+        conversation=[user("Hello."), agent("Hi.")] if conversation is None else list(conversation),
     )
     return ctx, model
 

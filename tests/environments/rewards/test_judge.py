@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from environments.policy.scripted import Choice, say
 from environments.record.group_line import decode_group, encode_group
@@ -67,6 +67,23 @@ async def test_text_of_an_agent_that_is_no_unicode_is_asked_about_all_the_same()
     ctx, asked = judging('{"score": 1}')
     await ctx.judge("Good? \ud800")
     asked[0][0].content.encode()
+
+
+async def test_another_schema_is_refused():
+    ctx, _ = judging('{"score": 1}')
+    with pytest.raises(ConfigError, match=r"schema is .*dict.*; give a subclass of pydantic"):
+        await ctx.judge("Good?", schema=dict)
+
+
+async def test_a_schema_that_no_json_schema_can_say_is_asked_for_all_the_same():
+    class Odd(BaseModel):
+        model_config = ConfigDict(arbitrary_types_allowed=True)
+        score: float
+        other: object | asyncio.Event = None
+
+    ctx, asked = judging("Fine!", '{"score": 0.5}')
+    assert (await ctx.judge("Good?", schema=Odd)).score == 0.5
+    assert len(asked) == 2
 
 
 async def test_an_answer_without_a_verdict_is_asked_for_again_with_what_was_wrong():

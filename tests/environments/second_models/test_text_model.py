@@ -32,9 +32,22 @@ def test_how_it_samples_is_what_shapes_it():
     assert sampling == {"temperature": 0.0, "top_p": 1.0, "top_k": 5, "max_tokens": 64, "seed": 3}
 
 
+THOUGHTS = {
+    "left in the text": "<think>Hm. {</think>\nfine",
+    "begun in the prompt": "Hm.</think>\n\nfine",
+    "quoted in a verdict": '{"reason": "it wrote </think>"}',
+}
+
+
+@pytest.mark.parametrize("text", THOUGHTS.values(), ids=THOUGHTS)
+async def test_reasoning_that_a_server_leaves_in_the_text_is_no_part_of_the_answer(text):
+    async with answering(said(text)) as (_, model):
+        assert (await model.answer(QUESTION, seed=0)).text.strip() in ("fine", text)
+
+
 PROBLEMS = {
+    "empty": said("<think>I think</think>\n"),
     "cut": said("It is", finish_reason="length"),
-    "empty": said("", reasoning_content="I think"),
     "refused": said(None, refusal="I cannot"),
     "filtered": said("", finish_reason="content_filter"),
     "too_long": failed(400, "This model's maximum context length is 10 tokens"),
@@ -45,6 +58,16 @@ PROBLEMS = {
 async def test_what_is_wrong_with_an_answer_is_said(problem):
     async with answering(PROBLEMS[problem]) as (_, model):
         assert (await model.answer(QUESTION, seed=0)).problem == problem
+
+
+async def test_reasoning_alone_is_no_answer():
+    async with answering(said("", reasoning_content="I think")) as (_, model):
+        assert (await model.answer(QUESTION, seed=0)).problem == "empty"
+
+
+async def test_a_request_that_a_proxy_finds_too_large_is_a_question_that_is_too_long():
+    async with answering(failed(413, "Request Entity Too Large")) as (_, model):
+        assert (await model.answer(QUESTION, seed=0)).problem == "too_long"
 
 
 async def test_a_question_that_a_server_filters_has_no_answer():

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 
+from environments.config import ServerConfig
 from environments.data.tasks import GroupTask
+from environments.server_config import JudgeConfig
 from environments.trainers.atropos import atropos_env
 from tests.environments.serve.served_env import Talk
 from tests.environments.write_file import ITEMS, Breaking, ScalarWriteFile, WriteFile, by_sibling
@@ -189,6 +191,18 @@ def test_servers_may_be_given_as_atropos_environments_give_them(servers):
 
     _, named = atropos_env(Served).config_init()
     assert [server.model_name for server in named] == (["m"] if type(servers) is APIServerConfig else [])
+
+
+def test_a_judge_stays_the_judge_and_plays_no_policy():
+    class Judged(WriteFile):
+        @classmethod
+        def config_init(cls):
+            judge = JudgeConfig(base_url="http://127.0.0.1:1/v1", model_name="j")
+            return cls.env_config_cls(), [ServerConfig(), judge]
+
+    env = adapted(Judged).agent_env
+    assert env.servers == ()
+    assert [server.model_name for server in env.second_servers] == ["j"]
 
 
 CLI = """

@@ -58,12 +58,12 @@ async def test_the_answer_is_told_when_the_game_is_lost():
 
 
 async def test_what_is_no_word_uses_up_a_guess_and_is_counted():
-    trajectory = await play("no idea", "", "crane")
-    assert replies_of(trajectory)[:2] == [
-        f"That is no word of five letters.\nGuesses left: {left}." for left in (5, 4)
+    trajectory = await play("slate", "no idea", "", "crane")
+    assert replies_of(trajectory)[1:3] == [
+        f"That is no word of five letters.\nGuesses left: {left}." for left in (4, 3)
     ]
     assert trajectory.metrics == {"invalid_guesses": 2.0}
-    assert trajectory.rewards.turns[:2] == (0.0, 0.0)
+    assert trajectory.rewards.turns[1:3] == (0.0, 0.0)
 
 
 async def test_the_turn_rewards_of_a_solved_game_add_up_to_the_weight_of_information():
@@ -86,6 +86,12 @@ async def test_what_is_known_is_one_state_in_whatever_order_it_was_found():
     one, other = await play("slate", "grape", "crane"), await play("grape", "slate", "crane")
     assert one.turns[2].anchor == other.turns[2].anchor
     assert one.turns[1].anchor != other.turns[1].anchor
+
+
+async def test_a_state_names_the_guesses_used_and_what_they_told_in_order():
+    trajectory = await play("stone", "?", "plant", "brown", "grape", "crane")
+    assert [turn.anchor for turn in trajectory.turns[:3]] == ["0", "1 stone:---gg", "2 stone:---gg"]
+    assert trajectory.turns[5].anchor == "5 brown:-g--y grape:-gg-g plant:--gg- stone:---gg"
 
 
 async def test_an_answer_that_is_not_embedded_can_be_found():

@@ -1,0 +1,92 @@
+"""An MCP server written by hand: it starts at once, and misbehaves as its argument says and its tools do."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+does = sys.argv[1]
+NUMBER = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
+NOTHING = {"type": "object", "properties": {}}
+TOOLS = [
+    {"name": name, "description": f"To {name}.", "inputSchema": NUMBER if name == "add" else NOTHING}
+    for name in (
+        "add",
+        "say_nothing",
+        "die",
+        "fail",
+        "refuse",
+        "talk_nonsense",
+        "break_shape",
+        "shout",
+        "flood",
+    )
+]
+LISTED = {
+    "no schema": [{"name": "act"}],
+    "properties of a list": [{"name": "act", "inputSchema": {"type": "object", "properties": []}}],
+    "long schema": [{**TOOLS[0], "description": "a" * 200_000}],
+    "odd name": [{**TOOLS[0], "name": "files/read"}],
+    "twice": [TOOLS[0], TOOLS[0]],
+}
+count = 0
+
+
+def send(message):
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def text(words, *, failed=False):
+    """The result of a tool."""
+    return {"content": [{"type": "text", "text": words}], "isError": failed}
+
+
+def call(answer, tool, arguments):
+    """Answer a call, each tool in its way."""
+    global count
+    if tool == "add":
+        count += arguments["number"]
+        send({**answer, "result": text(f"{count} in {os.getpid()}")})
+    elif tool == "die":
+        os._exit(3)
+    elif tool == "fail":
+        send({**answer, "result": text("this never works", failed=True)})
+    elif tool == "refuse":
+        send({**answer, "error": {"code": -32602, "message": "no such argument"}})
+    elif tool == "talk_nonsense":
+        sys.stdout.write('nonsense\n[[[[\n{"jsonrpc": 1}\n\n')
+        send({**answer, "result": text("after nonsense")})
+    elif tool == "break_shape":
+        send({**answer, "result": {"content": "text"}})
+    elif tool == "shout":
+        send({**answer, "result": text("a" * 100_000)})
+    elif tool == "flood":
+        for _ in range(100):
+            sys.stdout.write("a" * 100_000)
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+
+
+if does == "ends at once":
+    sys.exit("no such option: --frobnicate")
+if does == "leaves a child":
+    subprocess.Popen(["sleep", "3600", *sys.argv[2:]])
+for line in sys.stdin:
+    request = json.loads(line)
+    method = request.get("method")
+    if "id" not in request or does == "answers nothing":
+        continue
+    answer = {"jsonrpc": "2.0", "id": request["id"]}
+    if method == "initialize":
+        version = request["params"]["protocolVersion"]
+        info = {"protocolVersion": version, "capabilities": {"tools": {}}}
+        send({**answer, "result": {**info, "serverInfo": {"name": "raw", "version": "1"}}})
+    elif method == "tools/list":
+        more = {"nextCursor": "more"} if does == "pages without an end" else {}
+        send({**answer, "result": {"tools": LISTED.get(does, TOOLS), **more}})
+    elif method == "tools/call":
+        call(answer, request["params"]["name"], request["params"].get("arguments") or {})
+if does == "stays":
+    time.sleep(3600)

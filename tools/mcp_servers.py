@@ -1,0 +1,225 @@
+"""The MCP servers of an environment: their tools listed once, their sessions opened per rollout or run."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from tools.calls import ToolSpec
+from tools.errors import ConfigError, ToolServerLost
+from tools.mcp_toolset import MCPToolset
+from tools.registry import TOOL_NAME, Tool, Toolset
+from tools.signature import Signature, json_arguments
+
+if TYPE_CHECKING:
+    from mcp_types import Tool as ListedTool
+
+    from tools.mcp_session import MCPSession
+
+_MAX_SPEC_CHARS = 100_000
+"""Of a tool's schema and description: a model reads them in every prompt."""
+
+Call = Callable[[str, Mapping[str, Any]], Awaitable[str]]
+"""Calls a tool by its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MCPTool(Tool):
+    """A tool of an MCP server; its function is of one session."""
+
+    server: str
+
+
+class _OpenSignature(Signature):
+    """Any JSON object: the server checks its arguments itself."""
+
+    __slots__ = ()
+
+    def parse(self, text: str) -> dict[str, Any]:
+        return {"arguments": json_arguments(text)}
+
+
+class MCPServers:
+    """Entered while the environment is open; `for_rollout` gives each rollout tools that it can call."""
+
+    def __init__(self, servers: Sequence[MCPToolset]) -> None:
+        self._servers = {server.name: server for server in servers}
+        self._shared: dict[str, _SharedSession] = {}
+        self._is_open = False
+
+    @classmethod
+    def among(
+        cls, tools: Sequence[Any], enabled: Sequence[str] | None = None, disabled: Sequence[str] = ()
+    ) -> "MCPServers":
+        """Those that an environment lists and that its settings leave."""
+        servers = [entry for entry in tools if isinstance(entry, MCPToolset)]
+        return cls(
+            [
+                server
+                for server in servers
+                if (enabled is None or server.name in enabled) and server.name not in disabled
+            ]
+        )
+
+    @asynccontextmanager
+    async def opened(self, notify: Callable[[str], None]) -> AsyncGenerator[Mapping[str, Toolset]]:
+        """The servers' tools as toolsets, by name; shared sessions stay open.
+
+        Raises:
+            ConfigError: a server cannot be reached, or a tool of it cannot be one of ours.
+        """
+        toolsets: dict[str, Toolset] = {}
+        async with AsyncExitStack() as sessions:
+            for server in self._servers.values():
+                toolsets[server.name] = await self._listed(server, sessions)
+                names = ", ".join(tool.name for tool in toolsets[server.name].tools)
+                notify(f"MCP server {server.name}, a session per {server.per}: {names}")
+            self._is_open = True
+            try:
+                yield toolsets
+            finally:
+                self._is_open = False
+
+    @asynccontextmanager
+    async def for_rollout(self, toolset: Toolset) -> AsyncGenerator[Toolset]:
+        """The tools with sessions that are open for as long as this is.
+
+        Raises:
+            ToolServerLost: a session cannot be opened.
+            ConfigError: the environment is not open.
+        """
+        if not self._servers:
+            yield toolset
+            return
+        if not self._is_open:
+            raise ConfigError(
+                f"the tools of MCP server {next(iter(self._servers))!r} are not known yet; open the "
+                f"environment, `async with env: …`"
+            )
+        async with AsyncExitStack() as sessions:
+            calls: dict[str, Call] = {name: shared.call for name, shared in self._shared.items()}
+            for name in {tool.server: None for tool in toolset.tools if isinstance(tool, MCPTool)}:
+                if name not in calls:
+                    calls[name] = (await sessions.enter_async_context(_session(self._servers[name]))).call
+            yield Toolset(
+                toolset.name,
+                tuple(
+                    replace(tool, function=_function(calls[tool.server], tool.name))
+                    if isinstance(tool, MCPTool)
+                    else tool
+                    for tool in toolset.tools
+                ),
+            )
+
+    async def _listed(self, server: MCPToolset, sessions: AsyncExitStack) -> Toolset:
+        try:
+            if server.per == "run":
+                shared = self._shared[server.name] = _SharedSession(server)
+                sessions.push_async_callback(shared.aclose)
+                listed = await shared.list_tools()
+            else:
+                async with _session(server) as session:
+                    listed = await _in_time(session.list_tools(), server)
+        except ToolServerLost as error:
+            raise ConfigError(str(error)) from error
+        return _toolset(server, listed)
+
+
+class _SharedSession:
+    """One session for a run; after it was lost, the next call opens another one."""
+
+    def __init__(self, server: MCPToolset) -> None:
+        self._server = server
+        self._opening = asyncio.Lock()
+        self._opened: AbstractAsyncContextManager[MCPSession] | None = None
+        self._session: MCPSession | None = None
+
+    async def list_tools(self) -> "list[ListedTool]":
+        return await _in_time((await self._live()).list_tools(), self._server)
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
+        return await (await self._live()).call(tool, arguments)
+
+    async def aclose(self) -> None:
+        opened, self._opened, self._session = self._opened, None, None
+        if opened is not None:
+            await opened.__aexit__(None, None, None)
+
+    async def _live(self) -> "MCPSession":
+        async with self._opening:
+            if self._session is None or self._session.is_lost:
+                await self.aclose()
+                opened = _session(self._server)
+                self._session = await opened.__aenter__()
+                self._opened = opened
+            return self._session
+
+
+def _session(server: MCPToolset) -> "AbstractAsyncContextManager[MCPSession]":
+    try:
+        from tools.mcp_session import mcp_session  # noqa: PLC0415  # the package loads slowly
+    except ModuleNotFoundError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        raise ConfigError(
+            f"MCP server {server.name!r} needs the package {package}, which is not here; pip install "
+            f"'turnwise[mcp]'"
+        ) from error
+    return mcp_session(server)
+
+
+async def _in_time(listing: "Awaitable[list[ListedTool]]", server: MCPToolset) -> "list[ListedTool]":
+    try:
+        return await asyncio.wait_for(listing, server.open_timeout_s)
+    except TimeoutError:
+        raise ToolServerLost(
+            f"MCP server {server.name!r} lists no tools within {server.open_timeout_s:g} s"
+        ) from None
+
+
+def _toolset(server: MCPToolset, listed: "Sequence[ListedTool]") -> Toolset:
+    names = [tool.name for tool in listed]
+    if unknown := sorted(set(server.only or ()) - set(names)):
+        raise ConfigError(f"MCP server {server.name!r} has no tools {unknown}; choose from {sorted(names)}")
+    taken = [tool for tool in listed if server.only is None or tool.name in server.only]
+    return Toolset(server.name, tuple(_tool(server, tool) for tool in taken))
+
+
+def _tool(server: MCPToolset, listed: "ListedTool") -> Tool:
+    where = f"tool {listed.name!r:.100} of MCP server {server.name!r}"
+    if not re.fullmatch(TOOL_NAME, listed.name):
+        raise ConfigError(
+            f"{where}: models call tools by 1 to 64 ASCII letters, digits, `_` or `-`; leave it out "
+            f"with `only`"
+        )
+    schema: dict[str, Any] = {"properties": {}, **listed.input_schema}
+    description = listed.description or ""
+    if schema.get("type") != "object" or not isinstance(schema["properties"], dict):
+        raise ConfigError(f"{where}: its schema is of no object; leave it out with `only`")
+    try:
+        chars = len(json.dumps(schema)) + len(description)
+    except (ValueError, RecursionError):
+        chars = _MAX_SPEC_CHARS + 1
+    if chars > _MAX_SPEC_CHARS:
+        raise ConfigError(f"{where}: its description and schema are too long; leave it out with `only`")
+    return MCPTool(
+        spec=ToolSpec(name=listed.name, description=description, parameters=schema),
+        signature=_OpenSignature(description=description, injected={}, schema=schema, model=BaseModel),
+        function=_not_open,
+        server=server.name,
+    )
+
+
+def _function(call: Call, tool: str) -> Callable[..., Awaitable[str]]:
+    async def function(arguments: Mapping[str, Any]) -> str:
+        return await call(tool, arguments)
+
+    return function
+
+
+async def _not_open(arguments: Mapping[str, Any]) -> str:
+    raise ConfigError("a tool of an MCP server is called in a rollout, where a session is open")

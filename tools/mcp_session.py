@@ -1,0 +1,207 @@
+"""A session with an MCP server: one task opens it, serves the calls that come by a queue, and closes it."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import Context
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import mcp_types as types
+from mcp import ClientSession
+from mcp.shared.exceptions import MCPError
+
+from tools.errors import ToolError, ToolServerLost
+from tools.mcp_toolset import MCPToolset
+from tools.mcp_transport import MAX_ANSWER_BYTES, StdioServer, http_streams
+from tools.waiting import to_the_end
+
+_CLOSE_S = 5.0
+_MAX_TOOLS = 512
+
+
+@dataclass(slots=True)
+class _Request:
+    """What is asked of the server, and where its answer is awaited."""
+
+    request: Any
+    result_type: type[Any]
+    answer: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class MCPSession:
+    """Calls of one session; made by `mcp_session`."""
+
+    def __init__(self, server: MCPToolset) -> None:
+        self.server = server
+        self.is_lost = False
+        self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
+        self._unanswered: set[asyncio.Future[Any]] = set()
+        self._process = None if server.command is None else StdioServer(server, self._give_up_long_answer)
+
+    async def list_tools(self) -> list[types.Tool]:
+        """All tools of the server.
+
+        Raises:
+            ToolServerLost: it ended, or its answer cannot be read.
+        """
+        tools: list[types.Tool] = []
+        cursor = None
+        while len(tools) <= _MAX_TOOLS:
+            request = types.ListToolsRequest(params=types.PaginatedRequestParams(cursor=cursor))
+            try:
+                page = await self._ask(request, types.ListToolsResult)
+            except ToolError as error:
+                raise ToolServerLost(f"MCP server {self.server.name!r} lists no tools: {error}") from error
+            tools += page.tools
+            cursor = page.next_cursor
+            if cursor is None:
+                return tools
+        raise ToolServerLost(f"MCP server {self.server.name!r} lists more than {_MAX_TOOLS} tools")
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
+        """What a tool says, as text.
+
+        Raises:
+            ToolError: the tool, or the server, refuses the call.
+            ToolServerLost: the server ended.
+        """
+        params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
+        result = await self._ask(types.CallToolRequest(params=params), types.CallToolResult)
+        text = _text_of(result)
+        if result.is_error:
+            raise ToolError(text or "the tool failed, and says nothing")
+        return text
+
+    async def own(self, opened: "asyncio.Future[None]") -> None:
+        """Open the session, serve its requests, and close it; the task that runs this is its owner."""
+        try:
+            async with AsyncExitStack() as closing:
+                read, write = await closing.enter_async_context(self._streams())
+                client = await closing.enter_async_context(ClientSession(read, write))
+                await client.initialize()
+                opened.set_result(None)
+                async with asyncio.TaskGroup() as answering:
+                    while (request := await self._requests.get()) is not None:
+                        task = answering.create_task(self._answer(client, request))
+                        request.answer.add_done_callback(lambda _, task=task: task.cancel())
+                    for answer in list(self._unanswered):
+                        answer.cancel()
+        finally:
+            self._lose("it was closed")
+
+    def close(self) -> None:
+        """No more requests come."""
+        self._requests.put_nowait(None)
+
+    def lost(self, why: object) -> ToolServerLost:
+        """The error of a server that is gone."""
+        last_words = "" if self._process is None else self._process.last_words
+        return ToolServerLost(f"MCP server {self.server.name!r}: {why}{last_words}")
+
+    def _streams(self) -> Any:
+        return http_streams(self.server) if self._process is None else self._process.streams()
+
+    async def _ask(self, request: Any, result_type: type[Any]) -> Any:
+        if self.is_lost:
+            raise self.lost("its session has ended")
+        asked = _Request(request, result_type)
+        self._unanswered.add(asked.answer)
+        asked.answer.add_done_callback(self._unanswered.discard)
+        self._requests.put_nowait(asked)
+        return await asked.answer
+
+    async def _answer(self, client: ClientSession, asked: _Request) -> None:
+        try:
+            given: Any = await client.send_request(asked.request, asked.result_type)
+        except MCPError as error:
+            if error.code == types.CONNECTION_CLOSED:
+                self._lose("it ended in the middle")
+            else:
+                _fail(asked.answer, ToolError(f"the tool's server refuses: {error.message}"))
+        except (ValueError, RuntimeError, RecursionError):
+            _fail(asked.answer, ToolError("the tool's server gave an answer that cannot be read"))
+        else:
+            if not asked.answer.done():
+                asked.answer.set_result(given)
+
+    def _lose(self, why: str) -> None:
+        self.is_lost = True
+        for answer in list(self._unanswered):
+            _fail(answer, self.lost(why))
+
+    def _give_up_long_answer(self) -> None:
+        # Whose answer it was stands in what was not read.
+        for answer in list(self._unanswered):
+            _fail(answer, ToolError(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MB: ask for less"))
+
+
+@asynccontextmanager
+async def mcp_session(server: MCPToolset) -> AsyncGenerator[MCPSession]:
+    """A session, opened and closed by a task of its own, whoever cancels the caller.
+
+    Raises:
+        ToolServerLost: it cannot be opened in time.
+    """
+    session = MCPSession(server)
+    opened = asyncio.get_running_loop().create_future()
+    # In no rollout's context: a shared session outlives the one that asked first.
+    owner = asyncio.get_running_loop().create_task(session.own(opened), context=Context())
+    try:
+        await asyncio.wait(
+            {owner, opened}, timeout=server.open_timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not opened.done():
+            why = (
+                _reason(owner)
+                if owner.done()
+                else f"no session was opened within {server.open_timeout_s:g} s"
+            )
+            raise session.lost(why)
+        yield session
+    finally:
+        session.close()
+        if not opened.done():
+            opened.cancel()
+            owner.cancel()
+        await to_the_end(_ended(owner))
+
+
+async def _ended(owner: "asyncio.Task[None]") -> None:
+    await asyncio.wait({owner}, timeout=_CLOSE_S)
+    owner.cancel()
+    await asyncio.wait({owner}, timeout=_CLOSE_S)
+    if owner.done() and not owner.cancelled():
+        owner.exception()  # what it broke with was told to whoever waited
+
+
+def _reason(owner: "asyncio.Task[None]") -> str:
+    error: BaseException | None = None if owner.cancelled() else owner.exception()
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    if error is None:
+        return "no session was opened"
+    return str(error) if isinstance(error, ToolServerLost) else f"{type(error).__name__}: {error}"[:500]
+
+
+def _fail(answer: "asyncio.Future[Any]", error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+def _text_of(result: types.CallToolResult) -> str:
+    parts = [_part(block) for block in result.content]
+    if not parts and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    return "\n".join(parts)
+
+
+def _part(block: Any) -> str:
+    """One block of a result; what is no text is told in a line."""
+    if isinstance(block, types.TextContent):
+        return block.text
+    if isinstance(block, types.EmbeddedResource) and isinstance(block.resource, types.TextResourceContents):
+        return block.resource.text
+    kind = getattr(block, "mime_type", None) or block.type
+    return f"[{kind} is not shown: only text can be]"

@@ -1,0 +1,198 @@
+"""The ways to an MCP server: the streams of a process that dies with its session, or HTTP. Bounded, both."""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+import httpx2
+from mcp.client.stdio import get_default_environment
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from tools.errors import ToolServerLost
+from tools.mcp_toolset import MCPToolset
+from tools.waiting import to_the_end
+
+MAX_ANSWER_BYTES = 8 << 20
+"""Of one message of a server; a longer one is not read."""
+_CHUNK_BYTES = 1 << 16
+_EXIT_S = 1.0
+"""For a server to exit after its standard input was closed; then its process group is killed."""
+_KEPT_STDERR_BYTES = 4096
+
+Streams = tuple[Any, Any]
+"""What a session reads from, and what it writes to."""
+
+
+class StdioServer:
+    """A server's process, and the last of what it wrote to its standard error."""
+
+    def __init__(self, server: MCPToolset, on_too_long: Callable[[], None]) -> None:
+        self._server, self._on_too_long = server, on_too_long
+        self._stderr = deque[bytes](maxlen=16)
+
+    @property
+    def last_words(self) -> str:
+        """The end of its standard error in a line, for an error; empty when there is none."""
+        text = b"".join(self._stderr)[-_KEPT_STDERR_BYTES:].decode("utf-8", "replace").strip()
+        return f": {' '.join(text.split())[-300:]}" if text else ""
+
+    @asynccontextmanager
+    async def streams(self) -> AsyncGenerator[Streams]:
+        """The process, for as long as this is open; it and all of its group are dead afterwards.
+
+        Raises:
+            ToolServerLost: it cannot be started.
+        """
+        process = await self._started()
+        to_session, from_server = anyio.create_memory_object_stream[Any](0)
+        to_server, from_session = anyio.create_memory_object_stream[Any](0)
+        work = [
+            asyncio.create_task(self._read(process, to_session)),
+            asyncio.create_task(self._write(process, from_session, to_session)),
+            asyncio.create_task(self._keep_stderr(process)),
+        ]
+        try:
+            yield from_server, to_server
+        finally:
+            await to_the_end(self._end(process, work))
+            for stream in (to_session, from_server, to_server, from_session):
+                stream.close()
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        server = self._server
+        env = get_default_environment() | dict(server.env)
+        program = shutil.which(str(server.command), path=env.get("PATH"))
+        if program is None:
+            raise ToolServerLost(f"MCP server {server.name!r} cannot be started: no program {server.command}")
+        try:
+            return await asyncio.create_subprocess_exec(
+                *(_dying_with_us() if sys.platform == "linux" else ()),
+                program,
+                *server.args,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=env,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise ToolServerLost(f"MCP server {server.name!r} cannot be started: {error}") from error
+
+    async def _read(self, process: asyncio.subprocess.Process, to_session: Any) -> None:
+        assert process.stdout is not None
+        async with to_session:
+            async for line in self._lines(process.stdout):
+                with suppress(ValueError):  # a line that is no message is none of the session's
+                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                    await to_session.send(SessionMessage(message))
+
+    async def _lines(self, stdout: asyncio.StreamReader) -> AsyncIterator[bytes]:
+        line, is_too_long = bytearray(), False
+        while chunk := await stdout.read(_CHUNK_BYTES):
+            *ended, rest = chunk.split(b"\n")
+            for part in ended:
+                if not is_too_long and len(line) + len(part) <= MAX_ANSWER_BYTES:
+                    yield bytes(line + part)
+                line, is_too_long = bytearray(), False
+            if not is_too_long:
+                line += rest
+            if len(line) > MAX_ANSWER_BYTES:
+                line, is_too_long = bytearray(), True
+                self._on_too_long()
+
+    async def _write(self, process: asyncio.subprocess.Process, from_session: Any, to_session: Any) -> None:
+        assert process.stdin is not None
+        try:
+            async with from_session:
+                async for each in from_session:
+                    text: str = each.message.model_dump_json(by_alias=True, exclude_unset=True)
+                    process.stdin.write(text.encode("utf-8", "replace") + b"\n")
+                    await process.stdin.drain()
+        except (OSError, RuntimeError):
+            to_session.close()  # the session sees the end instead of waiting for ever
+
+    async def _keep_stderr(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        while chunk := await process.stderr.read(_KEPT_STDERR_BYTES):
+            self._stderr.append(chunk)
+
+    async def _end(self, process: asyncio.subprocess.Process, work: list["asyncio.Task[None]"]) -> None:
+        assert process.stdin is not None
+        process.stdin.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(process.wait()), _EXIT_S)
+        for task in work:
+            task.cancel()
+        # A zombie that nobody reaps stays in its group for ever.
+        for end in (_killed(process.pid), process.wait()):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(end, _EXIT_S)
+
+
+def _dying_with_us() -> tuple[str, ...]:
+    """Starts a program that the kernel kills when this process is killed, before it could close anything."""
+    # PR_SET_PDEATHSIG, SIGKILL.
+    code = (
+        "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
+        f"os.getppid() == {os.getpid()} and os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    return sys.executable, "-ISc", code
+
+
+async def _killed(group: int) -> None:
+    """Kill what is left of a process group, and wait until it is gone."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+        while True:
+            await asyncio.sleep(0.01)
+            os.killpg(group, 0)
+
+
+@asynccontextmanager
+async def http_streams(server: MCPToolset) -> AsyncGenerator[Streams]:
+    """A server reached over HTTP; neither proxies nor `.netrc` of this process are asked."""
+    timeout = httpx2.Timeout(server.open_timeout_s, read=None)
+    async with (
+        httpx2.AsyncClient(
+            transport=_Bounded(), headers=dict(server.headers), timeout=timeout, trust_env=False
+        ) as client,
+        streamable_http_client(
+            str(server.url), http_client=client, max_sse_event_size=MAX_ANSWER_BYTES
+        ) as streams,
+    ):
+        yield streams
+
+
+class _Bounded(httpx2.AsyncHTTPTransport):
+    """Answers that are read whole end where they are too long."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        if "text/event-stream" not in response.headers.get("content-type", ""):
+            response.stream = _BoundedStream(response.stream)
+        return response
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = MAX_ANSWER_BYTES
+        async for chunk in self._stream:
+            left -= len(chunk)
+            if left < 0:
+                raise httpx2.ReadError(f"an answer of more than {MAX_ANSWER_BYTES >> 20} MB")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

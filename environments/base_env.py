@@ -19,9 +19,9 @@ from environments.containment.in_flight import InFlight, Watch
 from environments.credit import GroupRules, comparable, credited, missing_outcome_of, read_params
 from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
-from environments.env_lifecycle import Lifecycle, SandboxOpener
+from environments.env_lifecycle import Lifecycle
 from environments.group_reward import NewJudge, with_group_reward
-from environments.hooks import Hooks, Item
+from environments.hooks import Hooks, Item, refuse_missing_parts
 from environments.policy.base import Policy, checked_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import ScriptedPolicy
@@ -49,7 +49,6 @@ from environments.turn_level_reward import (
 )
 from tools.errors import ConfigError, RolloutError
 from tools.sandbox.absent import record_of
-from tools.sandbox.base import Sandbox
 from tools.toolsets import select_toolsets
 
 
@@ -196,26 +195,20 @@ class AgentEnv(Lifecycle):
         """A rollout before its first turn, in its sandbox and with its state: both close afterwards."""
         open_own, open_fresh = self.sandbox_openers(await self.sandbox_spec(task.item, calls))
         async with calls.sandbox(open_own) as sandbox:
-            ctx = self._context(task, sibling, sandbox, open_fresh, calls)
+            ctx = RolloutContext(
+                env=self.name,
+                item_id=task.item_id,
+                item=task.item,
+                seed=task.seed(self.config.seed, sibling),
+                group_seed=task.group_seed(self.config.seed),
+                sandbox=sandbox,
+                fresh_sandbox=open_fresh,
+                judge_model=self.asked_model("judge", task.item, calls),
+                user_model=self.asked_model("user", task.item, calls),
+            )
             hooks = RolloutHooks(self, ctx, calls)
             async with hooks.prepared():
                 yield ctx, hooks
-
-    def _context(
-        self, task: GroupTask, sibling: int, sandbox: Sandbox, open_fresh: SandboxOpener, calls: HookCalls
-    ) -> RolloutContext:
-        """The rollout as its hooks see it."""
-        return RolloutContext(
-            env=self.name,
-            item_id=task.item_id,
-            item=task.item,
-            seed=task.seed(self.config.seed, sibling),
-            group_seed=task.group_seed(self.config.seed),
-            sandbox=sandbox,
-            fresh_sandbox=open_fresh,
-            judge_model=self.asked_model("judge", task.item, calls),
-            user_model=self.asked_model("user", task.item, calls),
-        )
 
     def policy_for(self, item: Item, call: CallHook) -> Policy:
         """Who plays this rollout: the policy in use, or the scripted agent, which knows the item."""
@@ -254,7 +247,7 @@ class AgentEnv(Lifecycle):
         self.estimator = config.estimator or self.default_estimator
         params = config.all_estimator_params()
         self.estimator_params = read_params(self.estimator, config.estimator_preset, params)
-        self._check_class()
+        refuse_missing_parts(self, self.estimator)
         self._new_scoring = self.scoring()
         self.toolset = select_toolsets(self.tools, config.enabled_toolsets, config.disabled_toolsets)
         refuse_other_states(self.toolset, self.prepare, self.name)
@@ -282,11 +275,3 @@ class AgentEnv(Lifecycle):
         """The command line of this one environment: `python my_env.py process --env.group_size 4`."""
         import_module("environments.cli.main").main_for(cls)
         raise AssertionError("main_for ends the process")
-
-    def _check_class(self) -> None:
-        if not self.name:
-            raise ConfigError(f"class {type(self).__name__} has no name; set the class attribute `name`")
-        if type(self).format_prompt is Hooks.format_prompt:
-            raise ConfigError(f"environment {self.name!r} has no prompt; write format_prompt(self, item)")
-        if self.estimator == "gigpo" and type(self).state_key is Hooks.state_key:
-            raise ConfigError(f"gigpo compares turns taken in equal states; write state_key in {self.name!r}")

@@ -9,7 +9,7 @@ from environments.policy.scripted import Choice, generic_script
 from environments.reward_context import GroupContext, Reward, RolloutContext
 from environments.trajectory import Message, MissingOutcome, Trajectory, Turn
 from tools.calls import ToolSpec
-from tools.errors import NoModelError
+from tools.errors import ConfigError, NoModelError
 from tools.sandbox.base import Sandbox, SandboxSpec
 from tools.toolsets import ToolSource
 
@@ -143,3 +143,13 @@ class Hooks:
     ) -> Sequence[Choice]:
         """What the scripted agent may say next, with probabilities."""
         return generic_script(messages, tools, skill)
+
+
+def refuse_missing_parts(env: Hooks, estimator: str) -> None:
+    """Raise ConfigError where a class lacks a name, a prompt, or what its estimator compares."""
+    if not env.name:
+        raise ConfigError(f"class {type(env).__name__} has no name; set the class attribute `name`")
+    if type(env).format_prompt is Hooks.format_prompt:
+        raise ConfigError(f"environment {env.name!r} has no prompt; write format_prompt(self, item)")
+    if estimator == "gigpo" and type(env).state_key is Hooks.state_key:
+        raise ConfigError(f"gigpo compares turns taken in equal states; write state_key in {env.name!r}")

@@ -11,6 +11,7 @@ from environments.run.evaluation import sample_row
 from environments.testing import group_of
 from environments.trajectory import IGNORED, Failure, Message, StopReason
 from environments.wire.credited_rows import credited_rows
+from environments.wire.views import VIEWS
 from tests.environments.talking import TASK, Talking, made, played
 from tools.context import ToolContext
 from tools.errors import PolicyError
@@ -154,6 +155,19 @@ async def test_replies_are_in_no_mask_and_the_rows_hold_them():
         assert "<|im_start|>user\nwhy?<|im_end|>" in text
         trained = env.renderer.decode([token for token in row.mask if token != IGNORED])
         assert trained == "hello<|im_end|>" * 2
+
+
+@pytest.mark.parametrize("view", VIEWS)
+async def test_every_view_shows_replies_as_context_alone(view):
+    env = made(world("why?", "and?"))
+    credited = env.credit(await env.rollout_group(TASK, 2))
+    rows = [row for group in VIEWS[view](credited) for row in group.rows]
+    for row in rows:
+        trained = env.renderer.decode([token for token in row.mask if token != IGNORED])
+        assert set(trained.split("<|im_end|>")) == {"hello", ""}
+    longest = max((row.messages for row in rows), key=len)
+    said = [message["content"] for message in longest if message["role"] == "user"]
+    assert said == ["begin", "why?", "and?"]
 
 
 async def test_replies_after_the_last_turn_are_in_no_row_and_come_back_from_the_record(tmp_path):

@@ -200,3 +200,22 @@ def test_forks_are_told_only_when_there_are_some():
     forked = replace(whole, turns=(first, replace(second, fork="template")))
     assert "forks" not in rows_of(credited(whole))
     assert rows_of(credited(forked))["forks"].startswith("1 of 2 turns began a new row: template 1")
+
+
+def ended(reason):
+    return replace(trajectory(1.0), stop_reason=StopReason.ENDED, end_reason=reason)
+
+
+def test_the_reasons_that_environments_gave_for_an_end_are_counted():
+    summary = Summary()
+    summary.add(credited(ended("won"), ended("won"), ended("lost"), trajectory(1.0)))
+    shown = dict(summary_rows(summary, wall_s=1.0))["stop reasons"]
+    assert shown == "ended: won 2, completed 1, ended: lost 1"
+
+
+def test_reasons_without_an_end_become_one():
+    summary = Summary()
+    for index in range(100):
+        summary.add(credited(ended(f"reason {index}")))
+    assert len(summary.stop_reasons) <= MAX_TEXTS + 1
+    assert summary.stop_reasons["ended"] == 100 - MAX_TEXTS

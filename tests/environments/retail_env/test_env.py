@@ -6,30 +6,17 @@ import sqlite3
 import pytest
 
 from environments.config import AgentEnvConfig
-from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
 from environments.retail_env import RetailEnv
 from environments.retail_env.env import RetailConfig
 from environments.retail_env.script import retail_script
-from environments.retail_env.shop_tasks import REQUIRED_FIELDS, embedded_tasks
+from environments.retail_env.shop_tasks import REQUIRED_FIELDS
 from environments.trajectory import Message, StopReason
-from tests.environments.written_policy import Written
-from tools.calls import ToolCall
+from tests.environments.retail_env.retail_play import BYE, TASKS, play
 from tools.errors import DatasetError
 
-TASKS = {task["id"]: task for task in embedded_tasks()}
 FIND_ADA = call("find_user_by_email", {"email": "ada.novak@example.com"})
 CANCEL = call("cancel_pending_order", {"order_id": "W2001", "reason": "no longer needed"})
-BYE = say("Is there anything else?")
-
-
-async def play(task, *messages, env=RetailEnv, scripted=False, **settings):
-    """One rollout in which the agent says these messages, one a turn, then goodbye."""
-    policy = None if scripted else Written(*messages, BYE)
-    async with env(RetailConfig(**settings), policy=policy) as opened:
-        group = await opened.rollout_group(GroupTask(item=TASKS[task], item_id=task), 1)
-    assert group.failures == ()
-    return group.trajectories[0]
 
 
 async def rolled_out(skill, size=1, **settings):
@@ -143,42 +130,6 @@ async def test_the_agent_reads_the_policy_first_and_then_the_customer():
     assert [message.role for message in played.prompt] == ["system", "user"]
     assert "Only a pending order can be cancelled" in played.prompt[0].content
     assert played.prompt[1].content == TASKS["cancel_pending"]["opening"]
-
-
-def calling(name, arguments):
-    return Message(role="assistant", tool_calls=(ToolCall(id="c", name=name, arguments=arguments),))
-
-
-HOSTILE = {
-    "sql": calling("get_order", json.dumps({"order_id": "'; drop table orders; --"})),
-    "megabyte": calling("get_order", json.dumps({"order_id": "W" * 1_000_000})),
-    "long_summary": calling("transfer_to_human", json.dumps({"summary": "s" * 900_000})),
-    "surrogate": calling("find_user_by_email", '{"email": "\\ud800"}'),
-    "nul": calling("get_user", '{"user_id": "ada_novak\\u0000"}'),
-    "deep": calling("return_order_variants", '{"order_id": ' + "[" * 9000 + "]" * 9000 + "}"),
-    "many": calling("return_order_variants", json.dumps({"variant_ids": ["1"] * 30_000})),
-    "no_object": calling("get_order", "[]"),
-    "private": calling("hand_over", "{}"),
-    "dunder": calling("__init__", "{}"),
-    "injected": calling("transfer_to_human", '{"summary": "s", "ctx": {}}'),
-    "self": calling("get_order", '{"self": 1, "order_id": "W2001"}'),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("hostile", HOSTILE)
-async def test_what_an_agent_writes_is_scored_and_breaks_nothing(hostile):
-    played = await play("refuse_others_order", HOSTILE[hostile], FIND_ADA)
-    assert played.rewards.outcome == 0.0
-    assert played.turns[0].tool_results[0].error is not None
-
-
-async def test_calls_after_the_end_in_no_shape_break_nothing():
-    transfer = call("transfer_to_human", {"summary": "Stolen."}).tool_calls
-    rest = [ToolCall(id=str(n), name=name, arguments=text) for n, (name, text) in enumerate(
-        [("get_order", "{"), ("nothing", "[]"), ("get_order", '{"order_id": ["x"]}')]
-    )]  # fmt: skip
-    played = await play("stolen_account", Message(role="assistant", tool_calls=(*transfer, *rest)))
-    assert played.end_reason == "transferred to a human"
 
 
 async def test_a_data_set_of_ones_own_needs_no_script(tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import Context
@@ -16,6 +17,9 @@ from tools.errors import ToolError, ToolServerLost
 from tools.mcp_toolset import MCPToolset
 from tools.mcp_transport import MAX_ANSWER_BYTES, StdioServer, http_streams
 from tools.waiting import to_the_end
+
+# What goes wrong comes as an exception; who wants to read more sets up logging.
+logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 _CLOSE_S = 5.0
 _MAX_TOOLS = 512
@@ -88,6 +92,9 @@ class MCPSession:
                         request.answer.add_done_callback(lambda _, task=task: task.cancel())
                     for answer in list(self._unanswered):
                         answer.cancel()
+        except Exception as error:
+            self._lose(_reason(error))
+            raise
         finally:
             self._lose("it was closed")
 
@@ -154,7 +161,7 @@ async def mcp_session(server: MCPToolset) -> AsyncGenerator[MCPSession]:
         )
         if not opened.done():
             why = (
-                _reason(owner)
+                _reason(None if owner.cancelled() else owner.exception())
                 if owner.done()
                 else f"no session was opened within {server.open_timeout_s:g} s"
             )
@@ -176,8 +183,7 @@ async def _ended(owner: "asyncio.Task[None]") -> None:
         owner.exception()  # what it broke with was told to whoever waited
 
 
-def _reason(owner: "asyncio.Task[None]") -> str:
-    error: BaseException | None = None if owner.cancelled() else owner.exception()
+def _reason(error: BaseException | None) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     if error is None:

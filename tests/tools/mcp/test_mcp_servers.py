@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -70,23 +71,31 @@ def pid_in(text):
     return int(text.rpartition(" ")[2])
 
 
-@pytest.fixture(scope="module")
-def url():
-    """The counting server over HTTP, on loopback."""
+@contextmanager
+def served():
+    """The counting server over HTTP, on loopback: its URL, and its process."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, HERE / "counting_server.py", str(port)],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    for _ in range(400):
+    for _ in range(1_000):
         try:
             socket.create_connection(("127.0.0.1", port)).close()
             break
         except OSError:
             time.sleep(0.05)
-    yield f"http://127.0.0.1:{port}/mcp"
-    process.kill()
-    process.wait()
+    try:
+        yield f"http://127.0.0.1:{port}/mcp", process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def url():
+    with served() as (url, _):
+        yield url
 
 
 async def test_a_server_of_the_official_package_is_listed_and_called():
@@ -110,6 +119,16 @@ async def test_a_server_over_http_is_called_like_any_other(url, per):
     ):
         texts = await asyncio.gather(*(called(each, "add", '{"number": 0}') for each in (first, second)))
         assert texts == [("0", None)] * 2
+
+
+async def test_a_server_over_http_that_is_gone_fails_the_rollout():
+    with served() as (url, process):
+        remote = MCPToolset(name="remote", url=url, open_timeout_s=90)
+        async with Open(remote) as server, server.rollout() as tools:
+            process.kill()
+            process.wait()
+            with pytest.raises(ToolServerLost, match="MCP server 'remote'"):
+                await called(tools, "picture")
 
 
 async def test_each_rollout_has_a_process_of_its_own_that_dies_with_it():

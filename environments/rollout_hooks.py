@@ -1,5 +1,6 @@
 """An environment's hooks, asked for one rollout: with its item and context, within their limits."""
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
@@ -53,7 +54,12 @@ class RolloutHooks:
             yield
             return
         following = partial(_following if isasyncgen(given) else _next, given)
-        ctx.state = await self._calls.hook("prepare", following)
+        try:
+            ctx.state = await self._calls.hook("prepare", following)
+        except asyncio.CancelledError:
+            # A `def` goes on to its `yield` all the same.
+            await to_the_end(self._close_state(following))
+            raise
         if ctx.state is _END:
             raise self._not_once("ended without")
         try:

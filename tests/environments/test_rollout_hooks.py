@@ -209,6 +209,23 @@ async def test_a_database_is_closed_on_its_thread_although_a_hook_there_was_canc
     assert closed == ["closed"]
 
 
+async def test_a_state_that_a_def_was_making_when_it_was_cancelled_is_closed():
+    closed, asked, loop = [], asyncio.Event(), asyncio.get_running_loop()
+
+    def prepare(self, item, sandbox):
+        loop.call_soon_threadsafe(asked.set)
+        time.sleep(0.2)
+        yield "state"
+        closed.append("closed")
+
+    group = asyncio.ensure_future(env_of(prepare=prepare).rollout_group(TASK, 1))
+    await asked.wait()
+    group.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await group
+    assert closed == ["closed"]
+
+
 async def closes_badly(self, item, sandbox):
     yield "state"
     raise ZeroDivisionError("the browser is gone")

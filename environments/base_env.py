@@ -19,9 +19,12 @@ from environments.containment.in_flight import InFlight, Watch
 from environments.credit import GroupRules, comparable, credited, missing_outcome_of, read_params
 from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
-from environments.env_lifecycle import Lifecycle
-from environments.group_reward import NewJudge, with_group_reward
 from environments.hooks import Hooks, Item, refuse_missing_parts
+from environments.lifecycle.env_lifecycle import Lifecycle
+from environments.lifecycle.group_reward import NewJudge, with_group_reward
+from environments.lifecycle.rollout_hooks import RolloutHooks
+from environments.lifecycle.rollout_parts import second_models, served_policy, split_servers
+from environments.lifecycle.state_annotation import refuse_other_states
 from environments.policy.base import Policy, checked_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import ScriptedPolicy
@@ -29,10 +32,7 @@ from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import AgentLoop
 from environments.rollout.boundary import Boundary
 from environments.rollout.slots import Slots
-from environments.rollout_hooks import RolloutHooks
-from environments.rollout_parts import second_models, served_policy, split_servers
 from environments.server_config import ModelServerConfig
-from environments.state_annotation import refuse_other_states
 from environments.trajectory import (
     CreditedGroup,
     Failure,

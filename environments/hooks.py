@@ -1,7 +1,7 @@
 """What an environment writes: its hooks, each with what it gives by default."""
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from environments.config import AgentEnvConfig
 from environments.data.items import load_items
@@ -14,6 +14,9 @@ from tools.sandbox.base import Sandbox, SandboxSpec
 from tools.toolsets import ToolSource
 
 Item = Any
+T = TypeVar("T")
+MaybeAsync = T | Awaitable[T]
+"""What a hook gives that may be `def` or `async def`."""
 Said = Message | Mapping[str, str]
 """A message; a mapping has `role` and `content`."""
 Replies = str | Said | Sequence[Said] | None
@@ -23,6 +26,7 @@ class Hooks:
     """Only the prompt and a reward have no default; `TurnLevelRewardMixin` adds the hooks of turn rewards.
 
     Each may be `async def`, which runs on the event loop, or `def`, which runs on the rollout's own thread.
+    Those with `*args, **kwargs` may take the rollout's context, `ctx`, as their last argument.
     """
 
     name: str = ""
@@ -57,28 +61,28 @@ class Hooks:
             required_fields=self.required_fields,
         )
 
-    def load_eval_items(self) -> Sequence[Item] | Awaitable[Sequence[Item]]:
+    def load_eval_items(self) -> MaybeAsync[Sequence[Item]]:
         """The items that `evaluate` uses; by default those of `load_items`."""
         return self.load_items()
 
-    def format_prompt(self, item: Item) -> str | Said | Sequence[Said]:
-        """The task: the text of one user message, or a whole opening conversation. May take `ctx`, too."""
+    def format_prompt(self, item: Item, *args: Any, **kwargs: Any) -> MaybeAsync[str | Said | Sequence[Said]]:
+        """The task: the text of one user message, or a whole opening conversation."""
         raise NotImplementedError
 
-    def prepare(self, item: Item, sandbox: Sandbox) -> Any:
-        """First of all: fill the workspace, and give this rollout's state. May take `ctx`, too.
+    def prepare(self, item: Item, sandbox: Sandbox, *args: Any, **kwargs: Any) -> Any:
+        """First of all: fill the workspace, and give this rollout's state.
 
         As a generator it yields the state once; what follows runs after the rewards, however the rollout
         ended, for at most 10 s.
         """
 
-    def sandbox_for(self, item: Item) -> SandboxSpec | Awaitable[SandboxSpec | None] | None:
+    def sandbox_for(self, item: Item) -> MaybeAsync[SandboxSpec | None]:
         """Image and limits of this item's sandboxes, those of `ctx.verify` included; `None`: as set."""
 
-    def tools_for(self, item: Item) -> Sequence[str] | None:
+    def tools_for(self, item: Item, *args: Any, **kwargs: Any) -> MaybeAsync[Sequence[str] | None]:
         """Names of the tools that the agent gets for this item, among those of `tools`; `None`: all."""
 
-    def limits_for(self, item: Item) -> Mapping[str, float]:
+    def limits_for(self, item: Item) -> MaybeAsync[Mapping[str, float]]:
         """Settings of a rollout's budget that are smaller for this item: `{"max_turns": 6}`.
 
         Possible: `max_turns`, `max_tokens_per_turn`, `token_budget`, `max_token_length`, `rollout_timeout_s`,
@@ -86,7 +90,7 @@ class Hooks:
         """
         return {}
 
-    async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> Replies:
+    def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> MaybeAsync[Replies]:
         """What the world or a user says after a turn, its tool results in.
 
         Text is a user message; messages are of role `user` or `system`. With any, the rollout goes on.
@@ -94,44 +98,41 @@ class Hooks:
         ends the rollout after this turn, and not after `ctx.end`.
         """
 
-    def train_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> bool:
+    def train_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> MaybeAsync[bool]:
         """Whether a turn is trained on; where it is not, its rewards still count for other turns."""
         return True
 
-    async def score_group(
+    def score_group(
         self, item: Item, trajectories: Sequence[Trajectory], ctx: GroupContext
-    ) -> Sequence[Reward | None] | None:
+    ) -> MaybeAsync[Sequence[Reward | None] | None]:
         """The part of each outcome that compares siblings, one entry per trajectory; `None`: no part.
 
         Asked once for those that survived, when they are scored and their sandboxes are closed; `evaluate`
         does not ask.
         """
 
-    async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:
+    def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> MaybeAsync[Reward]:
         """One number for the whole trajectory, while the sandbox is still open."""
         raise NotImplementedError
 
-    def state_key(self, item: Item, turn: Turn | None) -> str | None:
-        """The state that `turn` led to (`None`: the start), for estimators that compare equal states.
-
-        May take `ctx`, too.
-        """
+    def state_key(self, item: Item, turn: Turn | None, *args: Any, **kwargs: Any) -> MaybeAsync[str | None]:
+        """The state that `turn` led to (`None`: the start), for estimators that compare equal states."""
         return None
 
-    def passed(self, item: Item, trajectory: Trajectory) -> bool:
+    def passed(self, item: Item, trajectory: Trajectory) -> MaybeAsync[bool]:
         """Whether `evaluate` counts this rollout as passed."""
         outcome = trajectory.rewards.outcome if trajectory.rewards else None
         reached = trajectory.score if outcome is None else outcome
         return reached is not None and reached >= self.config.pass_score
 
-    def scripted_judge(self, item: Item, messages: Sequence[Message]) -> str:
+    def scripted_judge(self, item: Item, messages: Sequence[Message]) -> MaybeAsync[str]:
         """What the judge answers to `ctx.judge`, when it has no model server."""
         raise NoModelError(
             f"environment {self.name!r} asks a judge, and nobody plays it: name its model server with "
             f"--judge.base_url, or write scripted_judge(self, item, messages)"
         )
 
-    def scripted_user(self, item: Item, messages: Sequence[Message]) -> str:
+    def scripted_user(self, item: Item, messages: Sequence[Message]) -> MaybeAsync[str]:
         """What the model of a `SimulatedUser` answers, when it has no model server."""
         raise NoModelError(
             f"environment {self.name!r} has a simulated user, and nobody plays it: name its model server "
@@ -140,7 +141,7 @@ class Hooks:
 
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
-    ) -> Sequence[Choice]:
+    ) -> MaybeAsync[Sequence[Choice]]:
         """What the scripted agent may say next, with probabilities."""
         return generic_script(messages, tools, skill)
 

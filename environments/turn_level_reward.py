@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Literal, Protocol, cast, get_args
 
@@ -57,7 +57,9 @@ class ScoresTrajectories(Protocol):
 
     name: str
 
-    async def compute_reward(self, item: Any, trajectory: Trajectory, ctx: RolloutContext) -> Reward:
+    def compute_reward(
+        self, item: Any, trajectory: Trajectory, ctx: RolloutContext
+    ) -> Reward | Awaitable[Reward]:
         """The scalar reward."""
         ...
 

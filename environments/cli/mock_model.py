@@ -15,10 +15,10 @@ from environments.cli.mock_roles import MockRole
 from environments.containment.in_flight import InFlight
 from environments.data.tasks import GroupTask
 from environments.extras import needs_extra
+from environments.lifecycle.rollout_hooks import takes_context
 from environments.policy.rendering.tokenizer_files import EMBEDDED, EMBEDDED_TOKENIZER_DIR
 from environments.policy.scripted import Script
 from environments.rollout.prompt import opening_messages
-from environments.rollout_hooks import takes_context
 from environments.second_models.asked_model import ROLES
 from environments.trajectory import Message
 from tools.errors import ConfigError

@@ -62,7 +62,7 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
         with closing(open_shop()) as connection:
             yield Shop(connection)
 
-    async def format_prompt(self, item: Item, ctx: RolloutContext) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # any hook may be async, ctx is optional
+    async def format_prompt(self, item: Item, ctx: RolloutContext) -> str:
         """What the customer says first."""
         ctx.notes["conduct"] = Conduct(item=item)
         return await self.user.opening(ctx, persona=persona(item))

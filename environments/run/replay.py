@@ -11,10 +11,10 @@ from environments.containment.hook_calls import HookCalls
 from environments.containment.in_flight import InFlight, Watch
 from environments.data.item_json import item_hash
 from environments.data.tasks import GroupTask
+from environments.lifecycle.rollout_hooks import RolloutHooks
 from environments.rollout.boundary import Boundary
 from environments.rollout.failures import failure_of
 from environments.rollout.slots import Slots
-from environments.rollout_hooks import RolloutHooks
 from environments.run.recorded_context import LiveAccess, RecordedContext, recorded_judge
 from environments.second_models.asked_model import AskedModel
 from environments.trajectory import CreditedGroup, Failure, JudgeCall, Trajectory, TrajectoryGroup

@@ -37,11 +37,11 @@ class SalesChatEnv(TurnLevelRewardMixin, AgentEnv):
             return await super().load_items()
         return [{"id": product, "product": product} for product in PRODUCTS][: self.config.max_items]
 
-    def prepare(self, item: Item, sandbox: Sandbox, ctx: RolloutContext) -> Customer:  # pyright: ignore[reportIncompatibleMethodOverride]  # ctx is optional
+    def prepare(self, item: Item, sandbox: Sandbox, ctx: RolloutContext) -> Customer:
         """The customer who comes in."""
         return Customer.arrive(seed=ctx.seed, group_seed=ctx.group_seed)
 
-    def format_prompt(self, item: Item, ctx: RolloutContext) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # ctx is optional
+    def format_prompt(self, item: Item, ctx: RolloutContext) -> str:
         """What the customer says first."""
         return f"Hello, I am interested in the {item['product']}. {ctx.state.opening}"
 
@@ -53,7 +53,7 @@ class SalesChatEnv(TurnLevelRewardMixin, AgentEnv):
             ctx.end(customer.end)
         return answer
 
-    def state_key(self, item: Item, turn: Turn | None, ctx: RolloutContext) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # ctx is optional
+    def state_key(self, item: Item, turn: Turn | None, ctx: RolloutContext) -> str:
         """What the customer has let the seller know."""
         customer: Customer = ctx.state
         return f"{customer.messages} {MOODS[customer.mood]} {customer.taste} {customer.end or ''}"

@@ -27,7 +27,7 @@ from environments.config import server_configs as server_configs_of
 from environments.containment.in_flight import InFlight
 from environments.data.item_ids import item_id
 from environments.data.tasks import GroupTask
-from environments.group_reward import has_group_reward
+from environments.lifecycle.group_reward import has_group_reward
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.record.measured import Measured
 from environments.run.evaluation import ItemResult, evaluate_results, evaluation_metrics, item_result

@@ -108,7 +108,7 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
             return f"{answer}No guess is left. It was {game.answer}."
         return f"{answer}Guesses left: {GUESSES - game.turns}."
 
-    def state_key(self, item: Item, turn: Turn | None, ctx: RolloutContext) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # ctx is optional
+    def state_key(self, item: Item, turn: Turn | None, ctx: RolloutContext) -> str:
         """What is known, in whatever order it was found, and how many guesses are left."""
         game: Game = ctx.state
         return " ".join([str(game.turns), *sorted(f"{word}:{marks}" for word, marks in game.facts)])

@@ -8,8 +8,8 @@ from typing import Any
 from environments.containment.hook_calls import HookCalls
 from environments.containment.in_flight import InFlight, Watch
 from environments.data.tasks import GroupTask
-from environments.env_lifecycle import Lifecycle
 from environments.hooks import Hooks
+from environments.lifecycle.env_lifecycle import Lifecycle
 from environments.reward_context import GroupContext
 from environments.rollout.failures import raised_by_user, reason_of, traceback_of
 from environments.second_models.asked_model import AskedModel

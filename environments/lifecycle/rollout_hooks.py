@@ -15,7 +15,7 @@ from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import Budget
 from environments.rollout.failures import let_go, raised_by_user, reason_of
 from environments.rollout.prompt import opening_messages, reply_messages
-from environments.rollout_budget import budget_of
+from environments.rollout.rollout_budget import budget_of
 from environments.trajectory import Message, Turn
 from environments.turn_level_reward import checked_text
 from tools.errors import ConfigError

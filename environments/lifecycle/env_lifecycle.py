@@ -14,11 +14,11 @@ from environments.data.item_ids import item_ids
 from environments.data.items import checked_items
 from environments.data.tasks import GroupTask, plan
 from environments.hooks import Hooks, Item
-from environments.item_images import ItemImages
+from environments.lifecycle.item_images import ItemImages
+from environments.lifecycle.sandboxes import Sandboxes
 from environments.policy.base import CheckedPolicy, Policy
 from environments.rollout.failures import raised_by_user, reason_of, traceback_of
 from environments.rollout.full_collections import rare_full_collections
-from environments.sandboxes import Sandboxes
 from environments.second_models.asked_model import ROLES, AskedModel
 from tools.errors import ConfigError, RunError, SandboxError, UsageError
 from tools.mcp_servers import MCPServers

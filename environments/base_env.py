@@ -184,7 +184,7 @@ class AgentEnv(Lifecycle):
                 try:
                     return await self.rollout(task.for_rollout(), sibling, turns, calls)
                 except BaseException as error:  # noqa: BLE001  # the one broad except: recorded, never scored
-                    return boundary.failure_of(error, sibling, turns=len(turns))
+                    return boundary.failure_of(error, sibling, turns=len(turns), asked=calls.asked)
 
     # What a rollout is made of.
 

@@ -16,6 +16,7 @@ from environments.containment.hook_thread import HookThread
 from environments.containment.in_flight import InFlight
 from environments.containment.owned_sandbox import owned_sandbox
 from environments.containment.user_threads import contain_threads
+from environments.trajectory import JudgeCall
 from tools.errors import ConfigError, TimeLimitExceeded
 from tools.sandbox.base import Sandbox
 
@@ -38,6 +39,8 @@ class HookCalls:
         self._hook_timeout_s = hook_timeout_s
         self._thread = HookThread()
         self._running: list[str] = []
+        self.asked: dict[str, list[JudgeCall]] = {}
+        """What its hooks asked second models so far, by their role."""
         # One for all calls, so that what `prepare` sets is there for the rewards.
         self._context = copy_context()
         self._context.run(IN_USER_CODE.set, True)

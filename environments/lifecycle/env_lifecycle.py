@@ -240,7 +240,9 @@ class Lifecycle(Hooks):
     def asked_model(self, role: str, item: Item, calls: HookCalls) -> AskedModel:
         """The judge or the user, as the hooks of one rollout ask it, or those of a group."""
         script = getattr(self, f"scripted_{role}")
-        return self.second_models.asked(role, script, item, calls.hook, lambda: calls.doing)
+        asked = self.second_models.asked(role, script, item, calls.hook, lambda: calls.doing)
+        calls.asked[role] = asked.calls
+        return asked
 
     def open_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
         """A fresh sandbox as class and config ask for."""

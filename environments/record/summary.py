@@ -90,6 +90,8 @@ class Summary:
         self.paid_tokens[role] += sum(sum(call.usage.values()) for call in calls)
 
     def _add_failure(self, failure: Failure) -> None:
+        self._add_calls("judge", failure.judge_calls)
+        self._add_calls("user", failure.user_calls)
         name, _, message = failure.error.partition(": ")
         name = failure.error_class or name
         where = "" if failure.where is None else f" ({failure.where})"

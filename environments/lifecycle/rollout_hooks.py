@@ -18,7 +18,7 @@ from environments.rollout.failures import let_go, raised_by_user, reason_of
 from environments.rollout.prompt import opening_messages, reply_messages
 from environments.rollout.rollout_budget import budget_of
 from environments.trajectory import Message, Turn
-from environments.turn_level_reward import checked_text
+from environments.turn_level_reward import checked_metrics, checked_text
 from tools.errors import ConfigError
 from tools.registry import Toolset
 from tools.state_tools import refuse_state
@@ -38,6 +38,7 @@ class RolloutHooks:
     def __init__(self, env: Hooks, ctx: RolloutContext, calls: HookCalls) -> None:
         self._env, self._ctx, self._calls = env, ctx, calls
         self._anchor: str | None = None
+        self._metrics: dict[str, float] = {}
 
     @asynccontextmanager
     async def prepared(self) -> AsyncGenerator[None]:
@@ -46,6 +47,9 @@ class RolloutHooks:
         Raises:
             ConfigError: it is a generator that yields never, or twice.
         """
+        if not self._writes("prepare"):
+            yield
+            return
         ctx = self._ctx
         hook = partial(self._env.prepare, *self._with_context(self._env.prepare, ctx.item, ctx.sandbox))
         limit_s = self._env.config.hook_timeout_s
@@ -129,13 +133,20 @@ class RolloutHooks:
         given = await self._calls.hook("respond", self._env.respond, self._ctx.item, turn, self._ctx)
         return reply_messages(given, env=self._env.name)
 
-    async def anchored(self, turn: Turn) -> Turn:
-        """The turn with the state that it began in."""
+    async def observed(self, turn: Turn) -> Turn:
+        """The turn with the state that it began in, and with what was noted until its reward is asked for."""
         before, self._anchor = self._anchor, await self._state_after(turn)
-        return replace(turn, anchor=before)
+        metrics = checked_metrics(self._ctx)
+        noted = {name: value for name, value in metrics.items() if self._metrics.get(name) != value}
+        return replace(turn, anchor=before, noted=noted)
 
     async def marked(self, turn: Turn) -> Turn:
-        """The turn, marked when it is left out of training: by the environment, or as one that was cut."""
+        """The scored turn, marked when the environment leaves it out of training, or when it was cut."""
+        turn = await self._marked(turn)
+        self._metrics = dict(self._ctx.metrics)
+        return turn
+
+    async def _marked(self, turn: Turn) -> Turn:
         is_cut = self._env.config.mask_truncated and turn.finish_reason == "length"
         if not self._writes("train_turn"):
             return replace(turn, trained=False) if is_cut else turn

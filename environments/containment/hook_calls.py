@@ -79,7 +79,7 @@ class HookCalls:
         given = await self.run(
             partial(function, *args), doing=name, limit_s=self._hook_timeout_s, setting="hook_timeout_s"
         )
-        return no_generator(given, name)
+        return finished(given, name)
 
     async def run(
         self,
@@ -179,14 +179,17 @@ class HookCalls:
         self._abandoned.add(limit, lambda: thread.is_alive)
 
 
-def no_generator(given: Any, doing: str) -> Any:
-    """What a hook gave.
+def finished(given: Any, doing: str) -> Any:
+    """What a hook gave, of which nothing is left to be run.
 
     Raises:
-        ConfigError: it gave a generator.
+        ConfigError: it gave a generator, or a call that was not awaited.
     """
     if inspect.isgenerator(given) or inspect.isasyncgen(given):
         raise ConfigError(f"{doing} is a generator; return what it gives, with no `yield`")
+    if inspect.iscoroutine(given):
+        given.close()
+        raise ConfigError(f"{doing} gave a call that nobody awaited, {given.__qualname__}; write `await`")
     return given
 
 

@@ -17,7 +17,7 @@ from tools.sandbox.base import SandboxRecord
 
 SHOWN_TURNS = 12
 _CLAUSE = re.compile(
-    r"(?:environment .*?, item .*?: )?(?:turn \d+: )?((?:\w+: )?.*?)(?:[;(]|[.,:]\s|$)", re.DOTALL
+    r"(?:environment '[^']*'(?:, item .*?)?: )?(?:turn \d+: )?((?:\w+: )?.*?)(?:[;(]|[.,:]\s|$)", re.DOTALL
 )
 """The first clause, without what each rollout has another of. A point in a number, or a colon in an address
 or after the name of a hook, ends none."""

@@ -49,7 +49,7 @@ def has_file(cls: type) -> bool:
 def _is_turnwise(module: str) -> bool:
     """Whether Turnwise's version says all about a module; that of a shipped environment counts itself."""
     first, *rest = module.split(".")
-    return first in _TURNWISE and not (rest and rest[0].endswith("_env"))
+    return first in _TURNWISE and not (len(rest) > 1 and rest[0].endswith("_env"))
 
 
 def _file_of(module: str) -> Path | None:

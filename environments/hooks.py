@@ -154,3 +154,12 @@ def refuse_missing_parts(env: Hooks, estimator: str) -> None:
         raise ConfigError(f"environment {env.name!r} has no prompt; write format_prompt(self, item)")
     if estimator == "gigpo" and type(env).state_key is Hooks.state_key:
         raise ConfigError(f"gigpo compares turns taken in equal states; write state_key in {env.name!r}")
+
+
+def refuse_no_reward(env: Hooks) -> None:
+    """Raise ConfigError where nothing scores a trajectory."""
+    if type(env).compute_reward is Hooks.compute_reward:
+        raise ConfigError(
+            f"environment {env.name!r} has no reward; write compute_reward, or list "
+            f"TurnLevelRewardMixin before AgentEnv and write compute_turn_rewards"
+        )

@@ -11,13 +11,13 @@ from typing import Any, Final, cast
 
 from environments.containment.hook_calls import HookCalls
 from environments.hooks import Hooks
+from environments.reward_checks import checked_text
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import Budget
 from environments.rollout.failures import let_go, raised_by_user, reason_of
 from environments.rollout.prompt import opening_messages, reply_messages
 from environments.rollout.rollout_budget import budget_of
 from environments.trajectory import Message, Turn
-from environments.turn_level_reward import checked_text
 from tools.errors import ConfigError
 from tools.registry import Toolset
 from tools.state_tools import refuse_state
@@ -110,7 +110,7 @@ class RolloutHooks:
         env = self._env
         prompt = await self._ask("format_prompt", env.format_prompt, self._ctx.item)
         opening = opening_messages(prompt, system=env.system_prompt, env=env.name)
-        self._ctx.conversation += opening
+        self._ctx.see(opening)
         self._anchor = await self._state_after(None)
         return opening
 

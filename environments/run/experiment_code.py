@@ -1,9 +1,11 @@
-"""The code of an environment: one digest per file, without comments and layout, equal in every checkout."""
+"""The files of an environment, one digest each: of code without comments and layout."""
 
 import ast
+import hashlib
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from os.path import isdir, isfile
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import cast
@@ -12,10 +14,17 @@ from environments.record.origin import digest
 from tools.registry import Tool, Toolset
 
 _TURNWISE = ("environments", "tools", "turnwise")
+_DATA = frozenset({".csv", ".json", ".jsonl", ".md", ".sql", ".toml", ".tsv", ".txt", ".yaml", ".yml"})
+"""Suffixes of files that code reads beside itself."""
+_LONGEST_PATH = 200
+"""Of a file that code names, in characters; a prompt is longer."""
 
 
-def code_facts(env_cls: type) -> dict[str, str]:
+def code_facts(env_cls: type, *, apart: Iterable[Path] = ()) -> dict[str, str]:
     """A digest for each file of an environment's: what is loaded, or imported anywhere, below its folder.
+
+    Files of data count where the code names them (`"users.jsonl"`, `"prompts/judge.md"`), but for those
+    `apart`, which a run writes or which count by their items.
 
     The folder is the outermost package around the class's file, or else the file's own folder; so for every
     class that it inherits from. Docstrings count: they are prompts. A class without a file (a notebook, a
@@ -23,6 +32,7 @@ def code_facts(env_cls: type) -> dict[str, str]:
     """
     facts: dict[str, str] = {}
     files: set[Path] = set()
+    left_out = {path.resolve() for path in apart}
     for cls in env_cls.__mro__:
         file = _file_of(cls.__module__)
         if cls.__module__ == "builtins" or _is_turnwise(cls.__module__):
@@ -32,8 +42,9 @@ def code_facts(env_cls: type) -> dict[str, str]:
         else:
             files.add(file)
     for root in sorted({_root(file) for file in files}):
-        for file, code in _code_below(root, files).items():
-            name = f"code of {file.relative_to(root).as_posix()}"
+        for file, code in _code_below(root, files, left_out).items():
+            kind = "data" if file.suffix in _DATA else "code"
+            name = f"{kind} of {file.relative_to(root).as_posix()}"
             # Classes from two folders may have files of one name.
             facts[name] = digest((facts.get(name, "") + code).encode())
     return facts
@@ -69,12 +80,11 @@ def _turnwise_folders() -> list[Path]:
     return [Path(__file__).resolve().parents[2] / name for name in _TURNWISE]
 
 
-def _code_below(root: Path, files: set[Path]) -> dict[Path, str]:
-    """The code of `files` and of loaded modules below a folder, and of all that they import from there."""
+def _code_below(root: Path, files: set[Path], left_out: set[Path]) -> dict[Path, str]:
+    """The code of `files` and of loaded modules below a folder, and of all that they import or name there."""
     installed = [Path(path).resolve() for path in {sys.prefix, *sysconfig.get_paths().values()}]
-    apart = [
-        each for each in (*installed, *_turnwise_folders()) if each != root and each.is_relative_to(root)
-    ]
+    others = (*installed, *_turnwise_folders(), *left_out)
+    apart = [each for each in others if each != root and each.is_relative_to(root)]
 
     def counts(file: Path) -> bool:
         if not file.is_relative_to(root) or any(file.is_relative_to(each) for each in apart):
@@ -90,9 +100,15 @@ def _code_below(root: Path, files: set[Path]) -> dict[Path, str]:
         file = waiting.pop()
         if file not in found:
             tree = _tree(file)
-            found[file] = digest(file.read_bytes()) if tree is None else ast.unparse(tree)
-            waiting += [each for each in _imported(tree, file, root) if counts(each)]
+            found[file] = _content(file) if tree is None else ast.unparse(tree)
+            reached = (*_imported(tree, file, root), *_named(tree, file, root))
+            waiting += [each for each in reached if counts(each)]
     return dict(sorted(found.items()))
+
+
+def _content(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _tree(file: Path) -> ast.Module | None:
@@ -118,6 +134,19 @@ def _imported(tree: ast.Module | None, file: Path, root: Path) -> Iterator[Path]
         for folder in folders:
             for name in names:
                 yield from _files_of(folder, name)
+
+
+def _named(tree: ast.Module | None, file: Path, root: Path) -> Iterator[Path]:
+    """The files of data that code names: in its own folder, in the root, or in a folder that it names."""
+    constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)] if tree else []
+    texts = {each for each in constants if isinstance(each, str) and 0 < len(each) <= _LONGEST_PATH}
+    texts = {each for each in texts if each.isprintable()}
+    names = [each for each in texts if Path(each).suffix in _DATA]
+    below = [file.parent, root]
+    # Not `Path.is_dir`, which raises where a folder may not be read.
+    below += [each / text for each in below for text in texts if names and isdir(each / text)]  # noqa: PTH112
+    paths = (folder / name for folder in below for name in names)
+    yield from (path.resolve() for path in paths if isfile(path))  # noqa: PTH113  # likewise
 
 
 def _files_of(folder: Path, name: str) -> Iterator[Path]:

@@ -123,7 +123,7 @@ class AgentEnv(Lifecycle):
                 context=ctx,
             )
             async for turn in loop.turns():
-                turns.append(await hooks.anchored(turn))
+                turns.append(await hooks.observed(turn))
                 await scoring.on_turn(turns[-1])
                 turns[-1] = await hooks.marked(turns[-1])
             ctx.is_over = True

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from environments.rewards.math_checker import MathChecker
     from environments.rewards.quoting import quoted
-    from environments.rewards.relative import pairwise_rewards, rank_rewards
+    from environments.rewards.relative import novelty_rewards, pairwise_rewards, rank_rewards
     from environments.rewards.rubric import Rubric
     from environments.rewards.text_format import boxed, code_block, has_tags, has_text, tagged
     from environments.server_config import JudgeConfig, UserConfig
@@ -109,6 +109,7 @@ __all__ = [
     "has_text",
     "length_penalty",
     "longest_context",
+    "novelty_rewards",
     "numeric_match",
     "open_sandbox",
     "pairwise_rewards",
@@ -181,6 +182,7 @@ _MODULES = {
     "has_text": "environments.rewards.text_format",
     "length_penalty": "environments.rewards.economy",
     "longest_context": "environments.rewards.economy",
+    "novelty_rewards": "environments.rewards.relative",
     "numeric_match": "environments.rewards.answers",
     "open_sandbox": "tools.sandbox",
     "pairwise_rewards": "environments.rewards.relative",

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from environments.containment.hook_calls import HookCalls
 from environments.hooks import Hooks
-from environments.reward_checks import checked_text
+from environments.reward_checks import checked_metrics, checked_text
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import Budget
 from environments.rollout.failures import let_go, raised_by_user, reason_of
@@ -37,6 +37,7 @@ class RolloutHooks:
     def __init__(self, env: Hooks, ctx: RolloutContext, calls: HookCalls) -> None:
         self._env, self._ctx, self._calls = env, ctx, calls
         self._anchor: str | None = None
+        self._metrics: dict[str, float] = {}
 
     @asynccontextmanager
     async def prepared(self) -> AsyncGenerator[None]:
@@ -45,6 +46,9 @@ class RolloutHooks:
         Raises:
             ConfigError: it is a generator that yields never, or twice.
         """
+        if not self._writes("prepare"):
+            yield
+            return
         ctx = self._ctx
         hook = partial(self._env.prepare, *self._with_context(self._env.prepare, ctx.item, ctx.sandbox))
         limit_s = self._env.config.hook_timeout_s
@@ -128,13 +132,20 @@ class RolloutHooks:
         given = await self._calls.hook("respond", self._env.respond, self._ctx.item, turn, self._ctx)
         return reply_messages(given, env=self._env.name)
 
-    async def anchored(self, turn: Turn) -> Turn:
-        """The turn with the state that it began in."""
+    async def observed(self, turn: Turn) -> Turn:
+        """The turn with the state that it began in, and with what was noted until its reward is asked for."""
         before, self._anchor = self._anchor, await self._state_after(turn)
-        return replace(turn, anchor=before)
+        metrics = checked_metrics(self._ctx)
+        noted = {name: value for name, value in metrics.items() if self._metrics.get(name) != value}
+        return replace(turn, anchor=before, noted=noted)
 
     async def marked(self, turn: Turn) -> Turn:
-        """The turn, marked when it is left out of training: by the environment, or as one that was cut."""
+        """The scored turn, marked when the environment leaves it out of training, or when it was cut."""
+        turn = await self._marked(turn)
+        self._metrics = dict(self._ctx.metrics)
+        return turn
+
+    async def _marked(self, turn: Turn) -> Turn:
         is_cut = self._env.config.mask_truncated and turn.finish_reason == "length"
         if not self._writes("train_turn"):
             return replace(turn, trained=False) if is_cut else turn

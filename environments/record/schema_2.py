@@ -161,6 +161,8 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
             result["message"] = at
         end = answered + len(turn.replies)
         fields |= {"message": index, "replies": list(range(answered, end))}
+        if not turn.noted:
+            del fields["noted"]
         if any(call.status != "ok" or call.span is not None for call in turn.message.tool_calls):
             fields["calls"] = [{"status": call.status, "span": call.span} for call in turn.message.tool_calls]
         dumped.append(fields)

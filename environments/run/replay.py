@@ -124,6 +124,7 @@ class Replay:
         turns = [replace(turn, trained=True) for turn in recorded.turns]
         for index, turn in enumerate(turns):
             ctx.see((*ctx.messages, *turn.messages))
+            ctx.metrics.update(turn.noted)
             if index == len(turns) - 1:
                 ctx.end_reason = recorded.end_reason
             await scoring.on_turn(turn)
@@ -131,7 +132,7 @@ class Replay:
         ctx.is_over = True
         bare = replace(recorded, turns=tuple(turns), rewards=None, metrics={}, judge_calls=())
         rewards = await scoring.finish(bare)
-        # What tools and the world noted is not noted again.
+        # What is noted after the rewards, and what older records do not say the origin of.
         metrics = {**recorded.metrics, **checked_metrics(ctx)}
         return bare.with_rewards(rewards, metrics, tuple(ctx.judge_model.calls))
 

@@ -114,6 +114,7 @@ class Draw:
             span=span,
             trained=self.bool(),
             anchor=self.name(),
+            noted=self.named(self.number),
             context=self.one([None, context]),
             fork=self.name(),
             weight_version=self.name(),

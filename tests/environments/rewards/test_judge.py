@@ -1,6 +1,7 @@
 """`ctx.judge`: asked offline by a hook; read, asked again, or refused with the whole group."""
 
 import asyncio
+import math
 
 import pytest
 from pydantic import BaseModel, ConfigDict
@@ -12,6 +13,10 @@ from environments.second_models.asked_model import AskedModel, ScriptedAnswers
 from environments.trajectory import JudgeCall, Message
 from tests.environments.talk import Talk, talk
 from tools.errors import ConfigError, GroupRefused, NoModelError
+
+
+class Grade(BaseModel):
+    grade: float
 
 
 def judging(*answers, recorded=None):
@@ -105,6 +110,18 @@ async def test_without_a_verdict_after_three_tries_the_group_is_refused():
 async def test_the_author_may_say_what_counts_then(value):
     ctx, _ = judging("Fine!")
     assert await ctx.judge("Good?", unparsable=value) == value
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [(None, math.nan), (None, "0"), (None, 10**400), (None, Grade(grade=1)), (Grade, 0.0)],
+    ids=["nan", "text", "large", "instance", "number"],
+)
+async def test_what_cannot_count_is_refused_before_a_verdict_is_unreadable(schema, value):
+    ctx, asked = judging('{"score": 1, "grade": 1}')
+    with pytest.raises(ConfigError, match=r"unparsable is .*; give an? (finite number|instance of Grade)"):
+        await ctx.judge("Good?", schema=schema, unparsable=value)
+    assert asked == []
 
 
 async def test_each_question_is_recorded_with_its_answer():

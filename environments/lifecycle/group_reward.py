@@ -9,7 +9,7 @@ from environments.containment.hook_calls import HookCalls
 from environments.containment.in_flight import InFlight, Watch
 from environments.credit.comparable import ANY_GROUP, comparable
 from environments.data.tasks import GroupTask
-from environments.hooks import Hooks
+from environments.hooks import Hooks, writes
 from environments.lifecycle.env_lifecycle import Lifecycle
 from environments.reward_checks import bounded_reward, optional_reward, raw_parts, reward_list
 from environments.reward_context import GroupContext
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 def has_group_reward(env: Hooks) -> bool:
     """Whether the environment writes `score_group`."""
-    return type(env).score_group is not Hooks.score_group
+    return writes(env, "score_group")
 
 
 async def with_group_reward(

@@ -10,7 +10,7 @@ from inspect import Parameter, isasyncgen, isgenerator, signature
 from typing import Any, Final, cast
 
 from environments.containment.hook_calls import HookCalls
-from environments.hooks import Hooks
+from environments.hooks import Hooks, writes
 from environments.reward_checks import checked_metrics, checked_text
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import Budget
@@ -167,7 +167,7 @@ class RolloutHooks:
         return None if anchor is None else checked_text(anchor, where)
 
     def _writes(self, hook: str) -> bool:
-        return getattr(type(self._env), hook) is not getattr(Hooks, hook)
+        return writes(self._env, hook)
 
     async def _ask(self, name: str, hook: Callable[..., Any], *args: Any) -> Any:
         return await self._calls.hook(name, hook, *self._with_context(hook, *args))

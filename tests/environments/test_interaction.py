@@ -388,3 +388,17 @@ async def test_a_context_that_is_used_after_its_rollout_is_refused_at_once(later
     asked = kept[0].judge("Good?") if later == "judge" else kept[0].user_model.ask((), seed=0)
     with pytest.raises(ConfigError, match="is called after its rollout was over; use ctx while it goes on"):
         await asked
+
+
+@pytest.mark.parametrize("hook", ["respond", "prepare", "train_turn", "score_group", "limits_for"])
+async def test_a_hook_that_is_set_on_the_object_is_asked_like_one_of_its_class(hook):
+    asked = []
+    env = made(Talking)
+
+    def noted(*args):
+        asked.append(hook)
+        return {"train_turn": True, "limits_for": {}}.get(hook)
+
+    setattr(env, hook, noted)
+    await env.run_group(TASK, 1)
+    assert asked

@@ -1,7 +1,6 @@
 """What an environment writes: its hooks, each with what it gives by default."""
 
 from collections.abc import Awaitable, Mapping, Sequence
-from inspect import Parameter, Signature, isfunction, signature
 from typing import Any, TypeVar
 
 from environments.config import AgentEnvConfig
@@ -9,7 +8,7 @@ from environments.data.items import load_items
 from environments.policy.scripted import Choice, generic_script
 from environments.reward_context import GroupContext, Reward, RolloutContext
 from environments.trajectory import Message, MissingOutcome, Trajectory, Turn
-from environments.turn_level_reward import TurnLevelRewardMixin
+from environments.turn_level_reward import def_or_async
 from tools.calls import ToolSpec
 from tools.errors import ConfigError, NoModelError
 from tools.sandbox.base import Sandbox, SandboxSpec
@@ -46,12 +45,15 @@ class Hooks:
     config: AgentEnvConfig
     """The settings of this instance."""
 
+    @def_or_async
     async def setup(self) -> None:
         """Once, before the items are loaded: open what all rollouts share."""
 
+    @def_or_async
     async def teardown(self) -> None:
         """Once, after the last rollout, however it ended: close what `setup` opened."""
 
+    @def_or_async
     async def load_items(self) -> Sequence[Item]:
         """The items to roll out; by default the dataset that the config names."""
         return load_items(
@@ -154,14 +156,13 @@ def writes(env: Hooks, hook: str) -> bool:
 
 
 def refuse_missing_parts(env: Hooks, estimator: str) -> None:
-    """Raise ConfigError where a class lacks a name, a prompt, or what its estimator compares, or a hook is none."""
+    """Raise ConfigError where a class lacks a name, a prompt, or what its estimator compares."""
     if not env.name:
         raise ConfigError(f"class {type(env).__name__} has no name; set the class attribute `name`")
     if not writes(env, "format_prompt"):
         raise ConfigError(f"environment {env.name!r} has no prompt; write format_prompt(self, item)")
     if estimator == "gigpo" and not writes(env, "state_key"):
         raise ConfigError(f"gigpo compares turns taken in equal states; write state_key in {env.name!r}")
-    _refuse_other_parameters(env)
 
 
 def refuse_no_reward(env: Hooks) -> None:
@@ -171,32 +172,3 @@ def refuse_no_reward(env: Hooks) -> None:
             f"environment {env.name!r} has no reward; write compute_reward, or list "
             f"TurnLevelRewardMixin before AgentEnv and write compute_turn_rewards"
         )
-
-
-def _refuse_other_parameters(env: Hooks) -> None:
-    """Raise ConfigError where a hook cannot be called with what it is asked with."""
-    for base in (Hooks, TurnLevelRewardMixin):
-        for name, function in vars(base).items() if isinstance(env, base) else ():
-            if isfunction(function) and not name.startswith("_"):
-                _refuse_parameters(env, name, signature(function))
-
-
-def _refuse_parameters(env: Hooks, name: str, asked: Signature) -> None:
-    _, *given = (each for each, of in asked.parameters.items() if of.kind is Parameter.POSITIONAL_OR_KEYWORD)
-    may_take_context = any(of.kind is Parameter.VAR_POSITIONAL for of in asked.parameters.values())
-    try:
-        own = signature(getattr(env, name))
-    except (TypeError, ValueError):
-        return  # of a callable that does not say
-    if _takes(own, given) or (may_take_context and _takes(own, [*given, "ctx"])):
-        return
-    written = ", ".join(("self", *given, *(["ctx"] if may_take_context else [])))
-    raise ConfigError(f"environment {env.name!r}: {name}{own} is no such hook; write {name}({written})")
-
-
-def _takes(own: Signature, given: Sequence[str]) -> bool:
-    try:
-        own.bind(*given)
-    except TypeError:
-        return False
-    return True

@@ -281,6 +281,10 @@ class Failure:
     """`file.py:12 in compute_reward`, where code that is not ours broke; `None` for errors of ours."""
     refuses_group: bool = False
     """Whether its siblings cannot be compared without it, so that the whole group fails."""
+    judge_calls: tuple[JudgeCall, ...] = ()
+    """What it had asked the judge before it broke."""
+    user_calls: tuple[JudgeCall, ...] = ()
+    """Likewise of the model of a simulated user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         Turn,
     )
     from environments.turn_level_reward import TurnLevelRewardMixin
-    from tools.calls import ToolCall, ToolResult
+    from tools.calls import ToolCall, ToolResult, ToolSpec
     from tools.context import State, ToolContext
     from tools.errors import ConfigError, RolloutError, ToolError, TurnwiseError, UsageError
     from tools.files import file
@@ -87,6 +87,7 @@ __all__ = [
     "ToolError",
     "ToolOutput",
     "ToolResult",
+    "ToolSpec",
     "Toolset",
     "Trajectory",
     "TrajectoryGroup",
@@ -161,6 +162,7 @@ _MODULES = {
     "ToolError": "tools.errors",
     "ToolOutput": "tools.tool_output",
     "ToolResult": "tools.calls",
+    "ToolSpec": "tools.calls",
     "Toolset": "tools.registry",
     "Trajectory": "environments.trajectory",
     "TrajectoryGroup": "environments.trajectory",

@@ -6,11 +6,12 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from inspect import Parameter, isasyncgen, isgenerator, signature
+from inspect import isasyncgen, isgenerator
 from typing import Any, Final, cast
 
 from environments.containment.hook_calls import HookCalls
 from environments.hooks import Hooks, writes
+from environments.lifecycle.hook_signatures import takes_context
 from environments.reward_checks import checked_metrics, checked_text
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import Budget
@@ -181,16 +182,6 @@ def _is_bool(value: object) -> bool:
     """Whether it is a bool, of Python's or of numpy's, which loads slowly."""
     kind = type(value)
     return kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"))
-
-
-def takes_context(hook: Callable[..., Any], others: int) -> bool:
-    """Whether a hook names one more argument than `others`, which it calls `ctx` or has no default for.
-
-    What a wrapper's `*args` may take, nobody knows.
-    """
-    places = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    named = [each for each in signature(hook).parameters.values() if each.kind in places]
-    return len(named) > others and (named[others].name == "ctx" or named[others].default is Parameter.empty)
 
 
 def _next(states: Generator[Any]) -> Any:

@@ -70,7 +70,7 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
         **columns,
         "trajectories": _trajectories(credited),
         "judge_calls": _as_before(_JUDGE_CALLS.dump_python(group.judge_calls, mode="json", warnings=False)),
-        "failures": _as_before(_FAILURES.dump_python(group.failures, mode="json", warnings=False)),
+        "failures": _failures(group.failures),
     }
     return fields if group.error is None else fields | {"error": group.error}
 
@@ -132,6 +132,15 @@ def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
             fields["messages"] = [message.to_openai() for message in trajectory.messages]
         first_row += len(trajectory.rows)
         dumped.append(fields)
+    return dumped
+
+
+def _failures(failures: Sequence[Failure]) -> list[dict[str, Any]]:
+    dumped = _as_before(_FAILURES.dump_python(tuple(failures), mode="json", warnings=False))
+    for fields in dumped:
+        for name in ("judge_calls", "user_calls"):
+            if calls := _as_before(fields.pop(name, [])):
+                fields[name] = calls
     return dumped
 
 

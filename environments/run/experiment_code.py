@@ -5,6 +5,8 @@ import hashlib
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from os.path import isdir, isfile
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -56,9 +58,9 @@ def has_file(cls: type) -> bool:
 
 
 def _is_turnwise(module: str) -> bool:
-    """Whether Turnwise's version says all about a module; a shipped environment has a folder of its own."""
+    """Whether Turnwise's version says all about a module; that of a shipped environment counts itself."""
     first, *rest = module.split(".")
-    return first in _TURNWISE and len(rest) < 2
+    return first in _TURNWISE and not (len(rest) > 1 and rest[0].endswith("_env"))
 
 
 def _file_of(module: str) -> Path | None:
@@ -99,11 +101,43 @@ def _code_below(root: Path, files: set[Path], left_out: set[Path]) -> dict[Path,
     while waiting:
         file = waiting.pop()
         if file not in found:
-            tree = _tree(file)
-            found[file] = _content(file) if tree is None else ast.unparse(tree)
-            reached = (*_imported(tree, file, root), *_named(tree, file, root))
+            source = _source_of(file)
+            found[file] = source.code
+            reached = (*_imported(source, file, root), *_named(source, file, root))
             waiting += [each for each in reached if counts(each)]
     return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """What counts of a file."""
+
+    code: str
+    """Without comments and layout, or a digest of a file that is not Python text."""
+    imports: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    """Of each import statement the level and the modules that it may mean."""
+    texts: tuple[str, ...] = ()
+    """Those in it that may be paths."""
+
+
+def _source_of(file: Path) -> _Source:
+    stat = file.stat()
+    return _read(file, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=4096)
+def _read(file: Path, _mtime_ns: int, _size: int) -> _Source:
+    """Parsed once while the file stays as it is: a process may begin many runs."""
+    if file.suffix != ".py":
+        return _Source(code=_content(file))
+    data = file.read_bytes()
+    try:
+        tree = ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError):
+        return _Source(code=digest(data))
+    return _Source(
+        code=ast.unparse(tree), imports=tuple(_import_statements(tree)), texts=tuple(sorted(_texts(tree)))
+    )
 
 
 def _content(file: Path) -> str:
@@ -111,40 +145,39 @@ def _content(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _tree(file: Path) -> ast.Module | None:
-    """What a file says; `None` for one that is not Python text."""
-    try:
-        return ast.parse(file.read_bytes()) if file.suffix == ".py" else None
-    except (SyntaxError, ValueError, RecursionError):
-        return None
+def _texts(tree: ast.Module) -> set[str]:
+    constants = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    texts = {each for each in constants if isinstance(each, str)}
+    return {each for each in texts if 0 < len(each) <= _LONGEST_PATH and each.isprintable()}
 
 
-def _imported(tree: ast.Module | None, file: Path, root: Path) -> Iterator[Path]:
-    """The files that a file's import statements may mean, those in functions too."""
-    for node in ast.walk(tree) if tree is not None else ():
-        names: list[str] = []
-        folders = [root, root.parent, file.parent]
+def _import_statements(tree: ast.Module) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Those in functions, too."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield 0, tuple(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             of = node.module or ""
-            names = [of, *(f"{of}.{alias.name}".removeprefix(".") for alias in node.names)]
-            if node.level:
-                folders = [[file, *file.parents][node.level]] if node.level < len(file.parents) else []
+            yield node.level, (of, *(f"{of}.{alias.name}".removeprefix(".") for alias in node.names))
+
+
+def _imported(source: _Source, file: Path, root: Path) -> Iterator[Path]:
+    """The files that a file's import statements may mean."""
+    for level, names in source.imports:
+        folders = [root, root.parent, file.parent]
+        if level:
+            folders = [[file, *file.parents][level]] if level < len(file.parents) else []
         for folder in folders:
             for name in names:
                 yield from _files_of(folder, name)
 
 
-def _named(tree: ast.Module | None, file: Path, root: Path) -> Iterator[Path]:
+def _named(source: _Source, file: Path, root: Path) -> Iterator[Path]:
     """The files of data that code names: in its own folder, in the root, or in a folder that it names."""
-    constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)] if tree else []
-    texts = {each for each in constants if isinstance(each, str) and 0 < len(each) <= _LONGEST_PATH}
-    texts = {each for each in texts if each.isprintable()}
-    names = [each for each in texts if Path(each).suffix in _DATA]
+    names = [each for each in source.texts if Path(each).suffix in _DATA]
     below = [file.parent, root]
     # Not `Path.is_dir`, which raises where a folder may not be read.
-    below += [each / text for each in below for text in texts if names and isdir(each / text)]  # noqa: PTH112
+    below += [each / text for each in below for text in source.texts if names and isdir(each / text)]  # noqa: PTH112
     paths = (folder / name for folder in below for name in names)
     yield from (path.resolve() for path in paths if isfile(path))  # noqa: PTH113  # likewise
 

@@ -93,7 +93,9 @@ class Replay:
                 except BaseException as error:  # noqa: BLE001  # as in a rollout: recorded, never scored
                     if live.refusal is not None:  # which is what the user has to hear of
                         return failure_of(error, sibling=recorded.sibling, turns=0)
-                    return boundary.failure_of(error, recorded.sibling, turns=len(recorded.turns))
+                    turns = len(recorded.turns)
+                    failure = boundary.failure_of(error, recorded.sibling, turns=turns, asked=calls.asked)
+                    return replace(failure, user_calls=recorded.user_calls)
 
     def _context(
         self, task: GroupTask, recorded: Trajectory, live: LiveAccess, calls: HookCalls

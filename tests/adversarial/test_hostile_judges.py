@@ -177,7 +177,9 @@ async def test_a_user_that_is_lost_fails_the_sibling_and_is_named():
 @pytest.mark.parametrize("kind", [JudgeConfig, UserConfig])
 async def test_a_server_that_is_not_there_is_found_before_the_first_rollout(kind):
     env = talk(servers=[kind(base_url="http://127.0.0.1:9/v1")])
-    with pytest.raises(ConfigError, match="no model server answers at http://127"):
+    with pytest.raises(
+        ConfigError, match=f"the {kind.section}'s model server: no model server answers at http://127"
+    ):
         async with env:
             pass
 

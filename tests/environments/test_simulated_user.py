@@ -202,6 +202,7 @@ async def test_a_user_that_fails_is_a_failed_sibling_and_no_reply():
     async with talk(Mute) as env:
         credited = await env.run_group(env.tasks()[0])
     assert [failure.error_class for failure in credited.group.failures] == ["SecondModelError"] * 2
+    assert [len(failure.user_calls) for failure in credited.group.failures] == [3, 3]
 
 
 async def test_a_script_answers_like_a_model():

@@ -183,6 +183,8 @@ class Draw:
             error_class=self.text(),
             where=self.name(),
             refuses_group=self.bool(),
+            judge_calls=self.several(self.judge_call),
+            user_calls=self.several(self.judge_call),
         )
 
     def credited(self):

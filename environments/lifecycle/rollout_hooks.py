@@ -45,6 +45,9 @@ class RolloutHooks:
         Raises:
             ConfigError: it is a generator that yields never, or twice.
         """
+        if not self._writes("prepare"):
+            yield
+            return
         ctx = self._ctx
         hook = partial(self._env.prepare, *self._with_context(self._env.prepare, ctx.item, ctx.sandbox))
         limit_s = self._env.config.hook_timeout_s

@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncContextDecorator, ContextDecorator, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from inspect import Parameter, isasyncgen, isgenerator, signature
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from environments.containment.hook_calls import HookCalls
+from environments.containment.owned_generator import END
 from environments.hooks import Hooks
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import Budget
@@ -18,7 +19,7 @@ from environments.rollout.prompt import opening_messages, reply_messages
 from environments.rollout.rollout_budget import budget_of
 from environments.trajectory import Message, Turn
 from environments.turn_level_reward import checked_text
-from tools.errors import ConfigError
+from tools.errors import ConfigError, TimeLimitExceeded
 from tools.registry import Toolset
 from tools.state_tools import refuse_state
 from tools.toolsets import narrowed
@@ -27,8 +28,6 @@ from tools.waiting import to_the_end
 _LOG = logging.getLogger(__name__)
 _AFTERWARDS_S = 10.0
 """For what follows the `yield` of `prepare`."""
-_END: Final = object()
-"""What a generator gives that has ended."""
 
 
 class RolloutHooks:
@@ -52,18 +51,23 @@ class RolloutHooks:
         hook = partial(self._env.prepare, *self._with_context(self._env.prepare, ctx.item, ctx.sandbox))
         limit_s = self._env.config.hook_timeout_s
         given = await self._calls.run(hook, doing="prepare", limit_s=limit_s, setting="hook_timeout_s")
+        if isinstance(given, ContextDecorator | AsyncContextDecorator):
+            raise ConfigError(
+                f"environment {self._env.name!r}: prepare gave a context manager, which nobody enters; take "
+                f"@contextmanager away, a generator with one `yield` is what prepare may be"
+            )
         if not isgenerator(given) and not isasyncgen(given):
             ctx.state = given
             yield
             return
-        following = partial(_following if isasyncgen(given) else _next, given)
+        following = self._calls.owned(given)
         try:
             ctx.state = await self._calls.hook("prepare", following)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, TimeLimitExceeded):
             # A `def` goes on to its `yield` all the same.
             await to_the_end(self._close_state(following))
             raise
-        if ctx.state is _END:
+        if ctx.state is END:
             raise self._not_once("ended without")
         try:
             yield
@@ -87,7 +91,7 @@ class RolloutHooks:
             )
             let_go(error)
             return True
-        return rest is _END
+        return rest is END
 
     def _not_once(self, wrong: str) -> ConfigError:
         return ConfigError(
@@ -159,7 +163,8 @@ class RolloutHooks:
         return None if anchor is None else checked_text(anchor, where)
 
     def _writes(self, hook: str) -> bool:
-        return getattr(type(self._env), hook) is not getattr(Hooks, hook)
+        own = getattr(self._env, hook)
+        return getattr(own, "__func__", own) is not getattr(Hooks, hook)
 
     async def _ask(self, name: str, hook: Callable[..., Any], *args: Any) -> Any:
         return await self._calls.hook(name, hook, *self._with_context(hook, *args))
@@ -183,11 +188,3 @@ def takes_context(hook: Callable[..., Any], others: int) -> bool:
     places = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     named = [each for each in signature(hook).parameters.values() if each.kind in places]
     return len(named) > others and (named[others].name == "ctx" or named[others].default is Parameter.empty)
-
-
-def _next(states: Generator[Any]) -> Any:
-    return next(states, _END)
-
-
-async def _following(states: AsyncGenerator[Any]) -> Any:
-    return await anext(states, _END)

@@ -58,14 +58,15 @@ def _are_texts(given: Any) -> bool:
 
 
 def _name_texts(given: Any) -> bool:
-    return isinstance(given, Mapping) and _are_texts(
-        [*(named := cast("dict[Any, Any]", given)), *named.values()]
-    )
+    if not isinstance(given, Mapping):
+        return False
+    named = cast("Mapping[Any, Any]", given)
+    return _are_texts([*named, *named.values()])
 
 
-def _shown(given: Any) -> str:
-    """What was given; of a mapping, whose values may be secrets, its class."""
-    return type(given).__name__ if isinstance(given, Mapping) else f"{given!r:.100}"
+def _shown(given: object) -> str:
+    """What was given; of a mapping, whose values may be secrets, that it is one."""
+    return "one with other values" if isinstance(given, Mapping) else f"{given!r:.100}"
 
 
 _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {

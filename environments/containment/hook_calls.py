@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import Context, copy_context
 from functools import partial
@@ -126,7 +126,7 @@ class HookCalls:
             if self._running:
                 self._in_flight.doing = self._running[-1]
 
-    def owned(self, generator: Generator[Any] | AsyncGenerator[Any]) -> Callable[[], Awaitable[Any]]:
+    def owned(self, generator: Iterator[Any] | AsyncGenerator[Any, Any]) -> Callable[[], Awaitable[Any]]:
         """What gives the next value of a generator, or `END`: always in the same task, or on this thread."""
         if isinstance(generator, AsyncGenerator):
             return OwnedGenerator(generator, self._context).next

@@ -60,7 +60,7 @@ class RolloutHooks:
             ctx.state = given
             yield
             return
-        following = self._calls.owned(given)
+        following = self._calls.owned(cast("Any", given))
         try:
             ctx.state = await self._calls.hook("prepare", following)
         except (asyncio.CancelledError, TimeLimitExceeded):

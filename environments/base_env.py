@@ -22,6 +22,7 @@ from environments.data.tasks import GroupTask
 from environments.hooks import Hooks, Item, refuse_missing_parts
 from environments.lifecycle.env_lifecycle import Lifecycle
 from environments.lifecycle.group_reward import NewJudge, with_group_reward
+from environments.lifecycle.hook_signatures import check_hooks
 from environments.lifecycle.rollout_hooks import RolloutHooks
 from environments.lifecycle.rollout_parts import second_models, served_policy, split_servers
 from environments.lifecycle.state_annotation import refuse_other_states
@@ -132,7 +133,7 @@ class AgentEnv(Lifecycle):
                 context=ctx,
             )
             async for turn in loop.turns():
-                turns.append(await hooks.anchored(turn))
+                turns.append(await hooks.observed(turn))
                 await scoring.on_turn(turns[-1])
                 turns[-1] = await hooks.marked(turns[-1])
             ctx.is_over = True
@@ -184,7 +185,7 @@ class AgentEnv(Lifecycle):
                 try:
                     return await self.rollout(task.for_rollout(), sibling, turns, calls)
                 except BaseException as error:  # noqa: BLE001  # the one broad except: recorded, never scored
-                    return boundary.failure_of(error, sibling, turns=len(turns))
+                    return boundary.failure_of(error, sibling, turns=len(turns), asked=calls.asked)
 
     # What a rollout is made of.
 
@@ -247,6 +248,7 @@ class AgentEnv(Lifecycle):
         self.estimator = config.estimator or self.default_estimator
         params = config.all_estimator_params()
         self.estimator_params = read_params(self.estimator, config.estimator_preset, params)
+        check_hooks(self)
         refuse_missing_parts(self, self.estimator)
         self._new_scoring = self.scoring()
         self.toolset = select_toolsets(self.tools, config.enabled_toolsets, config.disabled_toolsets)

@@ -8,6 +8,7 @@ from environments.data.items import load_items
 from environments.policy.scripted import Choice, generic_script
 from environments.reward_context import GroupContext, Reward, RolloutContext
 from environments.trajectory import Message, MissingOutcome, Trajectory, Turn
+from environments.turn_level_reward import def_or_async
 from tools.calls import ToolSpec
 from tools.errors import ConfigError, NoModelError
 from tools.sandbox.base import Sandbox, SandboxSpec
@@ -44,12 +45,15 @@ class Hooks:
     config: AgentEnvConfig
     """The settings of this instance."""
 
+    @def_or_async
     async def setup(self) -> None:
         """Once, before the items are loaded: open what all rollouts share."""
 
+    @def_or_async
     async def teardown(self) -> None:
         """Once, after the last rollout, however it ended: close what `setup` opened."""
 
+    @def_or_async
     async def load_items(self) -> Sequence[Item]:
         """The items to roll out; by default the dataset that the config names."""
         return load_items(

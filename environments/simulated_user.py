@@ -11,6 +11,7 @@ TRIES = 3
 """Answers that may be empty, cut or a refusal, each with another seed, before there is none."""
 IS_DONE = "user is done"
 _DOES_NOT_FIT = "the conversation no longer fits the user's model"
+_FILTERED = "the user's model filters the conversation"
 _BEGINS = "(The conversation begins. Write your first message.)"
 _SILENCE = "(The assistant says nothing.)"
 _INSTRUCTIONS = """\
@@ -78,8 +79,8 @@ class SimulatedUser:
             return None
         conversation = (self._system(persona), *_as_the_user_sees(ctx.messages))
         answer = await self._answer(ctx, conversation, replies + 1)
-        if answer.text is None:
-            ctx.end(_DOES_NOT_FIT)
+        if answer.text is None or answer.problem is not None:
+            ctx.end(_FILTERED if answer.problem == "filtered" else _DOES_NOT_FIT)
             return None
         ctx.user_replies[id(self)] = replies + 1
         if self.done in answer.text:
@@ -87,7 +88,7 @@ class SimulatedUser:
         return answer.text.replace(self.done, "").strip() or None
 
     async def _answer(self, ctx: RolloutContext, conversation: Sequence[Message], number: int) -> TextAnswer:
-        """The model's answer; without a text only where the conversation does not fit its context."""
+        """The model's answer; with a problem only where it takes no such conversation."""
         problems: list[str] = []
         while len(problems) < TRIES:
             seed = (ctx.seed + TRIES * number + len(problems)) % 2**31
@@ -95,6 +96,8 @@ class SimulatedUser:
             if answer.problem in (None, "too_long"):
                 return answer
             problems.append(answer.problem)
+            if problems == ["filtered"] * TRIES:
+                return answer
         raise SecondModelError(
             f"the user's model gave nothing that can be used, {TRIES} times: {', '.join(problems)}"
         )

@@ -134,6 +134,8 @@ class Turn:
     """False: its tokens are masked and it has no advantage; its rewards still count for other turns."""
     anchor: str | None = None
     """The state before this turn, for estimators that compare equal states (`state_key`)."""
+    noted: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What tools and the world noted in `ctx.metrics` since the turn before was scored: rewards read it."""
     context: tuple[Kept | Message, ...] | None = None
     """What the model saw, where that was not all that came before: stretches of the conversation, and
     messages that stood in the place of others."""
@@ -279,6 +281,10 @@ class Failure:
     """`file.py:12 in compute_reward`, where code that is not ours broke; `None` for errors of ours."""
     refuses_group: bool = False
     """Whether its siblings cannot be compared without it, so that the whole group fails."""
+    judge_calls: tuple[JudgeCall, ...] = ()
+    """What it had asked the judge before it broke."""
+    user_calls: tuple[JudgeCall, ...] = ()
+    """Likewise of the model of a simulated user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

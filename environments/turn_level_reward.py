@@ -4,18 +4,24 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, ParamSpec, Protocol, cast, get_args
 
 from environments.reward_context import Reward, RolloutContext
 from environments.rewards.rubric import WeightedParts
 from environments.trajectory import LARGEST_REWARD, Rewards, Trajectory, Turn
 from tools.errors import ConfigError, RewardError
 
+P = ParamSpec("P")
 Aggregation = Literal["sum", "mean", "outcome"]
 _TURN_HOOKS = ("score_turn", "compute_turn_rewards")
 _HOOKS = (*_TURN_HOOKS, "compute_outcome")
 _NO_LIST = (Mapping, Set, str, bytes, bytearray)
 """Iterable, but not in the order of turns, or not of rewards."""
+
+
+def def_or_async(hook: Callable[P, Awaitable[Any]]) -> Callable[P, Any]:
+    """A hook with a default that may be awaited, for type checkers: a subclass may write it as a `def`."""
+    return hook
 
 
 class Scoring(Protocol):
@@ -123,16 +129,19 @@ class TurnLevelRewardMixin:
                 f"or its turn rewards are never asked for"
             )
 
+    @def_or_async
     async def score_turn(self, item: Any, turn: Turn, ctx: RolloutContext) -> Reward | None:
         """Score one turn right after it happened; `None` leaves it unscored."""
         return None
 
+    @def_or_async
     async def compute_turn_rewards(
         self, item: Any, trajectory: Trajectory, ctx: RolloutContext
     ) -> Sequence[Reward | None]:
         """One entry per turn, `None` for a turn that is not scored. Default: what `score_turn` gave."""
         return ctx.turn_scores
 
+    @def_or_async
     async def compute_outcome(self, item: Any, trajectory: Trajectory, ctx: RolloutContext) -> Reward | None:
         """The reward that belongs to the whole trajectory, or `None` when there is none."""
         return None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from environments.rewards.math_checker import MathChecker
     from environments.rewards.quoting import quoted
-    from environments.rewards.relative import pairwise_rewards, rank_rewards
+    from environments.rewards.relative import novelty_rewards, pairwise_rewards, rank_rewards
     from environments.rewards.rubric import Rubric
     from environments.rewards.text_format import boxed, code_block, has_tags, has_text, tagged
     from environments.server_config import JudgeConfig, UserConfig
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         Turn,
     )
     from environments.turn_level_reward import TurnLevelRewardMixin
-    from tools.calls import ToolCall, ToolResult
+    from tools.calls import ToolCall, ToolResult, ToolSpec
     from tools.context import State, ToolContext
     from tools.errors import ConfigError, RolloutError, ToolError, TurnwiseError, UsageError
     from tools.files import file
@@ -87,6 +87,7 @@ __all__ = [
     "ToolError",
     "ToolOutput",
     "ToolResult",
+    "ToolSpec",
     "Toolset",
     "Trajectory",
     "TrajectoryGroup",
@@ -109,6 +110,7 @@ __all__ = [
     "has_text",
     "length_penalty",
     "longest_context",
+    "novelty_rewards",
     "numeric_match",
     "open_sandbox",
     "pairwise_rewards",
@@ -160,6 +162,7 @@ _MODULES = {
     "ToolError": "tools.errors",
     "ToolOutput": "tools.tool_output",
     "ToolResult": "tools.calls",
+    "ToolSpec": "tools.calls",
     "Toolset": "tools.registry",
     "Trajectory": "environments.trajectory",
     "TrajectoryGroup": "environments.trajectory",
@@ -181,6 +184,7 @@ _MODULES = {
     "has_text": "environments.rewards.text_format",
     "length_penalty": "environments.rewards.economy",
     "longest_context": "environments.rewards.economy",
+    "novelty_rewards": "environments.rewards.relative",
     "numeric_match": "environments.rewards.answers",
     "open_sandbox": "tools.sandbox",
     "pairwise_rewards": "environments.rewards.relative",

@@ -15,7 +15,7 @@ from environments.cli.mock_roles import MockRole
 from environments.containment.in_flight import InFlight
 from environments.data.tasks import GroupTask
 from environments.extras import needs_extra
-from environments.lifecycle.rollout_hooks import takes_context
+from environments.lifecycle.hook_signatures import takes_context
 from environments.policy.rendering.tokenizer_files import EMBEDDED, EMBEDDED_TOKENIZER_DIR
 from environments.policy.scripted import Script
 from environments.rollout.prompt import opening_messages

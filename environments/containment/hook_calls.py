@@ -17,6 +17,7 @@ from environments.containment.in_flight import InFlight
 from environments.containment.owned_generator import END, OwnedGenerator
 from environments.containment.owned_sandbox import owned_sandbox
 from environments.containment.user_threads import contain_threads
+from environments.trajectory import JudgeCall
 from tools.errors import ConfigError, TimeLimitExceeded
 from tools.sandbox.base import Sandbox
 
@@ -40,6 +41,8 @@ class HookCalls:
         self._thread = HookThread()
         self._left: list[HookThread] = []
         self._running: list[str] = []
+        self.asked: dict[str, list[JudgeCall]] = {}
+        """What its hooks asked second models so far, by their role."""
         # One for all calls, so that what `prepare` sets is there for the rewards.
         self._context = copy_context()
         self._context.run(IN_USER_CODE.set, True)
@@ -79,7 +82,7 @@ class HookCalls:
         given = await self.run(
             partial(function, *args), doing=name, limit_s=self._hook_timeout_s, setting="hook_timeout_s"
         )
-        return no_generator(given, name)
+        return finished(given, name)
 
     async def run(
         self,
@@ -191,14 +194,17 @@ class HookCalls:
                 self._abandoned.add_task(limit, task)
 
 
-def no_generator(given: Any, doing: str) -> Any:
-    """What a hook gave.
+def finished(given: Any, doing: str) -> Any:
+    """What a hook gave, of which nothing is left to be run.
 
     Raises:
-        ConfigError: it gave a generator.
+        ConfigError: it gave a generator, or a call that was not awaited.
     """
     if inspect.isgenerator(given) or inspect.isasyncgen(given):
         raise ConfigError(f"{doing} is a generator; return what it gives, with no `yield`")
+    if inspect.iscoroutine(given):
+        given.close()
+        raise ConfigError(f"{doing} gave a call that nobody awaited, {given.__qualname__}; write `await`")
     return given
 
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from environments.containment.abandoned import Abandoned
-from environments.containment.hook_calls import HookCalls, no_generator
+from environments.containment.hook_calls import HookCalls, finished
 from environments.containment.in_flight import InFlight
 from environments.data.item_ids import item_ids
 from environments.data.items import checked_items
@@ -133,7 +133,7 @@ class Lifecycle(Hooks):
         """What a hook outside of the rollouts gives; it may load a model, so most have no limit."""
         try:
             given = await calls.run(function, doing=name, limit_s=limit_s, setting="hook_timeout_s")
-            return no_generator(given, name)
+            return finished(given, name)
         except (UsageError, RunError):
             raise
         except Exception as error:  # noqa: BLE001  # raised again, with whose code it is
@@ -240,7 +240,9 @@ class Lifecycle(Hooks):
     def asked_model(self, role: str, item: Item, calls: HookCalls) -> AskedModel:
         """The judge or the user, as the hooks of one rollout ask it, or those of a group."""
         script = getattr(self, f"scripted_{role}")
-        return self.second_models.asked(role, script, item, calls.hook, lambda: calls.doing)
+        asked = self.second_models.asked(role, script, item, calls.hook, lambda: calls.doing)
+        calls.asked[role] = asked.calls
+        return asked
 
     def open_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
         """A fresh sandbox as class and config ask for."""

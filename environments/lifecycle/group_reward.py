@@ -15,7 +15,7 @@ from environments.rollout.failures import raised_by_user, reason_of, traceback_o
 from environments.second_models.asked_model import AskedModel
 from environments.trajectory import Trajectory, TrajectoryGroup
 from environments.turn_level_reward import bounded_reward, optional_reward, raw_parts, reward_list
-from tools.errors import RewardError
+from tools.errors import NoModelError, RewardError
 
 NewJudge = Callable[[HookCalls], AskedModel]
 
@@ -36,6 +36,9 @@ async def with_group_reward(
     """The group with what `score_group` gives its trajectories; where that breaks, with the error alone.
 
     `judge` says whom it asks; `None`: whom the rollouts ask.
+
+    Raises:
+        NoModelError: it asks a judge, and nobody plays it.
     """
     if not has_group_reward(env):
         return group
@@ -54,6 +57,8 @@ async def with_group_reward(
             given = await calls.hook("score_group", env.score_group, ctx.item, group.trajectories, ctx)
             # Reading it runs code of theirs, too.
             compared = await calls.hook("score_group", _with_parts, group, given, where)
+        except NoModelError:
+            raise  # nobody judges any other group either
         except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a number
             cause = raised_by_user(error)
             logger.warning("%s broke\n%s", where, traceback_of(cause))

@@ -6,19 +6,20 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncContextDecorator, ContextDecorator, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from inspect import Parameter, isasyncgen, isgenerator, signature
+from inspect import isasyncgen, isgenerator
 from typing import Any, cast
 
 from environments.containment.hook_calls import HookCalls
 from environments.containment.owned_generator import END
 from environments.hooks import Hooks
+from environments.lifecycle.hook_signatures import takes_context
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import Budget
 from environments.rollout.failures import let_go, raised_by_user, reason_of
 from environments.rollout.prompt import opening_messages, reply_messages
 from environments.rollout.rollout_budget import budget_of
 from environments.trajectory import Message, Turn
-from environments.turn_level_reward import checked_text
+from environments.turn_level_reward import checked_metrics, checked_text
 from tools.errors import ConfigError, TimeLimitExceeded
 from tools.registry import Toolset
 from tools.state_tools import refuse_state
@@ -36,6 +37,7 @@ class RolloutHooks:
     def __init__(self, env: Hooks, ctx: RolloutContext, calls: HookCalls) -> None:
         self._env, self._ctx, self._calls = env, ctx, calls
         self._anchor: str | None = None
+        self._metrics: dict[str, float] = {}
 
     @asynccontextmanager
     async def prepared(self) -> AsyncGenerator[None]:
@@ -135,13 +137,20 @@ class RolloutHooks:
         given = await self._calls.hook("respond", self._env.respond, self._ctx.item, turn, self._ctx)
         return reply_messages(given, env=self._env.name)
 
-    async def anchored(self, turn: Turn) -> Turn:
-        """The turn with the state that it began in."""
+    async def observed(self, turn: Turn) -> Turn:
+        """The turn with the state that it began in, and with what was noted until its reward is asked for."""
         before, self._anchor = self._anchor, await self._state_after(turn)
-        return replace(turn, anchor=before)
+        metrics = checked_metrics(self._ctx)
+        noted = {name: value for name, value in metrics.items() if self._metrics.get(name) != value}
+        return replace(turn, anchor=before, noted=noted)
 
     async def marked(self, turn: Turn) -> Turn:
-        """The turn, marked when it is left out of training: by the environment, or as one that was cut."""
+        """The scored turn, marked when the environment leaves it out of training, or when it was cut."""
+        turn = await self._marked(turn)
+        self._metrics = dict(self._ctx.metrics)
+        return turn
+
+    async def _marked(self, turn: Turn) -> Turn:
         is_cut = self._env.config.mask_truncated and turn.finish_reason == "length"
         if not self._writes("train_turn"):
             return replace(turn, trained=False) if is_cut else turn
@@ -178,13 +187,3 @@ def _is_bool(value: object) -> bool:
     """Whether it is a bool, of Python's or of numpy's, which loads slowly."""
     kind = type(value)
     return kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"))
-
-
-def takes_context(hook: Callable[..., Any], others: int) -> bool:
-    """Whether a hook names one more argument than `others`, which it calls `ctx` or has no default for.
-
-    What a wrapper's `*args` may take, nobody knows.
-    """
-    places = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    named = [each for each in signature(hook).parameters.values() if each.kind in places]
-    return len(named) > others and (named[others].name == "ctx" or named[others].default is Parameter.empty)

@@ -54,8 +54,12 @@ def _text_model(config: AgentEnvConfig, server: SecondModelConfig) -> "TextModel
     # The client of model servers loads slowly, as below.
     from environments.second_models.text_model import TextModel  # noqa: PLC0415
 
+    try:
+        model_server = _model_server(config, server)
+    except ConfigError as error:
+        raise ConfigError(f"the {server.section}'s model server: {error}") from error
     return TextModel(
-        server=_model_server(config, server),
+        server=model_server,
         role=server.section,
         model=server.model_name,
         temperature=server.temperature,

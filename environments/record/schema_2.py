@@ -70,7 +70,7 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
         **columns,
         "trajectories": _trajectories(credited),
         "judge_calls": _as_before(_JUDGE_CALLS.dump_python(group.judge_calls, mode="json", warnings=False)),
-        "failures": _as_before(_FAILURES.dump_python(group.failures, mode="json", warnings=False)),
+        "failures": _failures(group.failures),
     }
     return fields if group.error is None else fields | {"error": group.error}
 
@@ -135,6 +135,15 @@ def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
     return dumped
 
 
+def _failures(failures: Sequence[Failure]) -> list[dict[str, Any]]:
+    dumped = _as_before(_FAILURES.dump_python(tuple(failures), mode="json", warnings=False))
+    for fields in dumped:
+        for name in ("judge_calls", "user_calls"):
+            if calls := _as_before(fields.pop(name, [])):
+                fields[name] = calls
+    return dumped
+
+
 def _as_before(dumped: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {name: value for name, value in each.items() if name not in _CAME_LATER or value != _CAME_LATER[name]}
@@ -161,6 +170,8 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
             result["message"] = at
         end = answered + len(turn.replies)
         fields |= {"message": index, "replies": list(range(answered, end))}
+        if not turn.noted:
+            del fields["noted"]
         if any(call.status != "ok" or call.span is not None for call in turn.message.tool_calls):
             fields["calls"] = [{"status": call.status, "span": call.span} for call in turn.message.tool_calls]
         dumped.append(fields)

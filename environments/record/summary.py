@@ -17,7 +17,7 @@ from tools.sandbox.base import SandboxRecord
 
 SHOWN_TURNS = 12
 _CLAUSE = re.compile(
-    r"(?:environment .*?, item .*?: )?(?:turn \d+: )?((?:\w+: )?.*?)(?:[;(]|[.,:]\s|$)", re.DOTALL
+    r"(?:environment '[^']*'(?:, item .*?)?: )?(?:turn \d+: )?((?:\w+: )?.*?)(?:[;(]|[.,:]\s|$)", re.DOTALL
 )
 """The first clause, without what each rollout has another of. A point in a number, or a colon in an address
 or after the name of a hook, ends none."""
@@ -90,6 +90,8 @@ class Summary:
         self.paid_tokens[role] += sum(sum(call.usage.values()) for call in calls)
 
     def _add_failure(self, failure: Failure) -> None:
+        self._add_calls("judge", failure.judge_calls)
+        self._add_calls("user", failure.user_calls)
         name, _, message = failure.error.partition(": ")
         name = failure.error_class or name
         where = "" if failure.where is None else f" ({failure.where})"

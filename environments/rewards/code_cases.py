@@ -120,13 +120,17 @@ async def function_cases(
         rel_tol: Allowed difference of numbers that are not both integers, as a share of the larger one.
 
     Raises:
-        RewardError: there are no cases, no Python, or `function` names no file.
+        RewardError: there are no cases, no Python, or `function` names no module.
         SandboxError: a sandbox is broken, which the agent cannot cause.
     """
     path, _, name = function.rpartition(":")
-    if not path.endswith(".py") or not name:
-        raise RewardError(f"function_cases: {function!r:.100} is no function; give it as answer.py:double")
-    module = path.removesuffix(".py").replace("/", ".")
+    parts = path.removesuffix(".py").split("/")
+    if not path.endswith(".py") or not name or not all(parts) or any("." in part for part in parts):
+        raise RewardError(
+            f"function_cases: {function!r:.100} is no function; give its file as in the workspace, without "
+            f"a dot in a name, and the function: answer.py:double"
+        )
+    module = ".".join(parts)
     results: list[ExecResult] = []
     held: list[bool] = []
     for arguments, expected in _checked(cases):

@@ -1,6 +1,7 @@
 """A judge: one question about a turn or a trajectory, its verdict read and checked."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
@@ -70,7 +71,7 @@ class Judging:
             prompt: the question, as text or messages; it has to say what to answer with.
             schema: what the verdict must fit; unset: it has a finite number named `score`.
             turn: the turn in question, for the record; unset: the whole trajectory.
-            unparsable: given back where no verdict can be read; unset: the whole group is refused.
+            unparsable: given back where no verdict can be read; unset or `None`: the group is refused.
 
         Returns:
             The score, or an instance of the schema.
@@ -79,9 +80,11 @@ class Judging:
             GroupRefused: no verdict can be read, or the question does not fit the judge's context.
             SecondModelError: the judge cannot be reached, after its server's tries.
             NoModelError: there is no judge.
+            ConfigError: the question, the schema or `unparsable` is none.
         """
         question = _question(prompt)
         _refuse_other_schemas(schema)
+        _refuse_other_stand_ins(unparsable, schema)
         index = turn.index if isinstance(turn, Turn) else turn
         verdict, problem = await _verdict(self.judge_model, question, schema or ScoreVerdict, index)
         if verdict is None and unparsable is not None:
@@ -129,6 +132,19 @@ def _question(prompt: Any) -> tuple[Message, ...]:
 def _refuse_other_schemas(schema: Any) -> None:
     if schema is not None and not (isinstance(schema, type) and issubclass(schema, BaseModel)):
         raise ConfigError(f"ctx.judge: schema is {schema!r:.100}; give a subclass of pydantic's BaseModel")
+
+
+def _refuse_other_stand_ins(unparsable: Any, schema: type[BaseModel] | None) -> None:
+    """Now, and not first where an agent's text makes a verdict unreadable."""
+    if unparsable is None or (schema is not None and isinstance(unparsable, schema)):
+        return
+    try:
+        is_number = schema is None and math.isfinite(unparsable)
+    except (TypeError, OverflowError):
+        is_number = False
+    if not is_number:
+        wanted = "a finite number" if schema is None else f"an instance of {schema.__name__}"
+        raise ConfigError(f"ctx.judge: unparsable is {unparsable!r:.100}; give {wanted}, or leave it out")
 
 
 def _again(answer: str, problem: str, schema: type[BaseModel]) -> tuple[Message, Message]:

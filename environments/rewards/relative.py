@@ -25,6 +25,14 @@ def rank_rewards(values: Sequence[float]) -> list[float]:
     ]
 
 
+def novelty_rewards(values: Sequence[object]) -> list[float]:
+    """Per value, the share of the others that are not equal to it, from 0 to 1."""
+    return [
+        _share([float(value != other) for at, other in enumerate(values) if at != index])
+        for index, value in enumerate(values)
+    ]
+
+
 async def pairwise_rewards(
     count: int, first_wins: Callable[[int, int], Awaitable[float]], *, at_once: int = 8
 ) -> list[float]:

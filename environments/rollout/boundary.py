@@ -2,10 +2,13 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from environments.rollout.failures import failure_of, let_go
-from environments.trajectory import Failure
+from environments.trajectory import Failure, JudgeCall
 
 T = TypeVar("T")
 
@@ -22,7 +25,14 @@ class Boundary:
         self._waiting = task
         self._cancelled_before = task.cancelling()
 
-    def failure_of(self, error: BaseException, sibling: int, *, turns: int) -> Failure:
+    def failure_of(
+        self,
+        error: BaseException,
+        sibling: int,
+        *,
+        turns: int,
+        asked: Mapping[str, Sequence[JudgeCall]] = MappingProxyType({}),
+    ) -> Failure:
         """The failure of a rollout; what is none is raised again: a cancellation from outside, or an end."""
         if isinstance(error, KeyboardInterrupt | GeneratorExit):
             raise error  # out of our own code: that of an environment comes as a `UserCodeBroke`
@@ -31,7 +41,9 @@ class Boundary:
         failure = failure_of(error, sibling=sibling, turns=turns)
         let_go(error)
         _LOG.warning("%s, rollout %d dropped: %s", self._what, sibling, failure.error)
-        return failure
+        return replace(
+            failure, judge_calls=tuple(asked.get("judge", ())), user_calls=tuple(asked.get("user", ()))
+        )
 
     def result(self, rollout: "asyncio.Task[T | Failure]", sibling: int) -> T | Failure:
         """What came of a rollout that has ended; code that got hold of its task may have cancelled it."""

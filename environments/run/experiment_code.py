@@ -4,6 +4,8 @@ import ast
 import sys
 import sysconfig
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import cast
@@ -45,9 +47,9 @@ def has_file(cls: type) -> bool:
 
 
 def _is_turnwise(module: str) -> bool:
-    """Whether Turnwise's version says all about a module; a shipped environment has a folder of its own."""
+    """Whether Turnwise's version says all about a module; that of a shipped environment counts itself."""
     first, *rest = module.split(".")
-    return first in _TURNWISE and len(rest) < 2
+    return first in _TURNWISE and not (len(rest) > 1 and rest[0].endswith("_env"))
 
 
 def _file_of(module: str) -> Path | None:
@@ -89,32 +91,56 @@ def _code_below(root: Path, files: set[Path]) -> dict[Path, str]:
     while waiting:
         file = waiting.pop()
         if file not in found:
-            tree = _tree(file)
-            found[file] = digest(file.read_bytes()) if tree is None else ast.unparse(tree)
-            waiting += [each for each in _imported(tree, file, root) if counts(each)]
+            source = _source_of(file)
+            found[file] = source.code
+            waiting += [each for each in _imported(source, file, root) if counts(each)]
     return dict(sorted(found.items()))
 
 
-def _tree(file: Path) -> ast.Module | None:
-    """What a file says; `None` for one that is not Python text."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """What counts of a file."""
+
+    code: str
+    """Without comments and layout, or a digest of a file that is not Python text."""
+    imports: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    """Of each import statement the level and the modules that it may mean."""
+
+
+def _source_of(file: Path) -> _Source:
+    stat = file.stat()
+    return _read(file, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=4096)
+def _read(file: Path, _mtime_ns: int, _size: int) -> _Source:
+    """Parsed once while the file stays as it is: a process may begin many runs."""
+    data = file.read_bytes()
     try:
-        return ast.parse(file.read_bytes()) if file.suffix == ".py" else None
+        tree = ast.parse(data) if file.suffix == ".py" else None
     except (SyntaxError, ValueError, RecursionError):
-        return None
+        tree = None
+    if tree is None:
+        return _Source(code=digest(data))
+    return _Source(code=ast.unparse(tree), imports=tuple(_import_statements(tree)))
 
 
-def _imported(tree: ast.Module | None, file: Path, root: Path) -> Iterator[Path]:
-    """The files that a file's import statements may mean, those in functions too."""
-    for node in ast.walk(tree) if tree is not None else ():
-        names: list[str] = []
-        folders = [root, root.parent, file.parent]
+def _import_statements(tree: ast.Module) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Those in functions, too."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield 0, tuple(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             of = node.module or ""
-            names = [of, *(f"{of}.{alias.name}".removeprefix(".") for alias in node.names)]
-            if node.level:
-                folders = [[file, *file.parents][node.level]] if node.level < len(file.parents) else []
+            yield node.level, (of, *(f"{of}.{alias.name}".removeprefix(".") for alias in node.names))
+
+
+def _imported(source: _Source, file: Path, root: Path) -> Iterator[Path]:
+    """The files that a file's import statements may mean."""
+    for level, names in source.imports:
+        folders = [root, root.parent, file.parent]
+        if level:
+            folders = [[file, *file.parents][level]] if level < len(file.parents) else []
         for folder in folders:
             for name in names:
                 yield from _files_of(folder, name)

@@ -93,7 +93,9 @@ class Replay:
                 except BaseException as error:  # noqa: BLE001  # as in a rollout: recorded, never scored
                     if live.refusal is not None:  # which is what the user has to hear of
                         return failure_of(error, sibling=recorded.sibling, turns=0)
-                    return boundary.failure_of(error, recorded.sibling, turns=len(recorded.turns))
+                    turns = len(recorded.turns)
+                    failure = boundary.failure_of(error, recorded.sibling, turns=turns, asked=calls.asked)
+                    return replace(failure, user_calls=recorded.user_calls)
 
     def _context(
         self, task: GroupTask, recorded: Trajectory, live: LiveAccess, calls: HookCalls
@@ -124,6 +126,7 @@ class Replay:
         turns = [replace(turn, trained=True) for turn in recorded.turns]
         for index, turn in enumerate(turns):
             ctx.conversation += turn.messages
+            ctx.metrics.update(turn.noted)
             if index == len(turns) - 1:
                 ctx.end_reason = recorded.end_reason
             await scoring.on_turn(turn)
@@ -131,7 +134,7 @@ class Replay:
         ctx.is_over = True
         bare = replace(recorded, turns=tuple(turns), rewards=None, metrics={}, judge_calls=())
         rewards = await scoring.finish(bare)
-        # What tools and the world noted is not noted again.
+        # What is noted after the rewards, and what older records do not say the origin of.
         metrics = {**recorded.metrics, **checked_metrics(ctx)}
         return bare.with_rewards(rewards, metrics, tuple(ctx.judge_model.calls))
 

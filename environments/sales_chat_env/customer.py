@@ -1,11 +1,11 @@
 """The customer: cold, warm or hot, with a taste, for at most three messages. The market of docs/credit.md."""
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from environments.sales_chat_env.seller_moves import TOPICS, SellerMove
-from tools.context import State
+from environments.sales_chat_env.seller_moves import TOPICS, SellerMove, move_of
 
 PATIENCE = 3
 """Messages that a customer answers."""
@@ -28,7 +28,7 @@ _SAYS = ("I am only looking around.", "I could imagine it.", "I like it a lot.")
 
 
 @dataclass(slots=True, kw_only=True)
-class Customer(State):
+class Customer:
     """One customer: siblings meet the same one, who reacts to each of them by chances of their own."""
 
     mood: int
@@ -39,7 +39,9 @@ class Customer(State):
     messages: int = 0
     vote: float | None = None
     """Of the last message: the upvote, 0 without one, `None` where the customer stayed silent."""
-    end: Literal["sold", "left"] | None = field(default=None)
+    says: str = ""
+    """To the last message."""
+    end: Literal["sold", "left"] | None = None
 
     @classmethod
     def arrive(cls, *, seed: int, group_seed: int) -> "Customer":
@@ -47,6 +49,14 @@ class Customer(State):
         drawn = random.Random(group_seed)
         (mood,) = drawn.choices(range(len(MOODS)), _STARTS)
         return cls(mood=mood, taste=drawn.choice(sorted(TOPICS)), chances=random.Random(seed))
+
+    @classmethod
+    def met(cls, said: Sequence[str], *, seed: int, group_seed: int) -> "Customer":
+        """The one who came in, after these messages."""
+        customer = cls.arrive(seed=seed, group_seed=group_seed)
+        for text in said:
+            customer.says = customer.answer(move_of(text))
+        return customer
 
     @property
     def opening(self) -> str:

@@ -9,11 +9,9 @@ from environments.reward_context import RolloutContext
 from environments.sales_chat_env.customer import MOODS, PATIENCE, Customer
 from environments.sales_chat_env.embedded_products import PRODUCTS
 from environments.sales_chat_env.script import sales_script
-from environments.sales_chat_env.seller_moves import move_of
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.calls import ToolSpec
-from tools.sandbox.base import Sandbox
 
 Item = Mapping[str, Any]
 """`product`, a name."""
@@ -37,30 +35,25 @@ class SalesChatEnv(TurnLevelRewardMixin, AgentEnv):
             return await super().load_items()
         return [{"id": product, "product": product} for product in PRODUCTS][: self.config.max_items]
 
-    def prepare(self, item: Item, sandbox: Sandbox, ctx: RolloutContext) -> Customer:
-        """The customer who comes in."""
-        return Customer.arrive(seed=ctx.seed, group_seed=ctx.group_seed)
-
     def format_prompt(self, item: Item, ctx: RolloutContext) -> str:
         """What the customer says first."""
-        return f"Hello, I am interested in the {item['product']}. {ctx.state.opening}"
+        return f"Hello, I am interested in the {item['product']}. {_customer(ctx).opening}"
 
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str:
         """The customer's answer, which may be the last one."""
-        customer: Customer = ctx.state
-        answer = customer.answer(move_of(turn.message.content))
+        customer = _customer(ctx)
         if customer.end is not None:
             ctx.end(customer.end)
-        return answer
+        return customer.says
 
     def state_key(self, item: Item, turn: Turn | None, ctx: RolloutContext) -> str:
         """What the customer has let the seller know."""
-        customer: Customer = ctx.state
+        customer = _customer(ctx)
         return f"{customer.messages} {MOODS[customer.mood]} {customer.taste} {customer.end or ''}"
 
     async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> float | None:
         """The vote; silence is no vote of 0."""
-        return ctx.state.vote
+        return _customer(ctx).vote
 
     async def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> float:
         """Whether it was sold."""
@@ -71,3 +64,9 @@ class SalesChatEnv(TurnLevelRewardMixin, AgentEnv):
     ) -> Sequence[Choice]:
         """A seller who listens, and makes mistakes as their skill allows."""
         return sales_script(messages, skill)
+
+
+def _customer(ctx: RolloutContext) -> Customer:
+    """The customer by now, whom seeds and messages make: a record has both, so it can be rescored."""
+    said = [message.content for message in ctx.messages if message.role == "assistant"]
+    return Customer.met(said, seed=ctx.seed, group_seed=ctx.group_seed)

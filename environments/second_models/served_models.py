@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from environments.second_models.answer_cache import AnswerCache
 from environments.second_models.asked_model import AskedModel, ScriptedAnswers
 from environments.second_models.text_answer import Answering
+from tools.errors import ConfigError
 
 if TYPE_CHECKING:
     from environments.second_models.text_model import TextModel
@@ -52,8 +53,11 @@ class SecondModels:
 
     async def check(self) -> None:
         """Raise ConfigError while one of the servers cannot be used; buys no completion."""
-        for model in self._served.values():
-            await model.check()
+        for role, model in self._served.items():
+            try:
+                await model.check()
+            except ConfigError as error:
+                raise ConfigError(f"the {role}'s model server: {error}") from error
 
     async def aclose(self) -> None:
         """Close the connections."""

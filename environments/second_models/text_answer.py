@@ -1,5 +1,6 @@
 """What a second model gives to a question, and whoever gives it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -11,6 +12,7 @@ LONGEST_ANSWER = 200_000
 
 
 _THOUGHT, _THOUGHT_ENDS = "<think>", "</think>"
+_VERDICT = re.compile(r'\{\s*"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,8 @@ def without_reasoning(text: str) -> str:
     start = text.lstrip()
     if start.startswith(("{", "```")):
         return text  # a verdict, which may quote such a mark
-    _, ended, answer = text.partition(_THOUGHT_ENDS)
-    if ended:
+    thought, ended, answer = text.partition(_THOUGHT_ENDS)
+    if start.startswith(_THOUGHT):
         return answer
-    return "" if start.startswith(_THOUGHT) else text
+    # What follows a verdict may be an agent's text, quoted: it ends no reasoning, and is no verdict.
+    return answer if ended and _VERDICT.search(thought) is None else text

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from environments.base_env import AgentEnv
 from environments.policy.scripted import Choice
@@ -35,8 +35,6 @@ class Game(State):
     """The words that all marks so far allow."""
     all_candidates: int
     turns: int = 0
-    gained: float = 0.0
-    """What the last turn told, as a share of what there was to learn."""
     facts: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     """Each guess with its marks."""
 
@@ -48,11 +46,15 @@ class Game(State):
 
     def guess(self, word: str) -> str:
         """The marks of a guess, which every candidate left agrees with."""
-        marks, before = marks_of(word, self.answer), len(self.candidates)
+        marks = marks_of(word, self.answer)
         self.candidates = agreeing(self.candidates, word, marks)
-        self.gained = math.log(before / len(self.candidates)) / math.log(self.all_candidates)
         self.facts.add((word, marks))
         return marks
+
+    @property
+    def information(self) -> float:
+        """What was learned so far, as a share of what there was to learn."""
+        return 1.0 - math.log(len(self.candidates)) / math.log(self.all_candidates)
 
     @property
     def is_solved(self) -> bool:
@@ -93,13 +95,14 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str:
         """The marks of the guess, and the end of the game when it is solved or lost."""
         game: Game = ctx.state
-        game.turns, game.gained = game.turns + 1, 0.0
+        game.turns += 1
         word = guess_in(turn.message.content)
         if word is None:
             ctx.metrics["invalid_guesses"] = ctx.metrics.get("invalid_guesses", 0) + 1
             answer = "That is no word of five letters.\n"
         else:
             answer = shown(word, game.guess(word))
+        ctx.metrics["information"] = game.information
         if game.is_solved:
             ctx.end("won")
             return f"{answer}You found it."
@@ -115,11 +118,13 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
 
     async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> float:
         """The information gained, so that a game's turn rewards never exceed `INFORMATION_WEIGHT`."""
-        return INFORMATION_WEIGHT * ctx.state.gained
+        before = ctx.notes.get("information", 0.0)
+        ctx.notes["information"] = now = ctx.metrics["information"]
+        return INFORMATION_WEIGHT * (now - cast(float, before))
 
     async def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> float:
         """Whether the word was found."""
-        return float(ctx.state.is_solved)
+        return float(trajectory.end_reason == "won")
 
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float

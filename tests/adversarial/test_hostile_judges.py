@@ -177,7 +177,9 @@ async def test_a_user_that_is_lost_fails_the_sibling_and_is_named():
 @pytest.mark.parametrize("kind", [JudgeConfig, UserConfig])
 async def test_a_server_that_is_not_there_is_found_before_the_first_rollout(kind):
     env = talk(servers=[kind(base_url="http://127.0.0.1:9/v1")])
-    with pytest.raises(ConfigError, match="no model server answers at http://127"):
+    with pytest.raises(
+        ConfigError, match=f"the {kind.section}'s model server: no model server answers at http://127"
+    ):
         async with env:
             pass
 
@@ -199,12 +201,26 @@ class Judged(AgentEnv):
     async def compute_reward(self, item, trajectory, ctx):
         return await ctx.judge("Good?")
 """
+NOBODY_COMPARES = (
+    NOBODY.replace("return await", "return 0.0").replace('ctx.judge("Good?")', "")
+    + """
+    async def score_group(self, item, trajectories, ctx):
+        return [await ctx.judge("Good?") for _ in trajectories]
+"""
+)
 
 
-@pytest.mark.parametrize("command", ["process", "evaluate"])
-def test_a_run_with_a_judge_that_nobody_plays_ends_at_once_with_2(command, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("command", "source"),
+    [("process", NOBODY), ("evaluate", NOBODY), ("process", NOBODY_COMPARES)],
+    ids=["process", "evaluate", "compare"],
+)
+def test_a_run_with_a_judge_that_nobody_plays_ends_at_once_with_2(
+    command, source, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / f"judged_by_nobody_{command}.py").write_text(NOBODY, encoding="utf-8")
-    assert main([command, f"judged_by_nobody_{command}.py"]) == 2
+    name = f"judged_by_nobody_{command}_{source == NOBODY}.py"
+    (tmp_path / name).write_text(source, encoding="utf-8")
+    assert main([command, name]) == 2
     error = capsys.readouterr().err
     assert "name its model server with --judge.base_url, or write scripted_judge" in " ".join(error.split())

@@ -137,7 +137,7 @@ async def test_what_is_no_answer_is_asked_for_again(problem):
     assert await SimulatedUser().reply(ctx, persona="Ada") == "Good."
 
 
-@pytest.mark.parametrize("problem", NO_ANSWERS)
+@pytest.mark.parametrize("problem", ["cut", "empty", "refused"])
 async def test_what_is_no_answer_three_times_is_a_failure(problem):
     ctx, model = rollout(TextAnswer(text="", problem=problem))
     with pytest.raises(SecondModelError, match=f"3 times: {problem}, {problem}, {problem}"):
@@ -149,6 +149,12 @@ async def test_a_conversation_that_the_agent_made_too_long_ends_the_rollout_and_
     ctx, _ = rollout(TextAnswer(text=None, problem="too_long"))
     assert await SimulatedUser().reply(ctx, persona="Ada") is None
     assert "no longer fits" in ctx.end_reason
+
+
+async def test_a_conversation_that_the_users_server_filters_ends_the_rollout_and_fails_nothing():
+    ctx, model = rollout(TextAnswer(text=None, problem="filtered"))
+    assert await SimulatedUser().reply(ctx, persona="Ada") is None
+    assert (ctx.end_reason, len(model.asked)) == ("the user's model filters the conversation", 3)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +202,7 @@ async def test_a_user_that_fails_is_a_failed_sibling_and_no_reply():
     async with talk(Mute) as env:
         credited = await env.run_group(env.tasks()[0])
     assert [failure.error_class for failure in credited.group.failures] == ["SecondModelError"] * 2
+    assert [len(failure.user_calls) for failure in credited.group.failures] == [3, 3]
 
 
 async def test_a_script_answers_like_a_model():

@@ -12,7 +12,7 @@ from environments.containment import abandoned
 from environments.containment.abandoned import Abandoned
 from environments.containment.hook_calls import HookCalls
 from environments.containment.in_flight import InFlight
-from tools.errors import RunError, TimeLimitExceeded, UserCodeBroke
+from tools.errors import ConfigError, RunError, TimeLimitExceeded, UserCodeBroke
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
 
@@ -88,6 +88,14 @@ async def test_a_context_variable_that_a_hook_sets_is_there_for_the_next_and_for
     await calls.hook("prepare", setting)
     assert await calls.hook("reward", reading) == await calls.hook("reward", WHO.get) == "prepare"
     assert WHO.get() == "nobody"
+
+
+async def test_an_await_that_was_left_out_is_said(calls):
+    async def hook():
+        return given(1)
+
+    with pytest.raises(ConfigError, match="score_turn gave a call that nobody awaited, given; write `await`"):
+        await calls.hook("score_turn", hook)
 
 
 async def test_what_is_going_on_can_be_seen(calls, in_flight):

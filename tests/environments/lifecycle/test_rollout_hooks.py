@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from environments.lifecycle import rollout_hooks
-from environments.lifecycle.rollout_hooks import takes_context
+from environments.lifecycle.hook_signatures import takes_context
 from environments.trajectory import Failure, Message, StopReason, Trajectory
 from tests.environments.talking import TASK, Talking, made, played
 

@@ -12,10 +12,10 @@ from environments.config import ServerConfig
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
 from environments.policy.rendering.tokenizer_files import EMBEDDED_TOKENIZER_DIR
 from environments.record.recorder import read_groups
+from environments.rollout.prompt import opening_messages
 from environments.run.process_run import process
 from environments.serve.serving import serve
 from environments.trajectory import StopReason
-from environments.turn_level_reward import call_hook
 from tests.environments.policy.token_server import ALL_WIRES
 from tests.environments.write_file import ITEMS, group_from, made
 from tools.errors import ConfigError
@@ -161,7 +161,7 @@ async def test_settings_that_logprobs_do_not_follow_are_warned_of_once(caplog):
 async def test_a_turn_that_is_cut_where_the_window_ends_ends_its_rollout_there():
     async with running_mock_server(mock(made(), kind="vllm")) as base_url:
         env = made(servers=[asking(base_url)], **OWN)
-        prompt = len(env.renderer.prompt_ids(await prompt_of(env), env.toolset.specs))
+        prompt = len(env.renderer.prompt_ids(prompt_of(env), env.toolset.specs))
         small = made(servers=[asking(base_url, context_tokens=prompt + 5)], **OWN)
         credited = await group_from(small)
     ends = {
@@ -170,8 +170,8 @@ async def test_a_turn_that_is_cut_where_the_window_ends_ends_its_rollout_there()
     assert ends == {(StopReason.CONTEXT_OVERFLOW, 1, 5)}
 
 
-async def prompt_of(env):
-    return await env.opening(ITEMS[0], call_hook)
+def prompt_of(env):
+    return opening_messages(env.format_prompt(ITEMS[0]), system=env.system_prompt, env=env.name)
 
 
 async def test_serve_refuses_a_server_of_text_alone_at_its_start():

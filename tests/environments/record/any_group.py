@@ -114,6 +114,7 @@ class Draw:
             span=span,
             trained=self.bool(),
             anchor=self.name(),
+            noted=self.named(self.number),
             context=self.one([None, context]),
             fork=self.name(),
             weight_version=self.name(),
@@ -182,6 +183,8 @@ class Draw:
             error_class=self.text(),
             where=self.name(),
             refuses_group=self.bool(),
+            judge_calls=self.several(self.judge_call),
+            user_calls=self.several(self.judge_call),
         )
 
     def credited(self):

@@ -88,7 +88,10 @@ async def test_a_sandbox_without_python_is_no_verdict_on_the_code(verify):
         await function_cases(without_python, "answer.py:double", [((2,), 4)])
 
 
-@pytest.mark.parametrize("function", ["double", "answer.py", "answer:double"])
+@pytest.mark.parametrize(
+    "function",
+    ["double", "answer.py", "answer:double", "/work/answer.py:double", "./answer.py:double", "a.b.py:double"],
+)
 async def test_a_function_is_named_with_its_file(verify, function):
     with pytest.raises(RewardError, match="is no function"):
         await function_cases(verify, function, [((2,), 4)])

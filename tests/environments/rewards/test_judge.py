@@ -1,17 +1,23 @@
 """`ctx.judge`: asked offline by a hook; read, asked again, or refused with the whole group."""
 
 import asyncio
+import math
 
 import pytest
 from pydantic import BaseModel, ConfigDict
 
 from environments.policy.scripted import Choice, say
 from environments.record.group_line import decode_group, encode_group
+from environments.record.summary import Summary
 from environments.rewards.judge import Judging
 from environments.second_models.asked_model import AskedModel, ScriptedAnswers
 from environments.trajectory import JudgeCall, Message
 from tests.environments.talk import Talk, talk
 from tools.errors import ConfigError, GroupRefused, NoModelError
+
+
+class Grade(BaseModel):
+    grade: float
 
 
 def judging(*answers, recorded=None):
@@ -107,6 +113,18 @@ async def test_the_author_may_say_what_counts_then(value):
     assert await ctx.judge("Good?", unparsable=value) == value
 
 
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [(None, math.nan), (None, "0"), (None, 10**400), (None, Grade(grade=1)), (Grade, 0.0)],
+    ids=["nan", "text", "large", "instance", "number"],
+)
+async def test_what_cannot_count_is_refused_before_a_verdict_is_unreadable(schema, value):
+    ctx, asked = judging('{"score": 1, "grade": 1}')
+    with pytest.raises(ConfigError, match=r"unparsable is .*; give an? (finite number|instance of Grade)"):
+        await ctx.judge("Good?", schema=schema, unparsable=value)
+    assert asked == []
+
+
 async def test_each_question_is_recorded_with_its_answer():
     ctx, _ = judging("Fine!", '{"score": 0.5}')
     await ctx.judge("Good?", turn=3)
@@ -171,6 +189,16 @@ async def test_a_verdict_that_cannot_be_read_fails_the_whole_group():
     assert credited.reason.startswith("sibling 1: GroupRefused: no verdict of the judge can be read")
     assert [failure.refuses_group for failure in credited.group.failures] == [True]
     assert len(credited.group.trajectories) == 2
+
+
+async def test_what_a_sibling_had_asked_before_it_failed_is_recorded_and_counted(tmp_path):
+    (credited,) = await run(talk(Unreadable, group_size=3))
+    (failure,) = decode_group(encode_group(credited), tmp_path, 1).group.failures
+    assert [call.messages[0].content for call in failure.judge_calls][-3:] == ["sibling 1"] * 3
+    summary = Summary()
+    summary.add(credited)
+    survivors = sum(len(each.judge_calls) for each in credited.group.trajectories)
+    assert summary.asked["judge"] == survivors + len(failure.judge_calls)
 
 
 async def test_a_refused_group_stays_refused_when_it_is_credited_again(tmp_path):

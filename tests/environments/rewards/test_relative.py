@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.rewards.relative import pairwise_rewards, rank_rewards
+from environments.rewards.relative import novelty_rewards, pairwise_rewards, rank_rewards
 from tools.errors import RewardError
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8)
@@ -24,6 +24,11 @@ def test_equal_ones_share_their_ranks():
 @given(NUMBERS)
 def test_ranks_are_a_half_on_average_whatever_is_ranked(values):
     assert math.fsum(rank_rewards(values)) == pytest.approx(len(values) / 2)
+
+
+def test_what_nobody_else_gave_is_new():
+    assert novelty_rewards([[1], [1], [2], None]) == [2 / 3, 2 / 3, 1.0, 1.0]
+    assert novelty_rewards(["alone"]) == [0.5]
 
 
 @given(NUMBERS)

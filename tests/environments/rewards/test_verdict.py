@@ -16,7 +16,7 @@ READABLE = {
     "in a list": '[{"score": 0.5}]',
     "other objects": '{"is": "about"} {"score": 0.5}',
     "after reasoning": '<think>maybe {"score": 0.9}, or {"sco</think>{"score": 0.5}',
-    "reasoning begun in the prompt": 'maybe {"score": 0.9}</think>\n{"score": 0.5}',
+    "reasoning begun in the prompt": 'maybe 0.9</think>\n{"score": 0.5}',
     "the mark of reasoning in a reason": '{"score": 0.5, "reason": "it wrote </think>"}',
     "a quoted verdict in a reason": r'{"reason": "it wrote {\"score\": 1}", "score": 0.5}',
 }
@@ -25,6 +25,7 @@ UNREADABLE = {
     "words": "I would say 0.5.",
     "number alone": "0.5",
     "reasoning alone": '<think>{"score": 1}',
+    "perhaps a quoted end of reasoning": '{"score": 0} for writing </think>{"score": 1}',
     "two that differ": '{"score": 0.5} {"score": 0.6}',
     "twice the name": '{"score": 0.5, "score": 0.6}',
     "a verdict quoted in one that is broken": '{"reason": "it says {"score": 1}", "score": 0}',

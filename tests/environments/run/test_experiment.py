@@ -10,11 +10,13 @@ from typing import Literal
 import pytest
 from pydantic import Field, SecretStr
 
+from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.record.origin import differences
 from environments.record.recorder import Recorder, read_contents, read_groups
 from environments.run.experiment import NOT_COUNTED, origin_of
 from environments.run.experiment_code import code_facts, has_file
+from environments.word_guess_env import WordGuessEnv
 from tests.environments.record.recorded import TWO, credited
 from tests.environments.write_file import made
 from tools.errors import RecordError
@@ -369,3 +371,15 @@ async def test_a_file_that_only_failed_groups_are_in_takes_any_experiment(no_cod
         recorder.append(credited(TWO))
     with Recorder(tmp_path / "r.jsonl") as recorder, pytest.raises(RecordError, match="seed was 1, is 0"):
         recorder.begin(origin_of(made()))
+
+
+def test_the_classes_that_an_environment_inherits_from_turnwise_count_by_their_version():
+    bare = type("Bare", (AgentEnv,), {"name": "bare", "__module__": "a notebook"})
+    assert list(code_facts(bare)) == ["code of class Bare"]
+
+
+def test_a_shipped_environment_counts_by_its_own_folder():
+    facts = code_facts(WordGuessEnv)
+    folder = Path(sys.modules[WordGuessEnv.__module__].__file__).parent
+    assert "code of env.py" in facts
+    assert all((folder / name.removeprefix("code of ")).is_file() for name in facts)

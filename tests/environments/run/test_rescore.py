@@ -181,6 +181,29 @@ async def test_metrics_of_tools_and_the_world_stay_and_those_of_rewards_are_new(
     )
 
 
+async def test_rewards_read_what_the_world_noted_until_then(path):
+    def prepare(self, item, sandbox, ctx):
+        ctx.metrics["chances"] = 3
+
+    def respond(self, item, turn, ctx):
+        ctx.metrics["chances"] -= 1
+        ctx.metrics[f"said {turn.index}"] = 1.0
+
+    async def score_turn(self, item, turn, ctx):
+        ctx.metrics["scored"] = ctx.metrics.get("scored", 0.0) + 1
+        return ctx.metrics["chances"] + len(ctx.metrics)
+
+    async def compute_outcome(self, item, trajectory, ctx):
+        return ctx.metrics["chances"] + ctx.metrics["scored"]
+
+    hooks = {
+        "prepare": prepare, "respond": respond, "score_turn": score_turn, "compute_outcome": compute_outcome
+    }  # fmt: skip
+    before = await recorded(path, **hooks)
+    after, _ = await rescored(path, **hooks)
+    assert list(map(without_fingerprint, after)) == list(map(without_fingerprint, before))
+
+
 async def test_failures_stay_and_a_hook_that_breaks_now_makes_one_more(path):
     def failing(*siblings):
         async def compute_outcome(self, item, trajectory, ctx):

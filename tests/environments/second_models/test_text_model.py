@@ -35,6 +35,7 @@ def test_how_it_samples_is_what_shapes_it():
 THOUGHTS = {
     "left in the text": "<think>Hm. {</think>\nfine",
     "begun in the prompt": "Hm.</think>\n\nfine",
+    "quoted after a verdict": 'It is {"score": 0}, for it wrote </think>{"score": 1}',
     "quoted in a verdict": '{"reason": "it wrote </think>"}',
 }
 

@@ -28,8 +28,8 @@ def serve(env, api_url, folder, *options, group_size=4, view="token_advantages")
     return [*command, "--env.group_size", str(group_size), *options]
 
 
-def mock_model(env, port):
-    return [TURNWISE, "mock-model", f"{SERVED}:{env}", "--port", str(port)]
+def mock_model(env, port, role="policy"):
+    return [TURNWISE, "mock-model", f"{SERVED}:{env}", "--port", str(port), "--role", role]
 
 
 def playing(port):

@@ -87,6 +87,22 @@ class Retail(RetailEnv):
     """The shipped one: calls of tools and replies in one conversation, no sandbox."""
 
 
+class Judged(Talk):
+    """The judge scores each guess, and siblings are compared."""
+
+    name = "judged"
+
+    async def score_turn(self, item, turn, ctx):
+        return await ctx.judge(f"{item['number']} or {turn.message.content}?", turn=turn)
+
+    async def score_group(self, item, trajectories, ctx):
+        asked = [f"How good is {len(each.turns)}?" for each in trajectories]
+        return [{"judge": await ctx.judge(question) - 1.0} for question in asked]
+
+    def scripted_judge(self, item, messages):
+        return f'{{"score": {len(messages[-1].content) / 10}}}'
+
+
 class Instant(TurnLevelRewardMixin, AgentEnv):
     """Groups that are there at once: what is left is serving."""
 

@@ -42,9 +42,9 @@ def served(api, tmp_path, *options, port=None, env="WriteWord"):
 
 
 @contextmanager
-def scripted_model(env):
+def scripted_model(env, role="policy"):
     port = free_port()
-    with running(mock_model(env, port), stdout=subprocess.DEVNULL) as process:
+    with running(mock_model(env, port, role), stdout=subprocess.DEVNULL) as process:
         wait_for_port(process, port)
         yield port
 
@@ -110,6 +110,23 @@ def test_replies_arrive_as_user_messages_in_their_places(api, tmp_path, env):
             assert shown == [(message.role, message.content) for message in trajectory.messages]
             replies = [reply.content for turn in trajectory.turns for reply in turn.replies]
             assert [content for role, content in shown if role == "user"][1:] == replies
+
+
+def test_what_a_judge_over_http_says_of_turns_and_of_siblings_arrives_in_the_scores(api, tmp_path):
+    api.start_trainer(batch_size=16, max_token_len=40_000)
+    with scripted_model("Judged", "judge") as port:
+        judge = ["--judge.base_url", f"http://127.0.0.1:{port}/v1", "--judge.model_name", "scripted"]
+        with served(api, tmp_path, *judge, env="Judged") as record:
+            arrived = take(api, 2)
+    groups = {group.group.group_id: group.group for group in read_groups(record)}
+    for post in arrived:
+        group = groups[post["overrides"][0]["group_id"]]
+        assert post["scores"] == [each.score for each in group.trajectories]
+        assert {call.model for call in group.judge_calls} == {"scripted"}
+        for each in group.trajectories:
+            assert each.rewards.outcome_components == {"group.judge": each.rewards.group}
+            assert each.score == pytest.approx(sum(each.rewards.turns) + each.rewards.group)
+            assert {call.hook for call in each.judge_calls} == {"score_turn"}
 
 
 def turns_shown(credited, view):

@@ -62,7 +62,7 @@ async def test_what_is_no_word_uses_up_a_guess_and_is_counted():
     assert replies_of(trajectory)[1:3] == [
         f"That is no word of five letters.\nGuesses left: {left}." for left in (4, 3)
     ]
-    assert trajectory.metrics == {"invalid_guesses": 2.0}
+    assert trajectory.metrics == {"invalid_guesses": 2.0, "information": 1.0}
     assert trajectory.rewards.turns[1:3] == (0.0, 0.0)
 
 

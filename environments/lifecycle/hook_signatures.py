@@ -1,0 +1,118 @@
+"""Hooks as an environment wrote them: what could never be called as meant is refused before anything runs."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from inspect import Parameter, Signature, isfunction, signature
+from types import CodeType
+from typing import Any
+
+from environments.hooks import Hooks
+from environments.turn_level_reward import TurnLevelRewardMixin
+from tools.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+_PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_CLOSE = 0.7
+"""How alike a near miss is: `prepare_state` is one of `prepare`, `preview` is none."""
+_OURS = ("environments", "tools")
+_ATTRIBUTES = tuple(
+    name for name, given in vars(Hooks).items() if not name.startswith("_") and not callable(given)
+)
+
+
+def check_hooks(env: Hooks) -> None:
+    """Refuse hooks that cannot be called, and warn of names that are nearly those of hooks.
+
+    Raises:
+        ConfigError: a hook is no method, or its parameters are not those that it is called with.
+    """
+    hooks = {**_methods(TurnLevelRewardMixin), **_methods(Hooks)}
+    for name, ours in hooks.items():
+        own = getattr(type(env), name, ours)
+        if own is not ours and own is not getattr(Hooks, name, None):
+            _refuse_other_parameters(env, name, ours)
+    _warn_of_near_misses(type(env), hooks)
+
+
+def takes_context(hook: Callable[..., Any], others: int) -> bool:
+    """Whether a hook names one more argument than `others`, which it calls `ctx` or has no default for.
+
+    What a wrapper's `*args` may take, nobody knows.
+    """
+    named = [each for each in signature(hook).parameters.values() if each.kind in _PLACES]
+    return len(named) > others and (named[others].name == "ctx" or named[others].default is Parameter.empty)
+
+
+def _methods(cls: type) -> dict[str, Callable[..., Any]]:
+    """The hooks of a base class; `scoring` is how the mixin is asked for its own."""
+    public = {name: given for name, given in vars(cls).items() if not name.startswith("_")}
+    return {name: given for name, given in public.items() if isfunction(given) and name != "scoring"}
+
+
+def _refuse_other_parameters(env: Hooks, name: str, ours: Callable[..., Any]) -> None:
+    own: Any = getattr(env, name)
+    if not callable(own):
+        raise ConfigError(f"environment {env.name!r}: {name} is a hook, and so a method; got {own!r:.100}")
+    declared = signature(ours).parameters.values()
+    arguments = [each.name for each in declared if each.name != "self" and each.kind in _PLACES]
+    is_context_optional = any(each.kind is Parameter.VAR_POSITIONAL for each in declared)
+    try:
+        written = signature(own)
+    except ValueError:  # of a function of C
+        return
+    more = ["ctx"] if is_context_optional and takes_context(own, len(arguments)) else []
+    if _takes(written, [*arguments, *more]):
+        return
+    wanted = ", ".join(["self", *arguments, *(["ctx"] if is_context_optional else [])])
+    hint = " (ctx may be left out)" if is_context_optional else ""
+    raise ConfigError(
+        f"environment {env.name!r}: {name}{_shown(written)} has other parameters than it is called with; "
+        f"write {name}({wanted}){hint}"
+    )
+
+
+def _takes(written: Signature, given: list[str]) -> bool:
+    """Whether such a call can work, and no argument lands on a parameter with the name of another."""
+    try:
+        bound = written.bind(*given).arguments
+    except TypeError:
+        return False
+    return all(name == argument for name, argument in bound.items() if name in {*given, "ctx"})
+
+
+def _shown(written: Signature) -> str:
+    """As it was written, without annotations."""
+    bare = [each.replace(annotation=Parameter.empty) for each in written.parameters.values()]
+    return f"(self, {str(Signature(bare))[1:]}" if bare else "(self)"
+
+
+def _warn_of_near_misses(cls: type, hooks: Mapping[str, object]) -> None:
+    """What the class itself uses is a helper of its own, whatever it is called."""
+    own = [vars(each) for each in cls.__mro__ if not _is_ours(each)]
+    written = {name for names in own for name in names}
+    known = {name for each in cls.__mro__ if _is_ours(each) for name in dir(each)}
+    used = {name for names in own for given in names.values() for name in _names_in(given)}
+    for name in sorted(written - known - used):
+        close = get_close_matches(name, {*hooks, *_ATTRIBUTES} - written, n=1, cutoff=_CLOSE)
+        if close and not name.startswith("_"):
+            _LOG.warning(
+                "%s.%s is asked for by nobody; if it is meant to be %s, rename it",
+                cls.__name__,
+                name,
+                close[0],
+            )
+
+
+def _is_ours(cls: type) -> bool:
+    return cls is object or cls.__module__.partition(".")[0] in _OURS
+
+
+def _names_in(given: Any) -> Iterator[str]:
+    """Names that a method uses, functions inside of it included."""
+    given = getattr(given, "__func__", getattr(given, "fget", given))
+    code: Any = getattr(given, "__code__", given)
+    if isinstance(code, CodeType):
+        yield from code.co_names
+        for inner in code.co_consts:
+            yield from _names_in(inner)

@@ -1,0 +1,89 @@
+"""`rescore` of records as environments make them: the shipped ones, and one whose judge is a model server."""
+
+import pytest
+
+from environments.judged_writing_env import JudgedWritingEnv
+from environments.record.recorder import read_groups
+from environments.retail_env import RetailEnv
+from environments.run.process_run import process
+from environments.run.rescore_run import rescorable_contents, rescore
+from environments.sales_chat_env import SalesChatEnv
+from environments.server_config import JudgeConfig
+from environments.word_guess_env import WordGuessEnv
+from tests.environments.second_models.played_roles import playing
+from tests.environments.write_file import quiet
+from tools.errors import ConfigError
+
+
+def opened(cls, *servers, **settings):
+    own = cls.env_config_cls(max_items=2, group_size=4, scripted_skill=0.5, seed=7, **settings)
+    return cls(own, servers)
+
+
+async def rescored(path, cls, *servers):
+    console = quiet()
+    await rescore(opened(cls, *servers), path, rescorable_contents(path), path.with_suffix(".new"), console)
+    return console.file.getvalue()
+
+
+def what_is_learned(path):
+    return sorted(
+        (group.group.item_id, group.advantages, [(t.rewards, t.metrics) for t in group.group.trajectories])
+        for group in read_groups(path)
+    )
+
+
+@pytest.mark.parametrize(
+    "cls", [SalesChatEnv, WordGuessEnv, JudgedWritingEnv], ids=["sales_chat", "word_guess", "judged_writing"]
+)
+async def test_a_shipped_environment_gives_the_same_again(tmp_path, cls):
+    path = tmp_path / "r.jsonl"
+    await process(opened(cls, data_path_to_save_groups=str(path)), quiet())
+    assert "2 groups, 8 rollouts: rewards of 0 changed" in await rescored(path, cls)
+    assert what_is_learned(path.with_suffix(".new")) == what_is_learned(path)
+
+
+async def test_a_shop_is_refused_for_its_database(tmp_path):
+    path = tmp_path / "r.jsonl"
+    await process(opened(RetailEnv, data_path_to_save_groups=str(path)), quiet())
+    with pytest.raises(
+        ConfigError, match=r"environment 'retail' cannot be rescored: score_turn uses ctx\.state"
+    ):
+        await rescored(path, RetailEnv)
+
+
+class Stricter(JudgedWritingEnv):
+    """The judge of whole texts is asked otherwise."""
+
+    async def compute_outcome(self, item, trajectory, ctx):
+        draft = trajectory.turns[-1].message.content
+        return await ctx.judge(f"Strictly: <<<text\n{draft}\ntext>>>") / 20
+
+
+async def test_a_judge_over_http_is_asked_what_the_record_does_not_hold_and_only_that(tmp_path):
+    path = tmp_path / "r.jsonl"
+    async with playing(JudgedWritingEnv, "judge") as url:
+        judge = JudgeConfig(base_url=url, model_name="m")
+        await process(opened(JudgedWritingEnv, judge, data_path_to_save_groups=str(path)), quiet())
+        await rescored(path, Stricter, judge)
+    groups = list(read_groups(path.with_suffix(".new")))
+    calls = [call for group in groups for t in group.group.trajectories for call in t.judge_calls]
+    before = {
+        c.messages for group in read_groups(path) for t in group.group.trajectories for c in t.judge_calls
+    }
+    asked = [call for call in calls if call.messages not in before]
+    assert {call.model for call in calls} == {"m"}
+    assert {call.hook for call in asked} == {"compute_outcome"}
+    assert len(asked) == 8
+    assert not any(group.group.failures for group in groups)
+
+
+async def test_without_its_judge_a_record_is_rescored_as_far_as_it_goes(tmp_path):
+    path = tmp_path / "r.jsonl"
+    async with playing(JudgedWritingEnv, "judge") as url:
+        judge = JudgeConfig(base_url=url, model_name="m")
+        await process(opened(JudgedWritingEnv, judge, data_path_to_save_groups=str(path)), quiet())
+    assert "rewards of 0 changed" in await rescored(path, JudgedWritingEnv)
+    path.with_suffix(".new").unlink()
+    with pytest.raises(ConfigError, match=r"compute_outcome asks the judge .*name its server"):
+        await rescored(path, Stricter)

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from contextvars import Context
 from typing import Any, Final
 
+from environments.containment.abandoned import leave_behind
 from environments.containment.ended import Ended, Raised, Returned, ended_await, value_of
 
 END: Final = object()
@@ -22,9 +23,10 @@ class OwnedGenerator:
         self._generator, self._context = generator, context
         self._asked: asyncio.Queue[asyncio.Future[Ended[Any]]] = asyncio.Queue()
         self._owner: asyncio.Task[Ended[Any]] | None = None
+        self._is_given_up = False
 
     async def next(self) -> Any:
-        """What it yields next, or `END`.
+        """What it yields next, or `END`, also of one that went on when it was cancelled.
 
         Raises:
             Exception: what it raised, as for `HookCalls`.
@@ -32,14 +34,16 @@ class OwnedGenerator:
         loop = asyncio.get_running_loop()
         if self._owner is None:
             self._owner = loop.create_task(self._own(), context=self._context)
+        if self._is_given_up:
+            return END
         answer: asyncio.Future[Ended[Any]] = loop.create_future()
         self._asked.put_nowait(answer)
         try:
             await asyncio.wait({answer, self._owner}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
+            self._is_given_up = True
             self._owner.cancel()
-            # Whoever cancelled waits for this task alone, and so shall the end of the loop.
-            asyncio._unregister_task(self._owner)  # pyright: ignore[reportPrivateUsage]  # as for abandoned tasks
+            leave_behind(self._owner)
             await asyncio.wait({self._owner})
             raise
         if answer.done():

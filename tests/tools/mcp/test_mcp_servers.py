@@ -99,11 +99,11 @@ def url():
 
 
 async def test_a_server_of_the_official_package_is_listed_and_called():
-    async with Open(counting()) as server, server.rollout() as tools:
+    async with Open(counting(per="run")) as server, server.rollout() as tools:
         add, _ = tools.specs
         assert add.description.startswith("Add to the counter.")
         assert add.parameters["properties"]["number"]["type"] == "integer"
-        assert server.lines == ["MCP server counting, a session per rollout: add, picture"]
+        assert server.lines == ["MCP server counting, a session per run: add, picture"]
         assert await called(tools, "add", '{"number": 2}') == ("2", None)
         assert await called(tools, "picture") == ("a dot\n[image/png is not shown: only text can be]", None)
         content, error = await called(tools, "add", '{"number": "many"}')

@@ -6,6 +6,7 @@ import pytest
 
 from environments.base_env import AgentEnv
 from environments.turn_level_reward import TurnLevelRewardMixin
+from tests.turnwise.typed_hooks import Awaited, AwaitedScalar, Plain, Scalar
 from tools.errors import ConfigError
 
 
@@ -103,4 +104,11 @@ def test_a_helper_that_the_class_uses_is_none(caplog):
 
     with caplog.at_level(logging.WARNING):
         made(Base, prepare=prepare, prepare_state=prepare_state)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("env", [Plain, Scalar, Awaited, AwaitedScalar])
+def test_hooks_as_type_checkers_take_them_are_taken(env, caplog):
+    with caplog.at_level(logging.WARNING):
+        assert env().name
     assert caplog.messages == []

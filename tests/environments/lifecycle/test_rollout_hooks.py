@@ -70,22 +70,21 @@ async def test_what_prepare_gives_is_the_state_in_every_later_hook(kind):
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
 async def test_what_follows_the_yield_runs_after_the_rewards_and_before_the_sandbox_closes(is_async):
-    env = env_of()
+    called = []
 
-    def prepare(item, sandbox):
+    def prepare(self, item, sandbox):
         yield 1
-        env.called.append("closed")
+        called.append("closed")
 
-    async def prepare_async(item, sandbox):
+    async def prepare_async(self, item, sandbox):
         yield 1
-        env.called.append("closed")
+        called.append("closed")
 
-    def compute_outcome(item, trajectory, ctx):
-        env.called.append("rewards")
+    def compute_outcome(self, item, trajectory, ctx):
+        called.append("rewards")
 
-    env.compute_outcome, env.prepare = compute_outcome, prepare_async if is_async else prepare
-    await played(env)
-    assert env.called == ["rewards", "closed"]
+    await played(env_of(prepare=prepare_async if is_async else prepare, compute_outcome=compute_outcome))
+    assert called == ["rewards", "closed"]
 
 
 async def test_a_database_opened_before_the_yield_is_closed_on_its_own_thread():

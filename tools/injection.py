@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from itertools import chain
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from tools.context import State, ToolContext
 from tools.errors import ConfigError
@@ -33,7 +33,8 @@ def parameters_of(function: Callable[..., Any], where: str) -> tuple[dict[str, t
         raise ConfigError(f"{where}: no type annotation for {missing}; the signature is the schema")
     for name in parameters:
         if name not in injected and is_injected(hints[name]):
-            injected[name] = hints.pop(name)
+            kind = hints.pop(name)
+            injected[name] = state_class(kind) or kind
         elif name not in injected and (inner := _injected_within(hints[name])):
             raise ConfigError(
                 f"{where}: `{name}` takes {inner.__name__} inside of another type; it is always given, "
@@ -49,14 +50,29 @@ def is_injected(annotation: Any) -> bool:
 
 def is_state(annotation: Any) -> bool:
     """Whether it is a class of states."""
-    return inspect.isclass(annotation) and issubclass(annotation, State)
+    return state_class(annotation) is not None
+
+
+def state_class(annotation: Any) -> type[State] | None:
+    """The class of states, `Shop` for `Shop[int]` too; `None`: it is something else."""
+    kind = get_origin(annotation) or annotation
+    return kind if inspect.isclass(kind) and issubclass(kind, State) else None
+
+
+def why_unreadable(error: Exception) -> str:
+    """What is wrong with an annotation that cannot be evaluated, and what to do."""
+    if not isinstance(error, NameError):
+        return str(error)
+    return (
+        f"{error} where it is read; import or define it at the top of the module, not for type checkers alone"
+    )
 
 
 def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
     try:
         return get_type_hints(function, include_extras=True)
     except Exception as error:  # noqa: BLE001  # an annotation is any expression
-        raise ConfigError(f"{where}: an annotation cannot be read: {error}") from None
+        raise ConfigError(f"{where}: an annotation cannot be read: {why_unreadable(error)}") from None
 
 
 def _injected_within(annotation: Any) -> type | None:

@@ -28,7 +28,7 @@ Call = Callable[[str, Mapping[str, Any]], Awaitable[str]]
 """Calls a tool by its name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class MCPTool(Tool):
     """A tool of an MCP server; its function is of one session."""
 

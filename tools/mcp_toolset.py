@@ -1,8 +1,8 @@
 """An MCP server as a toolset: how it is reached, and which of its tools agents get."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, cast
 
 from tools.errors import ConfigError
 
@@ -39,13 +39,50 @@ class MCPToolset:
             ConfigError: not exactly one of `command` and `url`, or a field of another kind.
         """
         where = f"MCPToolset {self.name!r:.100}"
-        own: Mapping[str, Any] = {"name": self.name, "per": self.per, "args": self.args, "only": self.only}
-        if not isinstance(own["name"], str) or not own["name"]:
-            raise ConfigError(f"an MCPToolset needs a name, got {own['name']!r:.100}")
+        given: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        if not isinstance(given["name"], str) or not given["name"]:
+            raise ConfigError(f"an MCPToolset needs a name, got {given['name']!r:.100}")
         if (self.command is None) == (self.url is None):
             raise ConfigError(f"{where} is started with `command` or reached at `url`; give one of them")
-        if own["per"] not in ("rollout", "run"):
-            raise ConfigError(f"{where}: per is 'rollout' or 'run', got {own['per']!r:.100}")
-        for field_name in ("args", "only"):
-            if own[field_name] is not None and not isinstance(own[field_name], tuple | list):
-                raise ConfigError(f"{where}: {field_name} is a tuple of texts, got {own[field_name]!r:.100}")
+        for name, (is_right, wanted) in _KINDS.items():
+            if given[name] is not None and not is_right(given[name]):
+                raise ConfigError(f"{where}: {name} is {wanted}, got {_shown(given[name])}")
+
+
+def _is_text(given: Any) -> bool:
+    return isinstance(given, str) and bool(given)
+
+
+def _are_texts(given: Any) -> bool:
+    return isinstance(given, tuple | list) and all(isinstance(each, str) for each in cast("list[Any]", given))
+
+
+def _name_texts(given: Any) -> bool:
+    if not isinstance(given, Mapping):
+        return False
+    named = cast("Mapping[Any, Any]", given)
+    return _are_texts([*named, *named.values()])
+
+
+def _shown(given: object) -> str:
+    """What was given; of a mapping, whose values may be secrets, that it is one."""
+    return "one with other values" if isinstance(given, Mapping) else f"{given!r:.100}"
+
+
+_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "command": (_is_text, "a program; what follows it stands in `args`"),
+    "args": (_are_texts, "a tuple of texts"),
+    "env": (_name_texts, "a mapping of texts to texts"),
+    "url": (
+        lambda given: _is_text(given) and given.startswith(("http://", "https://")),
+        "an http:// or https:// URL",
+    ),
+    "headers": (_name_texts, "a mapping of texts to texts"),
+    "per": (lambda given: given in ("rollout", "run"), "'rollout' or 'run'"),
+    "only": (_are_texts, "a tuple of texts"),
+    "open_timeout_s": (
+        lambda given: isinstance(given, int | float) and not isinstance(given, bool) and given > 0,
+        "a number of seconds above 0",
+    ),
+}
+"""By field: whether a value is of its kind, and what that is."""

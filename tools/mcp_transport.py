@@ -1,6 +1,7 @@
 """The ways to an MCP server: the streams of a process that dies with its session, or HTTP. Bounded, both."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -55,15 +56,15 @@ class StdioServer:
         process = await self._started()
         to_session, from_server = anyio.create_memory_object_stream[Any](0)
         to_server, from_session = anyio.create_memory_object_stream[Any](0)
-        work = [
+        talk = [
             asyncio.create_task(self._read(process, to_session)),
             asyncio.create_task(self._write(process, from_session, to_session)),
-            asyncio.create_task(self._keep_stderr(process)),
         ]
+        stderr = asyncio.create_task(self._keep_stderr(process))
         try:
             yield from_server, to_server
         finally:
-            await to_the_end(self._end(process, work))
+            await to_the_end(self._end(process, talk, stderr))
             for stream in (to_session, from_server, to_server, from_session):
                 stream.close()
 
@@ -72,7 +73,7 @@ class StdioServer:
         env = get_default_environment() | dict(server.env)
         program = shutil.which(str(server.command), path=env.get("PATH"))
         if program is None:
-            raise ToolServerLost(f"MCP server {server.name!r} cannot be started: no program {server.command}")
+            raise ToolServerLost(f"it cannot be started: no program {server.command}")
         try:
             return await asyncio.create_subprocess_exec(
                 *(_dying_with_us() if sys.platform == "linux" else ()),
@@ -85,15 +86,14 @@ class StdioServer:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise ToolServerLost(f"MCP server {server.name!r} cannot be started: {error}") from error
+            raise ToolServerLost(f"it cannot be started: {error}") from error
 
     async def _read(self, process: asyncio.subprocess.Process, to_session: Any) -> None:
         assert process.stdout is not None
         async with to_session:
             async for line in self._lines(process.stdout):
-                with suppress(ValueError):  # a line that is no message is none of the session's
-                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                    await to_session.send(SessionMessage(message))
+                with suppress(ValueError, RecursionError):  # what is no message is none of the session's
+                    await to_session.send(SessionMessage(_message(line)))
 
     async def _lines(self, stdout: asyncio.StreamReader) -> AsyncIterator[bytes]:
         line, is_too_long = bytearray(), False
@@ -125,17 +125,43 @@ class StdioServer:
         while chunk := await process.stderr.read(_KEPT_STDERR_BYTES):
             self._stderr.append(chunk)
 
-    async def _end(self, process: asyncio.subprocess.Process, work: list["asyncio.Task[None]"]) -> None:
+    async def _end(
+        self,
+        process: asyncio.subprocess.Process,
+        talk: list["asyncio.Task[None]"],
+        stderr: "asyncio.Task[None]",
+    ) -> None:
         assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.close()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(process.wait()), _EXIT_S)
-        for task in work:
+        for task in talk:
             task.cancel()
+        await asyncio.wait(talk)
+        # asyncio waits for the end of a process's streams, too, and that of a full one comes when it is read.
+        exited = asyncio.create_task(process.wait())
+        left = (exited, stderr, asyncio.create_task(_drained(process.stdout)))
+        await asyncio.wait({exited}, timeout=_EXIT_S)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(_killed(process.pid), _EXIT_S)
         # A zombie that nobody reaps stays in its group for ever.
-        for end in (_killed(process.pid), process.wait()):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(end, _EXIT_S)
+        await asyncio.wait({exited}, timeout=_EXIT_S)
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left)
+
+
+def _message(line: bytes) -> Any:
+    """A line as a message; what is no UTF-8 in it is replaced, as in what other tools give."""
+    try:
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        text = json.dumps(json.loads(line.decode("utf-8", "replace")), ensure_ascii=False)
+        return jsonrpc_message_adapter.validate_json(text.encode("utf-8", "replace"), by_name=False)
+
+
+async def _drained(stream: asyncio.StreamReader) -> None:
+    while await stream.read(_CHUNK_BYTES):
+        pass
 
 
 def _dying_with_us() -> tuple[str, ...]:

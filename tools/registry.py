@@ -23,7 +23,7 @@ TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SHOWN = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Tool:
     """A function, or a method of a `State`, that a model can call."""
 
@@ -33,6 +33,9 @@ class Tool:
     """Takes everything by name."""
     parallel: bool = False
     """Whether it may run beside other calls of its turn."""
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name!r}>"
 
     @property
     def name(self) -> str:

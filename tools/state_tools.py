@@ -50,8 +50,9 @@ def _functions(state: type[State]) -> list[Callable[..., Any]]:
 
 
 def _is_tool(owner: type, name: str, value: object) -> bool:
-    if isinstance(getattr(value, "__func__", None), Tool):
+    if any(isinstance(getattr(value, inner, None), Tool) for inner in ("__func__", "__wrapped__", "fget")):
         raise ConfigError(
-            f"{owner.__name__}.{name} is marked with @tool and has no `self`; make it a function of its own"
+            f"{owner.__name__}.{name} has another decorator above @tool; write @tool first, on a method "
+            f"with `self`"
         )
     return isinstance(value, Tool)

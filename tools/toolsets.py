@@ -6,7 +6,7 @@ from typing import Any, cast
 from tools.context import State
 from tools.errors import ConfigError
 from tools.files import file
-from tools.injection import is_state
+from tools.injection import is_state, state_class
 from tools.mcp_toolset import MCPToolset
 from tools.registry import Tool, Toolset
 from tools.state_tools import toolset_of
@@ -97,4 +97,4 @@ def _toolset(entry: ToolSource) -> Toolset:
         return Toolset(entry.name, (entry,))
     if isinstance(entry, MCPToolset):
         return Toolset(entry.name)
-    return entry if isinstance(entry, Toolset) else toolset_of(entry)
+    return entry if isinstance(entry, Toolset) else toolset_of(state_class(entry) or entry)

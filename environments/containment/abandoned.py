@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from tools.errors import RunError
 
@@ -24,9 +25,7 @@ class Abandoned:
     def add_task(self, what: str, task: "asyncio.Task[object]") -> None:
         """Note a task that goes on when it is cancelled; the end of the loop will not wait for it either."""
         self.add(what, lambda: not task.done())
-        # `asyncio.run` cancels and awaits every task that asyncio knows of: this one would keep it for ever.
-        asyncio._unregister_task(task)  # pyright: ignore[reportPrivateUsage]  # documented for who extends asyncio
-        task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]  # told here already
+        leave_behind(task)
 
     @property
     def count(self) -> int:
@@ -41,3 +40,10 @@ class Abandoned:
                 f"environment {env!r}: {count} calls of its code still run beyond their limit, the last one "
                 f"{self._last}; give what they wait for a timeout of its own"
             )
+
+
+def leave_behind(task: "asyncio.Task[Any]") -> None:
+    """Let the loop end without a task that may go on although it was cancelled."""
+    # `asyncio.run` cancels and awaits every task that asyncio knows of: this one would keep it for ever.
+    asyncio._unregister_task(task)  # pyright: ignore[reportPrivateUsage]  # documented for who extends asyncio
+    task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]  # who left it tells

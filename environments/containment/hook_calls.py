@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import Context, copy_context
 from functools import partial
@@ -14,6 +14,7 @@ from environments.containment.child_tasks import IN_USER_CODE, contain_exits
 from environments.containment.ended import Ended, Raised, ended_await, value_of
 from environments.containment.hook_thread import HookThread
 from environments.containment.in_flight import InFlight
+from environments.containment.owned_generator import END, OwnedGenerator
 from environments.containment.owned_sandbox import owned_sandbox
 from environments.containment.user_threads import contain_threads
 from environments.trajectory import JudgeCall
@@ -38,6 +39,7 @@ class HookCalls:
         self._abandoned = abandoned
         self._hook_timeout_s = hook_timeout_s
         self._thread = HookThread()
+        self._left: list[HookThread] = []
         self._running: list[str] = []
         self._is_over = False
         self.asked: dict[str, list[JudgeCall]] = {}
@@ -56,7 +58,8 @@ class HookCalls:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_over = True
-        self._thread.close()
+        for thread in (*self._left, self._thread):
+            thread.close()
 
     def sandbox(
         self, opener: Callable[[], AbstractAsyncContextManager[Sandbox]]
@@ -131,17 +134,34 @@ class HookCalls:
             if self._running:
                 self._in_flight.doing = self._running[-1]
 
+    def owned(self, generator: Iterator[Any] | AsyncGenerator[Any, Any]) -> Callable[[], Awaitable[Any]]:
+        """What gives the next value of a generator, or `END`: always in the same task, or on this thread."""
+        if isinstance(generator, AsyncGenerator):
+            return OwnedGenerator(generator, self._context).next
+        return partial(self._on, self._thread, partial(next, generator, END), None, "a generator")
+
     async def _in_thread(self, function: Callable[[], Any], ends: float | None, limit: str) -> Any:
+        thread = self._thread
+        try:
+            return await self._on(thread, function, ends, limit)
+        except TimeLimitExceeded as error:
+            if error.still_running and thread is self._thread:
+                self._thread = HookThread()
+            raise
+
+    async def _on(
+        self, thread: HookThread, function: Callable[[], Any], ends: float | None, limit: str
+    ) -> Any:
         # With a copy of the variables, as `asyncio.to_thread` does it: a task may be using the others.
-        answer = self._thread.call(function, self._context.copy())
+        answer = thread.call(function, self._context.copy())
         try:
             await asyncio.wait({answer}, timeout=_seconds_to(ends))
-        except asyncio.CancelledError:
-            # The thread stays: what it opened can only be closed there.
-            self._abandoned.add(limit, lambda: not answer.done())
-            raise
+        finally:
+            if not answer.done() and thread not in self._left:
+                # It ends with the rollout: what it opened can only be closed there.
+                self._left.append(thread)
+                self._abandoned.add(limit, lambda: not answer.done())
         if not answer.done():
-            self._abandon_thread(limit)
             raise TimeLimitExceeded(f"{limit}; its thread goes on", still_running=True)
         return value_of(answer.result())
 
@@ -177,11 +197,6 @@ class HookCalls:
         finally:
             if not task.done():
                 self._abandoned.add_task(limit, task)
-
-    def _abandon_thread(self, limit: str) -> None:
-        thread, self._thread = self._thread, HookThread()
-        thread.close()
-        self._abandoned.add(limit, lambda: thread.is_alive)
 
 
 def finished(given: Any, doing: str) -> Any:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -20,7 +20,7 @@ from environments.policy.base import CheckedPolicy, Policy
 from environments.rollout.failures import raised_by_user, reason_of, traceback_of
 from environments.rollout.full_collections import rare_full_collections
 from environments.second_models.asked_model import ROLES, AskedModel
-from tools.errors import ConfigError, RunError, SandboxError, UsageError
+from tools.errors import ConfigError, RunError, SandboxError, TimeLimitExceeded, UsageError
 from tools.mcp_servers import MCPServers
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox, SandboxSpec
@@ -295,7 +295,12 @@ class Lifecycle(Hooks):
         with self.hook_calls(InFlight(item_id="", sibling=0)) as calls:
             for task in self.tasks():
                 hook = partial(self.sandbox_for, task.for_rollout().item)
-                with suppress(RunError):  # its rollouts tell it
-                    spec = self.sandboxes.checked_spec(await self._hook(calls, "sandbox_for", hook))
-                    specs.setdefault(self.sandboxes.image_of(spec), spec)
+                try:
+                    given = await self._hook(calls, "sandbox_for", hook, self.config.hook_timeout_s)
+                except RunError as error:
+                    if isinstance(error.__cause__, TimeLimitExceeded):
+                        raise  # or the start would wait as long for each item
+                    continue  # its rollouts tell it
+                spec = self.sandboxes.checked_spec(given)
+                specs.setdefault(self.sandboxes.image_of(spec), spec)
         return specs

@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncContextDecorator, ContextDecorator, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from inspect import isasyncgen, isgenerator
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from environments.containment.hook_calls import HookCalls
+from environments.containment.owned_generator import END
 from environments.hooks import Hooks, writes
 from environments.lifecycle.hook_signatures import takes_context
 from environments.reward_checks import checked_metrics, checked_text
@@ -19,7 +20,7 @@ from environments.rollout.failures import let_go, raised_by_user, reason_of
 from environments.rollout.prompt import opening_messages, reply_messages
 from environments.rollout.rollout_budget import budget_of
 from environments.trajectory import Message, Turn
-from tools.errors import ConfigError
+from tools.errors import ConfigError, TimeLimitExceeded
 from tools.registry import Toolset
 from tools.state_tools import refuse_state
 from tools.toolsets import narrowed
@@ -28,8 +29,6 @@ from tools.waiting import to_the_end
 _LOG = logging.getLogger(__name__)
 _AFTERWARDS_S = 10.0
 """For what follows the `yield` of `prepare`."""
-_END: Final = object()
-"""What a generator gives that has ended."""
 
 
 class RolloutHooks:
@@ -54,18 +53,23 @@ class RolloutHooks:
         hook = partial(self._env.prepare, *self._with_context(self._env.prepare, ctx.item, ctx.sandbox))
         limit_s = self._env.config.hook_timeout_s
         given = await self._calls.run(hook, doing="prepare", limit_s=limit_s, setting="hook_timeout_s")
+        if isinstance(given, ContextDecorator | AsyncContextDecorator):
+            raise ConfigError(
+                f"environment {self._env.name!r}: prepare gave a context manager, which nobody enters; take "
+                f"@contextmanager away, a generator with one `yield` is what prepare may be"
+            )
         if not isgenerator(given) and not isasyncgen(given):
             ctx.state = given
             yield
             return
-        following = partial(_following if isasyncgen(given) else _next, given)
+        following = self._calls.owned(cast("Any", given))
         try:
             ctx.state = await self._calls.hook("prepare", following)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, TimeLimitExceeded):
             # A `def` goes on to its `yield` all the same.
             await to_the_end(self._close_state(following))
             raise
-        if ctx.state is _END:
+        if ctx.state is END:
             raise self._not_once("ended without")
         try:
             yield
@@ -89,7 +93,7 @@ class RolloutHooks:
             )
             let_go(error)
             return True
-        return rest is _END
+        return rest is END
 
     def _not_once(self, wrong: str) -> ConfigError:
         return ConfigError(
@@ -182,11 +186,3 @@ def _is_bool(value: object) -> bool:
     """Whether it is a bool, of Python's or of numpy's, which loads slowly."""
     kind = type(value)
     return kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"))
-
-
-def _next(states: Generator[Any]) -> Any:
-    return next(states, _END)
-
-
-async def _following(states: AsyncGenerator[Any]) -> Any:
-    return await anext(states, _END)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, get_args, get_origin, get_type_hints
 
 from tools.errors import ConfigError
-from tools.injection import is_state
+from tools.injection import is_state, state_class, why_unreadable
 from tools.registry import Toolset
 from tools.state_tools import refuse_state
 
@@ -46,9 +46,10 @@ def _given(prepare: Callable[..., Any], env: str) -> Any:
         hint = get_type_hints(only_return, getattr(function, "__globals__", {}))["return"]
     except Exception as error:  # noqa: BLE001  # an annotation is any expression
         raise ConfigError(
-            f"environment {env!r}: what prepare is annotated to give cannot be read: {error}"
+            f"environment {env!r}: what prepare is annotated to give cannot be read: {why_unreadable(error)}"
         ) from None
-    return next(iter(get_args(hint)), None) if get_origin(hint) in _YIELDING else hint
+    given = next(iter(get_args(hint)), None) if get_origin(hint) in _YIELDING else hint
+    return state_class(given) or given
 
 
 def _named(annotation: Any) -> str:

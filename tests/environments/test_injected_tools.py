@@ -5,7 +5,7 @@ import typing
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 import pytest
 
@@ -19,6 +19,8 @@ from environments.trajectory import StopReason, Trajectory, TrajectoryGroup
 from tools.context import State, ToolContext
 from tools.errors import ConfigError
 from tools.registry import tool
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -143,6 +145,37 @@ async def test_a_tool_sees_its_rollout():
         f'{{"item": ["sample"], "seed": {trajectory.seed}, "group_seed": {task.group_seed(0)}, '
         '"state": "Shop(sold=[])"}'
     ]
+
+
+@dataclass
+class Box(State, Generic[T]):
+    """A state of any kind of thing."""
+
+    inside: list[T] = field(default_factory=list[T])
+
+    @tool
+    def fill(self, number: int) -> int:
+        """Fill it."""
+        self.inside.append(cast("T", number))
+        return len(self.inside)
+
+
+@tool
+def peek(box: Box[int]) -> list[int]:
+    """Look into it."""
+    return box.inside
+
+
+class BoxEnv(Listed):
+    tools = (Box[int], peek)
+
+    def prepare(self, item, sandbox) -> Iterator[Box[int]]:
+        yield Box[int]()
+
+
+async def test_a_generic_state_is_one_whatever_it_is_of(monkeypatch):
+    monkeypatch.setitem(ARGUMENTS, "fill", {"number": 7})
+    assert contents(await trajectory_of(BoxEnv(), "fill", "peek")) == ["1", "[7]"]
 
 
 def env_giving(annotation: Any, *tools: Any, gives: Any = None) -> type[AgentEnv]:
@@ -381,5 +414,6 @@ def test_what_a_model_sees_of_a_states_tool_is_part_of_the_experiment():
         state = state_with(text, kind)
         return origin_of(env_giving(state, state)()).experiment["tool wait"]
 
-    assert facts("Wait.", int) == facts("Wait.", int)
-    assert len({facts("Wait.", int), facts("Wait!", int), facts("Wait.", float)}) == 3
+    first = facts("Wait.", int)
+    assert first == facts("Wait.", int)
+    assert len({first, facts("Wait!", int), facts("Wait.", float)}) == 3

@@ -99,6 +99,6 @@ async def test_a_server_that_cannot_be_started_is_refused_when_it_is_opened():
     class Gone(Adds):
         tools = (MCPToolset(name="gone", command="/nowhere/server"),)
 
-    with pytest.raises(ConfigError, match="'gone' cannot be started"):
+    with pytest.raises(ConfigError, match="'gone': it cannot be started"):
         async with made(Gone):
             pass

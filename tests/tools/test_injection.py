@@ -96,6 +96,10 @@ def test_an_annotation_that_cannot_be_read_is_told(annotation: str):
     assert "an annotation cannot be read" in refused(annotation)
 
 
+def test_a_name_that_nobody_can_look_up_is_told_with_what_to_do():
+    assert "import or define it at the top of the module" in refused("Nowhere")
+
+
 def test_the_docstring_describes_parameters_alone():
     def buy(what: str) -> str:
         """Buy.

@@ -1,7 +1,8 @@
 """Methods of a state as tools."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, cast
 
 import pytest
 
@@ -123,16 +124,22 @@ def plain(n: int) -> int:
     return 2 * n
 
 
+def wrapped(function: Any) -> Any:
+    return wraps(function)(lambda *args: function(*args))
+
+
 @pytest.mark.parametrize(
     ("state", "message"),
     [
         (class_with("other", 1, State), "class Made in tools has no method that is marked with @tool"),
         (class_with("look", unmarked), "Made.look takes the place of a tool; mark it with @tool, too"),
-        (class_with("twice", staticmethod(plain)), "Made.twice is marked with @tool and has no `self`"),
-        (class_with("twice", classmethod(plain)), "Made.twice is marked with @tool and has no `self`"),
+        (class_with("twice", staticmethod(plain)), "Made.twice has another decorator above @tool"),
+        (class_with("twice", classmethod(plain)), "Made.twice has another decorator above @tool"),
+        (class_with("twice", property(cast("Any", plain))), "Made.twice has another decorator above @tool"),
+        (class_with("twice", wrapped(plain)), "Made.twice has another decorator above @tool"),
         (class_with("purchase", BookShop.look), "more than one tool called look"),
     ],
-    ids=["no tools", "unmarked override", "staticmethod", "classmethod", "one name twice"],
+    ids=["no tools", "unmarked", "static", "of class", "property", "wrapped", "one name twice"],
 )
 def test_a_class_that_cannot_be_listed_says_why(state: type[State], message: str):
     with pytest.raises(ConfigError, match=message):

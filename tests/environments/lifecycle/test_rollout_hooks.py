@@ -4,7 +4,9 @@ import asyncio
 import sqlite3
 import threading
 import time
+from contextlib import asynccontextmanager, contextmanager
 
+import anyio
 import pytest
 
 from environments.lifecycle import rollout_hooks
@@ -206,6 +208,62 @@ async def test_a_database_is_closed_on_its_thread_although_a_hook_there_was_canc
     with pytest.raises(asyncio.CancelledError):
         await group
     assert closed == ["closed"]
+
+
+@pytest.mark.parametrize("hung", ["prepare", "score_turn"])
+async def test_a_state_is_closed_on_its_thread_although_that_one_was_over_a_limit(hung):
+    closed, go_on, loop = [], threading.Event(), asyncio.get_running_loop()
+
+    def prepare(self, item, sandbox):
+        database = sqlite3.connect(":memory:")
+        if hung == "prepare":
+            go_on.wait()
+        yield database
+        database.close()
+        closed.append("closed")
+
+    def score_turn(self, item, turn, ctx):
+        go_on.wait()
+
+    env = env_of(prepare=prepare, score_turn=score_turn, settings={"hook_timeout_s": 0.1})
+    loop.call_later(0.3, go_on.set)
+    failure = await played(env)
+    assert (failure.error_class, closed) == ("TimeLimitExceeded", ["closed"])
+
+
+async def test_what_an_async_generator_entered_is_left_by_the_same_task():
+    tasks = []
+
+    async def prepare(self, item, sandbox):
+        tasks.append(asyncio.current_task())
+        async with anyio.create_task_group():
+            yield "state"
+        tasks.append(asyncio.current_task())
+
+    assert (await played(env_of(prepare=prepare))).score == 1.0
+    assert tasks[0] is tasks[1]
+
+
+async def test_a_task_group_around_the_yield_sees_its_child_break(caplog):
+    async def breaks():
+        raise ZeroDivisionError("in the background")
+
+    async def prepare(self, item, sandbox):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(breaks())
+            yield "state"
+
+    assert (await played(env_of(prepare=prepare))).score == 1.0
+    assert "prepare, after its yield: ExceptionGroup: unhandled errors in a TaskGroup" in caplog.text
+
+
+@pytest.mark.parametrize("decorate", [contextmanager, asynccontextmanager])
+async def test_a_context_manager_that_nobody_enters_is_refused(decorate):
+    @decorate
+    def prepare(self, item, sandbox):
+        yield "state"
+
+    assert "prepare gave a context manager" in (await played(env_of(prepare=prepare))).error
 
 
 async def test_a_state_that_a_def_was_making_when_it_was_cancelled_is_closed():

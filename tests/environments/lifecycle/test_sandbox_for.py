@@ -1,7 +1,9 @@
 """`sandbox_for`: an image and limits per item, for its rollouts and for its verifications."""
 
+import asyncio
 import io
 import subprocess
+import threading
 
 import pytest
 from rich.console import Console
@@ -12,7 +14,7 @@ from environments.data.tasks import GroupTask
 from environments.record.recorder import read_groups
 from environments.run.process_run import process
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine
-from tools.errors import ConfigError
+from tools.errors import ConfigError, RunError
 from tools.sandbox.base import SandboxSpec
 
 __all__ = ["docker_engine"]
@@ -123,6 +125,23 @@ async def test_an_item_whose_hook_breaks_fails_its_own_rollouts_alone():
     async with made(Breaks) as env:
         first, second = [await env.rollout_group(task, 1) for task in env.tasks()]
     assert [len(first.trajectories), second.failures[0].error_class] == [1, "ZeroDivisionError"]
+
+
+@pytest.mark.parametrize("kind", ["def", "async"])
+async def test_a_hook_that_hangs_ends_the_start_at_its_limit(kind):
+    go_on = threading.Event()
+
+    def hangs(self, item):
+        go_on.wait()
+
+    async def hangs_async(self, item):
+        await asyncio.Event().wait()
+
+    env_cls = type("Hangs", (PerItem,), {"sandbox_for": hangs if kind == "def" else hangs_async})
+    with pytest.raises(RunError, match=r"sandbox_for took longer than 0.1 s"):
+        async with made(env_cls, hook_timeout_s=0.1):
+            pass
+    go_on.set()
 
 
 @pytest.fixture(scope="module")

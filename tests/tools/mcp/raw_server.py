@@ -21,6 +21,7 @@ TOOLS = [
         "break_shape",
         "shout",
         "flood",
+        "break_text",
     )
 ]
 LISTED = {
@@ -69,6 +70,19 @@ def call(answer, tool, arguments):
         sys.stdout.flush()
 
 
+def break_text(answer):
+    """Answer with half a character, and a byte that is no UTF-8."""
+    written = json.dumps({**answer, "result": text("\ud800 and %")})
+    sys.stdout.buffer.write(written.replace("%", "\xff").encode("latin-1") + b"\n")
+    sys.stdout.flush()
+
+
+def flood():
+    """Write without an end, to nobody."""
+    while True:
+        sys.stdout.write("a" * 100_000 + "\n")
+
+
 if does == "ends at once":
     sys.exit("no such option: --frobnicate")
 if does == "leaves a child":
@@ -87,6 +101,10 @@ for line in sys.stdin:
         more = {"nextCursor": "more"} if does == "pages without an end" else {}
         send({**answer, "result": {"tools": LISTED.get(does, TOOLS), **more}})
     elif method == "tools/call":
+        if request["params"]["name"] == "break_text":
+            break_text(answer)
         call(answer, request["params"]["name"], request["params"].get("arguments") or {})
+if does == "floods":
+    flood()
 if does == "stays":
     time.sleep(3600)

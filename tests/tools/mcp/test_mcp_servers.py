@@ -99,11 +99,11 @@ def url():
 
 
 async def test_a_server_of_the_official_package_is_listed_and_called():
-    async with Open(counting()) as server, server.rollout() as tools:
+    async with Open(counting(per="run")) as server, server.rollout() as tools:
         add, _ = tools.specs
         assert add.description.startswith("Add to the counter.")
         assert add.parameters["properties"]["number"]["type"] == "integer"
-        assert server.lines == ["MCP server counting, a session per rollout: add, picture"]
+        assert server.lines == ["MCP server counting, a session per run: add, picture"]
         assert await called(tools, "add", '{"number": 2}') == ("2", None)
         assert await called(tools, "picture") == ("a dot\n[image/png is not shown: only text can be]", None)
         content, error = await called(tools, "add", '{"number": "many"}')
@@ -160,6 +160,7 @@ async def test_a_shared_session_is_one_for_all_rollouts_and_dies_with_the_run():
         ("refuse", "Error: the tool's server refuses: no such argument", "tool_error"),
         ("talk_nonsense", "after nonsense", None),
         ("break_shape", "Error: the tool's server gave an answer that cannot be read", "tool_error"),
+        ("break_text", "? and \ufffd", None),
         ("flood", "Error: the answer is longer than 8 MB: ask for less", "tool_error"),
     ],
 )
@@ -223,12 +224,13 @@ async def test_a_cancelled_rollout_leaves_no_process():
         assert not is_alive(pid)
 
 
-@pytest.mark.parametrize("does", ["stays", "leaves a child"])
+@pytest.mark.parametrize("does", ["stays", "floods", "leaves a child"])
 async def test_a_server_that_does_not_end_by_itself_is_killed_with_its_children(does, tmp_path):
     mark = str(86_400 + int.from_bytes(tmp_path.name.encode()) % 100_000)
     async with Open(raw(does, mark, per="run")):
         assert running(mark)
     assert running(mark) == []
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 KILLED = """
@@ -307,6 +309,12 @@ async def test_a_server_that_cannot_be_used_is_refused_in_one_line(server, says)
         pytest.param({"command": "a", "per": "group"}, id="per"),
         pytest.param({"command": "a", "args": "b"}, id="args"),
         pytest.param({"command": "a", "only": "b"}, id="only"),
+        pytest.param({"command": ["a", "b"]}, id="command"),
+        pytest.param({"command": "a", "args": (1,)}, id="args-of-numbers"),
+        pytest.param({"command": "a", "env": {"A": 1}}, id="env"),
+        pytest.param({"url": "a/mcp"}, id="url"),
+        pytest.param({"url": "http://a", "headers": {"A": None}}, id="headers"),
+        pytest.param({"command": "a", "open_timeout_s": 0}, id="timeout"),
     ],
 )
 def test_a_toolset_that_contradicts_itself_is_refused(fields):

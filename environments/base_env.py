@@ -1,4 +1,4 @@
-"""The whole flow: item → rollouts in sandboxes → rewards → group → advantages.
+"""The whole flow: item → rollouts → rewards → group → advantages.
 
 `AgentEnv` is the only place that knows generation, reward and credit; none of them knows another.
 """
@@ -54,7 +54,7 @@ from tools.toolsets import select_toolsets
 
 
 class AgentEnv(Lifecycle):
-    """An environment in which an agent works in a sandbox with tools. Subclass it.
+    """An agent acts with tools, in a sandbox or in none, and the world may answer. Subclass it.
 
     Set `name` and `tools`; write `format_prompt` and a reward; all other `Hooks` have defaults. In your own
     loop: `async with MyEnv(config, policy=…) as env: group = await env.run_group(env.tasks()[0])`.
@@ -65,7 +65,8 @@ class AgentEnv(Lifecycle):
         if type(self).compute_reward is Hooks.compute_reward:
             raise ConfigError(
                 f"environment {self.name!r} has no reward; write compute_reward, or list "
-                f"TurnLevelRewardMixin before AgentEnv and write compute_turn_rewards"
+                f"TurnLevelRewardMixin before AgentEnv and write score_turn, compute_turn_rewards or "
+                f"compute_outcome"
             )
         return scalar_scoring(self)
 

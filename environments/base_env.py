@@ -5,8 +5,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from contextlib import nullcontext as unwatched
 from functools import partial
 from importlib import import_module
@@ -19,17 +18,17 @@ from environments.containment.in_flight import InFlight, Watch
 from environments.credit import GroupRules, comparable, credited, missing_outcome_of, read_params
 from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
-from environments.hooks import Hooks, Item, refuse_missing_parts
+from environments.hooks import Item, refuse_missing_parts, refuse_no_reward
+from environments.lifecycle.begun_rollout import begun
 from environments.lifecycle.env_lifecycle import Lifecycle
-from environments.lifecycle.group_reward import NewJudge, with_group_reward
+from environments.lifecycle.group_reward import NewJudge, not_compared, with_group_reward
 from environments.lifecycle.hook_signatures import check_hooks
-from environments.lifecycle.rollout_hooks import RolloutHooks
 from environments.lifecycle.rollout_parts import second_models, served_policy, split_servers
 from environments.lifecycle.state_annotation import refuse_other_states
 from environments.policy.base import Policy, checked_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import ScriptedPolicy
-from environments.reward_context import RolloutContext
+from environments.reward_checks import checked_metrics
 from environments.rollout.agent_loop import AgentLoop
 from environments.rollout.boundary import Boundary
 from environments.rollout.slots import Slots
@@ -42,13 +41,8 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
-from environments.turn_level_reward import (
-    CallHook,
-    NewScoring,
-    checked_metrics,
-    scalar_scoring,
-)
-from tools.errors import ConfigError, RolloutError
+from environments.turn_level_reward import CallHook, NewScoring, scalar_scoring
+from tools.errors import RolloutError
 from tools.sandbox.absent import record_of
 from tools.toolsets import select_toolsets
 
@@ -62,12 +56,7 @@ class AgentEnv(Lifecycle):
 
     def scoring(self) -> NewScoring:
         """How each rollout is scored: the one hook that `TurnLevelRewardMixin` takes over."""
-        if type(self).compute_reward is Hooks.compute_reward:
-            raise ConfigError(
-                f"environment {self.name!r} has no reward; write compute_reward, or list "
-                f"TurnLevelRewardMixin before AgentEnv and write score_turn, compute_turn_rewards or "
-                f"compute_outcome"
-            )
+        refuse_no_reward(self)
         return scalar_scoring(self)
 
     # The flow, from item to credit.
@@ -116,7 +105,7 @@ class AgentEnv(Lifecycle):
         """One rollout, scored before its state and its sandbox close. `turns` grows as they happen."""
         started = monotonic()
         async with (
-            self.begun(task, sibling, calls) as (ctx, hooks),
+            begun(self, task, sibling, calls) as (ctx, hooks),
             self.mcp.for_rollout(self.toolset) as tools,
         ):
             scoring = self._new_scoring(task.item, ctx, calls.hook)
@@ -125,12 +114,13 @@ class AgentEnv(Lifecycle):
                 policy=self.policy_for(task.item, calls.hook),
                 toolset=await hooks.toolset(tools),
                 sandbox=ctx.sandbox,
-                messages=ctx.conversation,
+                messages=prompt,
                 budget=await hooks.budget(),
                 seed=ctx.seed,
                 calls=calls,
                 respond=hooks.respond,
                 is_ended=lambda: ctx.end_reason is not None,
+                spoken=ctx.see,
                 context=ctx,
             )
             async for turn in loop.turns():
@@ -162,7 +152,9 @@ class AgentEnv(Lifecycle):
     ) -> TrajectoryGroup:
         """The siblings that can be compared, with the part of their outcome that compares them."""
         group, incomparable = comparable(group, self._rules)
-        return group if incomparable else await with_group_reward(self, task, group, watch, judge)
+        if incomparable is not None:
+            return not_compared(self, group, incomparable)
+        return await with_group_reward(self, task, group, watch, judge)
 
     def credit(self, group: TrajectoryGroup) -> CreditedGroup:
         """Advantages for every turn, unless too few siblings survived to compare."""
@@ -189,28 +181,6 @@ class AgentEnv(Lifecycle):
                     return boundary.failure_of(error, sibling, turns=len(turns), asked=calls.asked)
 
     # What a rollout is made of.
-
-    @asynccontextmanager
-    async def begun(
-        self, task: GroupTask, sibling: int, calls: HookCalls
-    ) -> AsyncGenerator[tuple[RolloutContext, RolloutHooks]]:
-        """A rollout before its first turn, in its sandbox and with its state: both close afterwards."""
-        open_own, open_fresh = self.sandbox_openers(await self.sandbox_spec(task.item, calls))
-        async with calls.sandbox(open_own) as sandbox:
-            ctx = RolloutContext(
-                env=self.name,
-                item_id=task.item_id,
-                item=task.item,
-                seed=task.seed(self.config.seed, sibling),
-                group_seed=task.group_seed(self.config.seed),
-                sandbox=sandbox,
-                fresh_sandbox=open_fresh,
-                judge_model=self.asked_model("judge", task.item, calls),
-                user_model=self.asked_model("user", task.item, calls),
-            )
-            hooks = RolloutHooks(self, ctx, calls)
-            async with hooks.prepared():
-                yield ctx, hooks
 
     def policy_for(self, item: Item, call: CallHook) -> Policy:
         """Who plays this rollout: the policy in use, or the scripted agent, which knows the item."""

@@ -150,11 +150,26 @@ class Hooks:
         return generic_script(messages, tools, skill)
 
 
+def writes(env: Hooks, hook: str) -> bool:
+    """Whether an environment has a hook of its own, in its class or set on the object."""
+    return getattr(getattr(env, hook), "__func__", None) is not getattr(Hooks, hook)
+
+
 def refuse_missing_parts(env: Hooks, estimator: str) -> None:
     """Raise ConfigError where a class lacks a name, a prompt, or what its estimator compares."""
     if not env.name:
         raise ConfigError(f"class {type(env).__name__} has no name; set the class attribute `name`")
-    if type(env).format_prompt is Hooks.format_prompt:
+    if not writes(env, "format_prompt"):
         raise ConfigError(f"environment {env.name!r} has no prompt; write format_prompt(self, item)")
-    if estimator == "gigpo" and type(env).state_key is Hooks.state_key:
+    if estimator == "gigpo" and not writes(env, "state_key"):
         raise ConfigError(f"gigpo compares turns taken in equal states; write state_key in {env.name!r}")
+
+
+def refuse_no_reward(env: Hooks) -> None:
+    """Raise ConfigError where nothing scores a trajectory."""
+    if not writes(env, "compute_reward"):
+        raise ConfigError(
+            f"environment {env.name!r} has no reward; write compute_reward, or list "
+            f"TurnLevelRewardMixin before AgentEnv and write score_turn, compute_turn_rewards or "
+            f"compute_outcome"
+        )

@@ -50,8 +50,8 @@ class RolloutContext(Judging):
     """What `score_turn` gave so far, one entry per finished turn."""
     notes: dict[str, object] = field(default_factory=dict[str, object])
     """What one reward call wants to keep for the next one of the same rollout."""
-    conversation: list[Message] = field(default_factory=list[Message], repr=False)
-    """The messages, as the loop appends them."""
+    messages: tuple[Message, ...] = field(default=(), repr=False)
+    """The conversation so far, this turn's replies included once there are any."""
     end_reason: str | None = None
     """What `end` was given first."""
     user_model: AskedModel = field(default_factory=nobody, repr=False)
@@ -61,10 +61,9 @@ class RolloutContext(Judging):
     is_over: bool = False
     """Whether the last turn was scored, so that nothing can be ended any more."""
 
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """The conversation so far, this turn's replies included once there are any."""
-        return tuple(self.conversation)
+    def see(self, messages: tuple[Message, ...]) -> None:
+        """Called by the loop when the conversation has grown."""
+        self.messages = messages
 
     def end(self, reason: str) -> None:
         """End the rollout after this turn; of several reasons the first one is kept, of a long one its start.
@@ -74,7 +73,7 @@ class RolloutContext(Judging):
         """
         if not isinstance(reason, str) or not reason or not _is_utf8(reason):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
             raise ConfigError(f"ctx.end takes a reason in a few words, got {reason!r:.100}")
-        if self.is_over or not self.conversation:
+        if self.is_over or not self.messages:
             when = "after the last turn" if self.is_over else "before the first turn"
             raise ConfigError(f"ctx.end({reason!r:.100}) comes {when}; end a rollout while it runs")
         if self.end_reason is None:

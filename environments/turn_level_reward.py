@@ -2,21 +2,26 @@
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Literal, ParamSpec, Protocol, cast, get_args
+from typing import Any, Literal, ParamSpec, Protocol, get_args
 
+from environments.reward_checks import (
+    bounded_reward,
+    number_and_parts,
+    optional_reward,
+    raw_parts,
+    reward_list,
+    where_of,
+)
 from environments.reward_context import Reward, RolloutContext
-from environments.rewards.rubric import WeightedParts
-from environments.trajectory import LARGEST_REWARD, Rewards, Trajectory, Turn
+from environments.trajectory import Rewards, Trajectory, Turn
 from tools.errors import ConfigError, RewardError
 
 P = ParamSpec("P")
 Aggregation = Literal["sum", "mean", "outcome"]
 _TURN_HOOKS = ("score_turn", "compute_turn_rewards")
 _HOOKS = (*_TURN_HOOKS, "compute_outcome")
-_NO_LIST = (Mapping, Set, str, bytes, bytearray)
-"""Iterable, but not in the order of turns, or not of rewards."""
 
 
 def def_or_async(hook: Callable[P, Awaitable[Any]]) -> Callable[P, Any]:
@@ -83,12 +88,12 @@ class ScalarScoring:
 
     async def finish(self, trajectory: Trajectory) -> Rewards:
         """The environment's one number is outcome and score alike."""
-        hook, where = self._env.compute_reward, f"{_where(self._ctx)}: compute_reward"
+        hook, where = self._env.compute_reward, f"{where_of(self._ctx)}: compute_reward"
         reward = await self._call("compute_reward", hook, self._item, trajectory, self._ctx)
         # User code may give anything; without turn rewards there would be nothing to learn from.
         if reward is None:
             raise RewardError(f"{where} gave None; give a number, or named components")
-        outcome, components = _number(reward, where)
+        outcome, components = number_and_parts(reward, where)
         return Rewards(
             outcome=outcome, score=outcome, outcome_components=components, outcome_raw=raw_parts(reward)
         )
@@ -191,7 +196,7 @@ class TurnScoring:
 
     async def finish(self, trajectory: Trajectory) -> Rewards:
         """Turn rewards first, then the outcome, both checked."""
-        where = _where(self._ctx)
+        where = where_of(self._ctx)
         hook = self._env.compute_turn_rewards
         answer = await self._call("compute_turn_rewards", hook, self._item, trajectory, self._ctx)
         given = reward_list(answer, len(trajectory.turns), f"{where}: compute_turn_rewards", each="turn")
@@ -214,11 +219,6 @@ class TurnScoring:
         )
 
 
-def raw_parts(reward: Reward | None) -> Mapping[str, float]:
-    """The parts of a `Rubric`'s reward before they were weighted; of any other reward none."""
-    return reward.raw if isinstance(reward, WeightedParts) else {}
-
-
 def aggregate(turns: Sequence[float | None], outcome: float | None, how: Aggregation) -> float | None:
     """The scalar of a trajectory: the outcome plus the sum or the mean of its scored turns, or alone.
 
@@ -237,105 +237,3 @@ def aggregate(turns: Sequence[float | None], outcome: float | None, how: Aggrega
     except OverflowError:
         return math.inf
     return total
-
-
-def checked_metrics(ctx: RolloutContext) -> dict[str, float]:
-    """The numbers that the environment noted, as the record can keep them.
-
-    Raises:
-        RewardError: one is no finite number, or its name is no text.
-    """
-    where = _where(ctx)
-    return {
-        checked_text(name, f"{where}: the name of a metric"): _finite(
-            value, f"{where}: metric {name!r}", "a metric is a finite number"
-        )
-        for name, value in ctx.metrics.items()
-    }
-
-
-def checked_text(value: object, where: str) -> str:
-    """A string that can be written as UTF-8.
-
-    Raises:
-        RewardError: it is something else, or has a lone surrogate (part of an undecodable file name).
-    """
-    if not isinstance(value, str):
-        raise RewardError(f"{where} is {value!r}; it must be text")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise RewardError(f"{where} is {value!r}, which is no UTF-8 text") from None
-    return value
-
-
-def reward_list(given: Any, length: int, where: str, *, each: str) -> list[Reward | None]:
-    """What a hook gave for several turns or siblings, one entry for each; user code may give anything.
-
-    Raises:
-        RewardError: it is no list, or one of another length.
-    """
-    # A mapping's keys or a set would be credit in the wrong places.
-    if not isinstance(given, Iterable) or isinstance(given, _NO_LIST):
-        raise RewardError(f"{where} gave {given!r}; give a list with one entry per {each}")
-    entries = list(cast("Iterable[Reward | None]", given))
-    if len(entries) != length:
-        raise RewardError(
-            f"{where} gave {len(entries)} rewards for {length} {each}s; give one entry per {each}, None for "
-            f"a {each} that is not scored"
-        )
-    return entries
-
-
-def optional_reward(reward: Any, where: str) -> tuple[float | None, dict[str, float]]:
-    """A reward as a finite float, with its named parts; `None` where nothing was scored.
-
-    Raises:
-        RewardError: it is something else.
-    """
-    return (None, {}) if reward is None else _number(reward, where)
-
-
-def _number(reward: Any, where: str) -> tuple[float, dict[str, float]]:
-    """A reward as a finite float, with its components by name."""
-    if isinstance(reward, Mapping):
-        if not reward:
-            raise RewardError(
-                f"{where}: {{}} is no reward; give its components by name, or None where nothing is scored"
-            )
-        parts = {
-            checked_text(name, f"{where}: the name of a component"): _finite(
-                part, f"{where}, component {name!r}"
-            )
-            for name, part in cast("Mapping[Any, Any]", reward).items()
-        }
-        return bounded_reward(
-            aggregate(list(parts.values()), None, "sum"), f"{where}: the sum of components"
-        ), parts
-    return bounded_reward(reward, where), {}
-
-
-def bounded_reward(value: Any, where: str) -> float:
-    """A number that credit can be computed from, so that a reward gone wild costs its sibling alone.
-
-    Raises:
-        RewardError: it is none.
-    """
-    number = _finite(value, where)
-    if abs(number) > LARGEST_REWARD:
-        raise RewardError(f"{where}: a reward is at most {LARGEST_REWARD:g} either way, got {value!r}")
-    return number
-
-
-def _finite(value: Any, where: str, wanted: str = "a reward is a finite number or None") -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise RewardError(f"{where}: {wanted}, got {value!r}") from None
-    if isinstance(value, str | bytes) or not math.isfinite(number):
-        raise RewardError(f"{where}: {wanted}, got {value!r}")
-    return number
-
-
-def _where(ctx: RolloutContext) -> str:
-    return f"environment {ctx.env!r}, item {ctx.item_id!r}"

@@ -15,6 +15,7 @@ from environments.cli.mock_roles import MockRole
 from environments.containment.in_flight import InFlight
 from environments.data.tasks import GroupTask
 from environments.extras import needs_extra
+from environments.lifecycle.begun_rollout import begun
 from environments.lifecycle.hook_signatures import takes_context
 from environments.policy.rendering.tokenizer_files import EMBEDDED, EMBEDDED_TOKENIZER_DIR
 from environments.policy.scripted import Script
@@ -147,7 +148,7 @@ async def _opening(env: AgentEnv, task: GroupTask) -> tuple[Message, ...]:
         if not takes_context(env.format_prompt, 1):
             prompt = await calls.hook("format_prompt", env.format_prompt, task.item)
             return opening_messages(prompt, system=env.system_prompt, env=env.name)
-        async with env.begun(task, 0, calls) as (_, hooks):
+        async with begun(env, task, 0, calls) as (_, hooks):
             return await hooks.opening()
 
 

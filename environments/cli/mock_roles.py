@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from environments.base_env import AgentEnv
 from environments.data.item_json import recorded_item
-from environments.hooks import Hooks
+from environments.hooks import writes
 from environments.policy.scripted import Choice, Script, say
 from environments.trajectory import Message
 from environments.turn_level_reward import call_hook
@@ -24,7 +24,7 @@ class MockRole:
         """
         self._name = f"scripted_{role}"
         self._hook = getattr(env, self._name)
-        if getattr(type(env), self._name) is getattr(Hooks, self._name):
+        if not writes(env, self._name):
             raise ConfigError(
                 f"environment {env.name!r} plays no {role}; write {self._name}(self, item, messages)"
             )

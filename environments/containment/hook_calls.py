@@ -39,6 +39,7 @@ class HookCalls:
         self._hook_timeout_s = hook_timeout_s
         self._thread = HookThread()
         self._running: list[str] = []
+        self._is_over = False
         self.asked: dict[str, list[JudgeCall]] = {}
         """What its hooks asked second models so far, by their role."""
         # One for all calls, so that what `prepare` sets is there for the rewards.
@@ -54,6 +55,7 @@ class HookCalls:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_over = True
         self._thread.close()
 
     def sandbox(
@@ -103,7 +105,10 @@ class HookCalls:
 
         Raises:
             TimeLimitExceeded, UserCodeBroke, Exception: as for `hook`.
+            ConfigError: the rollout is over.
         """
+        if self._is_over:
+            raise ConfigError(f"{doing} is called after its rollout was over; use ctx while it goes on")
         ends = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
         limit = doing if limit_s is None else f"{doing} took longer than {limit_s:.3g} s"
         limit = f"{limit} (--env.{setting})" if setting else limit

@@ -113,6 +113,8 @@ def _dropped(trajectory: Trajectory, why: str) -> Failure:
         traceback="",
         turns=len(trajectory.turns),
         error_class="RewardError",
+        judge_calls=trajectory.judge_calls,
+        user_calls=trajectory.user_calls,
     )
 
 

@@ -13,7 +13,7 @@ from environments.containment.in_flight import InFlight
 from environments.data.item_ids import item_ids
 from environments.data.items import checked_items
 from environments.data.tasks import GroupTask, plan
-from environments.hooks import Hooks, Item
+from environments.hooks import Hooks, Item, writes
 from environments.lifecycle.item_images import ItemImages
 from environments.lifecycle.sandboxes import Sandboxes
 from environments.policy.base import CheckedPolicy, Policy
@@ -193,7 +193,7 @@ class Lifecycle(Hooks):
 
     def refuse_rollouts_before_setup(self) -> None:
         """Raise ConfigError while `setup`, which the class writes, was not called."""
-        if self._items is None and type(self).setup is not Hooks.setup:
+        if self._items is None and writes(self, "setup"):
             raise ConfigError(f"environment {self.name!r} is not set up yet; open it, `async with env: …`")
 
     async def preflight(self, notify: Callable[[str], None] = logger.info) -> None:
@@ -204,7 +204,7 @@ class Lifecycle(Hooks):
             ConfigError: the image of the sandboxes cannot be had, or a model server does not answer as one.
         """
         self.sandboxes.warn_of_lent_files()
-        if type(self).sandbox_for is Hooks.sandbox_for:
+        if not writes(self, "sandbox_for"):
             await self.sandboxes.prepare(self.config.sandbox_image, notify)
             async with self.open_sandbox():
                 pass
@@ -233,8 +233,7 @@ class Lifecycle(Hooks):
         return [
             role
             for role in ROLES
-            if role not in self.second_models.roles
-            and getattr(type(self), f"scripted_{role}") is not getattr(Hooks, f"scripted_{role}")
+            if role not in self.second_models.roles and writes(self, f"scripted_{role}")
         ]
 
     def asked_model(self, role: str, item: Item, calls: HookCalls) -> AskedModel:
@@ -262,7 +261,7 @@ class Lifecycle(Hooks):
             ConfigError: `sandbox_for` gave something else.
             ImageUnavailable: the image cannot be had.
         """
-        if type(self).sandbox_for is Hooks.sandbox_for:
+        if not writes(self, "sandbox_for"):
             return None
         spec = self.sandboxes.checked_spec(await calls.hook("sandbox_for", self.sandbox_for, item))
         image = self.sandboxes.image_of(spec)

@@ -7,14 +7,15 @@ from typing import Any
 
 from environments.containment.hook_calls import HookCalls
 from environments.containment.in_flight import InFlight, Watch
+from environments.credit.comparable import ANY_GROUP, comparable
 from environments.data.tasks import GroupTask
-from environments.hooks import Hooks
+from environments.hooks import Hooks, writes
 from environments.lifecycle.env_lifecycle import Lifecycle
+from environments.reward_checks import bounded_reward, optional_reward, raw_parts, reward_list
 from environments.reward_context import GroupContext
 from environments.rollout.failures import raised_by_user, reason_of, traceback_of
 from environments.second_models.asked_model import AskedModel
 from environments.trajectory import Trajectory, TrajectoryGroup
-from environments.turn_level_reward import bounded_reward, optional_reward, raw_parts, reward_list
 from tools.errors import NoModelError, RewardError
 
 NewJudge = Callable[[HookCalls], AskedModel]
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 def has_group_reward(env: Hooks) -> bool:
     """Whether the environment writes `score_group`."""
-    return type(env).score_group is not Hooks.score_group
+    return writes(env, "score_group")
 
 
 async def with_group_reward(
@@ -64,6 +65,13 @@ async def with_group_reward(
             logger.warning("%s broke\n%s", where, traceback_of(cause))
             compared = replace(group, error=f"score_group broke: {reason_of(cause)}")
         return replace(compared, judge_calls=tuple(ctx.judge_model.calls))
+
+
+def not_compared(env: Hooks, group: TrajectoryGroup, reason: str) -> TrajectoryGroup:
+    """A group that fails before it is compared; `recredit`, which asks no hook, cannot settle that either."""
+    if not has_group_reward(env) or comparable(group, ANY_GROUP)[1] is None:
+        return group
+    return replace(group, error=f"{reason} (score_group was not asked)")
 
 
 def _with_parts(group: TrajectoryGroup, given: Any, where: str) -> TrajectoryGroup:

@@ -10,15 +10,15 @@ from inspect import isasyncgen, isgenerator
 from typing import Any, Final, cast
 
 from environments.containment.hook_calls import HookCalls
-from environments.hooks import Hooks
+from environments.hooks import Hooks, writes
 from environments.lifecycle.hook_signatures import takes_context
+from environments.reward_checks import checked_metrics, checked_text
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import Budget
 from environments.rollout.failures import let_go, raised_by_user, reason_of
 from environments.rollout.prompt import opening_messages, reply_messages
 from environments.rollout.rollout_budget import budget_of
 from environments.trajectory import Message, Turn
-from environments.turn_level_reward import checked_metrics, checked_text
 from tools.errors import ConfigError
 from tools.registry import Toolset
 from tools.state_tools import refuse_state
@@ -115,7 +115,7 @@ class RolloutHooks:
         env = self._env
         prompt = await self._ask("format_prompt", env.format_prompt, self._ctx.item)
         opening = opening_messages(prompt, system=env.system_prompt, env=env.name)
-        self._ctx.conversation += opening
+        self._ctx.see(opening)
         self._anchor = await self._state_after(None)
         return opening
 
@@ -168,7 +168,7 @@ class RolloutHooks:
         return None if anchor is None else checked_text(anchor, where)
 
     def _writes(self, hook: str) -> bool:
-        return getattr(type(self._env), hook) is not getattr(Hooks, hook)
+        return writes(self._env, hook)
 
     async def _ask(self, name: str, hook: Callable[..., Any], *args: Any) -> Any:
         return await self._calls.hook(name, hook, *self._with_context(hook, *args))

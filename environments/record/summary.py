@@ -141,9 +141,13 @@ def print_summary(console: Console, summary: Summary, *, path: str | None, wall_
         console.print(Text(path, style="bold"), soft_wrap=True)
 
 
-def print_dropped_and_forked(console: Console, summary: Summary) -> None:
-    """Why rollouts were dropped and rows forked, where any were."""
-    rows = [("dropped rollouts", lines(summary.failures)), ("forks", summary.forks.text())]
+def print_side_notes(console: Console, summary: Summary) -> None:
+    """Why rollouts were dropped and rows forked, and what second models answered, where any did."""
+    rows = [
+        ("dropped rollouts", lines(summary.failures)),
+        ("forks", summary.forks.text()),
+        *_asked_rows(summary),
+    ]
     print_rows(console, [(name, text) for name, text in rows if text])
 
 
@@ -184,11 +188,15 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
         ("skipped groups", lines(summary.reasons) or "none"),
         ("tokens sampled", ", ".join(tokens)),
         ("forks", summary.forks.text()),
-        *((role, _asked(summary, role)) for role in summary.asked),
+        *_asked_rows(summary),
         ("sandboxes", _sandboxes(summary)),
         ("wall time", duration(wall_s)),
     ]
     return [(name, text) for name, text in rows if text]
+
+
+def _asked_rows(summary: Summary) -> list[tuple[str, str]]:
+    return [(role, _asked(summary, role)) for role in summary.asked]
 
 
 def _asked(summary: Summary, role: str) -> str:

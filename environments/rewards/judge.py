@@ -115,7 +115,7 @@ async def _verdict(
 
 
 def _question(prompt: Any) -> tuple[Message, ...]:
-    """The messages of a prompt, as any server takes them: what agents wrote may be no Unicode."""
+    """The messages of a prompt."""
     if isinstance(prompt, str):
         messages = (Message(role="user", content=prompt),)
     else:
@@ -126,7 +126,7 @@ def _question(prompt: Any) -> tuple[Message, ...]:
             f"ctx.judge takes text, or messages of role {', '.join(_ROLES)} of which the last is a user's; "
             f"got {wrong or 'another last one'!r}"
         )
-    return tuple(Message(role=each.role, content=_unicode(each.content)) for each in messages)
+    return tuple(Message(role=each.role, content=each.content) for each in messages)
 
 
 def _refuse_other_schemas(schema: Any) -> None:
@@ -163,7 +163,3 @@ def _written(schema: type[BaseModel]) -> str:
     except PydanticUserError:  # a field of a type that JSON schemas do not know
         return "as it was asked for"
     return f"one that fits the JSON schema {fits}"
-
-
-def _unicode(text: str) -> str:
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -46,9 +46,11 @@ async def pairwise_rewards(
         at_once: comparisons that go on side by side.
 
     Raises:
-        RewardError: a comparison gave something else.
+        RewardError: a comparison gave something else, or none may go on.
         Exception: the first that a comparison raised; the others are cancelled.
     """
+    if at_once < 1:
+        raise RewardError(f"pairwise_rewards: at_once is {at_once}; give 1 or more")
     slots = asyncio.Semaphore(at_once)
 
     async def compared(first: int, second: int) -> float:

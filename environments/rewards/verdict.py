@@ -13,8 +13,8 @@ from environments.trajectory import LARGEST_REWARD
 
 VerdictT = TypeVar("VerdictT", bound=BaseModel)
 
-_OBJECT = re.compile(r'\{\s*["}]')
-"""How an object begins; `{the answer}` and LaTeX do not."""
+_OBJECT = re.compile(r"""\{\s*(?:["}]|['“]\w+['”]\s*:)""")
+"""How an object begins, one in other quotes included; `{the answer}` and LaTeX do not."""
 _MOST_OBJECTS = 100
 
 

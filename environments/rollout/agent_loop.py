@@ -28,6 +28,10 @@ async def no_reply(turn: Turn) -> tuple[Message, ...]:
     return ()
 
 
+def unheard(messages: tuple[Message, ...]) -> None:
+    """Nobody follows the conversation."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """What one rollout may spend."""
@@ -56,8 +60,8 @@ class AgentLoop:
     policy: Policy
     toolset: Toolset
     sandbox: Sandbox
-    messages: list[Message]
-    """The opening; the loop appends to it."""
+    messages: tuple[Message, ...]
+    """The opening; then the conversation so far."""
     budget: Budget
     seed: int
     calls: HookCalls
@@ -66,6 +70,8 @@ class AgentLoop:
     """What the world says after a turn, its tool results in."""
     is_ended: Callable[[], bool] = bool
     """Whether the environment has ended the rollout."""
+    spoken: Callable[[tuple[Message, ...]], None] = unheard
+    """Takes the conversation whenever it has grown."""
     context: ToolContext | None = None
     """The rollout, for tools that take its state or the context."""
     stop_reason: StopReason | None = field(default=None, init=False)
@@ -96,7 +102,7 @@ class AgentLoop:
             span = self._rows.append(completion, messages=len(self.messages) + 1)
             self._tokens_left -= len(completion.token_ids)
             self.exact = self.exact and completion.exact
-            self.messages.append(completion.message)
+            self._append(completion.message)
             results = await self._answer(completion.message.tool_calls, index)
             turn = Turn(
                 index=index,
@@ -112,16 +118,20 @@ class AgentLoop:
             )
             if not self.is_ended():
                 turn = replace(turn, replies=await self.respond(turn))
-                self.messages += turn.replies
+                self._append(*turn.replies)
             yield turn
             self.stop_reason = self._reason_to_stop(completion, request, turn)
             if self.stop_reason is not None:
                 return
         self.stop_reason = StopReason.MAX_TURNS
 
+    def _append(self, *messages: Message) -> None:
+        self.messages += messages
+        self.spoken(self.messages)
+
     def _request(self) -> CompletionRequest:
         return CompletionRequest(
-            messages=tuple(self.messages),
+            messages=self.messages,
             tools=self.toolset.specs,
             seed=self.seed,
             max_tokens=min(self.budget.max_tokens_per_turn, self._tokens_left),
@@ -162,9 +172,9 @@ class AgentLoop:
             results = await side_by_side([self._result(call, index, is_parallel=True) for call in calls])
         else:
             results = [await self._result(call, index) for call in calls]
-        self.messages += [
-            Message(role="tool", content=result.content, tool_call_id=result.call_id) for result in results
-        ]
+        self._append(
+            *(Message(role="tool", content=result.content, tool_call_id=result.call_id) for result in results)
+        )
         return tuple(results)
 
     async def _result(self, call: ToolCall, index: int, *, is_parallel: bool = False) -> ToolResult:

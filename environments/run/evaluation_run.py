@@ -12,7 +12,7 @@ from rich.console import Console
 from environments.base_env import AgentEnv
 from environments.data.tasks import GroupTask, plan
 from environments.record.private_file import private
-from environments.record.summary import print_dropped_and_forked, print_rows
+from environments.record.summary import print_rows, print_side_notes
 from environments.run.evaluation import (
     Evaluation,
     ItemResult,
@@ -64,13 +64,13 @@ async def evaluate(env: AgentEnv, console: Console) -> int:
         list(results.values()), max_k=env.config.eval_rollouts, seed=env.config.seed, planned=len(tasks)
     )
     if evaluation is None:
-        print_dropped_and_forked(console, progress.summary)
+        print_side_notes(console, progress.summary)
         console.print(f"no rollout was left to evaluate; {len(results)} of {len(tasks)} items were tried")
         return code or FAILED
     measured = progress.summary.measured
     print_evaluation(console, evaluation)
     print_rows(console, measured.rows())
-    print_dropped_and_forked(console, progress.summary)
+    print_side_notes(console, progress.summary)
     if env.config.data_dir_to_save_evals is not None:
         folder = Path(env.config.data_dir_to_save_evals)
         metrics = evaluation_metrics(evaluation) | measured.numbers("eval")

@@ -65,7 +65,7 @@ def origin_of(env: AgentEnv) -> RunOrigin:
                 f"tool {spec.name}": digest(orjson.dumps(spec.to_openai(), option=orjson.OPT_SORT_KEYS))
                 for spec in env.toolset.specs
             },
-            **code_facts(type(env)),
+            **code_facts(type(env), apart=_apart(config)),
         },
     )
 
@@ -111,6 +111,12 @@ def _dataset(config: AgentEnvConfig) -> dict[str, str]:
         return {}
     with Path(path).open("rb") as file:
         return {"dataset": f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"}
+
+
+def _apart(config: AgentEnvConfig) -> list[Path]:
+    """Files that a run writes, and its dataset."""
+    paths = config.data_path_to_save_groups, config.outbox_path, config.dataset_path
+    return [Path(path) for path in paths if path is not None]
 
 
 def _version() -> str:

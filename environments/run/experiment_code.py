@@ -1,11 +1,13 @@
-"""The code of an environment: one digest per file, without comments and layout, equal in every checkout."""
+"""The files of an environment, one digest each: of code without comments and layout."""
 
 import ast
+import hashlib
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from os.path import isdir, isfile
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import cast
@@ -14,10 +16,17 @@ from environments.record.origin import digest
 from tools.registry import Tool, Toolset
 
 _TURNWISE = ("environments", "tools", "turnwise")
+_DATA = frozenset({".csv", ".json", ".jsonl", ".md", ".sql", ".toml", ".tsv", ".txt", ".yaml", ".yml"})
+"""Suffixes of files that code reads beside itself."""
+_LONGEST_PATH = 200
+"""Of a file that code names, in characters; a prompt is longer."""
 
 
-def code_facts(env_cls: type) -> dict[str, str]:
+def code_facts(env_cls: type, *, apart: Iterable[Path] = ()) -> dict[str, str]:
     """A digest for each file of an environment's: what is loaded, or imported anywhere, below its folder.
+
+    Files of data count where the code names them (`"users.jsonl"`, `"prompts/judge.md"`), but for those
+    `apart`, which a run writes or which count by their items.
 
     The folder is the outermost package around the class's file, or else the file's own folder; so for every
     class that it inherits from. Docstrings count: they are prompts. A class without a file (a notebook, a
@@ -25,6 +34,7 @@ def code_facts(env_cls: type) -> dict[str, str]:
     """
     facts: dict[str, str] = {}
     files: set[Path] = set()
+    left_out = {path.resolve() for path in apart}
     for cls in env_cls.__mro__:
         file = _file_of(cls.__module__)
         if cls.__module__ == "builtins" or _is_turnwise(cls.__module__):
@@ -34,8 +44,9 @@ def code_facts(env_cls: type) -> dict[str, str]:
         else:
             files.add(file)
     for root in sorted({_root(file) for file in files}):
-        for file, code in _code_below(root, files).items():
-            name = f"code of {file.relative_to(root).as_posix()}"
+        for file, code in _code_below(root, files, left_out).items():
+            kind = "data" if file.suffix in _DATA else "code"
+            name = f"{kind} of {file.relative_to(root).as_posix()}"
             # Classes from two folders may have files of one name.
             facts[name] = digest((facts.get(name, "") + code).encode())
     return facts
@@ -71,12 +82,11 @@ def _turnwise_folders() -> list[Path]:
     return [Path(__file__).resolve().parents[2] / name for name in _TURNWISE]
 
 
-def _code_below(root: Path, files: set[Path]) -> dict[Path, str]:
-    """The code of `files` and of loaded modules below a folder, and of all that they import from there."""
+def _code_below(root: Path, files: set[Path], left_out: set[Path]) -> dict[Path, str]:
+    """The code of `files` and of loaded modules below a folder, and of all that they import or name there."""
     installed = [Path(path).resolve() for path in {sys.prefix, *sysconfig.get_paths().values()}]
-    apart = [
-        each for each in (*installed, *_turnwise_folders()) if each != root and each.is_relative_to(root)
-    ]
+    others = (*installed, *_turnwise_folders(), *left_out)
+    apart = [each for each in others if each != root and each.is_relative_to(root)]
 
     def counts(file: Path) -> bool:
         if not file.is_relative_to(root) or any(file.is_relative_to(each) for each in apart):
@@ -93,7 +103,8 @@ def _code_below(root: Path, files: set[Path]) -> dict[Path, str]:
         if file not in found:
             source = _source_of(file)
             found[file] = source.code
-            waiting += [each for each in _imported(source, file, root) if counts(each)]
+            reached = (*_imported(source, file, root), *_named(source, file, root))
+            waiting += [each for each in reached if counts(each)]
     return dict(sorted(found.items()))
 
 
@@ -105,6 +116,8 @@ class _Source:
     """Without comments and layout, or a digest of a file that is not Python text."""
     imports: tuple[tuple[int, tuple[str, ...]], ...] = ()
     """Of each import statement the level and the modules that it may mean."""
+    texts: tuple[str, ...] = ()
+    """Those in it that may be paths."""
 
 
 def _source_of(file: Path) -> _Source:
@@ -115,14 +128,27 @@ def _source_of(file: Path) -> _Source:
 @lru_cache(maxsize=4096)
 def _read(file: Path, _mtime_ns: int, _size: int) -> _Source:
     """Parsed once while the file stays as it is: a process may begin many runs."""
+    if file.suffix != ".py":
+        return _Source(code=_content(file))
     data = file.read_bytes()
     try:
-        tree = ast.parse(data) if file.suffix == ".py" else None
+        tree = ast.parse(data)
     except (SyntaxError, ValueError, RecursionError):
-        tree = None
-    if tree is None:
         return _Source(code=digest(data))
-    return _Source(code=ast.unparse(tree), imports=tuple(_import_statements(tree)))
+    return _Source(
+        code=ast.unparse(tree), imports=tuple(_import_statements(tree)), texts=tuple(sorted(_texts(tree)))
+    )
+
+
+def _content(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _texts(tree: ast.Module) -> set[str]:
+    constants = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    texts = {each for each in constants if isinstance(each, str)}
+    return {each for each in texts if 0 < len(each) <= _LONGEST_PATH and each.isprintable()}
 
 
 def _import_statements(tree: ast.Module) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -144,6 +170,16 @@ def _imported(source: _Source, file: Path, root: Path) -> Iterator[Path]:
         for folder in folders:
             for name in names:
                 yield from _files_of(folder, name)
+
+
+def _named(source: _Source, file: Path, root: Path) -> Iterator[Path]:
+    """The files of data that code names: in its own folder, in the root, or in a folder that it names."""
+    names = [each for each in source.texts if Path(each).suffix in _DATA]
+    below = [file.parent, root]
+    # Not `Path.is_dir`, which raises where a folder may not be read.
+    below += [each / text for each in below for text in source.texts if names and isdir(each / text)]  # noqa: PTH112
+    paths = (folder / name for folder in below for name in names)
+    yield from (path.resolve() for path in paths if isfile(path))  # noqa: PTH113  # likewise
 
 
 def _files_of(folder: Path, name: str) -> Iterator[Path]:

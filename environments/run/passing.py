@@ -34,7 +34,7 @@ async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch
     in_flight = InFlight(item_id=task.item_id, sibling=trajectory.sibling)
     try:
         with watch(in_flight), env.hook_calls(in_flight) as calls:
-            given = await calls.hook("passed", env.passed, task.item, trajectory)
+            given = await calls.hook("passed", env.passed, task.for_rollout().item, trajectory)
         if not isinstance(given, (bool, np.bool_)):
             raise RewardError(f"passed gave {given!r:.100}; give True or False")
         return bool(given)  # pyright: ignore[reportUnknownArgumentType]  # numpy's own type is generic

@@ -12,13 +12,13 @@ from environments.containment.in_flight import InFlight, Watch
 from environments.data.item_json import item_hash
 from environments.data.tasks import GroupTask
 from environments.lifecycle.rollout_hooks import RolloutHooks
+from environments.reward_checks import checked_metrics
 from environments.rollout.boundary import Boundary
 from environments.rollout.failures import failure_of
 from environments.rollout.slots import Slots
 from environments.run.recorded_context import LiveAccess, RecordedContext, recorded_judge
 from environments.second_models.asked_model import AskedModel
 from environments.trajectory import CreditedGroup, Failure, JudgeCall, Trajectory, TrajectoryGroup
-from environments.turn_level_reward import checked_metrics
 from tools.errors import RecordError
 
 
@@ -114,7 +114,7 @@ class Replay:
             group_seed=task.group_seed(self._env.config.seed),
             sandbox=cast("Any", None),
             fresh_sandbox=cast("Any", None),
-            conversation=list(recorded.prompt),
+            messages=recorded.prompt,
             judge_model=self._judge(task, recorded.judge_calls, refuse, calls),
             refuse=refuse,
         )
@@ -125,7 +125,7 @@ class Replay:
         hooks = RolloutHooks(self._env, ctx, calls)
         turns = [replace(turn, trained=True) for turn in recorded.turns]
         for index, turn in enumerate(turns):
-            ctx.conversation += turn.messages
+            ctx.see((*ctx.messages, *turn.messages))
             ctx.metrics.update(turn.noted)
             if index == len(turns) - 1:
                 ctx.end_reason = recorded.end_reason

@@ -70,10 +70,16 @@ class Change:
 
 
 def recorded_seed(contents: Contents) -> int | None:
-    """The seed of the run that a record is of, where it says so and all of it is of one."""
-    seeds = {facts.get("seed") for facts in contents.origins.values()}
-    seed = seeds.pop() if len(seeds) == 1 else None
-    return int(seed) if seed is not None and seed.isdecimal() else None
+    """The seed of the run that a record is of, where it says so.
+
+    Raises:
+        RecordError: it is of several, so that `ctx.group_seed` would not be what it was.
+    """
+    seeds = {facts["seed"] for facts in contents.origins.values() if "seed" in facts}
+    if len(seeds) > 1:
+        raise RecordError(f"it holds runs of seeds {', '.join(sorted(seeds))}; rescore each one's record")
+    seed = next(iter(seeds), "")
+    return int(seed) if seed.isdecimal() else None
 
 
 def rescorable_contents(record: Path) -> Contents:

@@ -1,7 +1,7 @@
 """A second model as the hooks of one rollout ask it: what it is asked and answers is recorded."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from environments.second_models.text_answer import LONGEST_ANSWER, Answering, TextAnswer
@@ -33,7 +33,7 @@ class AskedModel:
             SecondModelError: there is none.
             NoModelError: nobody plays the model.
         """
-        question = tuple(messages)
+        question = tuple(replace(message, content=_unicode(message.content)) for message in messages)
         if (known := self.recorded.get(question)) is not None:
             self.calls.append(known)
             return TextAnswer(text=known.answer)
@@ -76,7 +76,7 @@ class ScriptedAnswers:
         given = await self.script(messages)
         if not isinstance(given, str):
             raise ConfigError(f"{self.name} gave {given!r:.100}; give the text that the model answers")
-        text = given[:LONGEST_ANSWER]
+        text = _unicode(given[:LONGEST_ANSWER])
         return TextAnswer(text=text, problem=None if text.strip() else "empty")
 
 
@@ -94,6 +94,11 @@ class NoModel:
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
         """Raise NoModelError, which says what can be done."""
         raise NoModelError(f"no model answers: {self.why}")
+
+
+def _unicode(text: str) -> str:
+    """As servers and records take it: agents may write what is no Unicode, and scripts may quote it."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def nobody() -> AskedModel:

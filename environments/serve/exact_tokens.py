@@ -64,4 +64,6 @@ def _failure(trajectory: Trajectory, error: str) -> Failure:
         traceback="",
         turns=len(trajectory.turns),
         error_class="PolicyError",
+        judge_calls=trajectory.judge_calls,
+        user_calls=trajectory.user_calls,
     )

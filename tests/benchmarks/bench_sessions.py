@@ -66,7 +66,7 @@ async def session(policy: Policy, turns: int, seed: int) -> list[float]:
             policy=policy,
             toolset=Toolset("files", (look,)),
             sandbox=None,  # pyright: ignore[reportArgumentType]  # the tool uses none
-            messages=[Message(role="system", content="Fix the bug."), Message(role="user", content="Begin.")],
+            messages=(Message(role="system", content="Fix the bug."), Message(role="user", content="Begin.")),
             budget=budget(turns),
             seed=seed,
             calls=calls,

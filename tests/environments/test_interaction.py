@@ -14,7 +14,7 @@ from environments.wire.credited_rows import credited_rows
 from environments.wire.views import VIEWS
 from tests.environments.talking import TASK, Talking, made, played
 from tools.context import ToolContext
-from tools.errors import PolicyError
+from tools.errors import ConfigError, PolicyError
 from tools.registry import Toolset, tool
 
 
@@ -354,3 +354,51 @@ def test_the_record_keeps_no_end_reason_where_there_is_none():
     credited = made(world()).credit(group_of([[1.0], [0.0]]))
     (first, _) = json.loads(encode_group(credited))["trajectories"]
     assert "end_reason" not in first
+
+
+async def test_what_a_hook_does_to_the_context_reaches_no_model_and_no_row():
+    class Other(Talking):
+        says = ("and?", "and?")
+
+        def score_turn(self, item, turn, ctx):
+            ctx.messages = ()
+            return 1.0
+
+    class Plain(Talking):
+        says = ("and?", "and?")
+
+    assert (await played(made(Other))).rows == (await played(made(Plain))).rows
+
+
+@pytest.mark.parametrize("later", ["user", "judge"])
+async def test_a_context_that_is_used_after_its_rollout_is_refused_at_once(later):
+    kept = []
+
+    class Keeping(Talking):
+        def compute_outcome(self, item, trajectory, ctx):
+            kept.append(ctx)
+
+        def scripted_judge(self, item, messages):
+            return '{"score": 1}'
+
+        def scripted_user(self, item, messages):
+            return "Hello."
+
+    await played(made(Keeping))
+    asked = kept[0].judge("Good?") if later == "judge" else kept[0].user_model.ask((), seed=0)
+    with pytest.raises(ConfigError, match="is called after its rollout was over; use ctx while it goes on"):
+        await asked
+
+
+@pytest.mark.parametrize("hook", ["respond", "prepare", "train_turn", "score_group", "limits_for"])
+async def test_a_hook_that_is_set_on_the_object_is_asked_like_one_of_its_class(hook):
+    asked = []
+    env = made(Talking)
+
+    def noted(*args):
+        asked.append(hook)
+        return {"train_turn": True, "limits_for": {}}.get(hook)
+
+    setattr(env, hook, noted)
+    await env.run_group(TASK, 1)
+    assert asked

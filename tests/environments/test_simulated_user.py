@@ -41,7 +41,7 @@ def rollout(*answers, conversation=None, seed=5):
         sandbox=None,
         fresh_sandbox=None,
         user_model=AskedModel(model=model),
-        conversation=[user("Hello."), agent("Hi.")] if conversation is None else list(conversation),
+        messages=(user("Hello."), agent("Hi.")) if conversation is None else tuple(conversation),
     )
     return ctx, model
 

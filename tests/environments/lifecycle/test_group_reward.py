@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from environments.credit import GroupRules
+from environments.credit import credited as recredited
 from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
 from environments.run.process_run import process
@@ -226,3 +228,19 @@ async def test_a_group_that_lost_a_rollout_afterwards_stays_failed():
         again = env.credit(replace(credited.group, trajectories=credited.group.trajectories[:3]))
     assert isinstance(again, CreditedGroup)
     assert (again.status, again.reason) == ("failed", credited.reason)
+
+
+@pytest.mark.parametrize("missing", ["drop", 0.0])
+async def test_a_group_that_was_refused_before_it_was_asked_gets_no_credit_without_its_part(missing):
+    """What `recredit` settles would be a group that was never compared."""
+
+    async def compute_outcome(self, item, trajectory, ctx):
+        return None if trajectory.sibling == 1 else 1.0
+
+    refused = await group_of_chat(compute_outcome=compute_outcome, score_group=by_rank)
+    assert "no outcome beside siblings with one: siblings 1" in (refused.reason or "")
+    again = recredited(refused.group, "turn_return", policy="p", rules=GroupRules(missing_outcome=missing))
+    assert (again.status, again.reason) == ("failed", refused.reason)
+    plain = await group_of_chat(compute_outcome=compute_outcome)
+    again = recredited(plain.group, "turn_return", policy="p", rules=GroupRules(missing_outcome=missing))
+    assert again.status == "ok"

@@ -201,6 +201,19 @@ async def test_what_a_sibling_had_asked_before_it_failed_is_recorded_and_counted
     assert summary.asked["judge"] == survivors + len(failure.judge_calls)
 
 
+class Undecodable(Unreadable):
+    """It quotes what is no Unicode."""
+
+    def scripted_judge(self, item, messages):
+        return super().scripted_judge(item, messages) + "\ud800"
+
+
+async def test_a_script_that_quotes_no_unicode_costs_no_record(tmp_path):
+    (credited,) = await run(talk(Undecodable, group_size=3))
+    assert decode_group(encode_group(credited), tmp_path, 1) == credited
+    assert len(credited.group.trajectories) == 2
+
+
 async def test_a_refused_group_stays_refused_when_it_is_credited_again(tmp_path):
     env = talk(Unreadable)
     (credited,) = await run(env)

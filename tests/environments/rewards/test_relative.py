@@ -73,3 +73,11 @@ async def test_what_is_no_comparison_is_refused(given):
 def test_what_cannot_be_ranked_is_refused():
     with pytest.raises(RewardError, match="finite numbers"):
         rank_rewards([1.0, math.nan])
+
+
+async def test_no_comparison_at_once_is_refused_and_not_waited_for():
+    async def first_wins(i, j):
+        return 1.0
+
+    with pytest.raises(RewardError, match="at_once is 0; give 1 or more"):
+        await pairwise_rewards(2, first_wins, at_once=0)

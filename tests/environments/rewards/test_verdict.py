@@ -14,6 +14,7 @@ READABLE = {
     "text around it": 'The set {a, b} and {x} are fine: {"score": 0.5}. Bye {',
     "said twice": '{"score": 0.5}, so {"score": 0.5}',
     "in a list": '[{"score": 0.5}]',
+    "braces that begin no object": "f^{'} and {'a', 'b'} " + '{"score": 0.5}',
     "other objects": '{"is": "about"} {"score": 0.5}',
     "after reasoning": '<think>maybe {"score": 0.9}, or {"sco</think>{"score": 0.5}',
     "reasoning begun in the prompt": 'maybe 0.9</think>\n{"score": 0.5}',
@@ -45,6 +46,8 @@ UNREADABLE = {
     "deep": '{"score": ' + "[" * 100_000,
     "deep objects": '{"a": ' * 100_000,
     "many braces": "{" * 1_000_000,
+    "single quotes beside a quoted verdict": "{ 'score': 0} for {\"score\": 1}",
+    "curly quotes beside a quoted verdict": '{“score”: 0} for {"score": 1}',
     "single quotes": "{'score': 0.5}",
 }
 

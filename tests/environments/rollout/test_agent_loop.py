@@ -80,7 +80,7 @@ async def run(policy, *, budget=ROOMY, calls=None):
             policy=policy,
             toolset=(calls or Calls()).toolset,
             sandbox=None,
-            messages=[Message(role="user", content="2 + 3?")],
+            messages=(Message(role="user", content="2 + 3?"),),
             budget=budget,
             seed=1,
             calls=hook_calls,

@@ -96,7 +96,7 @@ class Meeting:
                 policy=policy,
                 toolset=self.toolset,
                 sandbox=None,  # pyright: ignore[reportArgumentType]  # nothing uses it
-                messages=[Message(role="user", content="Meet.")],
+                messages=(Message(role="user", content="Meet."),),
                 budget=replace(BUDGET, **budget),
                 seed=1,
                 calls=hook_calls,

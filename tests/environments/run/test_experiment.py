@@ -209,7 +209,7 @@ OTHER_VALUES = {
 @pytest.fixture
 def no_code(monkeypatch):
     """The code counts in tests of its own: reading all of this suite takes seconds."""
-    monkeypatch.setattr("environments.run.experiment.code_facts", lambda env: {})
+    monkeypatch.setattr("environments.run.experiment.code_facts", lambda env, apart: {})
 
 
 def facts(**settings):

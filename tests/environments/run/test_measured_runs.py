@@ -104,6 +104,18 @@ async def credited(tmp_path):
         return await env.run_group(env.tasks()[0])
 
 
+async def test_an_evaluation_says_how_often_its_judge_answered(capsys):
+    class Judged(Scalar):
+        async def compute_reward(self, item, trajectory, ctx):
+            return await ctx.judge("Good?")
+
+        def scripted_judge(self, item, messages):
+            return '{"score": 1}'
+
+    await evaluate(made(Judged, eval_rollouts=2), Console(width=200))
+    assert rows(capsys.readouterr().out, "judge") == {"judge": "4 answers"}
+
+
 async def test_a_tracked_group_has_its_parts_and_metrics(credited):
     numbers = group_numbers(credited)
     assert {name: numbers[f"group/{name}"] for name in NUMBERS} == NUMBERS

@@ -130,6 +130,15 @@ async def test_the_seed_is_that_of_the_recorded_run(path):
     assert recorded_seed(read_contents(path)) == 7
 
 
+async def test_runs_of_several_seeds_are_refused(path, tmp_path):
+    other = tmp_path / "other.jsonl"
+    await recorded(path, seed=7, group_size=2)
+    await recorded(other, seed=8, group_size=2)
+    path.write_bytes(path.read_bytes() + other.read_bytes())
+    with pytest.raises(RecordError, match="holds runs of seeds 7, 8; rescore each"):
+        recorded_seed(read_contents(path))
+
+
 async def test_the_end_of_a_rollout_is_known_when_its_last_turn_is_scored(path):
     reasons = []
 

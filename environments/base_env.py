@@ -1,4 +1,4 @@
-"""The whole flow: item → rollouts in sandboxes → rewards → group → advantages.
+"""The whole flow: item → rollouts → rewards → group → advantages.
 
 `AgentEnv` is the only place that knows generation, reward and credit; none of them knows another.
 """
@@ -48,7 +48,7 @@ from tools.toolsets import select_toolsets
 
 
 class AgentEnv(Lifecycle):
-    """An environment in which an agent works in a sandbox with tools. Subclass it.
+    """An agent acts with tools, in a sandbox or in none, and the world may answer. Subclass it.
 
     Set `name` and `tools`; write `format_prompt` and a reward; all other `Hooks` have defaults. In your own
     loop: `async with MyEnv(config, policy=…) as env: group = await env.run_group(env.tasks()[0])`.

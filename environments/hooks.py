@@ -170,5 +170,6 @@ def refuse_no_reward(env: Hooks) -> None:
     if not writes(env, "compute_reward"):
         raise ConfigError(
             f"environment {env.name!r} has no reward; write compute_reward, or list "
-            f"TurnLevelRewardMixin before AgentEnv and write compute_turn_rewards"
+            f"TurnLevelRewardMixin before AgentEnv and write score_turn, compute_turn_rewards or "
+            f"compute_outcome"
         )

@@ -42,7 +42,7 @@ class RolloutContext(Judging):
     state: Any = None
     """What `prepare` gave."""
     sandbox: Sandbox
-    """The rollout's own sandbox, still open: same files, same processes."""
+    """The rollout's own sandbox, still open: same files, same processes; or one that refuses all."""
     fresh_sandbox: Callable[[], AbstractAsyncContextManager[Sandbox]]
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """Numbers worth seeing in the record and the summary; they carry no credit."""

@@ -17,10 +17,12 @@ from tools.sandbox.base import SandboxRecord
 
 SHOWN_TURNS = 12
 _CLAUSE = re.compile(
-    r"(?:environment '[^']*'(?:, item .*?)?: )?(?:turn \d+: )?((?:\w+: )?.*?)(?:[;(]|[.,:]\s|$)", re.DOTALL
+    r"(?:environment '[^']*'(?:, item .*?)?: )?(?:turn \d+: )?"
+    r"((?:\w+: )?.*?)(?:;|\((?!\))|[.,:]\s|$)",
+    re.DOTALL,
 )
 """The first clause, without what each rollout has another of. A point in a number, or a colon in an address
-or after the name of a hook, ends none."""
+or after the name of a hook, ends none; nor does a function's ()."""
 
 
 @dataclass(slots=True, kw_only=True)

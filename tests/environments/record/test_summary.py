@@ -178,6 +178,7 @@ def test_failures_are_tallied_by_class_first_clause_and_place():
          "compute_outcome: {} is no reward"),
         ("RewardError: no outcome", "no outcome"),
         ("RewardError: environment 'e': respond gave 5; give text", "respond gave 5"),
+        ("RewardError: user.reply() got an unexpected keyword", "user.reply() got an unexpected keyword"),
     ],
 )  # fmt: skip
 def test_whose_reward_was_wrong_does_not_hide_what_was(error, shown):

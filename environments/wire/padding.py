@@ -45,9 +45,15 @@ def shorten(group: RowGroup, max_tokens: int) -> tuple[RowGroup | None, int]:
     if not too_long:
         return group, 0
     rows = tuple(row if len(row.tokens) <= max_tokens else _inert(row) for row in group.rows)
-    if all(label == IGNORED for row in rows for label in row.mask):
+    if all(map(_teaches_nothing, rows)):
         return None, too_long
     return replace(group, rows=rows), too_long
+
+
+def untrained_as_padding(group: RowGroup) -> RowGroup:
+    """The group, where a row of turns that are all left out of training says that it teaches nothing."""
+    rows = tuple(_inert(row) if _teaches_nothing(row) else row for row in group.rows)
+    return replace(group, rows=rows)
 
 
 def padding_scores(taken: Sequence[float], scores: Sequence[float], count: int) -> list[float] | None:
@@ -88,6 +94,10 @@ def _fitting(candidates: Sequence[float], scores: Sequence[float], size: int) ->
     # rounding got in the way.
     mean = math.fsum(scores) / len(scores)
     return 1, [mean + (mean - candidates[0]) / (size - 1)] * (size - 1)
+
+
+def _teaches_nothing(row: TrainingRow) -> bool:
+    return all(label == IGNORED for label in row.mask)
 
 
 def _padding_of(row: TrainingRow, scores: Sequence[float]) -> Iterator[TrainingRow]:

@@ -9,7 +9,7 @@ import orjson
 
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import PER_ROW, Columns, columns_of, rows_of
-from environments.wire.padding import posts, shorten
+from environments.wire.padding import posts, shorten, untrained_as_padding
 from environments.wire.training_rows import RowGroup, check_rows
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor
 from tools.errors import WireError
@@ -73,7 +73,8 @@ def pack(credited: CreditedGroup, shape: Shape) -> Package:
     try:
         for group in VIEWS[shape.view](credited, shape.divisor):
             check_rows(group)
-            fitting, long = _within(_shown(group, shape), shape.max_row_tokens)
+            shown = untrained_as_padding(_shown(group, shape))
+            fitting, long = _within(shown, shape.max_row_tokens)
             too_long += long
             if fitting is not None:
                 parts += [_part(post) for post in _posts(fitting, credited, shape)]

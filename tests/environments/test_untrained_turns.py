@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import orjson
 import pytest
 
 from environments.credit import ESTIMATORS, credited, estimate
@@ -12,7 +13,7 @@ from environments.run.experiment import origin_of
 from environments.run.process_run import process
 from environments.testing import group_of
 from environments.wire.columns import columns_of
-from environments.wire.payloads import Shape, pack
+from environments.wire.payloads import Shape, pack, post_text
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import chat, group_of_chat
 from tests.environments.write_file import quiet
@@ -176,3 +177,11 @@ async def test_anything_else_costs_the_rollout_and_is_named(given):
     assert len(credited.group.failures) == 4
     assert "turn 0: train_turn gave" in credited.group.failures[0].error
     assert credited.group.failures[0].error.endswith("give True or False")
+
+
+def test_a_rollout_of_which_nothing_is_trained_leaves_as_padding_with_its_score():
+    group = credited(marked(GROUP, {(1, 0), (1, 1)}), "turn_return", policy="p")
+    (part,) = pack(group, Shape(group_size=3)).parts
+    post = orjson.loads(post_text(part.body))
+    assert [override.get("padding", False) for override in post["overrides"]] == [False, True, False]
+    assert post["scores"] == [each.score for each in GROUP.trajectories]

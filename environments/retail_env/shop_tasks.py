@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import cache
 from typing import Any
 
 from environments.retail_env.shop import Shop
@@ -47,12 +48,18 @@ def expected_end_state(item: Item) -> str:
 
 def introduction(item: Item) -> str:
     """How the customer of a task says who they are."""
-    user = next((user for user in rows_of("users") if user["user_id"] == item["user_id"]), None)
+    user = _customers().get(item["user_id"])
     if user is None or item["identity"] == "none":
         return "I will not say that."
     if item["identity"] == "name":
         return f"I am {user['first_name']} {user['last_name']}, my zip code is {user['zip_code']}."
     return f"My email address is {user['email']}."
+
+
+@cache
+def _customers() -> Mapping[str, Mapping[str, Any]]:
+    """By their ids."""
+    return {user["user_id"]: user for user in rows_of("users")}
 
 
 def persona(item: Item) -> str:

@@ -7,7 +7,7 @@ only its new messages. Text never becomes a control token, whoever wrote it; onl
 
 import json
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
@@ -17,10 +17,10 @@ from tokenizers import AddedToken, Tokenizer
 from environments.policy.rendering.chatml_turn import CALL, THINK, Section, message_of, write_call
 from environments.policy.rendering.renderer import CannotExtendError
 from environments.policy.rendering.token_cache import TokenCache
+from environments.policy.rendering.tokenizer_files import EMBEDDED, load_tokenizer, tokenizer_in
 from environments.policy.rendering.tokenizer_files import (
     EMBEDDED_TOKENIZER_DIR as EMBEDDED_TOKENIZER_DIR,
 )
-from environments.policy.rendering.tokenizer_files import load_tokenizer, tokenizer_in
 from environments.trajectory import Message
 from tools.calls import ToolSpec
 
@@ -62,8 +62,9 @@ class ChatMLRenderer:
         """One more than the largest id of the tokenizer."""
 
     @classmethod
+    @cache
     def embedded(cls) -> "ChatMLRenderer":
-        """The renderer of the embedded tokenizer."""
+        """The renderer of the embedded tokenizer, one for all."""
         return cls.from_folder(EMBEDDED_TOKENIZER_DIR)
 
     @classmethod
@@ -82,7 +83,7 @@ class ChatMLRenderer:
         Raises:
             ConfigError: there is no such tokenizer, or it has no `tokenizer.json`.
         """
-        return cls(load_tokenizer(name))
+        return cls.embedded() if name == EMBEDDED else cls(load_tokenizer(name))
 
     @property
     def name(self) -> str:

@@ -292,7 +292,7 @@ def test_a_malformed_tokenizer_file_is_refused(tmp_path):
 
 
 def test_a_prompt_encodes_only_its_new_messages():
-    renderer = ChatMLRenderer.embedded()
+    renderer = ChatMLRenderer.from_folder(EMBEDDED_TOKENIZER_DIR)
     encoded = []
     encode = renderer._text
     renderer._text = lambda text: encoded.append(text) or encode(text)
@@ -305,7 +305,7 @@ def test_a_prompt_encodes_only_its_new_messages():
 
 def test_the_cache_is_bounded_by_tokens(monkeypatch):
     monkeypatch.setattr("environments.policy.rendering.chatml._CACHED_TOKENS", 200)
-    renderer = ChatMLRenderer.embedded()
+    renderer = ChatMLRenderer.from_folder(EMBEDDED_TOKENIZER_DIR)
     messages = [Message(role="user", content=f"question {index}") for index in range(500)]
     ids = renderer.prompt_ids(messages, ())
     held = sum(len(entry) + 1 for entry in renderer._cache._entries.values())

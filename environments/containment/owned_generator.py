@@ -58,9 +58,25 @@ class OwnedGenerator:
             except asyncio.CancelledError:
                 return await ended_await(self._generator.athrow(asyncio.CancelledError()))
             ended = await ended_await(anext(self._generator, END))
+            if await _is_cancelled():
+                # By the step itself, which gave something all the same.
+                answer.set_result(Raised(asyncio.CancelledError()))
+                return await ended_await(self._generator.athrow(asyncio.CancelledError()))
             answer.set_result(ended)
             if isinstance(ended, Raised) or ended.value is END:
                 return Returned(END)
+
+
+async def _is_cancelled() -> bool:
+    """Whether this task is to be cancelled; then it is no more."""
+    task = asyncio.current_task()
+    if task is None or not task.cancelling():
+        return False
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        task.uncancel()
+    return True
 
 
 def _step(ended: Ended[Any]) -> Any:

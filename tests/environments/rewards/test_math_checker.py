@@ -78,7 +78,7 @@ async def test_an_answer_that_is_checked_to_its_end_counts_no_timeout(checker):
 
 
 async def test_many_checks_at_once_are_all_done_while_one_hangs(checker):
-    answers = [*map(str, range(100)), HANGS]
+    answers = [*map(str, range(70)), HANGS]
     equal = await asyncio.gather(*(checker.equal(answer, "7") for answer in answers))
     assert [answer for answer, right in zip(answers, equal, strict=True) if right] == ["7"]
 

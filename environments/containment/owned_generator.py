@@ -58,8 +58,8 @@ class OwnedGenerator:
             except asyncio.CancelledError:
                 return await ended_await(self._generator.athrow(asyncio.CancelledError()))
             ended = await ended_await(anext(self._generator, END))
-            if await _is_cancelled():
-                # By the step itself, which gave something all the same.
+            if isinstance(ended, Returned) and await _take_cancellation():
+                # It cancelled its own task, and gave something all the same.
                 answer.set_result(Raised(asyncio.CancelledError()))
                 return await ended_await(self._generator.athrow(asyncio.CancelledError()))
             answer.set_result(ended)
@@ -67,8 +67,8 @@ class OwnedGenerator:
                 return Returned(END)
 
 
-async def _is_cancelled() -> bool:
-    """Whether this task is to be cancelled; then it is no more."""
+async def _take_cancellation() -> bool:
+    """Let a cancellation that this task was asked for arrive here; whether there was one."""
     task = asyncio.current_task()
     if task is None or not task.cancelling():
         return False

@@ -69,7 +69,7 @@ def test_a_file_outside_of_the_environments_folder_does_not_count(folder):
 
 
 def test_texts_that_name_no_file_break_nothing(folder):
-    odd = ["\\0.md", "a" * 300 + ".txt", "/", "/root/.none/x.json", ".md", "..", "\\ud800.txt"]
+    odd = ["\\0.md", "a" * 300 + ".txt", "/", "/no/such/x.json", ".md", "..", "\\ud800.txt"]
     code = "".join(f'\nODD_{index} = "{text}"' for index, text in enumerate(odd))
     Path(folder / "shop_under_test.py").write_text(ENV + code)
     assert "data of users.jsonl" in facts(folder)

@@ -7,7 +7,7 @@ from tools.context import State
 from tools.errors import ConfigError
 from tools.files import file
 from tools.injection import is_state, state_class
-from tools.mcp_toolset import MCPToolset
+from tools.mcp.mcp_toolset import MCPToolset
 from tools.registry import Tool, Toolset
 from tools.state_tools import toolset_of
 from tools.terminal import terminal

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tools.context import State, ToolContext
     from tools.errors import ConfigError, RolloutError, ToolError, TurnwiseError, UsageError
     from tools.files import file
-    from tools.mcp_toolset import MCPToolset
+    from tools.mcp.mcp_toolset import MCPToolset
     from tools.registry import Toolset, tool
     from tools.sandbox import ExecResult, Sandbox, SandboxLimits, SandboxSpec, open_sandbox
     from tools.terminal import terminal
@@ -140,7 +140,7 @@ _MODULES = {
     "GroupContext": "environments.reward_context",
     "GroupTask": "environments.data.tasks",
     "JudgeConfig": "environments.server_config",
-    "MCPToolset": "tools.mcp_toolset",
+    "MCPToolset": "tools.mcp.mcp_toolset",
     "MathChecker": "environments.rewards.math_checker",
     "Message": "environments.trajectory",
     "Param": "environments.credit",

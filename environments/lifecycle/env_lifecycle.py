@@ -21,7 +21,7 @@ from environments.rollout.failures import raised_by_user, reason_of, traceback_o
 from environments.rollout.full_collections import rare_full_collections
 from environments.second_models.asked_model import ROLES, AskedModel
 from tools.errors import ConfigError, RunError, SandboxError, TimeLimitExceeded, UsageError
-from tools.mcp_servers import MCPServers
+from tools.mcp.mcp_servers import MCPServers
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox, SandboxSpec
 from tools.toolsets import select_toolsets

@@ -15,7 +15,7 @@ from environments.record.recorder import read_groups
 from environments.run.experiment import origin_of
 from environments.run.process_run import process
 from tools.errors import ConfigError
-from tools.mcp_toolset import MCPToolset
+from tools.mcp.mcp_toolset import MCPToolset
 
 RAW = Path(__file__).parents[1] / "tools" / "mcp" / "raw_server.py"
 

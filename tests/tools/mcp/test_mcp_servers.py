@@ -14,8 +14,8 @@ import pytest
 from tests.environments.serve.loopback import free_port
 from tools.calls import ToolCall
 from tools.errors import ConfigError, ToolServerLost
-from tools.mcp_servers import MCPServers
-from tools.mcp_toolset import MCPToolset
+from tools.mcp.mcp_servers import MCPServers
+from tools.mcp.mcp_toolset import MCPToolset
 from tools.registry import Toolset
 
 HERE = Path(__file__).parent
@@ -235,8 +235,8 @@ async def test_a_server_that_does_not_end_by_itself_is_killed_with_its_children(
 
 KILLED = """
 import asyncio, os, signal, sys
-from tools.mcp_servers import MCPServers
-from tools.mcp_toolset import MCPToolset
+from tools.mcp.mcp_servers import MCPServers
+from tools.mcp.mcp_toolset import MCPToolset
 
 async def main():
     server = MCPToolset(name="raw", command=sys.executable, args=tuple(sys.argv[1:]), per="run")
@@ -325,7 +325,7 @@ def test_a_toolset_that_contradicts_itself_is_refused(fields):
 def test_without_the_package_a_line_says_what_to_install():
     code = (
         "import sys, asyncio; sys.modules['mcp'] = None; sys.modules['mcp_types'] = None\n"
-        "from tools.mcp_servers import MCPServers; from tools.mcp_toolset import MCPToolset\n"
+        "from tools.mcp.mcp_servers import MCPServers; from tools.mcp.mcp_toolset import MCPToolset\n"
         "async def main():\n"
         "    async with MCPServers([MCPToolset(name='x', command='y')]).opened(print): pass\n"
         "asyncio.run(main())"

@@ -12,14 +12,14 @@ from pydantic import BaseModel
 
 from tools.calls import ToolSpec
 from tools.errors import ConfigError, ToolServerLost
-from tools.mcp_toolset import MCPToolset
+from tools.mcp.mcp_toolset import MCPToolset
 from tools.registry import TOOL_NAME, Tool, Toolset
 from tools.signature import Signature, json_arguments
 
 if TYPE_CHECKING:
     from mcp_types import Tool as ListedTool
 
-    from tools.mcp_session import MCPSession
+    from tools.mcp.mcp_session import MCPSession
 
 _MAX_SPEC_CHARS = 100_000
 """Of a tool's schema and description: a model reads them in every prompt."""
@@ -162,7 +162,7 @@ class _SharedSession:
 
 def _session(server: MCPToolset) -> "AbstractAsyncContextManager[MCPSession]":
     try:
-        from tools.mcp_session import mcp_session  # noqa: PLC0415  # the package loads slowly
+        from tools.mcp.mcp_session import mcp_session  # noqa: PLC0415  # the package loads slowly
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
         raise ConfigError(

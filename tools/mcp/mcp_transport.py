@@ -19,7 +19,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from tools.errors import ToolServerLost
-from tools.mcp_toolset import MCPToolset
+from tools.mcp.mcp_toolset import MCPToolset
 from tools.waiting import to_the_end
 
 MAX_ANSWER_BYTES = 8 << 20

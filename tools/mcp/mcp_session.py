@@ -14,8 +14,8 @@ from mcp import ClientSession
 from mcp.shared.exceptions import MCPError
 
 from tools.errors import ToolError, ToolServerLost
-from tools.mcp_toolset import MCPToolset
-from tools.mcp_transport import MAX_ANSWER_BYTES, StdioServer, http_streams
+from tools.mcp.mcp_toolset import MCPToolset
+from tools.mcp.mcp_transport import MAX_ANSWER_BYTES, StdioServer, http_streams
 from tools.waiting import to_the_end
 
 # What goes wrong comes as an exception; who wants to read more sets up logging.

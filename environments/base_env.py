@@ -20,6 +20,7 @@ from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
 from environments.hooks import Item, refuse_missing_parts, refuse_no_reward
 from environments.lifecycle.begun_rollout import begun
+from environments.lifecycle.env_condensers import env_condensers
 from environments.lifecycle.env_lifecycle import Lifecycle
 from environments.lifecycle.group_reward import NewJudge, not_compared, with_group_reward
 from environments.lifecycle.hook_signatures import check_hooks
@@ -31,6 +32,7 @@ from environments.policy.scripted import ScriptedPolicy
 from environments.reward_checks import checked_metrics
 from environments.rollout.agent_loop import AgentLoop
 from environments.rollout.boundary import Boundary
+from environments.rollout.prompt_tokens import PromptTokens
 from environments.rollout.slots import Slots
 from environments.server_config import ModelServerConfig
 from environments.trajectory import (
@@ -122,6 +124,8 @@ class AgentEnv(Lifecycle):
                 is_ended=lambda: ctx.end_reason is not None,
                 spoken=ctx.see,
                 context=ctx,
+                condensers=self.condensers,
+                count=PromptTokens(self.renderer),
             )
             async for turn in loop.turns():
                 turns.append(await hooks.observed(turn))
@@ -137,6 +141,7 @@ class AgentEnv(Lifecycle):
                 prompt=prompt,
                 turns=tuple(turns),
                 rows=loop.rows,
+                tools=loop.toolset.specs,
                 stop_reason=loop.stop_reason or StopReason.COMPLETED,
                 end_reason=ctx.end_reason,
                 user_calls=tuple(ctx.user_model.calls),
@@ -187,7 +192,9 @@ class AgentEnv(Lifecycle):
         if self.policy is not None:
             return self.policy
         script = partial(call, "scripted_choices", self.scripted_choices, item)
-        return ScriptedPolicy(script, skill=self.config.scripted_skill, renderer=self.renderer)
+        summary = partial(call, "scripted_summary", self.scripted_summary, item)
+        skill = self.config.scripted_skill
+        return ScriptedPolicy(script, skill=skill, renderer=self.renderer, summary=summary)
 
     # How it is made.
 
@@ -224,6 +231,7 @@ class AgentEnv(Lifecycle):
         self._new_scoring = self.scoring()
         self.toolset = select_toolsets(self.tools, config.enabled_toolsets, config.disabled_toolsets)
         refuse_other_states(self.toolset, self.prepare, self.name)
+        self.condensers = env_condensers(config, self.condenser, env=self.name)
         self.renderer = ChatMLRenderer.load(config.tokenizer_name)
         known = server_configs(own_servers if servers is None else servers)
         self.servers, self.second_servers = split_servers(known)

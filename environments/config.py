@@ -114,6 +114,32 @@ class AgentEnvConfig(Section):
         gt=0,
         description="Code of the environment that blocks the event loop for so long ends the run, by name.",
     )
+    condenser: list[str] | None = Field(
+        default=None,
+        description="What keeps long conversations short, asked in this order before each model call: "
+        "trim_tool_output, keep_last_turns, fit_context, summarise; none: nothing. Unset: what the "
+        "environment says, else nothing.",
+    )
+    condenser_tokens: int | None = Field(
+        default=None,
+        ge=32,
+        description="fit_context, summarise: tokens of a prompt; unset: max_token_length less "
+        "max_tokens_per_turn.",
+    )
+    condenser_turns: int | None = Field(
+        default=None,
+        ge=1,
+        description="keep_last_turns: turns that stay, 8 unless set. summarise: turns that a summary "
+        "replaces; unset: tokens alone decide.",
+    )
+    condenser_tool_tokens: int = Field(
+        default=512, ge=32, description="trim_tool_output: tokens of one tool result."
+    )
+    condenser_summary: Literal["policy", "model"] = Field(
+        default="policy",
+        description="summarise: by the policy itself, trained and credited, or by a second model "
+        "(--summariser.base_url), which nobody trains on.",
+    )
     min_group_size: int = Field(
         default=2, ge=1, description="Siblings that must survive; a smaller group is recorded as failed."
     )

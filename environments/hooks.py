@@ -5,8 +5,9 @@ from typing import Any, TypeVar
 
 from environments.config import AgentEnvConfig
 from environments.data.items import load_items
-from environments.policy.scripted import Choice, generic_script
+from environments.policy.scripted import Choice, generic_script, generic_summary
 from environments.reward_context import GroupContext, Reward, RolloutContext
+from environments.rollout.context import Condenser
 from environments.trajectory import Message, MissingOutcome, Trajectory, Turn
 from environments.turn_level_reward import def_or_async
 from tools.calls import ToolSpec
@@ -40,6 +41,8 @@ class Hooks:
     default_estimator: str = "grpo"
     missing_outcome: MissingOutcome = "refuse"
     """Of a rollout without an outcome, or without any reward, beside siblings with one."""
+    condenser: Condenser | Sequence[Condenser] | None = None
+    """What keeps long conversations short unless `--env.condenser` says; several are asked in order."""
     env_config_cls: type[AgentEnvConfig] = AgentEnvConfig
 
     config: AgentEnvConfig
@@ -148,6 +151,12 @@ class Hooks:
     ) -> MaybeAsync[Sequence[Choice]]:
         """What the scripted agent may say next, with probabilities."""
         return generic_script(messages, tools, skill)
+
+    def scripted_summary(
+        self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
+    ) -> MaybeAsync[Sequence[Choice]]:
+        """What the scripted agent may answer when it is asked to sum the conversation up."""
+        return generic_summary(messages, tools, skill)
 
 
 def writes(env: Hooks, hook: str) -> bool:

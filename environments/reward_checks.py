@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from environments.reward_context import Reward, RolloutContext
 from environments.rewards.rubric import WeightedParts
-from environments.trajectory import LARGEST_REWARD
+from environments.trajectory import LARGEST_REWARD, Trajectory
 from tools.errors import RewardError
 
 _NO_LIST = (Mapping, Set, str, bytes, bytearray)
@@ -29,6 +29,19 @@ def reward_list(given: Any, length: int, where: str, *, each: str) -> list[Rewar
             f"a {each} that is not scored"
         )
     return entries
+
+
+def reward_per_turn(given: Any, trajectory: Trajectory, where: str) -> list[Reward | None]:
+    """What a hook gave for each act, spread over all turns: `None` at those of kind `summary`.
+
+    Raises:
+        RewardError: it is no list, or has not one entry for each of `trajectory.acts`.
+    """
+    summaries = len(trajectory.turns) - len(trajectory.acts)
+    each = "act" if summaries else "turn"
+    where = f"{where} (trajectory.acts, without {summaries} summaries)" if summaries else where
+    rewards = iter(reward_list(given, len(trajectory.acts), where, each=each))
+    return [next(rewards) if turn.kind == "act" else None for turn in trajectory.turns]
 
 
 def optional_reward(reward: Any, where: str) -> tuple[float | None, dict[str, float]]:

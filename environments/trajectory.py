@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from tools.calls import CachedJson, ToolCall, ToolResult
+from tools.calls import CachedJson, ToolCall, ToolResult, ToolSpec
 from tools.sandbox.base import SandboxRecord
 
 IGNORED = -100
@@ -118,6 +118,22 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Condensed:
+    """How what the model saw was made shorter, just before a turn."""
+
+    cause: str
+    """The condensers that changed it, by name, in order: `trim_tool_output, fit_context`."""
+    tokens_before: int
+    """Of the prompt as it would have been."""
+    tokens_after: int
+    """Of the prompt as it was."""
+    is_estimate: bool = False
+    """Whether the tokens were counted by another tokenizer than the model's."""
+    seconds: float = 0.0
+    """Without the turns of kind `summary`, which have their own times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One model call, its assistant message, and the tool results and replies that answer it."""
 
@@ -139,6 +155,8 @@ class Turn:
     context: tuple[Kept | Message, ...] | None = None
     """What the model saw, where that was not all that came before: stretches of the conversation, and
     messages that stood in the place of others."""
+    condensed: Condensed | None = None
+    """What a condenser did just before this turn; `None`: nothing."""
     fork: str | None = None
     """Why its row is a new one, see `Completion`; `None` for a row that goes on, and for the first."""
     weight_version: str | None = None
@@ -221,7 +239,10 @@ class Trajectory:
     seed: int = 0
     prompt: tuple[Message, ...] = ()
     turns: tuple[Turn, ...]
+    """In the order they were sampled, those of kind `summary` included."""
     rows: tuple[TokenRow, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    """Those that were offered; empty: none, or unknown."""
     stop_reason: StopReason = StopReason.COMPLETED
     end_reason: str | None = None
     """What the environment said when it ended the rollout (`ctx.end`), where it did."""
@@ -237,6 +258,11 @@ class Trajectory:
     user_calls: tuple[JudgeCall, ...] = ()
     """What the model of a simulated user was asked, and its answers."""
     wall_s: float = 0.0
+
+    @property
+    def acts(self) -> tuple[Turn, ...]:
+        """The turns in which the agent acted: rewards have one entry for each of these."""
+        return tuple(turn for turn in self.turns if turn.kind == "act")
 
     @property
     def score(self) -> float | None:

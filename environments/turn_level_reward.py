@@ -11,7 +11,7 @@ from environments.reward_checks import (
     number_and_parts,
     optional_reward,
     raw_parts,
-    reward_list,
+    reward_per_turn,
     where_of,
 )
 from environments.reward_context import Reward, RolloutContext
@@ -143,7 +143,10 @@ class TurnLevelRewardMixin:
     async def compute_turn_rewards(
         self, item: Any, trajectory: Trajectory, ctx: RolloutContext
     ) -> Sequence[Reward | None]:
-        """One entry per turn, `None` for a turn that is not scored. Default: what `score_turn` gave."""
+        """One entry per turn of `trajectory.acts`, `None` for one that is not scored.
+
+        Default: what `score_turn` gave.
+        """
         return ctx.turn_scores
 
     @def_or_async
@@ -190,7 +193,9 @@ class TurnScoring:
         self._env, self._item, self._ctx, self._call = env, item, ctx, call
 
     async def on_turn(self, turn: Turn) -> None:
-        """Ask the environment for this turn's reward now."""
+        """Ask the environment for this turn's reward now; a summary has none."""
+        if turn.kind == "summary":
+            return
         hook = self._env.score_turn
         self._ctx.turn_scores.append(await self._call("score_turn", hook, self._item, turn, self._ctx))
 
@@ -199,7 +204,7 @@ class TurnScoring:
         where = where_of(self._ctx)
         hook = self._env.compute_turn_rewards
         answer = await self._call("compute_turn_rewards", hook, self._item, trajectory, self._ctx)
-        given = reward_list(answer, len(trajectory.turns), f"{where}: compute_turn_rewards", each="turn")
+        given = reward_per_turn(answer, trajectory, f"{where}: compute_turn_rewards")
         turns = [optional_reward(reward, f"{where}: turn {index}") for index, reward in enumerate(given)]
         hook = self._env.compute_outcome
         ended = await self._call("compute_outcome", hook, self._item, trajectory, self._ctx)

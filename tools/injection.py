@@ -5,9 +5,9 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any, get_args, get_origin, get_type_hints
 
-from tools.context import State, ToolContext
 from tools.errors import ConfigError
 from tools.sandbox.base import Sandbox
+from tools.tool_context import State, ToolContext
 
 SELF = "self"
 

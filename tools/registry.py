@@ -10,12 +10,12 @@ from types import MethodType
 from typing import Any, Protocol, overload
 
 from tools.calls import UNREADABLE, ToolCall, ToolErrorKind, ToolResult, ToolSpec
-from tools.context import State, ToolContext
 from tools.errors import ConfigError, ToolError
 from tools.injection import SELF, Unbound, is_state
 from tools.limited_sandbox import LimitedSandbox
 from tools.sandbox.base import Sandbox
 from tools.signature import ArgumentsRefused, Signature
+from tools.tool_context import State, ToolContext
 from tools.tool_output import ToolOutput, bounded, output_of
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from tools.context import State
 from tools.errors import ConfigError
 from tools.injection import SELF
 from tools.registry import Tool, Toolset
+from tools.tool_context import State
 
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 

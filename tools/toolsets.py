@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
-from tools.context import State
 from tools.errors import ConfigError
 from tools.files import file
 from tools.injection import is_state, state_class
@@ -11,6 +10,7 @@ from tools.mcp.mcp_toolset import MCPToolset
 from tools.registry import Tool, Toolset
 from tools.state_tools import toolset_of
 from tools.terminal import terminal
+from tools.tool_context import State
 
 _SHOWN = 200
 

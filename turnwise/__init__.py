@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     )
     from environments.turn_level_reward import TurnLevelRewardMixin
     from tools.calls import ToolCall, ToolResult, ToolSpec
-    from tools.context import State, ToolContext
     from tools.errors import ConfigError, RolloutError, ToolError, TurnwiseError, UsageError
     from tools.files import file
     from tools.mcp.mcp_toolset import MCPToolset
     from tools.registry import Toolset, tool
     from tools.sandbox import ExecResult, Sandbox, SandboxLimits, SandboxSpec, open_sandbox
     from tools.terminal import terminal
+    from tools.tool_context import State, ToolContext
     from tools.tool_output import ToolOutput
 
 __version__ = "0.1.0"
@@ -155,10 +155,10 @@ _MODULES = {
     "SandboxSpec": "tools.sandbox",
     "ServerConfig": "environments.config",
     "SimulatedUser": "environments.simulated_user",
-    "State": "tools.context",
+    "State": "tools.tool_context",
     "StopReason": "environments.trajectory",
     "ToolCall": "tools.calls",
-    "ToolContext": "tools.context",
+    "ToolContext": "tools.tool_context",
     "ToolError": "tools.errors",
     "ToolOutput": "tools.tool_output",
     "ToolResult": "tools.calls",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ParamSpec, cast
 
+from environments.credit.acts import acts_alone, at_acts, has_summaries, over_all_turns
 from environments.credit.parameters import Parameter, Value, check_all, parameters_of, unknown
 from environments.credit.presets import PRESETS
 from environments.trajectory import TrajectoryGroup
@@ -91,7 +92,7 @@ def register_estimator(
             if not isinstance(group, TrajectoryGroup):
                 raise CreditError(f"{name} takes a TrajectoryGroup, not {type(group).__name__}")
             check_all(name, by_name, kwargs)
-            return _checked_result(name, group, function(*args, **kwargs))
+            return _checked_result(name, group, _of_acts(function, group, by_name, kwargs))
 
         _functions[name] = checked
         if without_peer is not None:
@@ -132,7 +133,7 @@ def turns_without_peer(
         CreditError: as for `resolve`.
     """
     count = _without_peer.get(name)
-    return 0 if count is None else count(group, **resolve(name, preset=preset, **params))
+    return 0 if count is None else count(acts_alone(group), **resolve(name, preset=preset, **params))
 
 
 def describe(name: str) -> EstimatorSpec:
@@ -186,6 +187,25 @@ def read_params(name: str, preset: str | None, settings: Mapping[str, Value]) ->
     params = {key: spec.parameter(key).read(value, name) for key, value in settings.items()}
     resolve(name, preset=preset, **params)
     return params
+
+
+def _of_acts(
+    function: Callable[..., Any],
+    group: TrajectoryGroup,
+    known: Mapping[str, Parameter],
+    given: Mapping[str, Any],
+) -> Any:
+    """What an estimator gives for the acts of a group, as advantages of all its turns."""
+    if not has_summaries(group):
+        return function(group, **given)
+    params = {
+        name: [at_acts(row, each) for row, each in zip(value, group.trajectories, strict=True)]
+        if known[name].kind == "per_turn" and value is not None and len(value) == len(group.trajectories)
+        else value
+        for name, value in given.items()
+    }
+    acts = acts_alone(group)
+    return over_all_turns(_checked_result(function.__name__, acts, function(acts, **params)), group)
 
 
 def _origin(function: Estimator) -> tuple[str, str]:

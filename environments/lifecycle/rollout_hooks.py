@@ -15,10 +15,9 @@ from environments.hooks import Hooks, writes
 from environments.lifecycle.hook_signatures import takes_context
 from environments.reward_checks import checked_metrics, checked_text
 from environments.reward_context import RolloutContext
-from environments.rollout.agent_loop import Budget
 from environments.rollout.failures import let_go, raised_by_user, reason_of
 from environments.rollout.prompt import opening_messages, reply_messages
-from environments.rollout.rollout_budget import budget_of
+from environments.rollout.rollout_budget import Budget, budget_of
 from environments.trajectory import Message, Turn
 from tools.errors import ConfigError, TimeLimitExceeded
 from tools.registry import Toolset
@@ -139,6 +138,8 @@ class RolloutHooks:
 
     async def observed(self, turn: Turn) -> Turn:
         """The turn with the state that it began in, and with what was noted until its reward is asked for."""
+        if turn.kind == "summary":  # the world has not changed
+            return replace(turn, anchor=self._anchor)
         before, self._anchor = self._anchor, await self._state_after(turn)
         metrics = checked_metrics(self._ctx)
         noted = {name: value for name, value in metrics.items() if self._metrics.get(name) != value}

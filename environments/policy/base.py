@@ -1,7 +1,7 @@
 """What a policy is: whoever writes the assistant turns."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from environments.policy.open_row import OpenRow
 from environments.trajectory import Completion, Message
@@ -14,6 +14,11 @@ class CompletionRequest:
     """One model call. It carries the whole conversation, so a policy keeps no state between calls."""
 
     messages: tuple[Message, ...]
+    kind: Literal["act", "summary"] = "act"
+    """`summary`: the last message asks to sum the conversation up; what is called then is not run."""
+    position: int | None = None
+    """Messages of the whole conversation so far, those that the model does not see any more included;
+    `None`: as many as it sees."""
     tools: tuple[ToolSpec, ...] = ()
     seed: int = 0
     """The rollout's seed, the same for each of its calls."""
@@ -22,6 +27,11 @@ class CompletionRequest:
     """Tokens that the row of this turn may have; what is longer for certain need not be rendered."""
     row: OpenRow | None = None
     """The row of the turns so far, for a policy that sends ids and goes on from them; others ignore it."""
+
+    @property
+    def number(self) -> int:
+        """Differs for each call of a rollout: what is sampled and what calls are named by."""
+        return len(self.messages) if self.position is None else self.position
 
 
 class Policy(Protocol):

@@ -134,7 +134,7 @@ class ChatPolicy:
                 raise PolicyError(
                     f"{self.server.chat_url} gave no answer{self._tried(error)}: {error}"
                 ) from error
-        call_prefix = f"{request.seed}_{len(request.messages)}"
+        call_prefix = f"{request.seed}_{request.number}"
         sampled = await self._read(content, call_prefix, request)
         self._learn(dialect, sampled)
         return await self._with_text_calls(sampled, request, call_prefix)

@@ -33,6 +33,8 @@ class Choice:
     """Role `assistant`. The ids of its tool calls are replaced."""
 
 
+_SUMMARY_CHARS = 200
+"""Of each message in a generic summary."""
 _REFUSED = ("Error:", "There is no tool", "The call was not run:")
 """How answers to calls begin that did nothing."""
 
@@ -68,10 +70,14 @@ def calls_that_ran(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, str]
 class ScriptedPolicy:
     """Samples from a script. It keeps no state: equal requests give equal completions."""
 
-    def __init__(self, script: Script, *, skill: float, renderer: ChatMLRenderer) -> None:
+    def __init__(
+        self, script: Script, *, skill: float, renderer: ChatMLRenderer, summary: Script | None = None
+    ) -> None:
+        """Play `script`, and `summary` where a summary is asked for; without it, a generic one."""
         if not 0 <= skill <= 1:
             raise ConfigError(f"skill is {skill}; it goes from 0 (clumsy) to 1 (flawless)")
         self._script = script
+        self._summary = summary or generic_summary
         self._skill = skill
         self._renderer = renderer
 
@@ -95,7 +101,8 @@ class ScriptedPolicy:
             ConfigError: the script's mixture is no distribution over assistant messages.
             ContextOverflow: no row could hold the conversation.
         """
-        given = self._script(request.messages, request.tools, self._skill)
+        script = self._summary if request.kind == "summary" else self._script
+        given = script(request.messages, request.tools, self._skill)
         choices = _checked(await given if inspect.isawaitable(given) else given)
         return await rendered(
             partial(self._sampled, choices, request),
@@ -106,7 +113,7 @@ class ScriptedPolicy:
 
     def _sampled(self, choices: Sequence[Choice], request: CompletionRequest) -> Completion:
         mixture = self._mixture(choices)
-        sampled = _sample(mixture, random.Random(f"{request.seed}:{len(request.messages)}"))
+        sampled = _sample(mixture, random.Random(f"{request.seed}:{request.number}"))
         token_ids = sampled[: request.max_tokens]
         message, finish_reason = mixture[sampled].message, "stop"
         if len(token_ids) < len(sampled):
@@ -169,6 +176,14 @@ def generic_script(messages: Sequence[Message], tools: Sequence[ToolSpec], skill
     return choices
 
 
+def generic_summary(messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float) -> Sequence[Choice]:
+    """A summary of any conversation: how each result and reply begins; with little skill nothing at all."""
+    heard = [message.content[:_SUMMARY_CHARS] for message in messages[1:-1] if message.role != "assistant"]
+    kept = Choice(probability=skill, message=say("\n".join(["What I know:", *heard])))
+    lost = Choice(probability=1 - skill, message=say("I have forgotten what was said."))
+    return [kept, lost]
+
+
 def _checked(choices: Sequence[Choice]) -> Sequence[Choice]:
     """The choices that can happen."""
     for choice in choices:
@@ -219,7 +234,7 @@ def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
 def _with_call_ids(message: Message, request: CompletionRequest) -> Message:
     """Name the calls by where they stand, so that the same request gives the same ids."""
     calls = tuple(
-        replace(tool_call, id=f"call_{request.seed}_{len(request.messages)}_{index}")
+        replace(tool_call, id=f"call_{request.seed}_{request.number}_{index}")
         for index, tool_call in enumerate(message.tool_calls)
     )
     return replace(message, tool_calls=calls)

@@ -253,7 +253,7 @@ class TokenPolicy:
         calls: Sequence[Any] = message.tool_calls
         if reply.finish_reason == "length":
             calls = [call for call in calls if call.status != "unclosed_block"]
-        prefix = f"call_{request.seed}_{len(request.messages)}"
+        prefix = f"call_{request.seed}_{request.number}"
         named = tuple(replace(call, id=f"{prefix}_{index}") for index, call in enumerate(calls))
         return replace(message, tool_calls=named)
 

@@ -105,7 +105,13 @@ _FAILURES = TypeAdapter(tuple[Failure, ...])
 _JUDGE_CALLS = TypeAdapter(tuple[JudgeCall, ...])
 _MESSAGE = TypeAdapter(Message)
 _TEXT = {"message", "replies"}
-_CAME_LATER: dict[str, Any] = {"end_reason": None, "user_calls": [], "usage": {}, "refuses_group": False}
+_CAME_LATER: dict[str, Any] = {
+    "end_reason": None,
+    "tools": [],
+    "user_calls": [],
+    "usage": {},
+    "refuses_group": False,
+}
 """Fields that the first lines of this schema, which stay as they were, have not: left out where neutral."""
 _OF_RUBRICS = ("turn_raw", "outcome_raw")
 """Fields of the rewards that stand only where a rubric was used."""
@@ -172,6 +178,8 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
         fields |= {"message": index, "replies": list(range(answered, end))}
         if not turn.noted:
             del fields["noted"]
+        if turn.condensed is None:
+            del fields["condensed"]
         if any(call.status != "ok" or call.span is not None for call in turn.message.tool_calls):
             fields["calls"] = [{"status": call.status, "span": call.span} for call in turn.message.tool_calls]
         dumped.append(fields)

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from environments.retail_env.amounts import money
-from tools.context import State
 from tools.errors import ToolError
 from tools.registry import tool
+from tools.tool_context import State
 
 Shown = dict[str, Any]
 Text = Annotated[str, Field(min_length=1, max_length=100)]

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from environments.retail_env.amounts import money
 from environments.retail_env.lookup import Lookup, Text
-from tools.context import ToolContext
 from tools.errors import ToolError
 from tools.registry import tool
+from tools.tool_context import ToolContext
 
 VariantIds = Annotated[list[Text], Field(min_length=1, max_length=20)]
 _CHANGED = "pending with changed products"

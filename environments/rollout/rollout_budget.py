@@ -1,13 +1,13 @@
 """What one rollout may spend: as the settings say, or less where its item does."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
 from pydantic import ConfigDict, ValidationError, create_model
 
 from environments.config import AgentEnvConfig
-from environments.rollout.agent_loop import Budget
 from tools.errors import ConfigError
 
 _BUDGET = (
@@ -24,6 +24,24 @@ _Limits = create_model(
         if name in _BUDGET
     }),
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What one rollout may spend."""
+
+    max_turns: int
+    """Acts; turns of kind `summary` are not counted."""
+    max_tokens_per_turn: int
+    token_budget: int
+    """Tokens sampled in all turns together."""
+    max_row_tokens: int
+    """A completion that would make its row longer than this is discarded and ends the rollout; one that was
+    cut so that its row ends there is kept, and ends it, too."""
+    timeout_s: float
+    """Wall clock, tool time included."""
+    tool_timeout_s: float
+    tool_output_chars: int
 
 
 def budget_of(config: AgentEnvConfig, limits: Any = MappingProxyType({}), *, env: str = "") -> Budget:

@@ -25,17 +25,18 @@ class RowBuilder:
         self._closed: list[TokenRow] = []
         self._logprobs: list[float] | None = []
 
-    def append(self, completion: Completion, *, messages: int = 0) -> Span:
+    def append(self, completion: Completion, *, messages: int = 0, rewritten: str | None = None) -> Span:
         """Add a completion and say where its sampled tokens sit.
 
         Args:
             completion: checked; with `extends_row` nothing of the open row is looked at.
             messages: what the row holds from now on, the completion's own message included.
+            rewritten: why what the model saw does not go on from the open row, where that is known before.
         """
-        completion = going_on(completion, self.open)
+        completion = completion if rewritten else going_on(completion, self.open)
         self.fork = None
         if not completion.extends_row:
-            self._start_row(completion.fork or UNEXPLAINED_FORK)
+            self._start_row(rewritten or completion.fork or UNEXPLAINED_FORK)
         row = self._row
         self._append_logprobs(completion)
         row.extend(completion.prompt_ids, completion.token_ids, messages=messages)

@@ -14,9 +14,9 @@ from environments.word_guess_env.embedded_words import WORDS
 from environments.word_guess_env.letter_marks import RIGHT, agreeing, guess_in, marks_of, shown
 from environments.word_guess_env.script import word_script
 from tools.calls import ToolSpec
-from tools.context import State
 from tools.errors import DatasetError
 from tools.sandbox.base import Sandbox
+from tools.tool_context import State
 
 GUESSES = 6
 INFORMATION_WEIGHT = 0.5

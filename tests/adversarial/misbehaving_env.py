@@ -10,9 +10,9 @@ from environments.data.tasks import GroupTask
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
 from environments.turn_level_reward import TurnLevelRewardMixin
-from tools.context import State
 from tools.registry import tool
 from tools.sandbox.base import Sandbox, SandboxLimits, SandboxRecord
+from tools.tool_context import State
 
 
 class NoSandbox:

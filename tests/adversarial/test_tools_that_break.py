@@ -14,8 +14,8 @@ from environments.containment import hook_calls
 from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
 from environments.trajectory import TrajectoryGroup
-from tools.context import ToolContext
 from tools.registry import Tool, tool
+from tools.tool_context import ToolContext
 
 
 def leave(value: Any) -> Any:

@@ -27,7 +27,8 @@ from environments.policy.base import Policy
 from environments.policy.chat import ChatPolicy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.token_policy import TokenPolicy
-from environments.rollout.agent_loop import AgentLoop, Budget
+from environments.rollout.agent_loop import AgentLoop
+from environments.rollout.rollout_budget import Budget
 from environments.trajectory import Message
 from tools.registry import Toolset, tool
 from tools.sandbox.base import Sandbox

@@ -16,9 +16,9 @@ from environments.policy.mock.mock_server import mock_app, running_mock_server
 from environments.policy.scripted import Choice, call, say
 from environments.run.experiment import origin_of
 from environments.trajectory import StopReason, Trajectory, TrajectoryGroup
-from tools.context import State, ToolContext
 from tools.errors import ConfigError
 from tools.registry import tool
+from tools.tool_context import State, ToolContext
 
 T = TypeVar("T")
 

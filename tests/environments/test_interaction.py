@@ -13,9 +13,9 @@ from environments.trajectory import IGNORED, Failure, Message, StopReason
 from environments.wire.credited_rows import credited_rows
 from environments.wire.views import VIEWS
 from tests.environments.talking import TASK, Talking, made, played
-from tools.context import ToolContext
 from tools.errors import ConfigError, PolicyError
 from tools.registry import Toolset, tool
+from tools.tool_context import ToolContext
 
 
 def world(*says, plays=("hello", "hello", "hello"), **hooks):

@@ -1,10 +1,10 @@
 import pytest
 
 from tools.calls import ToolCall, ToolResult
-from tools.context import ToolContext
 from tools.errors import ConfigError, SandboxUnavailable, ToolError
 from tools.registry import Tool, Toolset, tool
 from tools.sandbox.base import ExecResult, Sandbox, SandboxLimits, SandboxRecord
+from tools.tool_context import ToolContext
 from tools.tool_output import ToolOutput
 
 

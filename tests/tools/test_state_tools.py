@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from tools.context import State, ToolContext
 from tools.errors import ConfigError
 from tools.registry import Tool, Toolset, tool
 from tools.sandbox.base import Sandbox
 from tools.state_tools import refuse_state, toolset_of
+from tools.tool_context import State, ToolContext
 
 
 @dataclass

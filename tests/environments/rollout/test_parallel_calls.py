@@ -11,7 +11,8 @@ from environments.containment.hook_calls import HookCalls
 from environments.containment.in_flight import InFlight
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
-from environments.rollout.agent_loop import AgentLoop, Budget
+from environments.rollout.agent_loop import AgentLoop
+from environments.rollout.rollout_budget import Budget
 from environments.trajectory import Message, ToolResult
 from tools.errors import ToolError, UserCodeBroke
 from tools.registry import Toolset, tool

@@ -1,0 +1,155 @@
+"""The model calls of one rollout, within its budget: each becomes a turn, and its tokens join a row."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+from typing import Literal
+
+from environments.containment.hook_calls import HookCalls
+from environments.policy.base import CompletionRequest, Policy, vocabulary_size
+from environments.rollout.completion_check import checked_completion
+from environments.rollout.rollout_budget import Budget
+from environments.rollout.rows import RowBuilder
+from environments.trajectory import Completion, Message, StopReason, TokenRow, Turn
+from tools.calls import ToolSpec
+from tools.errors import ContextOverflow, TimeLimitExceeded
+
+
+class Stopped(Exception):
+    """The rollout cannot go on, which is no failure; `ModelCalls.stopped` says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """A turn before anything answered it."""
+
+    turn: Turn
+    had_no_room: bool
+    """Whether it was cut where its row, or the model's window, is full."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ModelCalls:
+    """Asks the policy of one rollout, and keeps its rows, its budget of tokens and its clock."""
+
+    policy: Policy
+    tools: tuple[ToolSpec, ...]
+    budget: Budget
+    seed: int
+    calls: HookCalls
+    exact: bool = field(default=True, init=False)
+    """Whether every token id so far came from the sampler."""
+    stopped: StopReason | None = field(default=None, init=False)
+    """Why the next turn could not be had."""
+    tokens_left: int = field(init=False)
+    _turns: int = field(default=0, init=False)
+    _rows: RowBuilder = field(default_factory=RowBuilder, init=False)
+    _deadline: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """The clock starts here."""
+        self.tokens_left = self.budget.token_budget
+        self._deadline = monotonic() + self.budget.timeout_s
+
+    @property
+    def rows(self) -> tuple[TokenRow, ...]:
+        """The token rows of the turns so far."""
+        return self._rows.build()
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the rollout's time is up."""
+        return max(0.0, self._deadline - monotonic())
+
+    def request(
+        self,
+        messages: tuple[Message, ...],
+        *,
+        position: int,
+        kind: Literal["act", "summary"] = "act",
+        goes_on: bool = True,
+    ) -> CompletionRequest:
+        """What the policy would be asked.
+
+        Args:
+            messages: what the model sees.
+            position: messages of the whole conversation so far.
+            kind: of the turn.
+            goes_on: whether `messages` begin with what the open row holds.
+        """
+        return CompletionRequest(
+            messages=messages,
+            kind=kind,
+            position=position,
+            tools=self.tools,
+            seed=self.seed,
+            max_tokens=min(self.budget.max_tokens_per_turn, self.tokens_left),
+            max_row_tokens=self.budget.max_row_tokens,
+            row=self._rows.open if goes_on else None,
+        )
+
+    async def sample(self, request: CompletionRequest, *, rewritten: str | None = None) -> Sampled:
+        """The next turn.
+
+        Args:
+            request: as `request` made it.
+            rewritten: why it does not go on from the open row, where it does not.
+
+        Raises:
+            Stopped: there is no room, no token or no time left for it.
+            PolicyError: the call is lost, or what it gave cannot be used.
+        """
+        started = monotonic()
+        if self.tokens_left <= 0:
+            raise self._stop(StopReason.TOKEN_BUDGET)
+        completion = await self._complete(request)
+        span = self._rows.append(completion, messages=len(request.messages) + 1, rewritten=rewritten)
+        self.tokens_left -= len(completion.token_ids)
+        self.exact = self.exact and completion.exact
+        turn = Turn(
+            index=self._turns,
+            kind=request.kind,
+            message=completion.message,
+            finish_reason=completion.finish_reason,
+            span=span,
+            fork=self._rows.fork,
+            weight_version=completion.weight_version,
+            sampling=dict(completion.sampling),
+            model_s=monotonic() - started,
+        )
+        self._turns += 1
+        return Sampled(turn=turn, had_no_room=self._had_no_room(completion, request))
+
+    async def _complete(self, request: CompletionRequest) -> Completion:
+        if request.row is not None and self._rows.open_tokens >= self.budget.max_row_tokens:
+            raise self._stop(StopReason.CONTEXT_OVERFLOW)
+        doing = "model" if request.kind == "act" else "model, summary"
+        try:
+            given = await self.calls.run(
+                partial(self.policy.complete, request),
+                doing=f"{doing}, turn {self._turns}",
+                limit_s=self.seconds_left,
+                setting="rollout_timeout_s",
+            )
+        except ContextOverflow:
+            raise self._stop(StopReason.CONTEXT_OVERFLOW) from None
+        except TimeLimitExceeded:
+            if self.seconds_left > 0:
+                raise  # of a hook that the policy called
+            raise self._stop(StopReason.TIME_BUDGET) from None
+        completion = checked_completion(given, request, vocabulary_size=vocabulary_size(self.policy))
+        before = self._rows.open_tokens if completion.extends_row else 0
+        if before + len(completion.prompt_ids) + len(completion.token_ids) > self.budget.max_row_tokens:
+            raise self._stop(StopReason.CONTEXT_OVERFLOW)
+        return completion
+
+    def _had_no_room(self, completion: Completion, request: CompletionRequest) -> bool:
+        """Whether a truncated completion ends where its row, or the model's window, is full."""
+        if completion.finish_reason != "length" or not completion.exact:
+            return False  # tokens that are not exact were counted by another tokenizer than their limit
+        is_full = self._rows.open_tokens >= self.budget.max_row_tokens
+        return is_full or len(completion.token_ids) < request.max_tokens
+
+    def _stop(self, reason: StopReason) -> Stopped:
+        self.stopped = reason
+        return Stopped(reason)

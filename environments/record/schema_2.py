@@ -5,13 +5,14 @@ Text stands once, in the column `messages` that Atropos' readers know, and turns
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
 from pydantic import TypeAdapter
 
 from environments.record.schema_1 import GroupLine as FirstLine
+from environments.time_profile import TimeProfile
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -38,6 +39,7 @@ class GroupLine(FirstLine):
     """Per row; of most rows of a forked trajectory nothing is read."""
     judge_calls: tuple[JudgeCall, ...]
     error: str | None = None
+    profile: TimeProfile | None = None
 
 
 def written(credited: CreditedGroup) -> dict[str, Any]:
@@ -72,7 +74,11 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
         "judge_calls": _as_before(_JUDGE_CALLS.dump_python(group.judge_calls, mode="json", warnings=False)),
         "failures": _failures(group.failures),
     }
-    return fields if group.error is None else fields | {"error": group.error}
+    if group.error is not None:
+        fields["error"] = group.error
+    if group.profile is not None:
+        fields["profile"] = asdict(group.profile)
+    return fields
 
 
 def read(fields: dict[str, Any]) -> CreditedGroup:
@@ -95,6 +101,7 @@ def read(fields: dict[str, Any]) -> CreditedGroup:
         failures=line.failures,
         judge_calls=line.judge_calls,
         error=line.error,
+        profile=line.profile,
     )
     return line.credited(group, turns_without_peer=line.turns_without_peer)
 
@@ -111,6 +118,7 @@ _CAME_LATER: dict[str, Any] = {
     "user_calls": [],
     "usage": {},
     "refuses_group": False,
+    "profile": None,
 }
 """Fields that the first lines of this schema, which stay as they were, have not: left out where neutral."""
 _OF_RUBRICS = ("turn_raw", "outcome_raw")

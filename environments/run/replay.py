@@ -95,7 +95,7 @@ class Replay:
                         return failure_of(error, sibling=recorded.sibling, turns=0)
                     turns = len(recorded.turns)
                     failure = boundary.failure_of(error, recorded.sibling, turns=turns, asked=calls.asked)
-                    return replace(failure, user_calls=recorded.user_calls)
+                    return replace(failure, user_calls=recorded.user_calls, profile=recorded.profile)
 
     def _context(
         self, task: GroupTask, recorded: Trajectory, live: LiveAccess, calls: HookCalls

@@ -10,6 +10,7 @@ from environments.config import AgentEnvConfig
 from environments.extras import needs_extra
 from environments.inference.endpoint import without_credentials
 from environments.record.measured import Measured
+from environments.record.profile_totals import ProfileTotals
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
 
@@ -101,4 +102,6 @@ def group_numbers(credited: CreditedGroup) -> dict[str, float]:
     measured = Measured()
     for trajectory in trajectories:
         measured.add(trajectory)
-    return numbers | measured.numbers("group")
+    profiles = ProfileTotals()
+    profiles.add(credited.group)
+    return numbers | measured.numbers("group") | profiles.numbers("group")

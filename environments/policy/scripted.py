@@ -111,6 +111,21 @@ class ScriptedPolicy:
             max_tokens=request.max_row_tokens,
         )
 
+    async def prompt_tokens(self, request: CompletionRequest) -> int:
+        """Tokens of the prompt.
+
+        Raises:
+            ContextOverflow: no row could hold it.
+        """
+        prompt = await rendered(
+            partial(prompt_of, request, self._renderer),
+            self._renderer,
+            unseen(request),
+            max_tokens=request.max_row_tokens,
+        )
+        before = len(request.row.token_ids) if request.row is not None and prompt.extends_row else 0
+        return before + len(prompt.prompt_ids)
+
     def _sampled(self, choices: Sequence[Choice], request: CompletionRequest) -> Completion:
         mixture = self._mixture(choices)
         sampled = _sample(mixture, random.Random(f"{request.seed}:{request.number}"))

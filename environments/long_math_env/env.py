@@ -98,8 +98,9 @@ class LongMathEnv(TurnLevelRewardMixin, AgentEnv):
 
     def format_prompt(self, item: Item) -> str:
         """Which ledger, and what is asked."""
+        stores = ", ".join(item["stores"])
         return (
-            f"Ledger {item['title']} has {len(item['pages'])} pages. Its stores: {', '.join(item['stores'])}. "
+            f"Ledger {item['id']} has {len(item['pages'])} pages. Its stores: {stores}. "
             f"How many sacks do all of them hold together after the last page?"
         )
 
@@ -110,9 +111,12 @@ class LongMathEnv(TurnLevelRewardMixin, AgentEnv):
         return CARRIED_WEIGHT * (now - before) / max(1, len(item["pages"]) - 1)
 
     async def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward | None:
-        """1 for the right answer, and more the shorter the longest context was."""
+        """1 for the right answer after the last page, and more the shorter the longest context was."""
         last = trajectory.acts[-1].message.content if trajectory.acts else None
-        is_right = numeric_match(tagged(last, "answer"), item["answer"])
+        is_read = ctx.metrics["pages_read"] == len(
+            item["pages"]
+        )  # a sum of half of a ledger may be right, too
+        is_right = is_read and numeric_match(tagged(last, "answer"), item["answer"])
         return self.outcome(answer=is_right, context=context_efficiency(trajectory, correct=is_right))
 
     def scripted_choices(

@@ -2,16 +2,17 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from environments.long_math_env.stock_change import ABOVE, BELOW, BROUGHT, COUNTED, SOLD, StockChange
 from tools.errors import DatasetError
 
 Item = Mapping[str, Any]
-"""`title`, the names of the `stores`, the text of the `pages`, after each page the sacks in the store that it
-changes (`stocks`), and the sum over all stores at the end (`answer`)."""
-FIELDS = ("title", "stores", "pages", "stocks", "answer")
+"""`id`, the names of the `stores`, the text of the `pages`, after each page the sacks in the store that it
+is about (`stocks`), and the sum over all stores at the end (`answer`)."""
+FIELDS = ("id", "stores", "pages", "stocks", "answer")
 
 STORES = (
     "mill", "quay", "abbey", "barn", "tower", "cellar", "chapel", "forge", "inn", "court", "weir", "lodge",
@@ -48,66 +49,54 @@ def made_ledgers(split: str, *, seed: int, count: int, facts: int, stores: int) 
 def refuse_unreadable(items: Sequence[Item]) -> None:
     """Raise DatasetError for an item that is no ledger."""
     for item in items:
-        pages, stocks = item["pages"], item["stocks"]
-        texts = isinstance(pages, list) and isinstance(item["stores"], list)
-        numbers = isinstance(stocks, list) and all(type(each) is int for each in [*stocks, item["answer"]])
-        if not (texts and numbers and pages and len(pages) == len(stocks)):
+        try:
+            ledger = _Ledger.model_validate(item)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            where = ".".join(map(str, problem["loc"]))
+            raise DatasetError(f"the ledger {item['id']!r:.100}: {where}: {problem['msg']}") from None
+        if len(ledger.pages) != len(ledger.stocks):
             raise DatasetError(
-                f"the ledger {item['title']!r:.100} needs a list of stores, a list of pages, a whole number "
-                f"in stocks for each page, and a whole number as its answer"
+                f"the ledger {item['id']!r:.100} has {len(ledger.pages)} pages and {len(ledger.stocks)} "
+                f"stocks; give one for each page"
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fact:
-    """A page's fact, and what follows from it."""
+class _Ledger(BaseModel):
+    """An item of a dataset."""
 
-    change: StockChange
-    stock: int
-    """Sacks in its store."""
-    together: int
-    """Sacks in all stores."""
+    model_config = ConfigDict(strict=True)
+
+    id: str
+    stores: list[str]
+    pages: Annotated[list[str], Field(min_length=1)]
+    stocks: list[int]
+    answer: int
 
 
-def _ledger(title: str, facts: int, stores: int) -> dict[str, Any]:
-    rng = random.Random(f"long_math:{title}:{facts}:{stores}")
+def _ledger(name: str, facts: int, stores: int) -> dict[str, Any]:
+    rng = random.Random(f"long_math:{name}:{facts}:{stores}")
     names = rng.sample(STORES, stores)
-    while True:
-        chain = _chain(rng, names, facts)
-        answer = chain[-1].together
-        if all(fact.together != answer for fact in chain[:-1]):
-            break  # else whoever stopped early could be right
-    return {
-        "id": title,
-        "title": title,
-        "stores": names,
-        "pages": [
-            f"Page {number} of {facts}\n{_page_text(rng, fact.change, names)}"
-            for number, fact in enumerate(chain, 1)
-        ],
-        "stocks": [fact.stock for fact in chain],
-        "answer": answer,
-    }
+    pages: list[str] = []
+    stocks: list[int] = []
+    known: dict[str, int] = {}
+    while len(pages) < facts:
+        change = _change(rng, names, known)
+        stock = change.stock(known)
+        if stock is None or not _LEAST <= stock <= _MOST or known.get(change.store) == stock:
+            continue
+        known.pop(change.store, None)  # so that the store unchanged for longest is the first
+        known[change.store] = stock
+        stocks.append(stock)
+        pages.append(f"Page {len(stocks)} of {facts}\n{_page_text(rng, change, names)}")
+    return {"id": name, "stores": names, "pages": pages, "stocks": stocks, "answer": sum(known.values())}
 
 
-def _chain(rng: random.Random, names: Sequence[str], facts: int) -> list[_Fact]:
-    chain: list[_Fact] = []
-    stocks: dict[str, int] = {}
-    while len(chain) < facts:
-        change = _change(rng, names, stocks)
-        stock = change.stock(stocks)
-        if stock is not None and _LEAST <= stock <= _MOST and stocks.get(change.store) != stock:
-            stocks.pop(change.store, None)  # so that the store unchanged for longest is the first
-            stocks[change.store] = stock
-            chain.append(_Fact(change=change, stock=stock, together=sum(stocks.values())))
-    return chain
-
-
-def _change(rng: random.Random, names: Sequence[str], stocks: Mapping[str, int]) -> StockChange:
+def _change(rng: random.Random, names: Sequence[str], known: Mapping[str, int]) -> StockChange:
     """A change that builds on the store which was not changed for longest; first each store is counted."""
-    if len(stocks) < len(names):
-        return StockChange(sentence=COUNTED, store=names[len(stocks)], sacks=rng.randint(60, 240))
-    oldest = next(iter(stocks))
+    if len(known) < len(names):
+        return StockChange(sentence=COUNTED, store=names[len(known)], sacks=rng.randint(60, 240))
+    oldest = next(iter(known))
     sacks = rng.randint(3, 60)
     if rng.random() < 0.2:
         return StockChange(sentence=rng.choice((BROUGHT, SOLD)), store=oldest, sacks=sacks)

@@ -1,4 +1,4 @@
-"""The ledger as the state of a rollout: which page is open, and what was carried over from the page before."""
+"""The ledger as the state of a rollout: how far it is read, and what was carried over right."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

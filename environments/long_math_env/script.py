@@ -13,9 +13,9 @@ _SLIP = 10
 def ledger_script(messages: Sequence[Message], skill: float) -> Sequence[Choice]:
     """What comes next: mostly the next page with the right number, or at the end the sum of what is known.
 
-    With skill 1 each call has a note of all stocks beside it, without skill none has: then what is no longer
-    in the context is lost. Other mistakes, rarer with skill: a slip in a sum, a call that cannot be read, a tool that
-    does not exist, an answer before the last page.
+    With skill 1 each call has a note of all stocks beside it; without skill none has, and what is no longer
+    in the context is lost. Other mistakes, rarer with skill: a slip in a sum, a call that cannot be read, a
+    tool that does not exist, an answer before the last page.
     """
     memory = AuditMemory.of(messages)
     if memory.page >= memory.pages:

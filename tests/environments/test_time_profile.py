@@ -163,7 +163,8 @@ def test_a_call_that_raises_is_counted(profiler, clock):
             clock.passes(1)
             raise KeyError
 
-    pytest.raises(KeyError, breaking)
+    with pytest.raises(KeyError):
+        breaking()
     with timed("teardown"):
         clock.passes(1)
     assert profiler.profile().calls == {"prepare": times(1, 1, 1, 1), "teardown": times(1, 1, 1, 1)}

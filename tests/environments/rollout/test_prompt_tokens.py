@@ -72,9 +72,7 @@ async def played(counting, *, rollouts=1, known_window=True, **settings):
     """The trajectories of rollouts one after the other, by text from a server that counts otherwise."""
     window = counting.window if known_window else None
     async with serving("chat", around=counting, **settings) as url:
-        server = ServerConfig(
-            base_url=url, model_name="scripted", server_type="chat", context_tokens=window
-        )
+        server = ServerConfig(base_url=url, model_name="scripted", server_type="chat", context_tokens=window)
         async with made(servers=[server], tokenizer_name=TOKENIZER, **settings) as env:
             groups = [await env.rollout_group(TASK, 1) for _ in range(rollouts)]
     assert all(not group.failures or "no turn" in group.failures[0].error for group in groups)

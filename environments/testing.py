@@ -20,6 +20,7 @@ from tools.errors import UsageError
 
 Kind = Literal["act", "summary"]
 
+_ACT: Kind = "act"
 _PROMPT, _SAMPLED, _OBSERVED = 1, 2, 3
 
 
@@ -31,7 +32,7 @@ def group_of(
     lengths: Sequence[Sequence[int]] | None = None,
     kinds: Sequence[Sequence[Kind]] | None = None,
 ) -> TrajectoryGroup:
-    """A scored group from numbers: every act but the last turn ran one tool; a score is the sum of its rewards.
+    """A scored group from numbers: every act but a last one ran a tool; a score is the sum of its rewards.
 
     Args:
         turn_rewards: per trajectory, one reward per turn, `None` for an unscored turn. `None` as a whole
@@ -57,7 +58,7 @@ def group_of(
             None if outcomes is None else outcomes[sibling],
             [None] * turns if anchors is None else anchors[sibling],
             [1] * turns if lengths is None else lengths[sibling],
-            ["act"] * turns if kinds is None else kinds[sibling],
+            (_ACT,) * turns if kinds is None else kinds[sibling],
         )
         for sibling, turns in enumerate(shape)
     )

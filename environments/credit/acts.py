@@ -1,9 +1,9 @@
-"""Summaries in credit: estimators see the acts alone, and a summary is credited as an act in its place would be.
+"""Summaries in credit: estimators see the acts alone, and a summary is credited as an act in its place is.
 
-A summary earns nothing itself and takes no time: its return is that of the act that follows, and it is compared
-with what that act is compared with. What it is compared with must not depend on what it says, or its credit is
-biased. So where no act follows, which a summary can bring about, it is itself an unscored act after the last
-one; and a critic's value of the state before it stands in the place of that of the state it leads to.
+A summary earns nothing itself and takes no time: its return is that of the act that follows, and is compared
+with what that act's is. What it is compared with must not depend on what it says, or its credit is biased. So
+where no act follows, which a summary can bring about, it is itself an unscored act after the last one; and a
+critic's value of the state before it stands in the place of that of the state it leads to.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -99,7 +99,7 @@ def _at_acts(values: Sequence[Value], trajectory: Trajectory, what: str) -> list
     """Of one value per turn, those of the acts."""
     if len(values) != len(trajectory.turns):
         raise CreditError(
-            f"{len(values)} {what} for its {len(trajectory.turns)} turns; give one per turn, summaries included"
+            f"{len(values)} {what} for its {len(trajectory.turns)} turns; give one per turn, summaries too"
         )
     return [value for value, turn in zip(values, trajectory.turns, strict=True) if turn.kind == "act"]
 

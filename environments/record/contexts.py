@@ -1,4 +1,4 @@
-"""What turns saw, as a line has it: what was put in place of messages stands once, and later turns refer to it."""
+"""What turns saw, as a line has it: what was put in stands once, and later turns refer to it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,14 +13,15 @@ MAX_PARTS = 100_000
 """Of one context: references could make a short line long without bounds."""
 
 _MESSAGE = TypeAdapter(Message)
+_INTEGERS = TypeAdapter(tuple[int, int, int])
 _PART = TypeAdapter[Kept | Message](Kept | Message)
 
 
 def written_contexts(contexts: Sequence[Context | None]) -> list[list[dict[str, Any]] | None]:
     """The contexts of a trajectory's turns, as JSON values.
 
-    A part is a stretch of the conversation (`start`, `end`), a message, or a stretch of the parts of an earlier
-    turn's context (`turn`, `start`, `end`).
+    A part is a stretch of the conversation (`start`, `end`), a message, or a stretch of the parts of an
+    earlier turn's context (`turn`, `start`, `end`).
     """
     stands: dict[Message, tuple[int, int]] = {}
     """Turn and part where each message stood last."""
@@ -81,7 +82,7 @@ def _read(parts: Sequence[dict[str, Any]], earlier: Sequence[Context | None]) ->
     context: list[Kept | Message] = []
     for part in parts:
         if "turn" in part:
-            turn, start, end = part["turn"], part["start"], part["end"]
+            turn, start, end = _INTEGERS.validate_python((part["turn"], part["start"], part["end"]))
             of_turn = earlier[turn] if turn >= 0 else None
             if of_turn is None or not 0 <= start < end <= len(of_turn):
                 raise ValueError(f"context: no parts {start} to {end} of turn {turn}'s")

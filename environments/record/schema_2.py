@@ -40,7 +40,7 @@ class GroupLine(FirstLine):
     """Per row; of most rows of a forked trajectory nothing is read."""
     judge_calls: tuple[JudgeCall, ...]
     error: str | None = None
-    toolsets: list[tuple[ToolSpec, ...]] = []
+    toolsets: tuple[tuple[ToolSpec, ...], ...] = ()
     """Each once; trajectories name theirs by its index."""
 
 

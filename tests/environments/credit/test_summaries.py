@@ -1,4 +1,4 @@
-"""Summaries earn nothing and are credited: as what follows them, compared with what an act in their place is."""
+"""Summaries earn nothing, and are credited as an act in their place would be."""
 
 import math
 from dataclasses import replace
@@ -40,7 +40,7 @@ def kinds_of(group):
 
 
 def turn_return_by_hand(group, gamma, weight):
-    """The ruling, turn by turn: time and index count acts, and a summary looks on from the act that follows."""
+    """The ruling, turn by turn: time and index count acts; a summary looks on from the act that follows."""
 
     def return_from(trajectory, act):
         earned = [

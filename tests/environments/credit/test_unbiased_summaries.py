@@ -1,4 +1,4 @@
-"""Credit of summaries without bias, as a fact: expected gradients over every possible group, as in test_unbiased.
+"""Credit of summaries without bias, as a fact: expected gradients over all groups, as in test_unbiased.
 
 An agent acts (state 0: it has forgotten, state 2: it knows), and after each act but the last it sums up
 (state 1). What the summary says decides what the agent knows afterwards, and a summary that rambles uses the

@@ -10,7 +10,6 @@ from environments.trajectory import Trajectory, TrajectoryGroup
 SHOWN_CALLS = 16
 _REST = "between calls"
 _HEAD = ("", "calls", "own time", "share", "with inner", "mean", "longest")
-_CAUSE_CHARS = 80
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,14 +30,6 @@ class CallTotals:
 
 
 @dataclass(slots=True, kw_only=True)
-class CondensedTotals:
-    """What condensers made shorter: tokens of the prompts as they would have been, and as they were."""
-
-    before: Spread = field(default_factory=Spread)
-    after: Spread = field(default_factory=Spread)
-
-
-@dataclass(slots=True, kw_only=True)
 class ProfileTotals:
     """Only `add` changes it; it stays empty where rollouts have no profile."""
 
@@ -48,8 +39,6 @@ class ProfileTotals:
     prompts: Spread = field(default_factory=Spread)
     """Tokens that the model saw, per call."""
     sampled: Spread = field(default_factory=Spread)
-    condensed: dict[str, CondensedTotals] = field(default_factory=dict[str, CondensedTotals])
-    """By the condensers that changed the prompt."""
 
     def add(self, group: TrajectoryGroup) -> None:
         """Take the rollouts of a group in, those that broke, too, and their comparison."""
@@ -64,7 +53,7 @@ class ProfileTotals:
         """Names and texts for people; none where there is no profile."""
         if not self.wall_s:
             return []
-        return [("time", self._table()), ("tokens by call", self._tokens()), ("condensed", self._condensed())]
+        return [("time", self._table()), ("tokens by call", self._tokens())]
 
     def numbers(self, prefix: str) -> dict[str, float]:
         """The share of each, and its calls, under `prefix/time_share/…` and `prefix/calls/…`."""
@@ -75,8 +64,6 @@ class ProfileTotals:
         tokens = {
             f"{prefix}/tokens/prompts": self.prompts.total,
             f"{prefix}/tokens/sampled": self.sampled.total,
-            f"{prefix}/tokens/before_condensing": sum(each.before.total for each in self.condensed.values()),
-            f"{prefix}/tokens/after_condensing": sum(each.after.total for each in self.condensed.values()),
         }
         return {**shares, **counts, **tokens, f"{prefix}/rollout_s": self.wall_s}
 
@@ -90,12 +77,6 @@ class ProfileTotals:
         for turn in trajectory.turns:
             self.prompts.add(turn.span.start)
             self.sampled.add(turn.span.end - turn.span.start)
-            if turn.condensed is not None:
-                cause = turn.condensed.cause[:_CAUSE_CHARS]
-                known = cause if cause in self.condensed or len(self.condensed) < MAX_NAMES else OTHER
-                totals = self.condensed.setdefault(known, CondensedTotals())
-                totals.before.add(turn.condensed.tokens_before)
-                totals.after.add(turn.condensed.tokens_after)
 
     def _shares(self) -> list[tuple[str, float]]:
         """The own time of each, the longest first, and what is left of the wall clock."""
@@ -115,7 +96,7 @@ class ProfileTotals:
     def _line(self, name: str, own_s: float) -> Sequence[str]:
         if (each := self.calls.get(name)) is None:
             return name, "", *self._part(own_s), "", "", ""
-        mean_s = each.total_s / each.count
+        mean_s = each.total_s / max(1, each.count)
         return (
             name,
             f"{each.count:,}",
@@ -135,13 +116,6 @@ class ProfileTotals:
         return ", ".join(
             f"{name} {spread.total:,.0f} (mean {spread.mean:,.0f}, most {spread.high:,.0f})"
             for name, spread in kinds
-        )
-
-    def _condensed(self) -> str:
-        return "\n".join(
-            f"{cause}: {each.before.count:,} times, {each.before.total:,.0f} → {each.after.total:,.0f} "
-            f"tokens (mean {each.before.mean:,.0f} → {each.after.mean:,.0f})"
-            for cause, each in sorted(self.condensed.items())
         )
 
 

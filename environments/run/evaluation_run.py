@@ -67,13 +67,15 @@ async def evaluate(env: AgentEnv, console: Console) -> int:
         print_side_notes(console, progress.summary)
         console.print(f"no rollout was left to evaluate; {len(results)} of {len(tasks)} items were tried")
         return code or FAILED
-    measured, profiles = progress.summary.measured, progress.summary.profiles
+    measured = progress.summary.measured
     print_evaluation(console, evaluation)
     print_rows(console, measured.rows())
     print_side_notes(console, progress.summary)
     if env.config.data_dir_to_save_evals is not None:
         folder = Path(env.config.data_dir_to_save_evals)
-        metrics = evaluation_metrics(evaluation) | measured.numbers("eval") | profiles.numbers("eval")
+        metrics = evaluation_metrics(evaluation) | measured.numbers("eval")
+        metrics |= progress.summary.condensations.numbers("eval")
+        metrics |= progress.summary.profiles.numbers("eval")
         write_evaluation(folder, env, evaluation, metrics, samples, seconds=time() - started)
     return code or (0 if evaluation.complete else FAILED)
 

@@ -106,6 +106,7 @@ _JUDGE_CALLS = TypeAdapter(tuple[JudgeCall, ...])
 _MESSAGE = TypeAdapter(Message)
 _TEXT = {"message", "replies"}
 _CAME_LATER: dict[str, Any] = {
+    "session_id": None,
     "end_reason": None,
     "tools": [],
     "user_calls": [],

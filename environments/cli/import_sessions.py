@@ -25,8 +25,6 @@ from environments.sessions.session_votes import Scale
 from environments.trajectory import LARGEST_REWARD
 from tools.errors import ConfigError, DatasetError
 
-_WORTH = click.FloatRange(-LARGEST_REWARD, LARGEST_REWARD)
-
 
 @click.command(name="import")
 @click.argument("sessions", type=click.Path(path_type=Path))
@@ -34,8 +32,8 @@ _WORTH = click.FloatRange(-LARGEST_REWARD, LARGEST_REWARD)
 @click.option("--name", help="What the record calls the environment; unset: the name of SESSIONS.")
 @click.option("--vote-field", metavar="NAME", help="Where a message has its vote; unset: vote or reward.")
 @click.option("--outcome-field", metavar="NAME", help="Where a session has its outcome; unset: outcome.")
-@click.option("--upvote", type=_WORTH, default=1.0, show_default=True, help='What true and "up" are worth.')
-@click.option("--downvote", type=_WORTH, default=-1.0, show_default=True, help='What false and "down" are.')
+@click.option("--upvote", type=float, default=1.0, show_default=True, help='What true and "up" are worth.')
+@click.option("--downvote", type=float, default=-1.0, show_default=True, help='What false and "down" are.')
 @click.option("--tokenizer", default="embedded", show_default=True, help="Whose ids the rows are made of.")
 @credit_options(default="turn_return")
 def command(
@@ -74,12 +72,17 @@ def command(
 
 def _name(given: str) -> str:
     try:
-        return checked_id(given) or "sessions"
+        if checked_id(given):
+            return given
     except DatasetError:
-        raise ConfigError(f"--name is {given!r:.100}; give UTF-8 text") from None
+        pass
+    raise ConfigError(f"--name is {given!r:.100}; give UTF-8 text")
 
 
 def _scale(*, vote_field: str | None, outcome_field: str | None, upvote: float, downvote: float) -> Scale:
+    for name, worth in (("upvote", upvote), ("downvote", downvote)):
+        if not abs(worth) <= LARGEST_REWARD:
+            raise ConfigError(f"--{name} is {worth}; numbers up to {LARGEST_REWARD:g} are possible")
     own = Scale(upvote=upvote, downvote=downvote)
     return replace(
         own,

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from array import array
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -81,28 +81,27 @@ class SessionFile:
     def _read(self) -> str:
         """Index the sessions; the digest of the file."""
         hashed = hashlib.sha256()
-        problems: dict[int, str] = {}
+        problem, refused = "", array("Q")
         for line, offset, content in self._lines(hashed.update):
             try:
                 session = read_session(_parsed(content), self._scale)
                 self._index.add(session, offset, line)
-            except SessionError as error:
-                problems[line] = str(error)
+            except (SessionError, DatasetError, RecursionError) as error:
+                deep = isinstance(error, RecursionError)
+                problem = problem or ("nested too deeply" if deep else str(error))
+                refused.append(line)
                 continue
             self.sessions += 1
             self.turns += len(session.turns)
             self.votes += sum(vote is not None for vote in session.rewards.turns or ())
             self.outcomes += session.rewards.outcome is not None
-        if problems:
-            first, *others = problems
-            shown = ", ".join(map(str, others[:_SHOWN_LINES])) + ", …" * (len(others) > _SHOWN_LINES)
-            more = f"; {len(others)} more lines cannot be taken: {shown}" if others else ""
-            raise DatasetError(f"{self._path}, line {first}: {problems[first]}{more}")
+        if refused:
+            raise DatasetError(f"{self._path}, line {refused[0]}: {problem}{_more(refused[1:])}")
         if not self._index.groups:
             raise DatasetError(f"{self._path} has no sessions; give one JSON object a line")
         return hashed.hexdigest()
 
-    def _lines(self, also: Any) -> Iterator[tuple[int, int, bytes]]:
+    def _lines(self, also: Callable[[bytes], None]) -> Iterator[tuple[int, int, bytes]]:
         """The lines that are not blank, each with its number and offset."""
         line = offset = 0
         while content := self._file.readline(MAX_LINE_BYTES + 1):
@@ -227,6 +226,11 @@ def _parsed(line: bytes) -> object:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number; null is possible")
+
+
+def _more(lines: Sequence[int]) -> str:
+    shown = ", ".join(map(str, lines[:_SHOWN_LINES])) + ", …" * (len(lines) > _SHOWN_LINES)
+    return f"; refused, too, {len(lines)} more: {shown}" if lines else ""
 
 
 def _short(text: str) -> bytes:

@@ -121,6 +121,8 @@ def _messages_of(entry: Any, where: str, index: int) -> Iterator[LoggedMessage]:
 
 
 def _assistant(fields: Mapping[str, Any], content: Any, where: str, prefix: str, *, is_call: bool) -> Message:
+    if content is not None:
+        _refuse_other_parts(content, f"{where}.content")
     given = {**fields, "role": "assistant", "content": content}
     if is_call:
         given = {"tool_calls": _json(text(content, where), where)}
@@ -168,9 +170,16 @@ def _text(content: Any, where: str) -> str:
     return "".join(texts)
 
 
-def _kind(part: Any) -> Any:
+def _refuse_other_parts(content: Any, where: str) -> None:
+    """Refuse what would be read as no text at all: of an assistant's parts only some are text."""
+    for part in cast("list[Any]", content) if isinstance(content, list) else [content]:
+        if (kind := _kind(part)) is None or kind in _TEXT_PARTS:
+            _text([part], where)
+
+
+def _kind(part: Any) -> str | None:
     """The type of a content part; `None`: it is none."""
-    return cast("dict[str, Any]", part).get("type", "text") if isinstance(part, dict) else None
+    return str(cast("dict[str, Any]", part).get("type", "text")) if isinstance(part, dict) else None
 
 
 def _tool(given: Any, where: str) -> ToolSpec:

@@ -1,4 +1,4 @@
-"""A model server whose tokenizer counts otherwise than ours, and that refuses what its window does not hold."""
+"""A model server whose tokenizer counts otherwise than ours, and whose window refuses what is too long."""
 
 from environments.inference.openai_wire import ChatRequest
 from environments.policy.mock.quirky_server import Quirk, QuirkyServer

@@ -1,4 +1,4 @@
-"""How many tokens a prompt has, by every kind of policy: exact where that can be, else corrected estimates."""
+"""How many tokens a prompt has, by every kind of policy: exact where that can be, else an estimate."""
 
 import asyncio
 import logging

@@ -84,6 +84,8 @@ class Completion:
     """One per sampled token; `None` when the server gave none."""
     exact: bool
     """False when the ids were made from text by our own tokenizer, because the server gave none."""
+    prompt_tokens: int | None = None
+    """Of the whole prompt, as the server counted it, where it gave no ids; `None`: unknown."""
     weight_version: str | None = None
     """Which weights sampled it, as the server names them: equal or not, without an order; `None`: unknown."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -263,6 +265,14 @@ class Trajectory:
     def acts(self) -> tuple[Turn, ...]:
         """The turns in which the agent acted: rewards have one entry for each of these."""
         return tuple(turn for turn in self.turns if turn.kind == "act")
+
+    @property
+    def act_rewards(self) -> tuple[float | None, ...] | None:
+        """Of each of `acts`; `None` where there are no turn rewards, or none yet."""
+        if self.rewards is None or self.rewards.turns is None:
+            return None
+        by_turn = zip(self.rewards.turns, self.turns, strict=True)
+        return tuple(reward for reward, turn in by_turn if turn.kind == "act")
 
     @property
     def score(self) -> float | None:

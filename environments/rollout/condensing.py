@@ -33,6 +33,8 @@ class Condensing:
     _history: History = field(init=False)
     _held: History = field(default=(), init=False)
     """What the open row holds."""
+    _prompt_tokens: int = field(default=0, init=False)
+    """Of the last request."""
     _condensed: Condensed | None = field(default=None, init=False)
     _summaries: list[Turn] = field(default_factory=list[Turn], init=False)
 
@@ -51,11 +53,15 @@ class Condensing:
             )
         self.conversation += messages
 
-    def request(self) -> CompletionRequest:
-        """What the policy is asked for the next act."""
+    async def request(self) -> CompletionRequest:
+        """What the policy is asked for the next act.
+
+        Raises:
+            Stopped: no row has room for it.
+        """
         if not self.condensers:
             return self.models.request(self.conversation, position=len(self.conversation))
-        return self._request(self._history)
+        return await self._counted(self._request(self._history))
 
     def rewritten(self) -> str | None:
         """Why the next turn does not go on from the open row, where a condenser is the cause."""
@@ -67,7 +73,8 @@ class Condensing:
         """The turn that the model sampled after `request`, with what it saw."""
         if not self.condensers:
             return turn
-        done = self._condensed and replace(self._condensed, tokens_after=turn.span.start)
+        tokens = turn.span.start if self.models.exact else self._prompt_tokens
+        done = self._condensed and replace(self._condensed, tokens_after=tokens)
         self._condensed = None
         return self._noted(turn, self._history, done)
 
@@ -100,7 +107,7 @@ class Condensing:
 
     async def tokens(self, history: History) -> int:
         """See `Asking`."""
-        return await self.count.of(self._request(history))
+        return (await self.count.of(self._request(history))).tokens
 
     async def text_tokens(self, text: str) -> int:
         """See `Asking`."""
@@ -110,7 +117,8 @@ class Condensing:
         """See `Asking`."""
         asked = (*history, Entry(message=Message(role="user", content=request)))
         rewritten = None if self._goes_on(asked) else "history"
-        sampled = await self.models.sample(self._request(asked, kind="summary"), rewritten=rewritten)
+        asking = await self._counted(self._request(asked, kind="summary"))
+        sampled = await self.models.sample(asking, rewritten=rewritten)
         turn = self._noted(sampled.turn, asked, None)
         self._summaries.append(turn)
         # It is in the conversation, and no act sees it there.
@@ -129,6 +137,14 @@ class Condensing:
             kind=kind,
             goes_on=self._goes_on(history),
         )
+
+    async def _counted(self, request: CompletionRequest) -> CompletionRequest:
+        """The request with its prompt's tokens, so that none is sent that does not fit."""
+        size = await self.count.of(request)
+        if size.row_tokens >= self.models.budget.max_row_tokens:
+            raise self.models.stop(StopReason.CONTEXT_OVERFLOW)
+        self._prompt_tokens = size.tokens
+        return replace(request, prompt_tokens=size.tokens)
 
     def _goes_on(self, history: History) -> bool:
         """Whether a history begins with what the open row holds."""

@@ -267,6 +267,14 @@ class Trajectory:
         return tuple(turn for turn in self.turns if turn.kind == "act")
 
     @property
+    def act_rewards(self) -> tuple[float | None, ...] | None:
+        """Of each of `acts`; `None` where there are no turn rewards, or none yet."""
+        if self.rewards is None or self.rewards.turns is None:
+            return None
+        by_turn = zip(self.rewards.turns, self.turns, strict=True)
+        return tuple(reward for reward, turn in by_turn if turn.kind == "act")
+
+    @property
     def score(self) -> float | None:
         """The scalar score; `None` before the rewards are known, and where nothing was scored."""
         return None if self.rewards is None else self.rewards.score

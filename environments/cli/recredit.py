@@ -23,7 +23,7 @@ from environments.credit import (
 from environments.credit.comparable import ANY_GROUP, comparable
 from environments.record.recorder import Recorder, new_record, read_contents, read_groups
 from environments.run.console_streams import outlived_console
-from environments.trajectory import CreditedGroup
+from environments.trajectory import CreditedGroup, Trajectory
 from tools.errors import CreditError
 
 SHOWN_TURNS = 12
@@ -103,7 +103,7 @@ def _rewrite(
             raise CreditError(f"{record}, line {number}: {new.reason}")
         recorder.append(new)
         names.add(old.estimator)
-        pairs.append((_of_the_left(old, new), [list(row) for row in new.advantages]))
+        pairs.append((_of_the_left(old, new), _of_acts(new.group.trajectories, new.advantages)))
     return credit_change(pairs), names, failed
 
 
@@ -126,8 +126,20 @@ def _missed_outcomes(group: CreditedGroup) -> bool:
 def _of_the_left(old: CreditedGroup, new: CreditedGroup) -> Advantages:
     """The former advantages of the siblings that were not dropped."""
     left = {trajectory.sibling for trajectory in new.group.trajectories}
-    siblings = zip(old.group.trajectories, old.advantages, strict=True)
-    return [list(row) for trajectory, row in siblings if trajectory.sibling in left]
+    before = _of_acts(old.group.trajectories, old.advantages)
+    return [
+        row
+        for trajectory, row in zip(old.group.trajectories, before, strict=True)
+        if trajectory.sibling in left
+    ]
+
+
+def _of_acts(trajectories: Sequence[Trajectory], advantages: Sequence[Sequence[float]]) -> Advantages:
+    """Without those of summaries, which move as the acts do that they lead to."""
+    return [
+        [value for value, turn in zip(row, trajectory.turns, strict=True) if turn.kind == "act"]
+        for trajectory, row in zip(trajectories, advantages, strict=True)
+    ]
 
 
 def _report(console: Console, change: CreditChange, *, before: str, after: str) -> None:

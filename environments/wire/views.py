@@ -131,6 +131,7 @@ def _ending_with(row: CreditedRow, index: int, *, alone: bool) -> CreditedRow:
 def _override(credited: CreditedGroup, row: CreditedRow, index: int) -> dict[str, Any]:
     rewards = row.trajectory.rewards
     by_turn = None if rewards is None else rewards.turns
+    kinds = [turn.kind for turn in row.turns]
     return {
         "group_id": credited.group.group_id,
         "row": index,
@@ -138,4 +139,5 @@ def _override(credited: CreditedGroup, row: CreditedRow, index: int) -> dict[str
         "outcome": None if rewards is None else rewards.outcome,
         "turn_spans": [[span.start, span.end] for span in map(trained_span, row.turns)],
         "turn_advantages": row.turn_advantages,
+        **({"turn_kinds": kinds} if "summary" in kinds else {}),
     }

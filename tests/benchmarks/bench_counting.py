@@ -4,8 +4,9 @@
 
 A turn adds some 150 tokens. Compared are turns whose prompts fill between 60 % and all of a budget: of a
 session that has just grown to it, and of one that `fit_context` has cut down `cycles` times. The policy
-answers at once, so that what is measured is ours: rendering, counting, condensing, rows. It counts with the
-format of a family (`family`) or our own (`chatml`), or does not count, and gives ids (`ids`) or text (`text`).
+answers at once, so that what is measured is ours: rendering, counting, condensing, rows. It counts with
+the format of a family (`family`) or our own (`chatml`); or it does not count, and gives ids (`ids`) or text
+(`text`).
 `one` is the most that a single turn took, which is one with a cut.
 """
 
@@ -76,14 +77,16 @@ class Counting(Answering):
 
 def policies(family: str) -> dict[str, Answering]:
     tokenizer = load_tokenizer("embedded")
-    tokenizer.add_tokens([marker for marker in text_reader(family).markers])
+    tokenizer.add_tokens(list(text_reader(family).markers))
     other = FamilyRenderer(family, tokenizer)
-    text = f'I look further.\n<tool_call>\n{{"name": "look", "arguments": {SAID.tool_calls[0].arguments}}}\n</tool_call>'
-    ids = other._tokenizer.encode(text)  # noqa: SLF001
+    question, answer = Message(role="user", content="?"), Message(role="tool", content=".", tool_call_id="")
+    begun = len(other.prompt_ids((question,), ()))
+    said = other.prompt_ids((question, SAID, answer), ())[begun:]
+    sampled = said[: next(index for index, each in enumerate(said) if each in other.stop_ids) + 1]
     ours = OURS.completion_ids(SAID)
     return {
         "chatml": Counting(OURS, ours),
-        "family": Counting(other, (*ids, other.stop_ids[0])),
+        "family": Counting(other, sampled),
         "ids": Answering(OURS, ours),
         "text": Answering(OURS, ours, exact=False),
     }
@@ -113,7 +116,7 @@ async def session(policy: Answering, turns: int, condensers: Sequence[Condenser]
 
 
 async def compare(policy: Answering, tokens: int, cycles: int) -> tuple[float, float, float, int]:
-    """Milliseconds of a turn without a condenser and with one, the most of one turn, and how many were cut."""
+    """Milliseconds of a turn without a condenser and with one, the most of one, and how many were cut."""
     first = await session(policy, 8, ())
     step = (first[-1][0].span.end - first[3][0].span.end) // 4
     grown = await session(policy, tokens // step, ())

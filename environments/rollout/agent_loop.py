@@ -14,7 +14,7 @@ from environments.rollout.prompt_tokens import PromptTokens
 from environments.rollout.rollout_budget import Budget
 from environments.rollout.tool_answers import ToolAnswers, messages_of
 from environments.trajectory import Message, StopReason, TokenRow, Turn
-from tools.errors import NoModelError
+from tools.errors import NoModelError, RolloutError
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox
 from tools.tool_context import ToolContext
@@ -27,6 +27,13 @@ async def no_reply(turn: Turn) -> tuple[Message, ...]:
 
 def unheard(messages: tuple[Message, ...]) -> None:
     """Nobody follows the conversation."""
+
+
+def refuse_no_act(turns: Sequence[Turn], loop: "AgentLoop") -> None:
+    """Raise RolloutError where a loop ended before the agent acted: there is nothing to reward."""
+    if not any(turn.kind == "act" for turn in turns):
+        why = f" ({loop.stopped_by})" if loop.stopped_by else ""
+        raise RolloutError(f"no turn was finished: {loop.stop_reason}{why}")
 
 
 async def no_summariser(messages: Sequence[Message]) -> str:
@@ -56,7 +63,7 @@ class AgentLoop:
     is_ended: Callable[[], bool] = bool
     """Whether the environment has ended the rollout."""
     spoken: Callable[[tuple[Message, ...]], None] = unheard
-    """Takes the conversation whenever it has grown."""
+    """Takes the conversation whenever it has grown, without summaries: they are said to nobody."""
     context: ToolContext | None = None
     """The rollout, for tools that take its state or the context."""
     condensers: Sequence[Condenser] = ()
@@ -85,7 +92,7 @@ class AgentLoop:
             condensers=self.condensers,
             count=self.count or PromptTokens(ChatMLRenderer.embedded()),
             summariser=self.summariser,
-            conversation=self.messages,
+            opening=self.messages,
         )
         self._answers = ToolAnswers(
             toolset=self.toolset,
@@ -103,6 +110,11 @@ class AgentLoop:
         return self._models.rows
 
     @property
+    def stopped_by(self) -> str:
+        """More of why no further turn could be had, for people."""
+        return self._models.stopped_by
+
+    @property
     def exact(self) -> bool:
         """Whether every token id so far came from the sampler."""
         return self._models.exact
@@ -111,7 +123,6 @@ class AgentLoop:
         """Each turn, as soon as its tool results and replies are in; summaries before their act."""
         for _ in range(self.budget.max_turns):
             for summary in await self._seen.condense():
-                self.spoken(self._seen.conversation)
                 yield summary
             sampled = await self._sampled()
             if sampled is None:
@@ -147,7 +158,7 @@ class AgentLoop:
 
     def _add(self, turn: Turn, *messages: Message) -> None:
         self._seen.add(messages, turn.index)
-        self.spoken(self._seen.conversation)
+        self.spoken(self._seen.spoken)
 
     def _reason_to_stop(self, sampled: Sampled, turn: Turn) -> StopReason | None:
         if self.is_ended():

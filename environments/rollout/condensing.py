@@ -46,7 +46,6 @@ class Condensing:
     """The condensers that have changed something since the last act."""
     _condensed: Condensed | None = field(default=None, init=False)
     _summaries: list[Turn] = field(default_factory=list[Turn], init=False)
-    _text_tokens: dict[str, int] = field(default_factory=dict[str, int], init=False)
 
     def __post_init__(self, opening: tuple[Message, ...]) -> None:
         self.conversation = self.spoken = opening
@@ -66,11 +65,15 @@ class Condensing:
         self.conversation += messages
         self.spoken += messages
 
-    def request(self) -> CompletionRequest:
-        """What the policy is asked for the next act."""
+    async def request(self) -> CompletionRequest:
+        """What the policy is asked for the next act.
+
+        Raises:
+            Stopped: no row has room for it.
+        """
         if not self.condensers:
             return self.models.request(self.conversation, position=len(self.conversation))
-        return self._request(self._history)
+        return await self._counted(self._request(self._history))
 
     def rewritten(self) -> str | None:
         """Why the next act does not go on from the open row, where a condenser is the cause."""
@@ -137,17 +140,11 @@ class Condensing:
 
     async def tokens(self, history: History) -> int:
         """Of the prompt that it makes."""
-        return await self.count.of(self._request(history))
-
-    async def text_tokens(self, text: str) -> int:
-        """Counted once: condensers look at the same results before each turn."""
-        if text not in self._text_tokens:
-            self._text_tokens[text] = await self.count.of_text(text)
-        return self._text_tokens[text]
+        return (await self.count.of(self._request(history))).tokens
 
     async def policy_summary(self, history: History) -> str:
         """The policy's answer to a history that ends with the request for a summary, which is a turn."""
-        request = self._request(history, kind="summary")
+        request = await self._counted(self._request(history, kind="summary"))
         sampled = await self.models.sample(request, rewritten=self._cause(history))
         turn = self._noted(sampled.turn, history, None)
         self._summaries.append(turn)
@@ -163,6 +160,17 @@ class Condensing:
             kind=kind,
             goes_on=self._goes_on(history),
         )
+
+    async def _counted(self, request: CompletionRequest) -> CompletionRequest:
+        """The request with its prompt's tokens, so that none is sent that does not fit."""
+        size = await self.count.of(request)
+        if size.row_tokens >= self.models.budget.max_row_tokens:
+            limit = self.models.budget.max_row_tokens
+            why = (
+                f"{size.row_tokens} prompt tokens leave no room in a row of {limit} (--env.max_token_length)"
+            )
+            raise self.models.stop(StopReason.CONTEXT_OVERFLOW, why)
+        return replace(request, prompt_tokens=size.tokens)
 
     def _goes_on(self, history: History) -> bool:
         """Whether a history begins with what the open row holds."""
@@ -204,7 +212,7 @@ class OpenAsking:
 
     async def text_tokens(self, text: str) -> int:
         """See `Asking`."""
-        return await self._condensing.text_tokens(self._text(text))
+        return await self._condensing.count.of_text(self._text(text))
 
     async def policy_summary(self, history: Sequence[Entry], request: str) -> str:
         """See `Asking`; one after the other, since each is a turn of the same rollout."""

@@ -229,6 +229,17 @@ class summarise:  # noqa: N801
         return await within(short, asking, budget)
 
 
+def asks_for_summary(messages: Sequence[Message], condensers: Sequence[Condenser] = ()) -> bool:
+    """Whether a conversation ends with a request for a summary: all that a model server sees of it.
+
+    Args:
+        messages: what the model sees.
+        condensers: those in use; one that has a `request` of its own asks by it.
+    """
+    requests = {SUMMARY_REQUEST, *(getattr(each, "request", SUMMARY_REQUEST) for each in condensers)}
+    return bool(messages) and messages[-1].role == "user" and messages[-1].content in requests
+
+
 def turns_of(history: History) -> list[int]:
     """The turns that a history holds, oldest first."""
     return list(dict.fromkeys(entry.turn for entry in history if entry.turn is not None))

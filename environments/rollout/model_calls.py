@@ -9,6 +9,7 @@ from environments.containment.hook_calls import HookCalls
 from environments.policy.base import CompletionRequest, Policy, vocabulary_size
 from environments.rollout.completion_check import checked_completion
 from environments.rollout.failures import reason_of
+from environments.rollout.prompt_tokens import PromptTokens
 from environments.rollout.rollout_budget import Budget
 from environments.rollout.rows import RowBuilder
 from environments.trajectory import Completion, Message, StopReason, TokenRow, Turn
@@ -38,6 +39,8 @@ class ModelCalls:
     budget: Budget
     seed: int
     calls: HookCalls
+    count: PromptTokens
+    """Learns from what the policy gives."""
     exact: bool = field(default=True, init=False)
     """Whether every token id so far came from the sampler."""
     stopped: StopReason | None = field(default=None, init=False)
@@ -149,6 +152,7 @@ class ModelCalls:
                 raise  # of a hook that the policy called
             raise self.stop(StopReason.TIME_BUDGET) from None
         completion = checked_completion(given, request, vocabulary_size=vocabulary_size(self.policy))
+        await self.count.learn(request, completion)
         before = self._rows.open_tokens if completion.extends_row else 0
         if before + len(completion.prompt_ids) + len(completion.token_ids) > self.budget.max_row_tokens:
             raise self.stop(StopReason.CONTEXT_OVERFLOW)

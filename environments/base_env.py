@@ -29,7 +29,7 @@ from environments.lifecycle.state_annotation import refuse_other_states
 from environments.policy.base import Policy, checked_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import ScriptedPolicy
-from environments.reward_checks import checked_metrics
+from environments.reward_checks import checked_metrics, where_of
 from environments.rollout.agent_loop import AgentLoop, refuse_no_act
 from environments.rollout.boundary import Boundary
 from environments.rollout.model_summary import model_summary
@@ -125,6 +125,7 @@ class AgentEnv(Lifecycle):
                 spoken=ctx.see,
                 context=ctx,
                 condensers=self.condensers,
+                where=where_of(ctx),
                 estimate=self.token_estimate,
                 summariser=partial(model_summary, ctx.summariser_model, seed=ctx.seed),
             )

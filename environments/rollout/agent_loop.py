@@ -71,6 +71,8 @@ class AgentLoop:
     """Asked in order, before each completion, what the model is to see."""
     estimate: TokenEstimate = field(default_factory=lambda: TokenEstimate(ChatMLRenderer.embedded()))
     """Counts for them, where the policy does not; one for all rollouts of a policy."""
+    where: str = ""
+    """Which rollout it is, for people."""
     summariser: Summariser = no_summariser
     """The second model that sums up for them."""
     stop_reason: StopReason | None = field(default=None, init=False)
@@ -95,6 +97,7 @@ class AgentLoop:
             condensers=self.condensers,
             count=count,
             summariser=self.summariser,
+            rollout=self.where,
             opening=self.messages,
         )
         self._answers = ToolAnswers(

@@ -32,6 +32,8 @@ class Condensing:
     condensers: Sequence[Condenser]
     count: PromptTokens
     summariser: Summariser
+    rollout: str
+    """Which it is, for people."""
     opening: InitVar[tuple[Message, ...]]
     conversation: tuple[Message, ...] = field(init=False)
     """All of it, summaries included."""
@@ -111,10 +113,11 @@ class Condensing:
 
     async def _asked(self, condenser: Condenser) -> None:
         name = name_of(condenser)
-        where = f"condenser {name}"
+        doing = f"condenser {name}"
+        where = f"{self.rollout}: {doing}" if self.rollout else doing
         asking = OpenAsking(self, where)
         try:
-            given = await self.calls.hook(where, condenser.condense, self._history, asking)
+            given = await self.calls.hook(doing, condenser.condense, self._history, asking)
         finally:
             is_asking = asking.close()
         if self.models.stopped is not None:

@@ -26,8 +26,8 @@ NOT_COUNTED = frozenset({
     "max_items", "total_steps", "max_concurrent_rollouts", "max_num_workers", "max_num_workers_per_node",
     "max_failed_groups", "request_tries", "eval_rollouts", "pass_score",
     # How it reaches a trainer.
-    "credit_view", "score_divisor", "include_messages", "allow_approximate_tokens", "inference_weight",
-    "max_batches_offpolicy", "min_batch_allocation",
+    "credit_view", "score_divisor", "prefix_weighting", "include_messages", "allow_approximate_tokens",
+    "inference_weight", "max_batches_offpolicy", "min_batch_allocation",
     # What the file holds counts, not where it lies.
     "dataset_path",
 })  # fmt: skip

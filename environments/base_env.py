@@ -32,8 +32,8 @@ from environments.policy.scripted import ScriptedPolicy
 from environments.reward_checks import checked_metrics
 from environments.rollout.agent_loop import AgentLoop
 from environments.rollout.boundary import Boundary
-from environments.rollout.prompt_tokens import PromptTokens
 from environments.rollout.slots import Slots
+from environments.rollout.token_estimate import TokenEstimate
 from environments.server_config import ModelServerConfig
 from environments.trajectory import (
     CreditedGroup,
@@ -125,7 +125,7 @@ class AgentEnv(Lifecycle):
                 spoken=ctx.see,
                 context=ctx,
                 condensers=self.condensers,
-                count=PromptTokens(self.renderer),
+                estimate=self.token_estimate,
             )
             async for turn in loop.turns():
                 turns.append(await hooks.observed(turn))
@@ -233,6 +233,7 @@ class AgentEnv(Lifecycle):
         refuse_other_states(self.toolset, self.prepare, self.name)
         self.condensers = env_condensers(config, self.condenser, env=self.name)
         self.renderer = ChatMLRenderer.load(config.tokenizer_name)
+        self.token_estimate = TokenEstimate(self.renderer)
         known = server_configs(own_servers if servers is None else servers)
         self.servers, self.second_servers = split_servers(known)
         self.second_models = second_models(config, self.second_servers)

@@ -84,6 +84,8 @@ class Completion:
     """One per sampled token; `None` when the server gave none."""
     exact: bool
     """False when the ids were made from text by our own tokenizer, because the server gave none."""
+    prompt_tokens: int | None = None
+    """Of the whole prompt, as the server counted it, where it gave no ids; `None`: unknown."""
     weight_version: str | None = None
     """Which weights sampled it, as the server names them: equal or not, without an order; `None`: unknown."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -18,7 +18,8 @@ from environments.extras import needs_extra
 from environments.lifecycle.begun_rollout import begun
 from environments.lifecycle.hook_signatures import takes_context
 from environments.policy.rendering.tokenizer_files import EMBEDDED, EMBEDDED_TOKENIZER_DIR
-from environments.policy.scripted import Script
+from environments.policy.scripted import Script, generic_summary
+from environments.rollout.context import asks_for_summary
 from environments.rollout.prompt import opening_messages
 from environments.second_models.asked_model import ROLES
 from environments.trajectory import Message
@@ -153,15 +154,17 @@ async def _opening(env: AgentEnv, task: GroupTask) -> tuple[Message, ...]:
 
 
 def script_for(env: AgentEnv, items: Mapping[Opening, Any], messages: Sequence[Message]) -> Script | None:
-    """The script for the item that a conversation is about; `None` when it is about none of them.
+    """The script for what a conversation asks about its item; the generic one when it is about none of them.
 
     Of openings that begin alike the longest one counts.
     """
+    sums_up = asks_for_summary(messages, env.condensers)
+    script = env.scripted_summary if sums_up else env.scripted_choices
     spoken = _spoken(messages)
     for length in sorted({len(opening) for opening in items}, reverse=True):
         if spoken[:length] in items:
-            return partial(env.scripted_choices, items[spoken[:length]])
-    return None
+            return partial(script, items[spoken[:length]])
+    return generic_summary if sums_up else None
 
 
 def _spoken(messages: Sequence[Message]) -> Opening:

@@ -23,6 +23,10 @@ SHIPPED: Mapping[str, ShippedEnvironment] = {
         target="environments.judged_writing_env:JudgedWritingEnv",
         description="Write a short text and revise it; a judge scores every draft.",
     ),
+    "long_math": ShippedEnvironment(
+        target="environments.long_math_env:LongMathEnv",
+        description="Audit a ledger longer than the window; what the context loses is lost.",
+    ),
     "retail": ShippedEnvironment(
         target="environments.retail_env:RetailEnv",
         description="Serve a shop's customer under a policy; the database at the end decides.",

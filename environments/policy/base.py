@@ -27,6 +27,8 @@ class CompletionRequest:
     """Tokens that the row of this turn may have; what is longer for certain need not be rendered."""
     row: OpenRow | None = None
     """The row of the turns so far, for a policy that sends ids and goes on from them; others ignore it."""
+    prompt_tokens: int | None = None
+    """Of the prompt, where they were counted, as they are for condensers; they may be an estimate."""
 
     @property
     def number(self) -> int:
@@ -58,6 +60,20 @@ class CheckedPolicy(Protocol):
 
     async def check(self) -> None:
         """Raise ConfigError while it cannot; buys no completion."""
+        ...
+
+
+class CountingPolicy(Protocol):
+    """A policy that knows how many tokens its prompts have; condensers of other policies get estimates."""
+
+    async def prompt_tokens(self, request: CompletionRequest) -> int | None:
+        """Tokens of the prompt that it would sample after, tools included; buys nothing.
+
+        Of a request without tools it is what the messages alone make. `None`: this model's are not known.
+
+        Raises:
+            ContextOverflow: they are more than the model, or a row, has room for.
+        """
         ...
 
 

@@ -94,13 +94,23 @@ class ChatPolicy:
         )
 
     def _with_room(self, request: CompletionRequest) -> CompletionRequest:
-        """The request, if its turn can have room; a window is counted in the server's own tokens alone."""
+        """The request, if its turn can have room.
+
+        A window is counted in the server's own tokens alone: its ids, or what was counted for condensers.
+        """
+        longest = LONGEST_TOKEN if self._gives_ids else self.renderer.longest_token
+        at_least = tokens_at_least(request, longest_token=longest)
+        counted = request.prompt_tokens or 0
         if self._gives_ids:
-            at_least = tokens_at_least(request, longest_token=LONGEST_TOKEN)
-            return with_room(request, prompt_tokens=at_least, context_tokens=self.context_tokens)
-        at_least = tokens_at_least(request, longest_token=self.renderer.longest_token)
+            tokens = max(at_least, counted)
+            return with_room(request, prompt_tokens=tokens, context_tokens=self.context_tokens)
         with_room(request, prompt_tokens=at_least, context_tokens=None)
-        return request
+        if not counted or self.context_tokens is None:
+            return request
+        fitted = with_room(
+            replace(request, max_row_tokens=None), prompt_tokens=counted, context_tokens=self.context_tokens
+        )
+        return replace(fitted, max_row_tokens=request.max_row_tokens)
 
     async def check(self) -> None:
         """Find out before a run whether the server can be used, without buying a completion.
@@ -246,6 +256,7 @@ class ChatPolicy:
             ),
             logprobs=None,
             exact=False,
+            prompt_tokens=sampled.usage.get("prompt_tokens"),
             weight_version=sampled.weight_version,
             sampling=self.sampling,
         )

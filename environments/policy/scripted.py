@@ -59,12 +59,18 @@ def call(name: str, arguments: Mapping[str, Any] | str, *, content: str = "") ->
 
 def calls_that_ran(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, str]]:
     """The calls of a conversation with their answers, without those that were refused and so did nothing."""
-    answers = {message.tool_call_id: message.content for message in messages if message.role == "tool"}
+    waiting: list[ToolCall] = []
     for message in messages:
-        for tool_call in message.tool_calls:
-            answer = answers.get(tool_call.id)
-            if answer is not None and not answer.startswith(_REFUSED) and " was not run. " not in answer:
-                yield tool_call, answer
+        if message.role != "tool":
+            waiting = list(message.tool_calls)
+            continue
+        # Some servers give equal ids in each reply, so that only those of the turn count.
+        tool_call = next((each for each in waiting if each.id == message.tool_call_id), None)
+        if tool_call is None:
+            continue
+        waiting.remove(tool_call)
+        if not message.content.startswith(_REFUSED) and " was not run. " not in message.content:
+            yield tool_call, message.content
 
 
 class ScriptedPolicy:
@@ -110,6 +116,21 @@ class ScriptedPolicy:
             (*unseen(request), *(choice.message for choice in choices)),
             max_tokens=request.max_row_tokens,
         )
+
+    async def prompt_tokens(self, request: CompletionRequest) -> int:
+        """Tokens of the prompt.
+
+        Raises:
+            ContextOverflow: no row could hold it.
+        """
+        prompt = await rendered(
+            partial(prompt_of, request, self._renderer),
+            self._renderer,
+            unseen(request),
+            max_tokens=request.max_row_tokens,
+        )
+        before = len(request.row.token_ids) if request.row is not None and prompt.extends_row else 0
+        return before + len(prompt.prompt_ids)
 
     def _sampled(self, choices: Sequence[Choice], request: CompletionRequest) -> Completion:
         mixture = self._mixture(choices)

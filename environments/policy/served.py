@@ -30,7 +30,11 @@ class ServedPolicy:
         Raises:
             PolicyError: as for `ServerPolicy`.
         """
-        return await self._servers[request.seed % len(self._servers)].complete(request)
+        return await self._server_of(request).complete(request)
+
+    async def prompt_tokens(self, request: CompletionRequest) -> int | None:
+        """As the rollout's server counts them; `None`: only it knows."""
+        return await self._server_of(request).prompt_tokens(request)
 
     async def check(self) -> None:
         """Raise ConfigError while one of the servers cannot be used; buys no completion."""
@@ -51,6 +55,9 @@ class ServedPolicy:
         """Close the connections."""
         for server in self._servers:
             await server.aclose()
+
+    def _server_of(self, request: CompletionRequest) -> ServerPolicy:
+        return self._servers[request.seed % len(self._servers)]
 
 
 def _shown(value: Any) -> str:

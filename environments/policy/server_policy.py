@@ -60,6 +60,15 @@ class ServerPolicy:
         policy = self._decided or await self._decide()
         return await policy.complete(request)
 
+    async def prompt_tokens(self, request: CompletionRequest) -> int | None:
+        """Tokens of the prompt where ids are sent; `None`: the server renders it, and it alone knows.
+
+        Raises:
+            ContextOverflow: as for `TokenPolicy`.
+        """
+        policy = self._decided or await self._decide()
+        return await policy.prompt_tokens(request) if isinstance(policy, TokenPolicy) else None
+
     async def check(self) -> None:
         """Find out before a run whether the server can be used, and how; buys no completion.
 

@@ -134,6 +134,14 @@ class TokenPolicy:
         self._tool_use.note(request, message)
         return self._completion(prompt, reply, self._whole_calls(message, reply, request))
 
+    async def prompt_tokens(self, request: CompletionRequest) -> int:
+        """Tokens of the prompt that would be sent.
+
+        Raises:
+            ContextOverflow: they are more than the model's window, or a row, has room for.
+        """
+        return (await self._prompt(request)).tokens
+
     async def check(self) -> None:
         """Find out before a run whether the server can be used, without buying a completion.
 

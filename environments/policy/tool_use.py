@@ -32,6 +32,8 @@ class ToolUse:
 
     def note(self, request: CompletionRequest, message: Message) -> None:
         """Take an answer into account, and warn where tools are offered in vain."""
+        if request.kind == "summary":
+            return
         if not request.tools or message.tool_calls:
             self._without = None if message.tool_calls else self._without
             return

@@ -12,6 +12,7 @@ from environments.rollout.context import Condenser
 from environments.rollout.model_calls import ModelCalls, Sampled, Stopped
 from environments.rollout.prompt_tokens import PromptTokens
 from environments.rollout.rollout_budget import Budget
+from environments.rollout.token_estimate import TokenEstimate
 from environments.rollout.tool_answers import ToolAnswers, messages_of
 from environments.trajectory import Message, StopReason, TokenRow, Turn
 from tools.errors import NoModelError
@@ -61,8 +62,8 @@ class AgentLoop:
     """The rollout, for tools that take its state or the context."""
     condensers: Sequence[Condenser] = ()
     """Asked in order, before each completion, what the model is to see."""
-    count: PromptTokens | None = None
-    """Counts for them."""
+    estimate: TokenEstimate = field(default_factory=lambda: TokenEstimate(ChatMLRenderer.embedded()))
+    """Counts for them, where the policy does not; one for all rollouts of a policy."""
     summariser: Summariser = no_summariser
     """The second model that sums up for them."""
     stop_reason: StopReason | None = field(default=None, init=False)
@@ -72,18 +73,20 @@ class AgentLoop:
 
     def __post_init__(self) -> None:
         """The clock starts here."""
+        count = PromptTokens(self.policy, self.estimate, self.calls)
         self._models = ModelCalls(
             policy=self.policy,
             tools=self.toolset.specs,
             budget=self.budget,
             seed=self.seed,
             calls=self.calls,
+            count=count,
         )
         self._seen = Condensing(
             models=self._models,
             calls=self.calls,
             condensers=self.condensers,
-            count=self.count or PromptTokens(ChatMLRenderer.embedded()),
+            count=count,
             summariser=self.summariser,
             conversation=self.messages,
         )
@@ -127,7 +130,7 @@ class AgentLoop:
         """The next act, or `None` with `stop_reason` set."""
         try:
             if self._models.stopped is None:
-                return await self._models.sample(self._seen.request(), rewritten=self._seen.rewritten())
+                return await self._models.sample(await self._seen.request(), rewritten=self._seen.rewritten())
         except Stopped:
             pass
         self.stop_reason = self._models.stopped

@@ -101,6 +101,9 @@ def _ids_problem(completion: Completion, size: int) -> str | None:
 
 def _count_problem(completion: Completion, max_tokens: int) -> str | None:
     sampled = len(completion.token_ids)
+    counted: Any = completion.prompt_tokens
+    if counted is not None and (type(counted) is not int or counted < 0):
+        return f"prompt_tokens is {counted!r:.100}; give a whole number, or None where it is not known"
     if not completion.prompt_ids and not completion.extends_row:
         return "prompt_ids is empty; a model samples after at least one token"
     if completion.exact and not sampled:

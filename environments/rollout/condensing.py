@@ -51,11 +51,15 @@ class Condensing:
             )
         self.conversation += messages
 
-    def request(self) -> CompletionRequest:
-        """What the policy is asked for the next act."""
+    async def request(self) -> CompletionRequest:
+        """What the policy is asked for the next act.
+
+        Raises:
+            Stopped: no row has room for it.
+        """
         if not self.condensers:
             return self.models.request(self.conversation, position=len(self.conversation))
-        return self._request(self._history)
+        return await self._counted(self._request(self._history))
 
     def rewritten(self) -> str | None:
         """Why the next turn does not go on from the open row, where a condenser is the cause."""
@@ -100,7 +104,7 @@ class Condensing:
 
     async def tokens(self, history: History) -> int:
         """See `Asking`."""
-        return await self.count.of(self._request(history))
+        return (await self.count.of(self._request(history))).tokens
 
     async def text_tokens(self, text: str) -> int:
         """See `Asking`."""
@@ -110,7 +114,8 @@ class Condensing:
         """See `Asking`."""
         asked = (*history, Entry(message=Message(role="user", content=request)))
         rewritten = None if self._goes_on(asked) else "history"
-        sampled = await self.models.sample(self._request(asked, kind="summary"), rewritten=rewritten)
+        asking = await self._counted(self._request(asked, kind="summary"))
+        sampled = await self.models.sample(asking, rewritten=rewritten)
         turn = self._noted(sampled.turn, asked, None)
         self._summaries.append(turn)
         # It is in the conversation, and no act sees it there.
@@ -129,6 +134,13 @@ class Condensing:
             kind=kind,
             goes_on=self._goes_on(history),
         )
+
+    async def _counted(self, request: CompletionRequest) -> CompletionRequest:
+        """The request with its prompt's tokens, so that none is sent that does not fit."""
+        size = await self.count.of(request)
+        if size.row_tokens >= self.models.budget.max_row_tokens:
+            raise self.models.stop(StopReason.CONTEXT_OVERFLOW)
+        return replace(request, prompt_tokens=size.tokens)
 
     def _goes_on(self, history: History) -> bool:
         """Whether a history begins with what the open row holds."""

@@ -5,6 +5,7 @@ a condenser `c_k` is all that came before. A condenser keeps the opening, and dr
 loses its result.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -221,6 +222,17 @@ class summarise:  # noqa: N801
         if self.every is not None and turns >= self.every + self.keep_last:
             return True
         return self.max_tokens is not None and await asking.tokens(history) > self.max_tokens
+
+
+def asks_for_summary(messages: Sequence[Message], condensers: Sequence[Condenser] = ()) -> bool:
+    """Whether a conversation ends with a request for a summary: all that a model server sees of it.
+
+    Args:
+        messages: what the model sees.
+        condensers: those in use; one that has a `request` of its own asks by it.
+    """
+    requests = {SUMMARY_REQUEST, *(getattr(each, "request", SUMMARY_REQUEST) for each in condensers)}
+    return bool(messages) and messages[-1].role == "user" and messages[-1].content in requests
 
 
 def turns_of(history: History) -> list[int]:

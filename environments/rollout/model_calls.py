@@ -8,6 +8,7 @@ from typing import Literal
 from environments.containment.hook_calls import HookCalls
 from environments.policy.base import CompletionRequest, Policy, vocabulary_size
 from environments.rollout.completion_check import checked_completion
+from environments.rollout.prompt_tokens import PromptTokens
 from environments.rollout.rollout_budget import Budget
 from environments.rollout.rows import RowBuilder
 from environments.trajectory import Completion, Message, StopReason, TokenRow, Turn
@@ -37,6 +38,8 @@ class ModelCalls:
     budget: Budget
     seed: int
     calls: HookCalls
+    count: PromptTokens
+    """Learns from what the policy gives."""
     exact: bool = field(default=True, init=False)
     """Whether every token id so far came from the sampler."""
     stopped: StopReason | None = field(default=None, init=False)
@@ -101,7 +104,7 @@ class ModelCalls:
         """
         started = monotonic()
         if self.tokens_left <= 0:
-            raise self._stop(StopReason.TOKEN_BUDGET)
+            raise self.stop(StopReason.TOKEN_BUDGET)
         completion = await self._complete(request)
         span = self._rows.append(completion, messages=len(request.messages) + 1, rewritten=rewritten)
         self.tokens_left -= len(completion.token_ids)
@@ -122,7 +125,7 @@ class ModelCalls:
 
     async def _complete(self, request: CompletionRequest) -> Completion:
         if request.row is not None and self._rows.open_tokens >= self.budget.max_row_tokens:
-            raise self._stop(StopReason.CONTEXT_OVERFLOW)
+            raise self.stop(StopReason.CONTEXT_OVERFLOW)
         doing = "model" if request.kind == "act" else "model, summary"
         try:
             given = await self.calls.run(
@@ -132,15 +135,16 @@ class ModelCalls:
                 setting="rollout_timeout_s",
             )
         except ContextOverflow:
-            raise self._stop(StopReason.CONTEXT_OVERFLOW) from None
+            raise self.stop(StopReason.CONTEXT_OVERFLOW) from None
         except TimeLimitExceeded:
             if self.seconds_left > 0:
                 raise  # of a hook that the policy called
-            raise self._stop(StopReason.TIME_BUDGET) from None
+            raise self.stop(StopReason.TIME_BUDGET) from None
         completion = checked_completion(given, request, vocabulary_size=vocabulary_size(self.policy))
+        await self.count.learn(request, completion)
         before = self._rows.open_tokens if completion.extends_row else 0
         if before + len(completion.prompt_ids) + len(completion.token_ids) > self.budget.max_row_tokens:
-            raise self._stop(StopReason.CONTEXT_OVERFLOW)
+            raise self.stop(StopReason.CONTEXT_OVERFLOW)
         return completion
 
     def _had_no_room(self, completion: Completion, request: CompletionRequest) -> bool:
@@ -150,6 +154,7 @@ class ModelCalls:
         is_full = self._rows.open_tokens >= self.budget.max_row_tokens
         return is_full or len(completion.token_ids) < request.max_tokens
 
-    def _stop(self, reason: StopReason) -> Stopped:
+    def stop(self, reason: StopReason) -> Stopped:
+        """What to raise where the rollout cannot go on."""
         self.stopped = reason
         return Stopped(reason)

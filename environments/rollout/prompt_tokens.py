@@ -1,42 +1,141 @@
-"""How many tokens a prompt has, for whoever decides what the model sees."""
+"""How many tokens a prompt has, for whoever decides what the model sees: by the policy, or as an estimate."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
 
-from environments.policy.base import CompletionRequest
-from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.rendering.long_text import rendered
-from environments.policy.row_prompt import prompt_of
-from environments.trajectory import Message
+from environments.containment.hook_calls import HookCalls
+from environments.policy.base import CompletionRequest, Policy
+from environments.policy.rendering.long_text import chars_of
+from environments.policy.row_prompt import unseen
+from environments.rollout.token_estimate import TokenEstimate
+from environments.trajectory import Completion, Message
+from tools.errors import ContextOverflow, PolicyError
+
+_KEPT_PROMPTS = 8
+_KEPT_CHARS = 4_000_000
+_COUNTED_CHARS = 1_000_000
+"""Of one text; what is longer is counted by its beginning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptSize:
+    """Of one prompt."""
+
+    tokens: int
+    """Of the model."""
+    row_tokens: int
+    """That its row would have: the ids of a server that gives text alone are made by our tokenizer."""
 
 
 class PromptTokens:
-    """Counts by a renderer."""
+    """Counts the prompts of one rollout."""
 
-    is_estimate = False
-    """Whether another tokenizer than the model's counts."""
+    def __init__(self, policy: Policy, estimate: TokenEstimate, calls: HookCalls) -> None:
+        """Ask `policy`, and `estimate` where it has no `prompt_tokens` or does not know."""
+        self._policy = policy
+        self._own: Any = getattr(policy, "prompt_tokens", None)
+        self._estimate = estimate
+        self._calls = calls
+        self.is_estimate = False
+        """Whether one of them so far was counted by another tokenizer than the model's."""
+        self._is_asked = False
+        self._is_exact = True
+        self._prompts: deque[tuple[tuple[Message, ...], int, PromptSize]] = deque(maxlen=_KEPT_PROMPTS)
+        self._texts: dict[str, int] = {}
 
-    def __init__(self, renderer: ChatMLRenderer) -> None:
-        self._renderer = renderer
+    async def of(self, request: CompletionRequest) -> PromptSize:
+        """The size of the prompt of a request.
 
-    async def of(self, request: CompletionRequest) -> int:
-        """Tokens of the prompt of a request."""
-        prompt = await rendered(
-            partial(prompt_of, request, self._renderer), self._renderer, request.messages, max_tokens=None
-        )
-        before = len(request.row.token_ids) if prompt.extends_row and request.row is not None else 0
-        return before + len(prompt.prompt_ids)
+        Where no row could hold it, that is as many tokens as it has characters: counting has a bound.
+
+        Raises:
+            PolicyError: the policy's own count is none.
+        """
+        self._is_asked = True
+        row_tokens = 0 if request.row is None else len(request.row.token_ids)
+        for messages, row, size in self._prompts:
+            if row == row_tokens and messages == request.messages:
+                return size
+        size = await self._size(request)
+        self._prompts.append((request.messages, row_tokens, size))
+        return size
 
     async def of_text(self, text: str) -> int:
-        """Tokens of a text alone."""
-        with_text, without = self._message(text), self._message("")
-        return await self._ids(with_text) - await self._ids(without)
+        """Tokens of a text alone.
 
-    async def _ids(self, messages: Sequence[Message]) -> int:
-        ids = await rendered(
-            partial(self._renderer.prompt_ids, messages, ()), self._renderer, messages, max_tokens=None
-        )
-        return len(ids)
+        Raises:
+            PolicyError: as for `of`.
+        """
+        if len(text) > _COUNTED_CHARS:
+            return await self.of_text(text[:_COUNTED_CHARS]) * len(text) // _COUNTED_CHARS
+        if (known := self._texts.get(text)) is not None:
+            return known
+        if sum(map(len, self._texts)) > _KEPT_CHARS:
+            self._texts.clear()
+        self._texts[text] = tokens = await self._text_tokens(text)
+        return tokens
 
-    def _message(self, text: str) -> Sequence[Message]:
-        return (Message(role="user", content=text),)
+    async def learn(self, request: CompletionRequest, completion: Completion) -> None:
+        """Take what the model's server counted into account, before the completion joins its row."""
+        self._is_exact = completion.exact
+        if not self._is_asked or not self.is_estimate:
+            return
+        estimate = self._estimate
+        counted = completion.prompt_tokens
+        if completion.exact:
+            counted = len(completion.prompt_ids)
+            if completion.extends_row and request.row is not None:
+                estimate.learn_addition(await estimate.ours(unseen(request)), counted)
+                counted += len(request.row.token_ids)
+        estimate.learn_prompt(await estimate.ours(request.messages, request.tools), counted)
+
+    async def _size(self, request: CompletionRequest) -> PromptSize:
+        try:
+            tokens = await self._by_policy(request)
+            if tokens is not None:
+                return PromptSize(tokens=tokens, row_tokens=tokens)
+            return await self._estimated(request)
+        except ContextOverflow:
+            tokens = chars_of(request.messages)
+            return PromptSize(tokens=tokens, row_tokens=tokens)
+
+    async def _by_policy(self, request: CompletionRequest) -> int | None:
+        """What the policy says, or `None` where it does not know."""
+        given: object = None
+        if callable(self._own):
+            given = await self._calls.hook("policy prompt_tokens", self._own, request)
+        if given is None:
+            self.is_estimate = True
+            self._estimate.tell(self._policy.name)
+        elif type(given) is not int or given < 0:
+            raise PolicyError(
+                f"policy {self._policy.name}: prompt_tokens gave {given!r:.100}; give a whole number, "
+                "or None where it is not known"
+            )
+        return given
+
+    async def _estimated(self, request: CompletionRequest) -> PromptSize:
+        """What the row holds is known where the sampler's ids are; the rest is an estimate."""
+        row, estimate, limit = request.row, self._estimate, request.max_row_tokens
+        if row is not None and self._is_exact and not any(each.reasoning for each in request.messages):
+            new = await estimate.ours(unseen(request), max_tokens=limit)
+            tokens = len(row.token_ids) + estimate.of_addition(new)
+            return PromptSize(tokens=tokens, row_tokens=tokens)
+        ours = await estimate.ours(request.messages, request.tools, max_tokens=limit)
+        tokens = estimate.of_prompt(ours)
+        return PromptSize(tokens=tokens, row_tokens=tokens if self._is_exact else ours)
+
+    async def _text_tokens(self, text: str) -> int:
+        with_text, without = _saying(text), _saying("")
+        whole = await self._by_policy(with_text)
+        if whole is None:
+            estimate = self._estimate
+            return estimate.of_addition(
+                await estimate.ours(with_text.messages) - await estimate.ours(without.messages)
+            )
+        return max(0, whole - (await self._by_policy(without) or 0))
+
+
+def _saying(text: str) -> CompletionRequest:
+    return CompletionRequest(messages=(Message(role="user", content=text),))

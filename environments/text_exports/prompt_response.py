@@ -22,11 +22,11 @@ def prompt_response(credited: CreditedGroup, notes: Counter[str]) -> Iterator[di
             "prompt": prompt,
             "completion": [completion],
             "tools": each.tools,
-            "reward": each.reward,
-            "return": each.to_go,
-            "advantage": each.advantage,
-            "outcome": None if rewards is None else rewards.outcome,
-            "score": each.trajectory.score,
+            "reward": _number(each.reward),
+            "return": _number(each.to_go),
+            "advantage": _number(each.advantage),
+            "outcome": _number(rewards and rewards.outcome),
+            "score": _number(each.trajectory.score),
             "env": group.env,
             "item_id": group.item_id,
             "epoch": group.epoch,
@@ -39,3 +39,8 @@ def prompt_response(credited: CreditedGroup, notes: Counter[str]) -> Iterator[di
             "stop_reason": each.trajectory.stop_reason,
             "status": credited.status,
         }
+
+
+def _number(value: float | None) -> float | None:
+    """Written with a point, so that no reader takes a column for one of whole numbers."""
+    return None if value is None else float(value)

@@ -6,6 +6,7 @@ in the process gives for the same seed. So the whole way over HTTP can be tried 
 
 import asyncio
 import hashlib
+import re
 import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
@@ -178,10 +179,18 @@ def _call_of(asked: ChatRequest) -> CompletionRequest:
     )
     return CompletionRequest(
         messages=messages,
+        position=_unused(messages, asked.seed or 0),
         tools=tuple(tool.to_spec() for tool in asked.tools or []),
         seed=asked.seed or 0,
         max_tokens=asked.max_completion_tokens or asked.max_tokens or _DEFAULT_MAX_TOKENS,
     )
+
+
+def _unused(messages: Sequence[Message], seed: int) -> int:
+    """A number that no call in the history has: histories that were cut may have equal lengths."""
+    ours = re.compile(rf"call_{seed}_(\d{{1,18}})_\d+")
+    found = (ours.fullmatch(call.id) for message in messages for call in message.tool_calls)
+    return max([len(messages), *(int(each[1]) + 1 for each in found if each)])
 
 
 def _fitted(call: CompletionRequest, context_tokens: int, renderer: ChatMLRenderer) -> CompletionRequest:

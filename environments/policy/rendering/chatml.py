@@ -6,7 +6,7 @@ only its new messages. Text never becomes a control token, whoever wrote it; onl
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import chain, pairwise
 from pathlib import Path
@@ -116,16 +116,11 @@ class ChatMLRenderer:
         For any assistant message sampled after a prompt, the next prompt starts with that prompt plus
         `completion_ids(message)`.
         """
-        ids: list[int] = []
-        rest = messages
-        if tools:
-            system = messages[0].content if messages and messages[0].role == "system" else None
-            rest = messages if system is None else messages[1:]
-            ids += self._tools_block(system or "", tools)
-        for message in rest:
-            ids += self._message(message)
-        ids += self._header("assistant")
-        return tuple(ids)
+        return _joined(*self._prompt_parts(messages, tools))
+
+    def prompt_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
+        """How many `prompt_ids` gives."""
+        return sum(map(len, self._prompt_parts(messages, tools)))
 
     def completion_ids(self, message: Message, *, stopped: bool = True) -> tuple[int, ...]:
         """What a model samples for an assistant message: its body and, if `stopped`, the stop token."""
@@ -175,6 +170,17 @@ class ChatMLRenderer:
             text = self.decode(ids[start + 1 : after])
             sections.append(Section(self._markers[ids[start]], text, start, after))
         return sections if sections[0].text else sections[1:]
+
+    def _prompt_parts(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Iterator[tuple[int, ...]]:
+        rest = messages
+        if tools:
+            system = messages[0].content if messages and messages[0].role == "system" else None
+            rest = messages if system is None else messages[1:]
+            yield self._tools_block(system or "", tools)
+        yield from map(self._message, rest)
+        yield self._header("assistant")
 
     def _tools_block(self, system: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The system message that lists the tools."""

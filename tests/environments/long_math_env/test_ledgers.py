@@ -1,0 +1,98 @@
+import pytest
+
+from environments.long_math_env.ledgers import FIELDS, STORES, made_ledgers, refuse_unreadable
+from environments.long_math_env.stock_change import change_in
+from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.trajectory import Message
+from tools.errors import DatasetError
+
+MADE = {"facts": 24, "stores": 6}
+LEDGERS = made_ledgers("train", seed=0, count=32, **MADE)
+
+
+def stocks_of(ledger) -> dict[str, int]:
+    """What a careful reader of all pages knows."""
+    known: dict[str, int] = {}
+    for page in ledger["pages"]:
+        change = change_in(page)
+        known[change.store] = change.stock(known)
+    return known
+
+
+def test_the_same_seed_gives_the_same_ledgers():
+    assert made_ledgers("train", seed=0, count=32, **MADE) == LEDGERS
+
+
+def test_the_first_ledgers_stay_when_more_are_made():
+    assert made_ledgers("train", seed=0, count=5, **MADE) == LEDGERS[:5]
+
+
+def test_each_ledger_is_another():
+    others = [
+        *made_ledgers("eval", seed=0, count=32, **MADE),
+        *made_ledgers("train", seed=1, count=32, **MADE),
+    ]
+    assert len({"\n".join(each["pages"]) for each in [*LEDGERS, *others]}) == 96
+
+
+@pytest.mark.parametrize("stores", [2, 6, len(STORES)])
+@pytest.mark.parametrize("facts", [12, 300])
+def test_who_reads_all_pages_knows_the_answer(facts: int, stores: int):
+    for ledger in made_ledgers("train", seed=3, count=3, facts=facts, stores=stores):
+        known = stocks_of(ledger)
+        assert sum(known.values()) == ledger["answer"]
+        assert sorted(known) == sorted(ledger["stores"])
+
+
+def test_the_stocks_are_those_of_each_page():
+    for ledger in LEDGERS:
+        known: dict[str, int] = {}
+        for page, stock in zip(ledger["pages"], ledger["stocks"], strict=True):
+            change = change_in(page)
+            known[change.store] = change.stock(known)
+            assert known[change.store] == stock
+
+
+def test_a_page_holds_one_fact():
+    for page in (page for ledger in LEDGERS for page in ledger["pages"]):
+        assert change_in(page.replace(change_in(page).text, "")) is None
+
+
+def test_each_ledger_builds_on_numbers_that_a_window_has_lost():
+    for ledger in LEDGERS:
+        set_on: dict[str, int] = {}
+        far: list[int] = []
+        for number, page in enumerate(ledger["pages"]):
+            change = change_in(page)
+            far.append(number - set_on.get(change.other or change.store, number))
+            set_on[change.store] = number
+        assert max(far) >= 8  # pages; a window of 2,048 tokens holds as many
+
+
+def test_the_last_pages_alone_never_give_the_answer():
+    for ledger in LEDGERS:
+        last = {change_in(page).store for page in ledger["pages"][-4:]}
+        assert last < set(ledger["stores"])
+
+
+def test_a_page_is_of_the_length_that_fills_a_window_in_a_dozen_calls():
+    renderer = ChatMLRenderer.embedded()
+    for page in (page for ledger in LEDGERS[:4] for page in ledger["pages"]):
+        message = Message(role="user", content=page)
+        assert 80 <= len(renderer.completion_ids(message)) <= 160
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("pages", []), ("pages", "one"), ("pages", [1]), ("stocks", [1]), ("stocks", ["1"] * 24),
+     ("answer", "12"), ("answer", None), ("stores", "mill"), ("id", 7)],
+    ids=["no_pages", "text", "page", "few", "stock", "answer", "none", "stores", "id"],
+)  # fmt: skip
+def test_what_is_no_ledger_is_refused(field: str, value: object):
+    with pytest.raises(DatasetError):
+        refuse_unreadable([{**LEDGERS[0], field: value}])
+
+
+def test_a_made_ledger_is_one_that_a_dataset_may_hold():
+    assert set(LEDGERS[0]) == set(FIELDS)
+    refuse_unreadable(LEDGERS)

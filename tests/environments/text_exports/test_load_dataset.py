@@ -28,7 +28,7 @@ def loaded(tmp_path, monkeypatch):
 
 
 def same(rows, lines):
-    """Whether loaded rows are these lines, in any order; numbers to ten decimals, text and objects exactly."""
+    """Whether loaded rows are these lines, in any order: exactly, but for the eleventh decimal of numbers."""
     return sorted(map(_key, rows)) == sorted(map(_key, lines))
 
 

@@ -52,7 +52,7 @@ def command(record: Path, out: Path, **options: Any) -> None:
 
     \b
     Views of text:
-      prompt_response   a line per turn: what the model saw, what it said, its
+      prompt_response   a line per turn: what the model saw, what it counted, its
                         rewards, return and advantage (TRL, datasets)
       openai            a line per row: chat fine-tuning, weight 0 where a
                         message is not trained
@@ -66,11 +66,11 @@ def command(record: Path, out: Path, **options: Any) -> None:
     view = options["view"] or options["encoding"] or "token_advantages"
     shown = _shown(view, options)
     left_out = ("failed",) if view in TEXT_VIEWS else ("failed", "no_credit")
-    said = Said()
+    counted = ExportCounts()
     unfinished = out.with_name(out.name + ".part")
     try:
         with LineFile(unfinished) as file:
-            for line in _lines(record, shown, left_out, said):
+            for line in _lines(record, shown, left_out, counted):
                 file.write(line)
             if view in TEXT_VIEWS:
                 file.put_early()
@@ -80,11 +80,11 @@ def command(record: Path, out: Path, **options: Any) -> None:
     finally:
         unfinished.unlink(missing_ok=True)
     with outlived_console():  # the work is done, whoever reads of it
-        click.echo(said.text(view, file.lines), err=True)
+        click.echo(counted.text(view, file.lines), err=True)
 
 
 @dataclass(slots=True, kw_only=True)
-class Said:
+class ExportCounts:
     """What the last line says."""
 
     groups: int = 0
@@ -116,15 +116,17 @@ def _shown(view: str, options: Mapping[str, Any]) -> Lines:
     return partial(_rows, view, options["divisor"])
 
 
-def _lines(record: Path, shown: Lines, left_out: Container[str], said: Said) -> Iterator[dict[str, Any]]:
+def _lines(
+    record: Path, shown: Lines, left_out: Container[str], counted: ExportCounts
+) -> Iterator[dict[str, Any]]:
     """All lines of a view, without the groups of these statuses."""
     for number, credited in enumerate(read_groups(record), start=1):
         if credited.status in left_out:
-            said.left_out[credited.status] += 1
+            counted.left_out[credited.status] += 1
             continue
-        said.groups += 1
+        counted.groups += 1
         try:
-            yield from shown(credited, said.notes)
+            yield from shown(credited, counted.notes)
         except (WireError, CreditError, ValueError) as error:
             raise RecordError(f"{record}, line {number}: {error}") from error
 

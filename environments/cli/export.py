@@ -5,7 +5,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -17,7 +17,7 @@ from environments.text_exports.text_views import TEXT_VIEWS
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import Columns, columns_of, list_scores
 from environments.wire.training_rows import check_rows
-from environments.wire.views import TOKENS_PER_TURN, VIEWS
+from environments.wire.views import TOKENS_PER_TURN, VIEWS, PrefixWeighting
 from tools.errors import CreditError, RecordError, UsageError, WireError
 
 Lines = Callable[[CreditedGroup, Counter[str]], Iterable[dict[str, Any]]]
@@ -37,6 +37,14 @@ _VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS])
     show_default=True,
     help="turn_rows, prefix_rows: what advantage times tokens is divided by.",
 )
+@click.option(
+    "--prefix-weighting",
+    "weighting",
+    type=click.Choice(get_args(PrefixWeighting)),
+    default="once",
+    show_default=True,
+    help="prefix_rows: whether what a turn gets from all its rows adds up to its advantage.",
+)
 @click.option("--min-score", type=float, help="openai: train only rollouts of this score or more.")
 @click.option("--min-advantage", type=float, help="openai: train only turns of this advantage or more.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
@@ -52,7 +60,7 @@ def command(record: Path, out: Path, **options: Any) -> None:
 
     \b
     Views of text:
-      prompt_response   a line per turn: what the model saw, what it counted, its
+      prompt_response   a line per turn: what the model saw, what it said, its
                         rewards, return and advantage (TRL, datasets)
       openai            a line per row: chat fine-tuning, weight 0 where a
                         message is not trained
@@ -113,7 +121,7 @@ def _shown(view: str, options: Mapping[str, Any]) -> Lines:
         raise UsageError(f"--{next(iter(limits)).replace('_', '-')} is for --view openai, not {view}")
     if view in TEXT_VIEWS:
         return partial(openai_chat, **limits) if limits else TEXT_VIEWS[view]
-    return partial(_rows, view, options["divisor"])
+    return partial(_rows, view, (options["divisor"], options["weighting"]))
 
 
 def _lines(
@@ -131,11 +139,13 @@ def _lines(
             raise RecordError(f"{record}, line {number}: {error}") from error
 
 
-def _rows(view: str, divisor: int, credited: CreditedGroup, _: Counter[str]) -> list[Columns]:
+def _rows(
+    view: str, scaling: tuple[int, PrefixWeighting], credited: CreditedGroup, _: Counter[str]
+) -> list[Columns]:
     """The lines of a group in a view of tokens."""
     if view == "list_scores":
         return [list_scores(credited)]  # lists are what people want to see there, and no trainer takes them
-    groups = VIEWS[view](credited, divisor)
+    groups = VIEWS[view](credited, *scaling)
     for group in groups:
         check_rows(group)
     return [columns_of(group) for group in groups]

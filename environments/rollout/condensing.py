@@ -33,6 +33,8 @@ class Condensing:
     _history: History = field(init=False)
     _held: History = field(default=(), init=False)
     """What the open row holds."""
+    _prompt_tokens: int = field(default=0, init=False)
+    """Of the last request."""
     _condensed: Condensed | None = field(default=None, init=False)
     _summaries: list[Turn] = field(default_factory=list[Turn], init=False)
 
@@ -71,7 +73,8 @@ class Condensing:
         """The turn that the model sampled after `request`, with what it saw."""
         if not self.condensers:
             return turn
-        done = self._condensed and replace(self._condensed, tokens_after=turn.span.start)
+        tokens = turn.span.start if self.models.exact else self._prompt_tokens
+        done = self._condensed and replace(self._condensed, tokens_after=tokens)
         self._condensed = None
         return self._noted(turn, self._history, done)
 
@@ -140,6 +143,7 @@ class Condensing:
         size = await self.count.of(request)
         if size.row_tokens >= self.models.budget.max_row_tokens:
             raise self.models.stop(StopReason.CONTEXT_OVERFLOW)
+        self._prompt_tokens = size.tokens
         return replace(request, prompt_tokens=size.tokens)
 
     def _goes_on(self, history: History) -> bool:

@@ -134,7 +134,9 @@ class ModelCalls:
                 limit_s=self.seconds_left,
                 setting="rollout_timeout_s",
             )
-        except ContextOverflow:
+        except ContextOverflow as error:
+            if error.__cause__ is not None:  # what the server answered
+                await self.count.refused(request)
             raise self.stop(StopReason.CONTEXT_OVERFLOW) from None
         except TimeLimitExceeded:
             if self.seconds_left > 0:

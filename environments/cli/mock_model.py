@@ -1,4 +1,4 @@
-"""`turnwise mock-model`: the scripted agent, judge or user of an environment behind an OpenAI-like server."""
+"""`turnwise mock-model`: an environment's scripted agent, or a second model, behind an OpenAI-like server."""
 
 import asyncio
 import socket
@@ -38,7 +38,7 @@ Opening = tuple[tuple[str, str], ...]
     type=click.Choice(["policy", *ROLES]),
     default="policy",
     show_default=True,
-    help="judge, user: it answers what scripted_judge or scripted_user says.",
+    help="judge, user, summariser: it answers what scripted_judge, say, says.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True)

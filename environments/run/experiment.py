@@ -51,7 +51,7 @@ def origin_of(env: AgentEnv) -> RunOrigin:
             env.estimator, preset=config.estimator_preset, params=env.estimator_params
         ),
         experiment={
-            "turnwise": _version(),
+            "turnwise": turnwise_version(),
             "class": type(env).__qualname__,
             "system prompt": digest((env.system_prompt or "").encode("utf-8", "surrogatepass")),
             **_settings(config),
@@ -119,7 +119,8 @@ def _apart(config: AgentEnvConfig) -> list[Path]:
     return [Path(path) for path in paths if path is not None]
 
 
-def _version() -> str:
+def turnwise_version() -> str:
+    """The version of the package that is installed."""
     try:
         return version("turnwise")
     except PackageNotFoundError:

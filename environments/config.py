@@ -129,8 +129,8 @@ class AgentEnvConfig(Section):
     condenser_tokens: int | None = Field(
         default=None,
         ge=32,
-        description="fit_context, summarise: tokens of a prompt; unset: max_token_length less "
-        "max_tokens_per_turn.",
+        description="Tokens that a prompt may have. fit_context: unset: max_token_length less "
+        "max_tokens_per_turn. summarise: unset: half of max_token_length.",
     )
     condenser_turns: int | None = Field(
         default=None,
@@ -252,6 +252,12 @@ class AgentEnvConfig(Section):
         description="serve: turn_rows, prefix_rows score a row with its advantage times its trained tokens "
         "over this number; unset: max_tokens_per_turn. own_length: with the advantage alone, which is biased "
         "where a trainer averages a row over its tokens: a turn weighs 1/its own length.",
+    )
+    prefix_weighting: Literal["once", "repeated"] = Field(
+        default="once",
+        description="serve: prefix_rows trains a turn in every row that reaches it. once: rows are scored "
+        "such that these add up to the turn's advantage. repeated: each row with its last turn's advantage, "
+        "which is biased: a turn gets its own and all later advantages.",
     )
     outbox_path: str | None = Field(
         default=None,

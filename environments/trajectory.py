@@ -213,7 +213,7 @@ class Rewards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeCall:
-    """A question to a judge (or to the model of a simulated user) and its answer.
+    """A question to a second model (a judge, a simulated user, a summariser) and its answer.
 
     Kept so that rewards can be computed again without asking.
     """
@@ -240,6 +240,8 @@ class Trajectory:
     sibling: int = 0
     """Position among the rollouts of its item; stays when another sibling fails."""
     seed: int = 0
+    session_id: str | None = None
+    """Which logged session it was imported from; `None`: it was rolled out."""
     prompt: tuple[Message, ...] = ()
     turns: tuple[Turn, ...]
     """In the order they were sampled, those of kind `summary` included."""
@@ -260,6 +262,8 @@ class Trajectory:
     """In the order they were answered."""
     user_calls: tuple[JudgeCall, ...] = ()
     """What the model of a simulated user was asked, and its answers."""
+    summariser_calls: tuple[JudgeCall, ...] = ()
+    """Likewise of the model that sums conversations up."""
     wall_s: float = 0.0
     profile: TimeProfile | None = None
     """Where its time went, sandbox and rewards included (`--env.profile`); `None`: nobody asked."""
@@ -324,6 +328,8 @@ class Failure:
     """What it had asked the judge before it broke."""
     user_calls: tuple[JudgeCall, ...] = ()
     """Likewise of the model of a simulated user."""
+    summariser_calls: tuple[JudgeCall, ...] = ()
+    """Likewise of the model that sums conversations up."""
     profile: TimeProfile | None = None
     """Where its time went, as for a trajectory."""
 

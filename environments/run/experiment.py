@@ -14,6 +14,7 @@ from environments.config import AgentEnvConfig, ServerConfig
 from environments.credit import recorded_params
 from environments.data.item_json import stable_text
 from environments.inference.endpoint import without_credentials
+from environments.lifecycle.env_condensers import condenser_facts
 from environments.record.origin import RunOrigin, digest
 from environments.run.experiment_code import code_facts
 from environments.second_models.asked_model import SCRIPTED
@@ -26,8 +27,8 @@ NOT_COUNTED = frozenset({
     "max_items", "total_steps", "max_concurrent_rollouts", "max_num_workers", "max_num_workers_per_node",
     "max_failed_groups", "request_tries", "eval_rollouts", "pass_score",
     # How it reaches a trainer.
-    "credit_view", "score_divisor", "include_messages", "allow_approximate_tokens", "inference_weight",
-    "max_batches_offpolicy", "min_batch_allocation",
+    "credit_view", "score_divisor", "prefix_weighting", "include_messages", "allow_approximate_tokens",
+    "inference_weight", "max_batches_offpolicy", "min_batch_allocation",
     # What the file holds counts, not where it lies.
     "dataset_path",
 })  # fmt: skip
@@ -51,7 +52,7 @@ def origin_of(env: AgentEnv) -> RunOrigin:
             env.estimator, preset=config.estimator_preset, params=env.estimator_params
         ),
         experiment={
-            "turnwise": _version(),
+            "turnwise": turnwise_version(),
             "class": type(env).__qualname__,
             "system prompt": digest((env.system_prompt or "").encode("utf-8", "surrogatepass")),
             **_settings(config),
@@ -60,6 +61,7 @@ def origin_of(env: AgentEnv) -> RunOrigin:
             "verify_sandbox": env.sandboxes.verifier_kind,
             **_servers(env.servers),
             **_second_models(env),
+            **condenser_facts(env.condensers),
             **_dataset(config),
             **{
                 f"tool {spec.name}": digest(orjson.dumps(spec.to_openai(), option=orjson.OPT_SORT_KEYS))
@@ -95,7 +97,7 @@ def _servers(servers: Sequence[ServerConfig]) -> dict[str, str]:
 
 
 def _second_models(env: AgentEnv) -> dict[str, str]:
-    """Who judges and who plays the user, and how it is asked."""
+    """Who judges, who plays the user and who sums up, and how it is asked."""
     served = {
         f"{server.section} {name}": stable_text(getattr(server, name))[:_LONG]
         for server in env.second_servers
@@ -119,7 +121,8 @@ def _apart(config: AgentEnvConfig) -> list[Path]:
     return [Path(path) for path in paths if path is not None]
 
 
-def _version() -> str:
+def turnwise_version() -> str:
+    """The version of the package that is installed."""
     try:
         return version("turnwise")
     except PackageNotFoundError:

@@ -9,7 +9,7 @@ from environments.time_profile import timed
 from environments.trajectory import JudgeCall, Message
 from tools.errors import ConfigError, NoModelError
 
-ROLES = ("judge", "user")
+ROLES = ("judge", "user", "summariser")
 SCRIPTED = "scripted"
 """What the record calls a script that plays a second model."""
 
@@ -20,7 +20,7 @@ class AskedModel:
 
     model: Answering
     role: str = "second model"
-    """`judge` or `user`."""
+    """`judge`, `user` or `summariser`."""
     hook: Callable[[], str] = lambda: ""
     """Which hook runs now."""
     recorded: Mapping[tuple[Message, ...], JudgeCall] = field(
@@ -62,7 +62,7 @@ class ScriptedAnswers:
     """The hook of an environment that plays a second model offline."""
 
     name: str
-    """`scripted_judge` or `scripted_user`."""
+    """`scripted_judge`, say."""
     script: Callable[[Sequence[Message]], Awaitable[Any]]
     """Calls the hook within its limits."""
     model: str = SCRIPTED

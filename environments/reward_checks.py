@@ -26,7 +26,7 @@ def reward_list(given: Any, length: int, where: str, *, each: str) -> list[Rewar
     if len(entries) != length:
         raise RewardError(
             f"{where} gave {len(entries)} rewards for {length} {each}s; give one entry per {each}, None for "
-            f"a {each} that is not scored"
+            f"one that is not scored"
         )
     return entries
 
@@ -37,9 +37,9 @@ def reward_per_turn(given: Any, trajectory: Trajectory, where: str) -> list[Rewa
     Raises:
         RewardError: it is no list, or has not one entry for each of `trajectory.acts`.
     """
-    summaries = len(trajectory.turns) - len(trajectory.acts)
-    each = "act" if summaries else "turn"
-    where = f"{where} (trajectory.acts, without {summaries} summaries)" if summaries else where
+    each = "turn"
+    if len(trajectory.turns) > len(trajectory.acts):
+        each, where = "act", f"{where} (for trajectory.acts, where no summaries are)"
     rewards = iter(reward_list(given, len(trajectory.acts), where, each=each))
     return [next(rewards) if turn.kind == "act" else None for turn in trajectory.turns]
 

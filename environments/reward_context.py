@@ -47,7 +47,7 @@ class RolloutContext(Judging):
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """Numbers worth seeing in the record and the summary; they carry no credit."""
     turn_scores: list[Reward | None] = field(default_factory=list["Reward | None"])
-    """What `score_turn` gave so far, one entry per finished turn."""
+    """What `score_turn` gave so far, one entry per finished act."""
     notes: dict[str, object] = field(default_factory=dict[str, object])
     """What one reward call wants to keep for the next one of the same rollout."""
     messages: tuple[Message, ...] = field(default=(), repr=False)

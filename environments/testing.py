@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
 from environments.trajectory import (
     NOT_SAMPLED,
@@ -16,6 +18,9 @@ from environments.trajectory import (
 from tools.calls import ToolCall, ToolResult
 from tools.errors import UsageError
 
+Kind = Literal["act", "summary"]
+
+_ACT: Kind = "act"
 _PROMPT, _SAMPLED, _OBSERVED = 1, 2, 3
 
 
@@ -25,8 +30,9 @@ def group_of(
     outcomes: Sequence[float | None] | None = None,
     anchors: Sequence[Sequence[str | None]] | None = None,
     lengths: Sequence[Sequence[int]] | None = None,
+    kinds: Sequence[Sequence[Kind]] | None = None,
 ) -> TrajectoryGroup:
-    """A scored group from numbers: every turn but the last ran one tool; a score is the sum of its rewards.
+    """A scored group from numbers: every act but a last one ran a tool; a score is the sum of its rewards.
 
     Args:
         turn_rewards: per trajectory, one reward per turn, `None` for an unscored turn. `None` as a whole
@@ -34,12 +40,13 @@ def group_of(
         outcomes: one per trajectory.
         anchors: the states that estimators compare, one per turn.
         lengths: sampled tokens, one count per turn; 1 when not given.
+        kinds: of each turn; acts when not given. A summary has no reward.
 
     Raises:
-        UsageError: the shapes do not match.
+        UsageError: the shapes do not match, or a summary has a reward.
     """
     shape = _shape(turn_rewards, lengths)
-    for name, given in (("anchors", anchors), ("lengths", lengths)):
+    for name, given in (("anchors", anchors), ("lengths", lengths), ("kinds", kinds)):
         if given is not None and [len(row) for row in given] != shape:
             raise UsageError(f"{name} has {[len(row) for row in given]} turns, the rewards have {shape}")
     if outcomes is not None and len(outcomes) != len(shape):
@@ -51,6 +58,7 @@ def group_of(
             None if outcomes is None else outcomes[sibling],
             [None] * turns if anchors is None else anchors[sibling],
             [1] * turns if lengths is None else lengths[sibling],
+            (_ACT,) * turns if kinds is None else kinds[sibling],
         )
         for sibling, turns in enumerate(shape)
     )
@@ -74,14 +82,18 @@ def _trajectory(
     outcome: float | None,
     anchors: Sequence[str | None],
     lengths: Sequence[int],
+    kinds: Sequence[Kind],
 ) -> Trajectory:
     token_ids, logprobs = [_PROMPT], [NOT_SAMPLED]
     turns: list[Turn] = []
-    for index, (anchor, length) in enumerate(zip(anchors, lengths, strict=True)):
+    for index, (anchor, length, kind) in enumerate(zip(anchors, lengths, kinds, strict=True)):
         if index:
             token_ids.append(_OBSERVED)
             logprobs.append(NOT_SAMPLED)
-        turns.append(_turn(index, anchor, Span(row=0, start=len(token_ids), end=len(token_ids) + length)))
+        span = Span(row=0, start=len(token_ids), end=len(token_ids) + length)
+        turns.append(_turn(index, anchor, span, kind))
+        if kind == "summary" and rewards is not None and rewards[index] is not None:
+            raise UsageError(f"trajectory {sibling}, turn {index}: a summary has no reward; give None")
         token_ids += [_SAMPLED] * length
         logprobs += [-1.0] * length
     parts = [value for value in (*(rewards or ()), outcome) if value is not None]
@@ -96,7 +108,10 @@ def _trajectory(
     )
 
 
-def _turn(index: int, anchor: str | None, span: Span) -> Turn:
+def _turn(index: int, anchor: str | None, span: Span, kind: Kind) -> Turn:
+    if kind == "summary":
+        message = Message(role="assistant", content=f"turn {index}")
+        return Turn(index=index, kind=kind, message=message, span=span, anchor=anchor)
     call = ToolCall(id=f"call_{index}", name="tool", arguments="{}")
     return Turn(
         index=index,
@@ -113,8 +128,7 @@ def _answered(turns: Sequence[Turn]) -> Sequence[Turn]:
         return turns
     last = turns[-1]
     answer = Message(role="assistant", content=last.message.content)
-    final = Turn(index=last.index, message=answer, finish_reason="stop", span=last.span, anchor=last.anchor)
-    return [*turns[:-1], final]
+    return [*turns[:-1], replace(last, message=answer, tool_results=(), finish_reason="stop")]
 
 
 def _sum(parts: Sequence[float]) -> float | None:

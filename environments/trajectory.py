@@ -239,6 +239,8 @@ class Trajectory:
     sibling: int = 0
     """Position among the rollouts of its item; stays when another sibling fails."""
     seed: int = 0
+    session_id: str | None = None
+    """Which logged session it was imported from; `None`: it was rolled out."""
     prompt: tuple[Message, ...] = ()
     turns: tuple[Turn, ...]
     """In the order they were sampled, those of kind `summary` included."""
@@ -267,6 +269,14 @@ class Trajectory:
     def acts(self) -> tuple[Turn, ...]:
         """The turns in which the agent acted: rewards have one entry for each of these."""
         return tuple(turn for turn in self.turns if turn.kind == "act")
+
+    @property
+    def act_rewards(self) -> tuple[float | None, ...] | None:
+        """Of each of `acts`; `None` where there are no turn rewards, or none yet."""
+        if self.rewards is None or self.rewards.turns is None:
+            return None
+        by_turn = zip(self.rewards.turns, self.turns, strict=True)
+        return tuple(reward for reward, turn in by_turn if turn.kind == "act")
 
     @property
     def score(self) -> float | None:

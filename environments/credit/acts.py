@@ -1,17 +1,23 @@
-"""Summaries in credit: estimators see the acts alone, and a summary is credited like the act it leads to.
+"""Summaries in credit: estimators see the acts alone, and a summary is credited as an act in its place is.
 
-A summary earns nothing itself, and takes no time: its return is that of the act that follows, and so is the
-mean of the siblings that it is compared with. Where no act follows, it gets the advantage of the act before,
-which adds only what was known when it was sampled: noise, and no bias where the estimator has none.
+A summary earns nothing itself and takes no time: its return is that of the act that follows, and is compared
+with what that act's is. What it is compared with must not depend on what it says, or its credit is biased. So
+where no act follows, which a summary can bring about, it is itself an unscored act after the last one; and a
+critic's value of the state before it stands in the place of that of the state it leads to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from environments.trajectory import Rewards, Trajectory, TrajectoryGroup
+from environments.trajectory import Rewards, Trajectory, TrajectoryGroup, Turn
+from tools.errors import CreditError
 
 Value = TypeVar("Value")
+Values = Mapping[str, Sequence[Sequence[float]]]
+"""Parameters of one value per turn, by name."""
+Credit = Callable[[TrajectoryGroup, Values], Sequence[Sequence[float]]]
+"""What an estimator gives for a group without summaries."""
 
 
 def has_summaries(group: TrajectoryGroup) -> bool:
@@ -20,43 +26,101 @@ def has_summaries(group: TrajectoryGroup) -> bool:
 
 
 def acts_alone(group: TrajectoryGroup) -> TrajectoryGroup:
-    """The group without its summaries, and without the entries of its rewards that belong to them."""
-    return replace(group, trajectories=tuple(map(_acts_of, group.trajectories)))
+    """The group without its summaries, and without the entries of its rewards that belong to them.
 
-
-def at_acts(values: Sequence[Value], trajectory: Trajectory) -> Sequence[Value]:
-    """Of one value per turn, those of the acts; of another number of values, all."""
-    if len(values) != len(trajectory.turns):
-        return values
-    return [value for value, turn in zip(values, trajectory.turns, strict=True) if turn.kind == "act"]
-
-
-def over_all_turns(advantages: Sequence[Sequence[float]], group: TrajectoryGroup) -> list[list[float]]:
-    """Advantages of acts as those of all turns."""
-    return [_spread(row, trajectory) for row, trajectory in zip(advantages, group.trajectories, strict=True)]
-
-
-def _acts_of(trajectory: Trajectory) -> Trajectory:
-    rewards = trajectory.rewards
-    if rewards is not None:
-        rewards = _rewards_of_acts(rewards, trajectory)
-    return replace(trajectory, turns=trajectory.acts, rewards=rewards)
-
-
-def _rewards_of_acts(rewards: Rewards, trajectory: Trajectory) -> Rewards:
+    Raises:
+        CreditError: a summary has a reward, or rewards do not match the turns.
+    """
+    if not has_summaries(group):
+        return group
     return replace(
-        rewards,
-        turns=None if rewards.turns is None else tuple(at_acts(rewards.turns, trajectory)),
-        turn_components=tuple(at_acts(rewards.turn_components, trajectory)),
-        turn_raw=tuple(at_acts(rewards.turn_raw, trajectory)),
+        group, trajectories=tuple(map(_acts_of, range(len(group.trajectories)), group.trajectories))
     )
 
 
-def _spread(advantages: Sequence[float], trajectory: Trajectory) -> list[float]:
-    last = len(advantages) - 1
-    acts = 0
-    spread: list[float] = []
-    for turn in trajectory.turns:
-        spread.append(advantages[min(acts, last)] if advantages else 0.0)
-        acts += turn.kind == "act"
+def over_all_turns(credit: Credit, group: TrajectoryGroup, values: Values) -> list[list[float]]:
+    """What an estimator gives for the acts of a group, as advantages of all its turns.
+
+    Raises:
+        CreditError: as for `acts_alone`, or values do not match the turns.
+    """
+    acts = acts_alone(group)
+    values_of_acts = {name: _values_of_acts(rows, group, name) for name, rows in values.items()}
+    of_acts = credit(acts, values_of_acts)
+    spread: list[list[float]] = []
+    for index, trajectory in enumerate(group.trajectories):
+        row: list[float] = []
+        number = 0
+        for turn, summary in enumerate(trajectory.turns):
+            has_act = number < len(of_acts[index])
+            if summary.kind == "act" or (has_act and not values):
+                row.append(of_acts[index][number])
+            else:
+                own = {name: rows[index][turn] for name, rows in values.items()}
+                seen = acts if has_act else _with_act(acts, index, summary)
+                valued = {name: _with_value(values_of_acts[name], index, number, own[name]) for name in own}
+                row.append(credit(seen, valued)[index][number])
+            number += summary.kind == "act"
+        spread.append(row)
     return spread
+
+
+def _values_of_acts(rows: Sequence[Sequence[float]], group: TrajectoryGroup, name: str) -> list[list[float]]:
+    if len(rows) != len(group.trajectories):
+        raise CreditError(f"{name} for {len(rows)} trajectories; the group has {len(group.trajectories)}")
+    return [
+        _at_acts(row, trajectory, f"{name} of trajectory {index}")
+        for index, (row, trajectory) in enumerate(zip(rows, group.trajectories, strict=True))
+    ]
+
+
+def _acts_of(index: int, trajectory: Trajectory) -> Trajectory:
+    rewards = trajectory.rewards
+    if rewards is not None:
+        rewards = _rewards_of_acts(rewards, trajectory, index)
+    return replace(trajectory, turns=trajectory.acts, rewards=rewards)
+
+
+def _rewards_of_acts(rewards: Rewards, trajectory: Trajectory, index: int) -> Rewards:
+    turns = rewards.turns
+    if turns is not None:
+        turns = tuple(_at_acts(turns, trajectory, f"turn rewards of trajectory {index}"))
+        scored = sum(reward is not None for reward in rewards.turns or ())
+        if scored > sum(reward is not None for reward in turns):
+            raise CreditError(f"a summary of trajectory {index} has a reward; only acts are scored")
+    parts, raw = (
+        tuple(_at_acts(each, trajectory, f"parts of rewards of trajectory {index}")) if each else ()
+        for each in (rewards.turn_components, rewards.turn_raw)
+    )
+    return replace(rewards, turns=turns, turn_components=parts, turn_raw=raw)
+
+
+def _at_acts(values: Sequence[Value], trajectory: Trajectory, what: str) -> list[Value]:
+    """Of one value per turn, those of the acts."""
+    if len(values) != len(trajectory.turns):
+        raise CreditError(
+            f"{len(values)} {what} for its {len(trajectory.turns)} turns; give one per turn, summaries too"
+        )
+    return [value for value, turn in zip(values, trajectory.turns, strict=True) if turn.kind == "act"]
+
+
+def _with_act(acts: TrajectoryGroup, index: int, summary: Turn) -> TrajectoryGroup:
+    """The group with a summary of one trajectory as its last act, unscored."""
+    trajectory, rewards = acts.trajectories[index], acts.trajectories[index].rewards
+    if rewards is not None:
+        rewards = replace(
+            rewards,
+            turns=None if rewards.turns is None else (*rewards.turns, None),
+            turn_components=(*rewards.turn_components, {}) if rewards.turn_components else (),
+            turn_raw=(*rewards.turn_raw, {}) if rewards.turn_raw else (),
+        )
+    turns = (*trajectory.turns, replace(summary, kind="act"))
+    changed = replace(trajectory, turns=turns, rewards=rewards)
+    others = acts.trajectories
+    return replace(acts, trajectories=(*others[:index], changed, *others[index + 1 :]))
+
+
+def _with_value(rows: Sequence[Sequence[float]], index: int, act: int, value: float) -> list[Sequence[float]]:
+    """The values with another one for the act of that number, which may be one more than there were."""
+    row = rows[index]
+    return [*rows[:index], [*row[:act], value, *row[act + 1 :]], *rows[index + 1 :]]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ParamSpec, cast
 
-from environments.credit.acts import acts_alone, at_acts, has_summaries, over_all_turns
+from environments.credit.acts import Values, acts_alone, has_summaries, over_all_turns
 from environments.credit.parameters import Parameter, Value, check_all, parameters_of, unknown
 from environments.credit.presets import PRESETS
 from environments.trajectory import TrajectoryGroup
@@ -92,7 +92,14 @@ def register_estimator(
             if not isinstance(group, TrajectoryGroup):
                 raise CreditError(f"{name} takes a TrajectoryGroup, not {type(group).__name__}")
             check_all(name, by_name, kwargs)
-            return _checked_result(name, group, _of_acts(function, group, by_name, kwargs))
+
+            def credit(seen: TrajectoryGroup, values: Values) -> Advantages:
+                return _checked_result(name, seen, cast("Any", function)(seen, **{**kwargs, **values}))
+
+            values = {key: kwargs[key] for key, each in by_name.items() if _is_per_turn(each, kwargs)}
+            if not has_summaries(group):
+                return _of_trained(credit(group, {}), group)
+            return _of_trained(over_all_turns(credit, group, cast("Values", values)), group)
 
         _functions[name] = checked
         if without_peer is not None:
@@ -189,23 +196,8 @@ def read_params(name: str, preset: str | None, settings: Mapping[str, Value]) ->
     return params
 
 
-def _of_acts(
-    function: Callable[..., Any],
-    group: TrajectoryGroup,
-    known: Mapping[str, Parameter],
-    given: Mapping[str, Any],
-) -> Any:
-    """What an estimator gives for the acts of a group, as advantages of all its turns."""
-    if not has_summaries(group):
-        return function(group, **given)
-    params = {
-        name: [at_acts(row, each) for row, each in zip(value, group.trajectories, strict=True)]
-        if known[name].kind == "per_turn" and value is not None and len(value) == len(group.trajectories)
-        else value
-        for name, value in given.items()
-    }
-    acts = acts_alone(group)
-    return over_all_turns(_checked_result(function.__name__, acts, function(acts, **params)), group)
+def _is_per_turn(parameter: Parameter, given: Mapping[str, Any]) -> bool:
+    return parameter.kind == "per_turn" and given.get(parameter.name) is not None
 
 
 def _origin(function: Estimator) -> tuple[str, str]:
@@ -228,6 +220,10 @@ def _checked_result(name: str, group: TrajectoryGroup, advantages: Any) -> Advan
         if not all(map(math.isfinite, row)):
             turn = next(turn for turn, value in enumerate(row) if not math.isfinite(value))
             raise CreditError(f"{name} gave {row[turn]} to trajectory {index}, turn {turn}")
+    return advantages
+
+
+def _of_trained(advantages: Advantages, group: TrajectoryGroup) -> Advantages:
     return [
         [float(value) if turn.trained else 0.0 for value, turn in zip(row, trajectory.turns, strict=True)]
         for row, trajectory in zip(advantages, group.trajectories, strict=True)

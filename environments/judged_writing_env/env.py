@@ -62,7 +62,7 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str | None:
         """The editor's remarks on a draft; after the last one there are none."""
         verdict = await self._verdict(item, turn, ctx)
-        if turn.index + 1 < self.config.drafts:
+        if len(_verdicts(ctx)) < self.config.drafts:
             return f"The editor says: {verdict.remarks} Write the whole text again, better."
         ctx.end("the last draft is in")
         return None
@@ -76,7 +76,7 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
 
     async def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward | None:
         """A second judge's score of the last draft, beside what can be measured of it."""
-        draft = trajectory.turns[-1].message.content
+        draft = trajectory.acts[-1].message.content
         score = await ctx.judge(outcome_question(item, draft), unparsable=0.0)
         missing = missing_words(draft, item["required"])
         return self.outcome(
@@ -87,7 +87,7 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
 
     async def _verdict(self, item: Item, turn: Turn, ctx: RolloutContext) -> Verdict:
         """What the judge says of a turn's draft, who is asked once."""
-        verdicts = cast("dict[int, Verdict]", ctx.notes.setdefault("verdicts", {}))
+        verdicts = _verdicts(ctx)
         if turn.index not in verdicts:
             question = draft_question(item, turn.message.content)
             verdicts[turn.index] = await ctx.judge(
@@ -104,3 +104,8 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
     ) -> Sequence[Choice]:
         """A writer who knows good sentences, and makes mistakes as its skill allows."""
         return writing_script(item, messages, skill)
+
+
+def _verdicts(ctx: RolloutContext) -> dict[int, Verdict]:
+    """Of the drafts so far, by the index of their turn."""
+    return cast("dict[int, Verdict]", ctx.notes.setdefault("verdicts", {}))

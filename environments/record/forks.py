@@ -10,6 +10,8 @@ REMEDIES = {
     "template": "the server writes what was said otherwise than it was sampled: use a chat template that "
     "keeps all of it (--openai.extra_body.chat_template_kwargs), or token ids (--openai.server_type vllm or "
     "sglang)",
+    "history": "a condenser shortened what the model saw: a larger budget (--env.condenser_tokens) makes "
+    "fewer, longer rows, and keep_last_turns makes one a turn",
     "renderer": "the chat format cannot go on from what was sampled; --openai.family chooses another",
 }
 """What to do, by the first word of a cause."""

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 from pydantic import TypeAdapter
 
+from environments.record.contexts import read_contexts, written_contexts
 from environments.record.schema_1 import GroupLine as FirstLine
 from environments.trajectory import (
     CreditedGroup,
@@ -23,6 +24,7 @@ from environments.trajectory import (
     Turn,
 )
 from environments.wire.columns import list_scores
+from tools.calls import ToolSpec
 
 SCHEMA = "turnwise.group/2"
 
@@ -38,6 +40,8 @@ class GroupLine(FirstLine):
     """Per row; of most rows of a forked trajectory nothing is read."""
     judge_calls: tuple[JudgeCall, ...]
     error: str | None = None
+    toolsets: tuple[tuple[ToolSpec, ...], ...] = ()
+    """Each once; trajectories name theirs by its index."""
 
 
 def written(credited: CreditedGroup) -> dict[str, Any]:
@@ -48,10 +52,14 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
         columns["row_logprobs"] = [
             None if row.logprobs is None else list(row.logprobs) for t in group.trajectories for row in t.rows
         ]
+    # Here turns say their kind themselves, and lines stay as they were.
+    for override in columns["overrides"] or ():
+        override.pop("turn_kinds", None)
     scored = [t.rewards is not None for t in group.trajectories for _ in t.rows]
     columns["scores"] = [
         score if known else None for score, known in zip(columns["scores"], scored, strict=True)
     ]
+    toolsets: list[tuple[ToolSpec, ...]] = []
     fields: dict[str, Any] = {
         "schema": SCHEMA,
         "group_id": group.group_id,
@@ -68,10 +76,12 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
         "estimator_params": dict(credited.estimator_params),
         "turns_without_peer": credited.turns_without_peer,
         **columns,
-        "trajectories": _trajectories(credited),
+        "trajectories": _trajectories(credited, toolsets),
         "judge_calls": _as_before(_JUDGE_CALLS.dump_python(group.judge_calls, mode="json", warnings=False)),
         "failures": _failures(group.failures),
     }
+    if toolsets:
+        fields["toolsets"] = [_TOOLS.dump_python(tools, mode="json", warnings=False) for tools in toolsets]
     return fields if group.error is None else fields | {"error": group.error}
 
 
@@ -91,7 +101,9 @@ def read(fields: dict[str, Any]) -> CreditedGroup:
         item=line.item,
         item_hash=line.item_hash,
         fingerprint=line.fingerprint,
-        trajectories=tuple(_restored(each, rows, line.messages) for each in line.trajectories),
+        trajectories=tuple(
+            _restored(_with_tools(each, line.toolsets), rows, line.messages) for each in line.trajectories
+        ),
         failures=line.failures,
         judge_calls=line.judge_calls,
         error=line.error,
@@ -104,8 +116,10 @@ _TURN = TypeAdapter(Turn)
 _FAILURES = TypeAdapter(tuple[Failure, ...])
 _JUDGE_CALLS = TypeAdapter(tuple[JudgeCall, ...])
 _MESSAGE = TypeAdapter(Message)
+_TOOLS = TypeAdapter(tuple[ToolSpec, ...])
 _TEXT = {"message", "replies"}
 _CAME_LATER: dict[str, Any] = {
+    "session_id": None,
     "end_reason": None,
     "tools": [],
     "user_calls": [],
@@ -118,11 +132,12 @@ _OF_RUBRICS = ("turn_raw", "outcome_raw")
 """Fields of the rewards that stand only where a rubric was used."""
 
 
-def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
+def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]]) -> list[dict[str, Any]]:
+    """The trajectories; `toolsets` grows by those that they name."""
     dumped: list[dict[str, Any]] = []
     first_row = 0
     for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
-        bare = replace(trajectory, prompt=(), turns=(), rows=())
+        bare = replace(trajectory, prompt=(), turns=(), rows=(), tools=())
         (fields,) = _as_before([_TRAJECTORY.dump_python(bare, mode="json", warnings=False)])
         fields["judge_calls"] = _as_before(fields["judge_calls"])
         for name in ("user_calls", "summariser_calls"):
@@ -131,6 +146,10 @@ def _trajectories(credited: CreditedGroup) -> list[dict[str, Any]]:
         for name in _OF_RUBRICS:
             if fields["rewards"] is not None and not fields["rewards"][name]:
                 del fields["rewards"][name]
+        if trajectory.tools:
+            if trajectory.tools not in toolsets:
+                toolsets.append(trajectory.tools)
+            fields["tools"] = toolsets.index(trajectory.tools)
         fields["rows"] = list(range(first_row, first_row + len(trajectory.rows)))
         fields["prompt"] = list(range(len(trajectory.prompt)))
         fields["prompt_hash"] = _prompt_hash(trajectory.prompt)
@@ -170,8 +189,10 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
     """The turns, their text by its index among the trajectory's messages."""
     dumped: list[dict[str, Any]] = []
     index = len(trajectory.prompt)
-    for turn in trajectory.turns:
-        fields = _TURN.dump_python(turn, mode="json", exclude=_TEXT, warnings=False)
+    contexts = written_contexts([turn.context for turn in trajectory.turns])
+    for turn, context in zip(trajectory.turns, contexts, strict=True):
+        bare = replace(turn, context=None)
+        fields = _TURN.dump_python(bare, mode="json", exclude=_TEXT, warnings=False) | {"context": context}
         answered = index + 1 + len(turn.tool_results)
         for at, result in enumerate(fields["tool_results"], start=index + 1):
             del result["content"], result["call_id"]
@@ -189,6 +210,10 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
     return dumped
 
 
+def _with_tools(fields: dict[str, Any], toolsets: Sequence[tuple[ToolSpec, ...]]) -> dict[str, Any]:
+    return {**fields, "tools": toolsets[fields["tools"]]} if "tools" in fields else fields
+
+
 def _restored(
     fields: dict[str, Any], rows: Sequence[TokenRow], columns: Sequence[Sequence[dict[str, Any]]]
 ) -> Trajectory:
@@ -197,7 +222,11 @@ def _restored(
     spoken = [_message(each) for each in text]
     prompt = tuple(_at(spoken, index) for index in fields["prompt"])
     bare = _TRAJECTORY.validate_python({**fields, "prompt": (), "turns": (), "rows": ()})
-    turns = tuple(_turn(turn, spoken) for turn in fields["turns"])
+    contexts = read_contexts([turn["context"] for turn in fields["turns"]])
+    turns = tuple(
+        _turn({**turn, "context": context}, spoken)
+        for turn, context in zip(fields["turns"], contexts, strict=True)
+    )
     return replace(bare, prompt=prompt, turns=turns, rows=tuple(rows[index] for index in own_rows))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.text import Text
 
+from environments.record.condensations import Condensations
 from environments.record.forks import Forks
 from environments.record.measured import Measured
 from environments.record.spread import Spread
@@ -37,10 +38,12 @@ class Summary:
     """Why siblings were dropped."""
     score: Spread = field(default_factory=Spread)
     turns: Spread = field(default_factory=Spread)
+    """Acts of each rollout: summaries are counted apart."""
     turn_rewards: defaultdict[int, Spread] = field(default_factory=lambda: defaultdict[int, Spread](Spread))
-    """By turn index; a turn that was not scored is in none of them."""
+    """By the index among the acts; a turn that was not scored is in none of them."""
     measured: Measured = field(default_factory=Measured)
     credited_turns: int = 0
+    """Acts, as the next."""
     untrained_turns: int = 0
     """Turns that were left out of training."""
     turns_without_peer: int = 0
@@ -54,6 +57,7 @@ class Summary:
     approximate_tokens: int = 0
     """Sampled tokens whose ids were made from text."""
     forks: Forks = field(default_factory=Forks)
+    condensations: Condensations = field(default_factory=Condensations)
     asked: Counter[str] = field(default_factory=Counter[str])
     """Answers of second models, by their role."""
     paid_tokens: Counter[str] = field(default_factory=Counter[str])
@@ -68,7 +72,7 @@ class Summary:
         if credited.reason is not None:
             tally(self.reasons, f"{credited.status}: {credited.reason}")
         if credited.status != "failed":
-            self.credited_turns += sum(map(len, credited.advantages)) - _untrained(credited.group)
+            self.credited_turns += sum(map(len, credited.advantages)) - _not_counted(credited.group)
             self.turns_without_peer += credited.turns_without_peer
         self.add_rollouts(credited.group, credited.status)
 
@@ -104,10 +108,11 @@ class Summary:
         tally(self.failures, f"{text[:TEXT_CHARS]}{where}", otherwise=f"{name}: other texts")
 
     def _add_trajectory(self, trajectory: Trajectory) -> None:
-        self.turns.add(len(trajectory.turns))
+        self.turns.add(len(trajectory.acts))
         stopped, why = trajectory.stop_reason.value, trajectory.end_reason
         tally(self.stop_reasons, stopped if why is None else f"{stopped}: {why}", otherwise=stopped)
         self.forks.add(trajectory)
+        self.condensations.add(trajectory)
         self.measured.add(trajectory)
         self._add_calls("judge", trajectory.judge_calls)
         self._add_calls("user", trajectory.user_calls)
@@ -126,7 +131,7 @@ class Summary:
             return
         if rewards.score is not None:
             self.score.add(rewards.score)
-        for index, reward in enumerate(rewards.turns or ()):
+        for index, reward in enumerate(trajectory.act_rewards or ()):
             if reward is not None:
                 self.turn_rewards[index].add(reward)
 
@@ -147,6 +152,7 @@ def print_side_notes(console: Console, summary: Summary) -> None:
     """Why rollouts were dropped and rows forked, and what second models answered, where any did."""
     rows = [
         ("dropped rollouts", lines(summary.failures)),
+        *summary.condensations.rows(),
         ("forks", summary.forks.text()),
         *_asked_rows(summary),
     ]
@@ -189,6 +195,7 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
         ("dropped rollouts", lines(summary.failures) or "none"),
         ("skipped groups", lines(summary.reasons) or "none"),
         ("tokens sampled", ", ".join(tokens)),
+        *summary.condensations.rows(),
         ("forks", summary.forks.text()),
         *_asked_rows(summary),
         ("sandboxes", _sandboxes(summary)),
@@ -209,6 +216,12 @@ def _asked(summary: Summary, role: str) -> str:
 
 def _untrained(group: TrajectoryGroup) -> int:
     return sum(not turn.trained for trajectory in group.trajectories for turn in trajectory.turns)
+
+
+def _not_counted(group: TrajectoryGroup) -> int:
+    """Turns that are no trained acts."""
+    turns = [turn for trajectory in group.trajectories for turn in trajectory.turns]
+    return sum(turn.kind == "summary" or not turn.trained for turn in turns)
 
 
 def _sandboxes(summary: Summary) -> str:

@@ -46,6 +46,8 @@ class Condensing:
     """What the open row holds."""
     _changed: list[str] = field(default_factory=list[str], init=False)
     """The condensers that have changed something since the last act."""
+    _prompt_tokens: int = field(default=0, init=False)
+    """Of the last request."""
     _condensed: Condensed | None = field(default=None, init=False)
     _summaries: list[Turn] = field(default_factory=list[Turn], init=False)
 
@@ -85,7 +87,8 @@ class Condensing:
         """The act that the model sampled after `request`, with what it saw."""
         if not self.condensers:
             return turn
-        done = self._condensed and replace(self._condensed, tokens_after=turn.span.start)
+        tokens = turn.span.start if self.models.exact else self._prompt_tokens
+        done = self._condensed and replace(self._condensed, tokens_after=tokens)
         self._condensed, self._changed = None, []
         return self._noted(turn, self._history, done)
 
@@ -173,6 +176,7 @@ class Condensing:
                 f"{size.row_tokens} prompt tokens leave no room in a row of {limit} (--env.max_token_length)"
             )
             raise self.models.stop(StopReason.CONTEXT_OVERFLOW, why)
+        self._prompt_tokens = size.tokens
         return replace(request, prompt_tokens=size.tokens)
 
     def _goes_on(self, history: History) -> bool:

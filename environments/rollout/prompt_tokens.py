@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from environments.containment.hook_calls import HookCalls
@@ -12,9 +13,11 @@ from environments.rollout.token_estimate import TokenEstimate
 from environments.trajectory import Completion, Message
 from tools.errors import ContextOverflow, PolicyError
 
+_REFUSED = 1.1
+"""What a server counted in a prompt that it refused as too long, of what we counted: more, at least."""
 _KEPT_PROMPTS = 8
 _KEPT_CHARS = 4_000_000
-_COUNTED_CHARS = 1_000_000
+_COUNTED_CHARS = 400_000
 """Of one text; what is longer is counted by its beginning."""
 
 
@@ -68,12 +71,16 @@ class PromptTokens:
             PolicyError: as for `of`.
         """
         if len(text) > _COUNTED_CHARS:
-            return await self.of_text(text[:_COUNTED_CHARS]) * len(text) // _COUNTED_CHARS
+            return await self._by_beginning(text, _COUNTED_CHARS)
         if (known := self._texts.get(text)) is not None:
             return known
         if sum(map(len, self._texts)) > _KEPT_CHARS:
             self._texts.clear()
-        self._texts[text] = tokens = await self._text_tokens(text)
+        try:
+            tokens = await self._text_tokens(text)
+        except ContextOverflow:  # more than the model's window, of which a condenser may leave a part
+            tokens = await self._by_beginning(text, len(text) // 8) if len(text) > 64 else len(text)
+        self._texts[text] = tokens
         return tokens
 
     async def learn(self, request: CompletionRequest, completion: Completion) -> None:
@@ -89,6 +96,12 @@ class PromptTokens:
                 estimate.learn_addition(await estimate.ours(unseen(request)), counted)
                 counted += len(request.row.token_ids)
         estimate.learn_prompt(await estimate.ours(request.messages, request.tools), counted)
+
+    async def refused(self, request: CompletionRequest) -> None:
+        """Take into account that the model's server found a prompt too long that we let pass."""
+        if self.is_estimate and request.prompt_tokens is not None:
+            ours = await self._estimate.ours(request.messages, request.tools)
+            self._estimate.learn_prompt(ours, ceil(request.prompt_tokens * _REFUSED))
 
     async def _size(self, request: CompletionRequest) -> PromptSize:
         try:
@@ -125,6 +138,9 @@ class PromptTokens:
         ours = await estimate.ours(request.messages, request.tools, max_tokens=limit)
         tokens = estimate.of_prompt(ours)
         return PromptSize(tokens=tokens, row_tokens=tokens if self._is_exact else ours)
+
+    async def _by_beginning(self, text: str, chars: int) -> int:
+        return -(-await self.of_text(text[:chars]) * len(text) // chars)
 
     async def _text_tokens(self, text: str) -> int:
         with_text, without = _saying(text), _saying("")

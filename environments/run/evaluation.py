@@ -79,7 +79,7 @@ def item_result(group: TrajectoryGroup, passed: Sequence[bool]) -> ItemResult:
         item_id=group.item_id,
         scores=tuple(each.score for each in group.trajectories if each.score is not None),
         passed=tuple(passed),
-        turns=tuple(len(trajectory.turns) for trajectory in group.trajectories),
+        turns=tuple(len(trajectory.acts) for trajectory in group.trajectories),
         dropped=len(group.failures),
     )
 
@@ -166,8 +166,9 @@ def sample_row(trajectory: Trajectory, passed: bool) -> dict[str, Any]:
         "messages": [message.to_openai() for message in trajectory.messages],
         "score": trajectory.score,
         "passed": passed,
-        "turns": len(trajectory.turns),
-        "turn_rewards": None if rewards is None or rewards.turns is None else list(rewards.turns),
+        "turns": len(trajectory.acts),
+        "summaries": len(trajectory.turns) - len(trajectory.acts),
+        "turn_rewards": None if trajectory.act_rewards is None else list(trajectory.act_rewards),
         "outcome": None if rewards is None else rewards.outcome,
         "parts": {} if rewards is None else summed_parts(rewards),
         "stop_reason": trajectory.stop_reason.value,

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from environments.config import AgentEnvConfig
 from environments.extras import needs_extra
 from environments.inference.endpoint import without_credentials
+from environments.record.condensations import Condensations
 from environments.record.measured import Measured
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
@@ -93,12 +94,13 @@ def group_numbers(credited: CreditedGroup) -> dict[str, float]:
         f"group/{credited.status}": 1,
     }
     if trajectories:
-        numbers["group/turns_mean"] = sum(len(t.turns) for t in trajectories) / len(trajectories)
+        numbers["group/turns_mean"] = sum(len(t.acts) for t in trajectories) / len(trajectories)
     scores = [trajectory.score for trajectory in trajectories if trajectory.score is not None]
     if scores:
         numbers["group/score_mean"] = sum(scores) / len(scores)
         numbers["group/score_min"], numbers["group/score_max"] = min(scores), max(scores)
-    measured = Measured()
+    measured, condensations = Measured(), Condensations()
     for trajectory in trajectories:
         measured.add(trajectory)
-    return numbers | measured.numbers("group")
+        condensations.add(trajectory)
+    return numbers | measured.numbers("group") | condensations.numbers("group")

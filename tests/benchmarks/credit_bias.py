@@ -13,7 +13,7 @@ import itertools
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -70,9 +70,10 @@ def sessions(turns: int, state: int = 0) -> Iterator[Session]:
 class Market:
     """All sessions of one horizon, as values that estimators take and as arrays to take expectations over."""
 
-    def __init__(self, turns: int = 3) -> None:
-        self.sessions = tuple(sessions(turns))
-        shape = (len(self.sessions), turns, len(STATES) * len(ACTIONS))
+    def __init__(self, turns: int = 3, *, played: Iterable[Session] | None = None) -> None:
+        self.sessions = tuple(sessions(turns) if played is None else played)
+        longest = max(len(session.steps) for session in self.sessions)
+        shape = (len(self.sessions), longest, len(STATES) * len(ACTIONS))
         self.taken, self.visited = np.zeros(shape), np.zeros((*shape[:2], len(STATES)))
         for place, session in enumerate(self.sessions):
             for turn, (state, action) in enumerate(session.steps):

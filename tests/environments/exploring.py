@@ -74,9 +74,9 @@ def last_room(messages):
     return max(found, default=0)
 
 
-def made(*, servers=(), cls=Exploring, **settings):
+def made(*, servers=(), cls=Exploring, policy=None, **settings):
     defaults = {"group_size": 2, "min_group_size": 1, "max_turns": 20}
-    return cls(AgentEnvConfig(**defaults | settings), servers)
+    return cls(AgentEnvConfig(**defaults | settings), servers, policy=policy)
 
 
 @asynccontextmanager

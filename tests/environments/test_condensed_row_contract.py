@@ -84,7 +84,8 @@ def check_measures(trajectory, settings, *, is_estimate):
         if turn.condensed is None:
             continue
         assert turn.condensed.is_estimate == is_estimate
-        assert turn.condensed.tokens_after == turn.span.start
+        if trajectory.exact:
+            assert turn.condensed.tokens_after == turn.span.start
         if "fit_context" in settings["condenser"]:
             assert turn.span.start <= settings["condenser_tokens"]
         assert seen != trajectory.messages[: len(seen)]

@@ -1,4 +1,4 @@
-"""Summaries of long conversations: by the policy as turns of their own, or by a second model as mere context."""
+"""Summaries of long conversations: by the policy as turns of their own, or by a second model as context."""
 
 from dataclasses import replace
 

@@ -28,4 +28,4 @@ class Maths(AgentEnv):
         return f"{item['question']} Answer with the number alone."
 
     def compute_reward(self, item, trajectory, ctx):
-        return float(numeric_match(trajectory.turns[-1].message.content, item["answer"]))
+        return float(numeric_match(trajectory.acts[-1].message.content, item["answer"]))

@@ -18,7 +18,7 @@ class Boxed(AgentEnv):
         return f"{item['question']} Reason briefly, then answer in \\boxed{{}}."
 
     def compute_reward(self, item, trajectory, ctx):
-        text = trajectory.turns[-1].message.content
+        text = trajectory.acts[-1].message.content
         answer = boxed(text)
         return RUBRIC(
             correct=numeric_match(answer, item["answer"]), boxed=answer is not None, short=len(text) < 200

@@ -18,21 +18,11 @@ from environments.credit import (
     resolve,
     turn_return,
 )
-from environments.credit.estimator_registry import _functions, _specs
 from environments.testing import group_of
 from tools.errors import CreditError
 
 NAN, INF = float("nan"), float("inf")
 BUILT_IN = ("gigpo", "grpo", "mt_grpo", "process_supervision", "progress", "rloo", "turn_gae", "turn_return")
-
-
-@pytest.fixture
-def forgets_registrations():
-    functions, specs = dict(_functions), dict(_specs)
-    yield
-    for now, before in ((_functions, functions), (_specs, specs)):
-        now.clear()
-        now.update(before)
 
 
 def test_every_estimator_of_the_table_is_registered():

@@ -50,14 +50,20 @@ def test_what_a_trainer_gets_is_told_per_sampled_token():
 
 
 @pytest.mark.parametrize(
-    ("cause", "setting"), [("template", "--openai.server_type"), ("renderer: no close", "--openai.family")]
+    ("cause", "setting"),
+    [
+        ("template", "--openai.server_type"),
+        ("renderer: no close", "--openai.family"),
+        ("history: fit_context", "--env.condenser_tokens"),
+    ],
+    ids=["template", "renderer", "history"],
 )
 def test_what_to_do_is_told_with_the_setting(cause, setting):
     assert setting in forks_of(trajectory(None, cause)).text()
 
 
-def test_a_fork_of_the_environments_own_making_needs_no_remedy():
-    assert len(forks_of(trajectory(None, "history")).text().splitlines()) == 2
+def test_a_fork_of_a_policys_own_making_needs_no_remedy():
+    assert len(forks_of(trajectory(None, "mine")).text().splitlines()) == 2
 
 
 def test_causes_stay_few_however_different_they_are():

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any, Literal
 
 from environments.containment.hook_calls import HookCalls
-from environments.policy.base import CompletionRequest
+from environments.policy.base import CompletionRequest, window_of
 from environments.rollout.completion_check import text_problem
 from environments.rollout.context import Condenser, Entry, History, name_of
 from environments.rollout.failures import reason_of
@@ -44,10 +44,10 @@ class Condensing:
     _history: History = field(init=False)
     _held: History = field(default=(), init=False)
     """What the open row holds."""
-    _changed: list[str] = field(default_factory=list[str], init=False)
-    """The condensers that have changed something since the last act."""
     _prompt_tokens: int = field(default=0, init=False)
     """Of the last request."""
+    _changed: list[str] = field(default_factory=list[str], init=False)
+    """The condensers that have changed something since the last act."""
     _condensed: Condensed | None = field(default=None, init=False)
     _summaries: list[Turn] = field(default_factory=list[Turn], init=False)
 
@@ -127,6 +127,8 @@ class Condensing:
             raise Stopped
         if is_asking:
             raise ConfigError(f"{where} ended while its summary was being written; await policy_summary")
+        if given is self._history:
+            return
         history = checked_history(given, self.said, where)
         if history != self._history:
             self._changed.append(name)
@@ -211,7 +213,8 @@ class OpenAsking:
     @property
     def max_tokens(self) -> int:
         """See `Asking`."""
-        return self._condensing.models.budget.max_prompt_tokens
+        models = self._condensing.models
+        return models.budget.max_prompt_tokens(window_of(models.policy))
 
     async def tokens(self, history: Sequence[Entry]) -> int:
         """See `Asking`."""

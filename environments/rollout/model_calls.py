@@ -145,10 +145,10 @@ class ModelCalls:
                 limit_s=self.seconds_left,
                 setting="rollout_timeout_s",
             )
-        except ContextOverflow as error:
-            if error.__cause__ is not None:  # what the server answered
+        except ContextOverflow as overflow:
+            if overflow.__cause__ is not None:  # what the server answered
                 await self.count.refused(request)
-            raise self.stop(StopReason.CONTEXT_OVERFLOW, reason_of(error)) from None
+            raise self.stop(StopReason.CONTEXT_OVERFLOW, reason_of(overflow)) from None
         except TimeLimitExceeded:
             if self.seconds_left > 0:
                 raise  # of a hook that the policy called

@@ -1,6 +1,7 @@
 """How many tokens a prompt has, for whoever decides what the model sees: by the policy, or as an estimate."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -44,6 +45,8 @@ class PromptTokens:
         """Whether one of them so far was counted by another tokenizer than the model's."""
         self._is_asked = False
         self._is_exact = True
+        self._row_ours: int | None = None
+        """Of what the open row holds, by our tokenizer."""
         self._prompts: deque[tuple[tuple[Message, ...], int, PromptSize]] = deque(maxlen=_KEPT_PROMPTS)
         self._texts: dict[str, int] = {}
 
@@ -88,19 +91,20 @@ class PromptTokens:
         self._is_exact = completion.exact
         if not self._is_asked or not self.is_estimate:
             return
-        estimate = self._estimate
         counted = completion.prompt_tokens
         if completion.exact:
             counted = len(completion.prompt_ids)
             if completion.extends_row and request.row is not None:
-                estimate.learn_addition(await estimate.ours(unseen(request)), counted)
+                self._estimate.learn_addition(await self._estimate.ours(unseen(request)), counted)
                 counted += len(request.row.token_ids)
-        estimate.learn_prompt(await estimate.ours(request.messages, request.tools), counted)
+        ours = await self._ours(request)
+        self._estimate.learn_prompt(ours, counted)
+        self._row_ours = ours + await self._ours_more((completion.message,))
 
     async def refused(self, request: CompletionRequest) -> None:
         """Take into account that the model's server found a prompt too long that we let pass."""
         if self.is_estimate and request.prompt_tokens is not None:
-            ours = await self._estimate.ours(request.messages, request.tools)
+            ours = await self._ours(request)
             self._estimate.learn_prompt(ours, ceil(request.prompt_tokens * _REFUSED))
 
     async def _size(self, request: CompletionRequest) -> PromptSize:
@@ -135,12 +139,24 @@ class PromptTokens:
             new = await estimate.ours(unseen(request), max_tokens=limit)
             tokens = len(row.token_ids) + estimate.of_addition(new)
             return PromptSize(tokens=tokens, row_tokens=tokens)
-        ours = await estimate.ours(request.messages, request.tools, max_tokens=limit)
+        ours = await self._ours(request)
         tokens = estimate.of_prompt(ours)
         return PromptSize(tokens=tokens, row_tokens=tokens if self._is_exact else ours)
 
     async def _by_beginning(self, text: str, chars: int) -> int:
         return -(-await self.of_text(text[:chars]) * len(text) // chars)
+
+    async def _ours(self, request: CompletionRequest) -> int:
+        """The whole prompt by our tokenizer; where it goes on from the row, only what is new is rendered."""
+        limit = request.max_row_tokens
+        if request.row is not None and self._row_ours is not None:
+            return self._row_ours + await self._ours_more(unseen(request), max_tokens=limit)
+        return await self._estimate.ours(request.messages, request.tools, max_tokens=limit)
+
+    async def _ours_more(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> int:
+        """What messages add to a prompt by our tokenizer: the next turn's header is there already."""
+        whole = await self._estimate.ours(messages, max_tokens=max_tokens)
+        return whole - await self._estimate.ours(())
 
     async def _text_tokens(self, text: str) -> int:
         with_text, without = _saying(text), _saying("")

@@ -1,4 +1,4 @@
-"""An environment one of whose hooks, its tool, policy or condenser misbehaves the first time it is called."""
+"""An environment one of whose hooks, its tool, policy or condenser misbehaves, when first called."""
 
 import inspect
 from contextlib import asynccontextmanager

@@ -98,14 +98,14 @@ async def playing(wire, *, window=None, cls=Exploring, server=None, **settings):
 
 
 @asynccontextmanager
-async def serving(kind, quirks=(), *, window=None, cls=Exploring, around=None, **settings):
+async def serving(kind, quirks=(), *, window=None, cls=Exploring, around=None, renderer=RENDERER, **settings):
     """The mock server of the environment, as `turnwise mock-model` starts it."""
     async with made(cls=cls, **settings) as env:
         known = await items_by_opening(env)
         app = mock_app(
             lambda messages: script_for(env, known, messages),
             skill=1.0,
-            renderer=RENDERER,
+            renderer=renderer,
             settings=MockSettings(kind="plain" if kind == "chat" else kind, context_tokens=window),
         )
         app = QuirkyServer(app, quirks_named(quirks))

@@ -9,6 +9,7 @@ from importlib import import_module
 
 import pytest
 
+from environments.cli.mock_model import script_for
 from environments.cli.shipped import SHIPPED
 from environments.config import ServerConfig
 from environments.data.tasks import GroupTask
@@ -43,9 +44,10 @@ async def playing(name, wire):
     if wire == "scripted":
         yield scripted, task
         return
-    script = partial(scripted.scripted_choices, task.item)
+    known = {(): task.item}
     settings = MockSettings(kind="plain" if wire == "chat" else wire)
-    app = mock_app(lambda *_: script, skill=0.7, renderer=RENDERER, settings=settings)
+    script = partial(script_for, scripted, known)
+    app = mock_app(script, skill=0.7, renderer=RENDERER, settings=settings)
     async with running_mock_server(app) as url:
         server = ServerConfig(base_url=url, model_name="scripted", server_type=wire, family="chatml")
         yield made(name, [server], tokenizer_name=str(EMBEDDED_TOKENIZER_DIR)), task

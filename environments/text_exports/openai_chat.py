@@ -42,11 +42,11 @@ def openai_chat(
 def _lines(trajectory: Trajectory, trained: Sequence[Turn], notes: Counter[str]) -> Iterator[dict[str, Any]]:
     conversation = RowMessages(trajectory)
     tools = [tool.to_openai() for tool in trajectory.tools]
-    for row in range(len(trajectory.rows)):
+    for row in dict.fromkeys(turn.span.row for turn in trajectory.turns):
         here = [turn for turn in trajectory.turns if turn.span.row == row]
         weighed = {id(conversation.of_turn(turn)) for turn in trained if turn.span.row == row}
         if not weighed:
-            notes[UNTRAINED] += bool(here)
+            notes[UNTRAINED] += 1
             continue
         seen = conversation.until(here[-1], ())
         line: dict[str, Any] = {

@@ -88,9 +88,9 @@ def _line(
 
 
 def _prompt_key(each: SampledTurn) -> bytes:
-    turn = each.turn
+    turn, rows = each.turn, each.trajectory.rows
     seen = each.messages.shown_until(turn)[:-1]
-    tokens = each.trajectory.rows[turn.span.row].token_ids[: turn.span.start]
+    tokens = rows[turn.span.row].token_ids[: turn.span.start] if rows else ()
     key = hashlib.sha256(_without_ids(seen))
     key.update(orjson.dumps([each.tools, turn.index, turn.kind]))
     key.update(array("q", tokens).tobytes())

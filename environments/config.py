@@ -247,6 +247,12 @@ class AgentEnvConfig(Section):
         "over this number; unset: max_tokens_per_turn. own_length: with the advantage alone, which is biased "
         "where a trainer averages a row over its tokens: a turn weighs 1/its own length.",
     )
+    prefix_weighting: Literal["once", "repeated"] = Field(
+        default="once",
+        description="serve: prefix_rows trains a turn in every row that reaches it. once: rows are scored "
+        "such that these add up to the turn's advantage. repeated: each row with its last turn's advantage, "
+        "which is biased: a turn gets its own and all later advantages.",
+    )
     outbox_path: str | None = Field(
         default=None,
         description="serve: file in which groups wait for the trainer; unset: data/NAME.outbox.sqlite.",

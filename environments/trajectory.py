@@ -239,6 +239,8 @@ class Trajectory:
     sibling: int = 0
     """Position among the rollouts of its item; stays when another sibling fails."""
     seed: int = 0
+    session_id: str | None = None
+    """Which logged session it was imported from; `None`: it was rolled out."""
     prompt: tuple[Message, ...] = ()
     turns: tuple[Turn, ...]
     """In the order they were sampled, those of kind `summary` included."""

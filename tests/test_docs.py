@@ -51,7 +51,7 @@ def test_every_test_that_a_page_names_exists():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run_in_order(page, tmp_path):
     """Python blocks run as files, named ones are kept; bash blocks run where those files lie."""
-    for name in ("Makefile", "pyproject.toml", "requirements"):
+    for name in ("Makefile", "pyproject.toml", "requirements", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     environment = {**os.environ, "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}", "COLUMNS": "120"}

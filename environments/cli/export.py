@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import click
 import jsonlines
@@ -13,7 +14,7 @@ from environments.run.console_streams import outlived_console
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import Columns, columns_of, list_scores
 from environments.wire.training_rows import check_rows
-from environments.wire.views import TOKENS_PER_TURN, VIEWS
+from environments.wire.views import TOKENS_PER_TURN, VIEWS, PrefixWeighting
 from tools.errors import RecordError, WireError
 
 _VIEW = click.Choice([*VIEWS, "list_scores"])
@@ -31,8 +32,23 @@ _VIEW = click.Choice([*VIEWS, "list_scores"])
     show_default=True,
     help="turn_rows, prefix_rows: what advantage times tokens is divided by.",
 )
+@click.option(
+    "--prefix-weighting",
+    "weighting",
+    type=click.Choice(get_args(PrefixWeighting)),
+    default="once",
+    show_default=True,
+    help="prefix_rows: whether what a turn gets from all its rows adds up to its advantage.",
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
-def command(record: Path, view: str | None, encoding: str | None, divisor: int, out: Path) -> None:
+def command(
+    record: Path,
+    view: str | None,
+    encoding: str | None,
+    divisor: int,
+    weighting: PrefixWeighting,
+    out: Path,
+) -> None:
     """Write the groups of RECORD as a trainer would see them, one Atropos group a line.
 
     Groups that failed or carry no credit are left out, as `serve` does.
@@ -42,7 +58,7 @@ def command(record: Path, view: str | None, encoding: str | None, divisor: int, 
     view = view or encoding or "token_advantages"
     unfinished = out.with_name(out.name + ".part")
     try:
-        statuses, lines = _write(record, view, divisor, unfinished)
+        statuses, lines = _write(record, view, divisor, weighting, unfinished)
         unfinished.replace(out)
     except OSError as error:
         raise RecordError(f"cannot write {out}: {error.strerror}") from error
@@ -57,7 +73,9 @@ def command(record: Path, view: str | None, encoding: str | None, divisor: int, 
         )
 
 
-def _write(record: Path, view: str, divisor: int, out: Path) -> tuple[Counter[str], int]:
+def _write(
+    record: Path, view: str, divisor: int, weighting: PrefixWeighting, out: Path
+) -> tuple[Counter[str], int]:
     """Write the groups; how many there were by status, and the lines written."""
     statuses: Counter[str] = Counter()
     lines = 0
@@ -67,19 +85,21 @@ def _write(record: Path, view: str, divisor: int, out: Path) -> tuple[Counter[st
     ):
         for number, credited in enumerate(read_groups(record), start=1):
             statuses[credited.status] += 1
-            for columns in _shown(credited, view, divisor, f"{record}, line {number}"):
+            for columns in _shown(credited, view, divisor, weighting, f"{record}, line {number}"):
                 writer.write(columns)
                 lines += 1
     return statuses, lines
 
 
-def _shown(credited: CreditedGroup, view: str, divisor: int, where: str) -> list[Columns]:
+def _shown(
+    credited: CreditedGroup, view: str, divisor: int, weighting: PrefixWeighting, where: str
+) -> list[Columns]:
     """The lines of a group in a view: none when it has no credit."""
     if credited.status != "ok":
         return []
     if view == "list_scores":
         return [list_scores(credited)]  # lists are what people want to see there, and no trainer takes them
-    groups = VIEWS[view](credited, divisor)
+    groups = VIEWS[view](credited, divisor, weighting)
     try:
         for group in groups:
             check_rows(group)

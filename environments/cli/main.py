@@ -58,6 +58,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
         target="environments.cli.estimators:command",
         help="Name the advantage estimators, with their parameters and bias.",
     ),
+    "import": LazyCommand(
+        target="environments.cli.import_sessions:command",
+        help="Make a rollout JSONL of logged conversations with votes and outcomes.",
+    ),
     "recredit": LazyCommand(
         target="environments.cli.recredit:command",
         help="Give a rollout JSONL new advantages with another estimator.",

@@ -1,7 +1,6 @@
 """`turnwise recredit`: compute a record's advantages anew, without a model, and say how credit moved."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import click
@@ -9,17 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from environments.cli.user_code import load
-from environments.credit import (
-    Advantages,
-    CreditChange,
-    GroupRules,
-    credit_change,
-    credited,
-    describe,
-    missing_outcome_of,
-    resolve,
-)
+from environments.cli.credit_options import CreditOptions, credit_options
+from environments.credit import Advantages, CreditChange, credit_change
 from environments.credit.comparable import ANY_GROUP, comparable
 from environments.record.recorder import Recorder, new_record, read_contents, read_groups
 from environments.run.console_streams import outlived_console
@@ -29,54 +19,20 @@ from tools.errors import CreditError
 SHOWN_TURNS = 12
 
 
-def _load(_: click.Context, __: click.Parameter, code: str | None) -> None:
-    if code is not None:
-        load(code)
-
-
 @click.command(name="recredit")
 @click.argument("record", type=click.Path(path_type=Path))
-@click.option("--estimator", required=True, help="Advantage estimator, see `turnwise estimators`.")
-@click.option("--preset", default=None, help="Use the constants of this trainer.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter of the estimator.")
-@click.option(
-    "--missing-outcome",
-    "missing",
-    default="refuse",
-    metavar="WHAT",
-    help="Of a rollout without an outcome beside others: refuse, drop or a number.",
-)
-@click.option(
-    "--load",
-    metavar="FILE",
-    help="A Python file or module that registers the estimator.",
-    callback=_load,
-    expose_value=False,
-    is_eager=True,
-)
+@credit_options()
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The new record.")
-def command(
-    record: Path, estimator: str, preset: str | None, settings: tuple[str, ...], missing: str, out: Path
-) -> None:
+def command(record: Path, credit: CreditOptions, out: Path) -> None:
     """Recompute the advantages of RECORD and write them to a new record.
 
     Groups that failed are copied as they are, but for those that --missing-outcome settles. Prints how
     credit moved from the recorded estimator's to the new one's.
     """
-    params = _parameters(estimator, settings)
-    resolve(estimator, preset=preset, **params)
-    anew = partial(
-        credited,
-        preset=preset,
-        params=params,
-        rules=GroupRules(missing_outcome=missing_outcome_of(missing, "--missing-outcome")),
-    )
     with new_record(out, doing="recredit") as recorder:
-        change, names, failed = _rewrite(
-            record, recorder, lambda old: anew(old.group, estimator, policy=old.policy)
-        )
+        change, names, failed = _rewrite(record, recorder, lambda old: credit.credited(old.group, old.policy))
     with outlived_console():  # the work is done, whoever reads of it
-        _report(Console(highlight=False), change, before=" and ".join(sorted(names)), after=estimator)
+        _report(Console(highlight=False), change, before=" and ".join(sorted(names)), after=credit.estimator)
         if failed:
             click.echo(f"{failed} failed groups were copied as they are")
         click.echo(str(out))
@@ -105,17 +61,6 @@ def _rewrite(
         names.add(old.estimator)
         pairs.append((_of_the_left(old, new), _of_acts(new.group.trajectories, new.advantages)))
     return credit_change(pairs), names, failed
-
-
-def _parameters(estimator: str, settings: Sequence[str]) -> dict[str, object]:
-    spec = describe(estimator)
-    params: dict[str, object] = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals:
-            raise CreditError(f"--set takes NAME=VALUE, not {setting!r}")
-        params[name] = spec.parameter(name).parse(text, estimator)
-    return params
 
 
 def _missed_outcomes(group: CreditedGroup) -> bool:

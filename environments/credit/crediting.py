@@ -20,6 +20,7 @@ from tools.errors import TurnwiseError
 NO_CREDIT = "every advantage is zero"
 UNSCORED = "nothing was scored"
 UNTRAINED = "no turn is trained"
+ALONE = "no other session has its opening"
 
 _LONGEST_REASON = 1000
 logger = logging.getLogger(__name__)
@@ -37,7 +38,9 @@ def credited(
     """The group with its advantages and every parameter they were computed with.
 
     A group is `failed`, and its advantages are zero, when its siblings cannot be compared (see `comparable`)
-    and when the estimator cannot compute with its numbers, whatever it raises.
+    and when the estimator cannot compute with its numbers, whatever it raises. A logged session without a
+    peer has no advantage, unless `params` say that nothing is to be compared: `baseline` is `none`, or
+    `singleton` is given.
 
     Raises:
         CreditError: no such estimator, preset or parameter, or a value that it cannot have.
@@ -47,7 +50,8 @@ def credited(
     group, reason = comparable(group, rules)
     advantages: Advantages | None = None
     alone = 0
-    if reason is None:
+    lone = _is_lone_session(group) and given.get("baseline") != "none" and "singleton" not in given
+    if reason is None and not lone:
         try:
             advantages = estimate(estimator, group, preset=preset, **given)
             alone = turns_without_peer(estimator, group, preset=preset, **given)
@@ -64,7 +68,7 @@ def credited(
         estimator=estimator,
         estimator_params=used,
         status="failed" if reason is not None else "ok" if learns else "no_credit",
-        reason=reason or (None if learns else _why_not(group)),
+        reason=reason or (None if learns else ALONE if lone else _why_not(group)),
         turns_without_peer=alone,
     )
 
@@ -80,6 +84,11 @@ def recorded_params(
     kept = {p.name for p in describe(estimator).parameters if p.kind != "per_turn"}
     used = resolve(estimator, preset=preset, **(params or {}))
     return {name: value for name, value in used.items() if name in kept}
+
+
+def _is_lone_session(group: TrajectoryGroup) -> bool:
+    """Whether it is one that was logged, with nobody to be compared with, which nobody chose it to be."""
+    return len(group.trajectories) == 1 and group.trajectories[0].session_id is not None
 
 
 def _why_not(group: TrajectoryGroup) -> str:

@@ -20,7 +20,6 @@ def ledger_script(messages: Sequence[Message], skill: float) -> Sequence[Choice]
     memory = AuditMemory.of(messages)
     if memory.page >= memory.pages:
         return _likely(1 - 0.1 * (1 - skill), [_answer(memory)], [_answer(memory, slip=_SLIP)])
-    noted = skill**2
     p_right = 1 - 0.06 * (1 - skill)
     stock = memory.last_stock
     carried = {} if stock is None else {"carried": stock}
@@ -32,8 +31,8 @@ def ledger_script(messages: Sequence[Message], skill: float) -> Sequence[Choice]
         _answer(memory),
     ]
     return [
-        Choice(probability=p_right * noted, message=call("next_page", carried, content=memory.note)),
-        Choice(probability=p_right * (1 - noted), message=call("next_page", carried)),
+        Choice(probability=p_right * skill, message=call("next_page", carried, content=memory.note)),
+        Choice(probability=p_right * (1 - skill), message=call("next_page", carried)),
         *(Choice(probability=(1 - p_right) / len(wrong), message=message) for message in wrong),
     ]
 

@@ -1,4 +1,4 @@
-"""A file that grows by whole lines: locked, each on disk before `append` returns, and nobody else's."""
+"""A file that grows by whole lines: locked, each on disk before the next, and nobody else's."""
 
 import fcntl
 import os
@@ -17,13 +17,19 @@ _TAIL_BYTES = 64
 class AppendFile:
     """Lines on disk. What somebody else does to the file is noticed before the next line."""
 
-    def __init__(self, path: Path, *, fresh: bool) -> None:
+    def __init__(self, path: Path, *, fresh: bool, each_on_disk: bool = True) -> None:
         """Open or create the file, locked; `fresh` empties it.
+
+        Args:
+            path: the file.
+            fresh: whether to empty it.
+            each_on_disk: whether `append` waits for the disk; else only `wait_for_disk` does.
 
         Raises:
             RecordError: not writable, not a plain file, or in use by another process.
         """
         self.path = path
+        self._each_on_disk = each_on_disk
         self._end, self._tail = 0, b""
         """How far the file goes, and the bytes that it ends with, while nobody else writes it."""
         self._lost: str | None = None
@@ -51,7 +57,7 @@ class AppendFile:
         return torn
 
     def append(self, line: bytes) -> None:
-        """Write a line and wait until it is on disk.
+        """Write a line and, unless `each_on_disk` is off, wait until it is on disk.
 
         Raises:
             RecordError: the disk is full or gone, or somebody else changed the file. What was written before
@@ -65,7 +71,8 @@ class AppendFile:
                 view = memoryview(line)
                 while view:
                     view = view[os.write(self._fd, view) :]
-                os.fsync(self._fd)
+                if self._each_on_disk:
+                    os.fsync(self._fd)
             except OSError as error:
                 self._lost = f"cannot write {self.path}: {error.strerror}; the groups before it are safe"
                 # If that fails too, the next run cuts the torn line off.
@@ -74,6 +81,17 @@ class AppendFile:
                 raise RecordError(self._lost) from error
             self._end += len(line)
             self._tail = line[-_TAIL_BYTES:]
+
+    def wait_for_disk(self) -> None:
+        """Wait until every line is on disk.
+
+        Raises:
+            RecordError: the disk is full or gone.
+        """
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise RecordError(f"cannot write {self.path}: {error.strerror}") from error
 
     def close(self) -> None:
         """Release the file."""

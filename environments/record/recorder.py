@@ -21,8 +21,13 @@ _INSTEAD = "choose another --out, or start over with --fresh"
 class Recorder:
     """Appends groups to a JSONL file that one process at a time may write."""
 
-    def __init__(self, path: Path, *, fresh: bool = False) -> None:
+    def __init__(self, path: Path, *, fresh: bool = False, each_on_disk: bool = True) -> None:
         """Open the file, locked; read which groups it already holds; cut off a torn last line.
+
+        Args:
+            path: the file.
+            fresh: whether to empty it.
+            each_on_disk: whether `append` waits for the disk; else only `wait_for_disk` does.
 
         Raises:
             RecordError: not writable, in use by another process, or a line is malformed.
@@ -33,7 +38,7 @@ class Recorder:
         """The fingerprint of the groups to come."""
         self._to_say: dict[str, Mapping[str, str]] = {}
         """What fingerprints stand for that the file does not say yet."""
-        self._file = AppendFile(path, fresh=fresh)
+        self._file = AppendFile(path, fresh=fresh, each_on_disk=each_on_disk)
         try:
             self._contents = _contents_of(self._file)
             self.torn_bytes = self._file.cut_torn_line()
@@ -91,7 +96,7 @@ class Recorder:
         self._to_say |= {each: facts for each, facts in origins.items() if each not in known}
 
     def append(self, credited: CreditedGroup) -> CreditedGroup:
-        """Write one group and wait until it is on disk.
+        """Write one group and, unless `each_on_disk` is off, wait until it is on disk.
 
         Returns:
             The group as it was written: one that no line can hold is a failed one, with the reason.
@@ -114,6 +119,14 @@ class Recorder:
         if credited.status != "failed":
             self.finished.add((credited.group.item_id, credited.group.epoch))
         return credited
+
+    def wait_for_disk(self) -> None:
+        """Wait until every group is on disk.
+
+        Raises:
+            RecordError: the disk is full or gone.
+        """
+        self._file.wait_for_disk()
 
     def close(self) -> None:
         """Release the file."""
@@ -160,9 +173,10 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
     if path.exists() and path.stat().st_size:
         raise RecordError(f"{path} exists; {doing} writes a new record, choose another path")
     unfinished = path.with_name(path.name + ".part")
-    with Recorder(unfinished, fresh=True) as recorder:
+    with Recorder(unfinished, fresh=True, each_on_disk=False) as recorder:
         try:
             yield recorder
+            recorder.wait_for_disk()
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)

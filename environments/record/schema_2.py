@@ -119,6 +119,7 @@ _MESSAGE = TypeAdapter(Message)
 _TOOLS = TypeAdapter(tuple[ToolSpec, ...])
 _TEXT = {"message", "replies"}
 _CAME_LATER: dict[str, Any] = {
+    "session_id": None,
     "end_reason": None,
     "tools": [],
     "user_calls": [],

@@ -26,8 +26,8 @@ NOT_COUNTED = frozenset({
     "max_items", "total_steps", "max_concurrent_rollouts", "max_num_workers", "max_num_workers_per_node",
     "max_failed_groups", "request_tries", "eval_rollouts", "pass_score",
     # How it reaches a trainer.
-    "credit_view", "score_divisor", "include_messages", "allow_approximate_tokens", "inference_weight",
-    "max_batches_offpolicy", "min_batch_allocation",
+    "credit_view", "score_divisor", "prefix_weighting", "include_messages", "allow_approximate_tokens",
+    "inference_weight", "max_batches_offpolicy", "min_batch_allocation",
     # What the file holds counts, not where it lies.
     "dataset_path",
 })  # fmt: skip
@@ -51,7 +51,7 @@ def origin_of(env: AgentEnv) -> RunOrigin:
             env.estimator, preset=config.estimator_preset, params=env.estimator_params
         ),
         experiment={
-            "turnwise": _version(),
+            "turnwise": turnwise_version(),
             "class": type(env).__qualname__,
             "system prompt": digest((env.system_prompt or "").encode("utf-8", "surrogatepass")),
             **_settings(config),
@@ -119,7 +119,8 @@ def _apart(config: AgentEnvConfig) -> list[Path]:
     return [Path(path) for path in paths if path is not None]
 
 
-def _version() -> str:
+def turnwise_version() -> str:
+    """The version of the package that is installed."""
     try:
         return version("turnwise")
     except PackageNotFoundError:

@@ -36,7 +36,7 @@ WHO_READS = {
     "turn_rows": "for trainers that read only scores, such as Atropos' example trainer",
     "token_advantages": "for trainers that read `advantages`, a number per token; one that reads only scores "
     "gets no turn credit from it",
-    "prefix_rows": "for experiments with trainers that read only scores; a turn counts in every row that "
+    "prefix_rows": "for experiments with trainers that read only scores; a turn is trained in every row that "
     "reaches it",
 }
 """Which trainers each view is for: the API cannot tell what a trainer ignores."""
@@ -112,6 +112,7 @@ def shape_of(env: AgentEnv) -> Shape:
         view=config.credit_view or PLAIN,
         group_size=config.group_size,
         divisor=config.score_divisor or config.max_tokens_per_turn,
+        prefix_weighting=config.prefix_weighting,
         include_messages=config.include_messages,
         sampling=config.sampling(),
     )
@@ -119,7 +120,11 @@ def shape_of(env: AgentEnv) -> Shape:
 
 def _in_words(shape: Shape) -> str:
     """The view; groups of two divisors are two scales, which no trainer should meet in one run."""
-    return f"{shape.view}, score_divisor {shape.divisor}" if shape.view in ROW_BY_ROW else shape.view
+    if shape.view not in ROW_BY_ROW:
+        return shape.view
+    # `repeated` is not named: it is what an outbox of an earlier version holds.
+    once = shape.view == "prefix_rows" and shape.prefix_weighting == "once"
+    return f"{shape.view}, score_divisor {shape.divisor}" + (", prefix_weighting once" if once else "")
 
 
 def _who_reads(env: AgentEnv, shape: Shape) -> str:

@@ -1,15 +1,13 @@
-"""Posts of exactly the registered size: real rows, and padding that teaches nothing and shifts nothing.
+"""Padding: rows that teach nothing, with scores that shift nothing where a trainer normalises them.
 
-The API holds back a group of another size than registered and never batches what does not add up (see
-`tests/environments/serve/test_atropos_facts.py`), so a group that lost a sibling is padded, and one whose
-trajectories have several rows goes on into another post. Many trainers normalise the scores of a post,
-`(s - mean) / std`. The padding is scored such that a post has the mean and the (population) standard
-deviation of the whole group: every real row is then normalised as it would be among all its siblings.
+Padding is scored such that a post has the mean and the (population) standard deviation of the whole group:
+every real row is then normalised, `(s - mean) / std`, as it would be among all its siblings.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Self
 
 from environments.trajectory import IGNORED, NOT_SAMPLED
 from environments.wire.training_rows import RowGroup, TrainingRow
@@ -17,22 +15,43 @@ from environments.wire.training_rows import RowGroup, TrainingRow
 _ROUNDING = 1e-9
 
 
-def posts(group: RowGroup, scores: Sequence[float], size: int) -> Iterator[RowGroup]:
-    """The rows of a group in posts of exactly `size` rows, in order.
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Mean and variance of a group's scores, which a post has to have where its scores are normalised."""
 
-    Args:
-        group: the rows; each has the score of its trajectory.
-        scores: one per trajectory of the group.
-        size: rows of a post; no less than there are trajectories.
-    """
-    rows = group.rows
-    if len(rows) == len(scores) == size:
-        yield group
-        return
-    while rows:
-        taken, padding = _fitting([row.score for row in rows[:size]], scores, size)
-        yield replace(group, rows=(*rows[:taken], *_padding_of(rows[0], padding)))
-        rows = rows[taken:]
+    mean: float
+    variance: float
+
+    @classmethod
+    def of(cls, scores: Sequence[float]) -> Self:
+        """Those of the scores of a group."""
+        mean = math.fsum(scores) / len(scores)
+        return cls(mean, math.fsum((score - mean) ** 2 for score in scores) / len(scores))
+
+    def spread(self, distance: float, squares: float, taken: int, count: int) -> float | None:
+        """What is left for padding: the sum of its squared distances from its own mean.
+
+        Args:
+            distance: sum of the distances of the scores that are taken from the mean.
+            squares: sum of the squares of these distances.
+            taken: how many they are.
+            count: rows of padding.
+
+        Returns:
+            `None` where no scores make up for what is taken.
+        """
+        tolerance = _ROUNDING * (self.variance + 1e-300) * (taken + count)
+        left = (taken + count) * self.variance - squares
+        if count == 0:
+            return 0.0 if abs(distance) <= math.sqrt(tolerance) and abs(left) <= tolerance else None
+        spread = left - distance**2 / count
+        return None if spread < -tolerance or (count == 1 and spread > tolerance) else max(spread, 0.0)
+
+
+def padding_of(row: TrainingRow, scores: Sequence[float]) -> Iterator[TrainingRow]:
+    """Padding for the post that begins with `row`, a row for each score."""
+    for score in scores:
+        yield _padding_row(row, score, ("group_id",))
 
 
 def shorten(group: RowGroup, max_tokens: int) -> tuple[RowGroup | None, int]:
@@ -45,15 +64,20 @@ def shorten(group: RowGroup, max_tokens: int) -> tuple[RowGroup | None, int]:
     if not too_long:
         return group, 0
     rows = tuple(row if len(row.tokens) <= max_tokens else _inert(row) for row in group.rows)
-    if all(map(_teaches_nothing, rows)):
+    if all(map(teaches_nothing, rows)):
         return None, too_long
     return replace(group, rows=rows), too_long
 
 
 def untrained_as_padding(group: RowGroup) -> RowGroup:
     """The group, where a row of turns that are all left out of training says that it teaches nothing."""
-    rows = tuple(_inert(row) if _teaches_nothing(row) else row for row in group.rows)
+    rows = tuple(_inert(row) if teaches_nothing(row) else row for row in group.rows)
     return replace(group, rows=rows)
+
+
+def teaches_nothing(row: TrainingRow) -> bool:
+    """Whether no token of a row is trained."""
+    return all(label == IGNORED for label in row.mask)
 
 
 def padding_scores(taken: Sequence[float], scores: Sequence[float], count: int) -> list[float] | None:
@@ -67,43 +91,22 @@ def padding_scores(taken: Sequence[float], scores: Sequence[float], count: int) 
     Returns:
         `count` scores, or `None` where no such scores exist.
     """
-    mean = math.fsum(scores) / len(scores)
-    variance = math.fsum((score - mean) ** 2 for score in scores) / len(scores)
-    # What is left for the padding: the sum of its distances from the mean, and of their squares.
-    distance = -math.fsum(score - mean for score in taken)
-    squares = (len(taken) + count) * variance - math.fsum((score - mean) ** 2 for score in taken)
-    tolerance = _ROUNDING * (variance + 1e-300) * (len(taken) + count)
-    if count == 0:
-        return [] if abs(distance) <= math.sqrt(tolerance) and abs(squares) <= tolerance else None
-    spread = squares - distance**2 / count
-    if spread < -tolerance or (count == 1 and spread > tolerance):
-        return None
-    centre = mean + distance / count
+    moments = Moments.of(scores)
+    distances = [score - moments.mean for score in taken]
+    distance, squares = math.fsum(distances), math.fsum(each**2 for each in distances)
+    spread = moments.spread(distance, squares, len(taken), count)
+    if spread is None or count == 0:
+        return None if spread is None else []
+    centre = moments.mean - distance / count
     pairs = count // 2
-    step = math.sqrt(max(spread, 0.0) / (2 * pairs)) if pairs else 0.0
+    step = math.sqrt(spread / (2 * pairs)) if pairs else 0.0
     return [centre + step, centre - step] * pairs + [centre] * (count % 2)
 
 
-def _fitting(candidates: Sequence[float], scores: Sequence[float], size: int) -> tuple[int, list[float]]:
-    """How many of the next rows a post can take, and the scores of its padding."""
-    for taken in range(len(candidates), 0, -1):
-        padding = padding_scores(candidates[:taken], scores, size - taken)
-        if padding is not None:
-            return taken, padding
-    # One row alone always fits, as no score is further from the mean than sqrt(n - 1) deviations: only
-    # rounding got in the way.
+def nearest_scores(taken: Sequence[float], scores: Sequence[float], count: int) -> list[float]:
+    """Scores that give `taken` and the padding the mean of `scores`, but not their deviation."""
     mean = math.fsum(scores) / len(scores)
-    return 1, [mean + (mean - candidates[0]) / (size - 1)] * (size - 1)
-
-
-def _teaches_nothing(row: TrainingRow) -> bool:
-    return all(label == IGNORED for label in row.mask)
-
-
-def _padding_of(row: TrainingRow, scores: Sequence[float]) -> Iterator[TrainingRow]:
-    """Padding for the post that begins with `row`, a row for each score."""
-    for score in scores:
-        yield _padding_row(row, score, ("group_id",))
+    return [mean - math.fsum(score - mean for score in taken) / count] * count if count else []
 
 
 def _inert(row: TrainingRow) -> TrainingRow:

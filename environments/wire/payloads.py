@@ -9,9 +9,10 @@ import orjson
 
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import PER_ROW, Columns, columns_of, rows_of
-from environments.wire.padding import posts, shorten, untrained_as_padding
+from environments.wire.packing import posts
+from environments.wire.padding import shorten, untrained_as_padding
 from environments.wire.training_rows import RowGroup, check_rows
-from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor
+from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor, PrefixWeighting
 from tools.errors import WireError
 
 ROW_BY_ROW = frozenset({"turn_rows", "prefix_rows"})
@@ -30,6 +31,8 @@ class Shape:
     """Rollouts per item."""
     divisor: Divisor = TOKENS_PER_TURN
     """Of the scores of views whose every row is a group of its own."""
+    prefix_weighting: PrefixWeighting = "once"
+    """Of `prefix_rows`."""
     max_row_tokens: int | None = None
     """The trainer's limit; longer rows are left out."""
     include_messages: bool = True
@@ -71,7 +74,7 @@ def pack(credited: CreditedGroup, shape: Shape) -> Package:
     parts: list[Part] = []
     too_long = 0
     try:
-        for group in VIEWS[shape.view](credited, shape.divisor):
+        for group in VIEWS[shape.view](credited, shape.divisor, shape.prefix_weighting):
             check_rows(group)
             shown = untrained_as_padding(_shown(group, shape))
             fitting, long = _within(shown, shape.max_row_tokens)
@@ -132,8 +135,10 @@ def _within(group: RowGroup, max_tokens: int | None) -> tuple[RowGroup | None, i
 def _posts(group: RowGroup, credited: CreditedGroup, shape: Shape) -> Iterator[RowGroup]:
     if shape.view in ROW_BY_ROW:
         return iter((group,))
-    scores = [each.score for each in credited.group.trajectories if each.score is not None]
-    return posts(group, scores, shape.rows_per_post)
+    siblings = credited.group.trajectories
+    owners = [sibling for sibling, each in enumerate(siblings) for _ in each.rows]
+    scores = [each.score for each in siblings if each.score is not None]
+    return posts(group, owners, scores, shape.rows_per_post)
 
 
 def _part(group: RowGroup) -> Part:

@@ -1,7 +1,8 @@
 """Views of a group's credit: the rows that a trainer gets, one view for each kind of trainer."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Literal, cast
 
 from environments.trajectory import NOT_SAMPLED, CreditedGroup
@@ -15,6 +16,11 @@ Divisor = int | Literal["own_length"]
 """What a row's trained tokens are divided by, to scale its score, one constant for a run. `own_length`: not
 scaled, so a turn weighs 1/its own length, which the policy chooses: short turns are preferred where the
 advantage is positive, long ones where it is negative."""
+
+PrefixWeighting = Literal["once", "repeated"]
+"""What the row "up to turn K" of `prefix_rows` is scored with. `once`: with A_K - A_(K+1), in the last row of
+its token row with A_K, so that what turn j gets from all rows that reach it adds up to A_j. `repeated`: with
+A_K, so that it adds up to A_j and all later advantages: the idea as it was published, which is biased."""
 
 
 def every_row(credited: CreditedGroup) -> RowGroup:
@@ -50,7 +56,9 @@ def token_advantages(credited: CreditedGroup) -> RowGroup:
     return RowGroup(rows=bare, plain=True)
 
 
-def turn_rows(credited: CreditedGroup, divisor: Divisor = TOKENS_PER_TURN) -> list[RowGroup]:
+def turn_rows(
+    credited: CreditedGroup, divisor: Divisor = TOKENS_PER_TURN, _: PrefixWeighting = "once"
+) -> list[RowGroup]:
     """The view for trainers that read only `scores`: one row per turn, each in a group of its own.
 
     A row is everything the model saw up to the turn, and the turn, which alone is unmasked. Atropos' example
@@ -58,20 +66,31 @@ def turn_rows(credited: CreditedGroup, divisor: Divisor = TOKENS_PER_TURN) -> li
     score is the turn's advantage times its tokens over `divisor`: the step is the policy gradient
     Σ A ∇log π over `divisor` and the rows of the batch.
     """
-    return _row_per_turn(credited, divisor, alone=True)
+    weighted = (
+        (_ending_with(row, turn, alone=True), advantage)
+        for row in credited_rows(credited)
+        for turn, advantage in _trained(row)
+    )
+    return _each_alone(credited, weighted, divisor)
 
 
-def prefix_rows(credited: CreditedGroup, divisor: Divisor = TOKENS_PER_TURN) -> list[RowGroup]:
-    """N turns become N rows "up to turn K" with all trained turns unmasked, scored with turn K's advantage.
+def prefix_rows(
+    credited: CreditedGroup, divisor: Divisor = TOKENS_PER_TURN, weighting: PrefixWeighting = "once"
+) -> list[RowGroup]:
+    """N turns become N rows "up to turn K" with all trained turns unmasked, scored as `weighting` says.
 
-    The idea of verifiers' issue 34. It counts double: a turn is trained once in every row that reaches it,
-    so its tokens get the sum of its own and all later advantages of the trajectory. Scores are scaled as in
-    `turn_rows`, by all trained tokens of the row, so that this is the only bias.
+    The idea of verifiers' issue 34. A turn is trained in every row that reaches it; counted `once`, the step
+    is that of `turn_rows`. Scores are scaled as there, by all trained tokens of the row.
     """
-    return _row_per_turn(credited, divisor, alone=False)
+    weighted = (
+        (_ending_with(row, turn, alone=False), advantage - later if weighting == "once" else advantage)
+        for row in credited_rows(credited)
+        for (turn, advantage), (_, later) in pairwise([*_trained(row), (-1, 0.0)])
+    )
+    return _each_alone(credited, weighted, divisor, prefix_weighting=weighting)
 
 
-def _one_group(credited: CreditedGroup, _: Divisor = TOKENS_PER_TURN) -> list[RowGroup]:
+def _one_group(credited: CreditedGroup, *_: object) -> list[RowGroup]:
     return [token_advantages(credited)]
 
 
@@ -80,33 +99,35 @@ VIEWS: Mapping[str, Callable[..., Sequence[RowGroup]]] = {
     "turn_rows": turn_rows,
     "prefix_rows": prefix_rows,
 }
-"""Every view by name: `VIEWS[name](credited, divisor)` gives the groups that a trainer would see."""
+"""Every view by name: `VIEWS[name](credited, divisor, weighting)` gives what a trainer would see."""
 
 
-def _row_per_turn(credited: CreditedGroup, divisor: Divisor, *, alone: bool) -> list[RowGroup]:
-    rows = (_ending_with(row, turn, alone=alone) for row in credited_rows(credited) for turn in _trained(row))
-    return [RowGroup(rows=(_of_last_turn(credited, row, index, divisor),)) for index, row in enumerate(rows)]
+def _each_alone(
+    credited: CreditedGroup, weighted: Iterable[tuple[CreditedRow, float]], divisor: Divisor, **said: object
+) -> list[RowGroup]:
+    """Each row in a group of its own, scored such that a mean over its tokens gives each its weight."""
+    groups: list[RowGroup] = []
+    for index, (row, weight) in enumerate(weighted):
+        trained = sum(span.end - span.start for span in map(trained_span, row.turns))
+        shown = TrainingRow(
+            tokens=row.tokens,
+            mask=row.mask,
+            score=weight if divisor == "own_length" else weight * trained / divisor,
+            advantages=None,
+            logprobs=row.logprobs,
+            messages=row.messages,
+            override=_override(credited, row, index) | {"score_divisor": divisor} | said,
+        )
+        groups.append(RowGroup(rows=(shown,)))
+    return groups
 
 
-def _of_last_turn(credited: CreditedGroup, row: CreditedRow, index: int, divisor: Divisor) -> TrainingRow:
-    """A row that is scored with the advantage of its last turn."""
-    trained = sum(span.end - span.start for span in map(trained_span, row.turns))
-    advantage = row.turn_advantages[-1]
-    return TrainingRow(
-        tokens=row.tokens,
-        mask=row.mask,
-        score=advantage if divisor == "own_length" else advantage * trained / divisor,
-        advantages=None,
-        logprobs=row.logprobs,
-        messages=row.messages,
-        override=_override(credited, row, index) | {"score_divisor": divisor},
-    )
-
-
-def _trained(row: CreditedRow) -> Iterator[int]:
-    """The turns of a row that have tokens to train."""
+def _trained(row: CreditedRow) -> Iterator[tuple[int, float]]:
+    """The turns of a row that have tokens to train, each with its advantage."""
     spans = map(trained_span, row.turns)
-    return (index for index, span in enumerate(spans) if span.end > span.start)
+    for index, (span, advantage) in enumerate(zip(spans, row.turn_advantages, strict=True)):
+        if span.end > span.start:
+            yield index, advantage
 
 
 def _ending_with(row: CreditedRow, index: int, *, alone: bool) -> CreditedRow:

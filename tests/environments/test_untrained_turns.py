@@ -112,7 +112,7 @@ def test_their_tokens_are_trained_in_no_view(view):
 
 def test_a_row_is_scaled_by_its_trained_tokens_alone():
     group = credited(marked(GROUP, {(0, 0)}), "turn_return", policy="p")
-    first, second = VIEWS["prefix_rows"](group, 1)[:2]
+    first, second = VIEWS["prefix_rows"](group, 1, "repeated")[:2]
     assert first.rows[0].score == group.advantages[0][1] * 1
     assert second.rows[0].score == group.advantages[0][2] * (1 + 3)
 

@@ -6,6 +6,7 @@ from typing import get_args
 
 from environments.trajectory import (
     NOT_SAMPLED,
+    Condensed,
     CreditedGroup,
     Failure,
     JudgeCall,
@@ -19,7 +20,7 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
-from tools.calls import CallStatus, ToolCall, ToolResult
+from tools.calls import CallStatus, ToolCall, ToolResult, ToolSpec
 from tools.sandbox.base import SandboxLimits, SandboxRecord
 
 TEXTS = ["", "a", "two\nlines", '\x00"\\', "é\u2028", "\U0001f600"]
@@ -33,6 +34,7 @@ class Draw:
 
     def __init__(self, seed):
         self.random = Random(seed)
+        self.toolsets = [self.tools() for _ in range(2)]
 
     def one(self, of):
         return self.random.choice(list(of))
@@ -97,13 +99,37 @@ class Draw:
     def kept(self):
         return Kept(start=self.count(), end=self.count())
 
+    def contexts(self, turns):
+        """What each turn saw: much of it again and again, as where a condenser's work lasts."""
+        put_in = [self.message() for _ in range(3)]
+        seen: list[tuple | None] = []
+        for _ in range(turns):
+            before = next((context for context in reversed(seen) if context), ())
+            again = before[self.random.randint(0, len(before)) :] if self.bool() else ()
+            new = self.several(lambda: self.kept() if self.bool() else self.one(put_in), most=3)
+            seen.append(self.one([None, (*again, *new), (*new, *again)]))
+        return seen
+
+    def condensed(self):
+        return Condensed(
+            cause=self.text(),
+            tokens_before=self.count(),
+            tokens_after=self.count(),
+            is_estimate=self.bool(),
+            seconds=self.number(),
+        )
+
+    def tools(self):
+        return self.several(
+            lambda: ToolSpec(name=self.text(), description=self.text(), parameters=self.named(self.text))
+        )
+
     def turn(self, index, span):
         message = self.message("assistant")
         calls = tuple(
             replace(call, status=self.one(get_args(CallStatus)), span=self.one([None, (0, 3)]))
             for call in message.tool_calls
         )
-        context = self.several(lambda: self.kept() if self.bool() else self.message(), most=3)
         return Turn(
             index=index,
             kind=self.one(["act", "summary"]),
@@ -115,8 +141,8 @@ class Draw:
             trained=self.bool(),
             anchor=self.name(),
             noted=self.named(self.number),
-            context=self.one([None, context]),
-            fork=self.name(),
+            condensed=self.one([None, self.condensed()]),
+            fork=self.one([None, "history: fit_context", *TEXTS]),
             weight_version=self.name(),
             sampling=self.named(lambda: self.one(JSONS)),
             model_s=self.number(),
@@ -160,8 +186,12 @@ class Draw:
             sibling=self.count(),
             seed=self.count(),
             prompt=self.several(self.message),
-            turns=tuple(turns),
+            turns=tuple(
+                replace(turn, context=context)
+                for turn, context in zip(turns, self.contexts(len(turns)), strict=True)
+            ),
             rows=tuple(rows),
+            tools=self.one([(), self.one(self.toolsets)]),
             stop_reason=self.one(StopReason),
             end_reason=self.name(),
             exact=self.bool(),

@@ -16,7 +16,7 @@ from environments.trajectory import Kept, Message, Span, StopReason, TokenRow
 from tests.environments.record.any_group import Draw
 from tests.environments.record.recorded import TWO, credited
 from tests.environments.wire.golden_groups import CASES
-from tools.calls import ToolCall
+from tools.calls import ToolCall, ToolSpec
 from tools.errors import RecordError
 
 SCHEMA_1 = Path(__file__).with_name("group_1.jsonl")
@@ -99,6 +99,84 @@ def test_what_the_model_saw_is_kept_as_stretches_and_what_was_put_in():
     inserted = Message(role="user", content="what happened so far")
     context = (Kept(start=0, end=1), inserted)
     assert again(credited(with_turn(context=context))).group.trajectories[0].turns[0].context == context
+
+
+PUT_IN = Message(role="tool", content="the middle is left out", tool_call_id="a")
+
+
+def seeing(*contexts):
+    """A trajectory with a turn for each context."""
+    (only,) = group_of([[0.0] * len(contexts)]).trajectories
+    turns = tuple(replace(turn, context=context) for turn, context in zip(only.turns, contexts, strict=True))
+    return credited(replace(TWO, trajectories=(replace(only, turns=turns),)))
+
+
+def test_what_was_put_in_stands_once_however_many_turns_saw_it():
+    opening = Kept(start=0, end=1)
+    written = seeing((opening, PUT_IN), (opening, PUT_IN, Kept(start=3, end=5)), None, (PUT_IN,))
+    turns = fields_of(written)["trajectories"][0]["turns"]
+    assert encode_group(written).count(b"the middle is left out") == 1 + len(fields_of(written)["messages"])
+    assert [turn["context"] for turn in turns[1:]] == [
+        [{"start": 0, "end": 1}, {"turn": 0, "start": 1, "end": 2}, {"start": 3, "end": 5}],
+        None,
+        [{"turn": 1, "start": 1, "end": 2}],
+    ]
+    assert again(written) == written
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"turn": 1, "start": 0, "end": 1},
+        {"turn": -1, "start": 0, "end": 1},
+        {"turn": 0, "start": 0, "end": 3},
+        {"turn": 0, "start": -1, "end": 1},
+        {"turn": 0, "start": 1, "end": 1},
+        {"turn": "0", "start": None, "end": 1},
+    ],
+    ids=["itself", "negative", "beyond", "before", "nothing", "no_number"],
+)
+def test_a_context_that_refers_to_nothing_is_malformed(part):
+    fields = fields_of(seeing((PUT_IN, PUT_IN), (PUT_IN,)))
+    fields["trajectories"][0]["turns"][1]["context"] = [part]
+    with pytest.raises(RecordError, match=r"line 1: not a turnwise.group/2 line"):
+        decode_group(orjson.dumps(fields), HERE, 1)
+
+
+def test_a_line_whose_contexts_refer_to_each_other_without_bounds_is_malformed():
+    fields = fields_of(seeing(*[(PUT_IN,)] * 40))
+    for turn, each in enumerate(fields["trajectories"][0]["turns"][1:]):
+        each["context"] = [{"turn": turn, "start": 0, "end": 2**turn}] * 2
+    with pytest.raises(RecordError, match="more than 100000 parts"):
+        decode_group(orjson.dumps(fields), HERE, 1)
+
+
+TOOLS = (ToolSpec(name="look", description="Look closely.", parameters={"type": "object"}),)
+
+
+def test_tools_stand_once_for_all_trajectories_that_had_them():
+    first, second = group_of([[1.0], [0.0]]).trajectories
+    offered = (
+        replace(first, tools=TOOLS),
+        replace(second, tools=(*TOOLS, *TOOLS)),
+        replace(first, tools=TOOLS),
+    )
+    written = credited(replace(TWO, trajectories=(*offered, second)))
+    fields = fields_of(written)
+    assert [each.get("tools") for each in fields["trajectories"]] == [0, 1, 0, None]
+    assert [len(tools) for tools in fields["toolsets"]] == [1, 2]
+    assert again(written) == written
+
+
+def test_a_line_without_tools_says_nothing_of_them():
+    assert "toolsets" not in fields_of(credited(TWO))
+
+
+def test_the_kinds_of_turns_stand_with_the_turns_alone():
+    group = group_of([[1.0, None]], kinds=[["act", "summary"]])
+    fields = fields_of(credited(group))
+    assert [turn["kind"] for turn in fields["trajectories"][0]["turns"]] == ["act", "summary"]
+    assert "turn_kinds" not in fields["overrides"][0]
 
 
 def test_prompts_have_equal_hashes_when_they_are_equal():

@@ -3,6 +3,7 @@
 import pytest
 
 from environments.judged_writing_env import JudgedWritingEnv
+from environments.long_math_env import LongMathEnv
 from environments.record.recorder import read_groups
 from environments.retail_env import RetailEnv
 from environments.run.process_run import process
@@ -34,7 +35,7 @@ def what_is_learned(path):
 
 
 @pytest.mark.parametrize(
-    "cls", [SalesChatEnv, WordGuessEnv, JudgedWritingEnv], ids=["sales_chat", "word_guess", "judged_writing"]
+    "cls", [SalesChatEnv, WordGuessEnv, JudgedWritingEnv, LongMathEnv], ids=lambda cls: cls.name
 )
 async def test_a_shipped_environment_gives_the_same_again(tmp_path, cls):
     path = tmp_path / "r.jsonl"

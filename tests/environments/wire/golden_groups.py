@@ -4,7 +4,8 @@
 
 One that changes needs a reason. What changed since the first version: no column is `None`, the scores of
 rows that are groups of their own are scaled by their tokens, and each row of a forked trajectory has its own
-messages, with the rewards of its own turns.
+messages, with the rewards of its own turns. Posts with `advantages` are packed densely, forked ones without
+as densely as their scores allow, and `prefix_rows` counts a turn once unless `repeated` is asked for.
 """
 
 from dataclasses import replace
@@ -107,6 +108,7 @@ SHAPES = {
     "shortened": {"more": 1, "max_row_tokens": 5},
     "turn_rows": {"view": "turn_rows", "max_row_tokens": 6},
     "prefix_rows": {"view": "prefix_rows"},
+    "prefix_rows_repeated": {"view": "prefix_rows", "prefix_weighting": "repeated"},
     "sampled": {"include_messages": False, "sampling": {"temperature": 0.5, "top_p": 1.0}},
 }
 

@@ -180,10 +180,15 @@ def test_a_turn_row_carries_the_conversation_up_to_its_turn_with_the_rewards():
     assert spoken == [1.0, 2.0]
 
 
-def test_a_prefix_row_trains_every_turn_up_to_its_last_with_the_last_ones_advantage():
+def test_a_prefix_row_trains_every_turn_up_to_its_last():
     groups = prefix_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
     assert [view["masks"][0] for view in groups] == [[IGNORED, 2], [IGNORED, 2, IGNORED, 2]]
-    assert [view["scores"] for view in groups] == [[0.5 * 1 / 1024], [-0.5 * 2 / 1024]]
+
+
+@pytest.mark.parametrize(("weighting", "first"), [("once", 1.0), ("repeated", 0.5)])
+def test_a_prefix_row_is_scored_with_its_last_turns_advantage_less_what_later_rows_add(weighting, first):
+    groups = views.prefix_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]), 1024, weighting)
+    assert [group.rows[0].score for group in groups] == [first * 1 / 1024, -0.5 * 2 / 1024]
 
 
 def token_weights(group):
@@ -209,9 +214,12 @@ def test_a_trainer_that_averages_a_turn_row_over_its_tokens_weighs_every_token_w
     assert {row.override["score_divisor"] for each in shown for row in each.rows} <= {divisor}
 
 
+@pytest.mark.parametrize("weighting", ["once", "repeated"])
 @given(credited_groups())
-def test_prefix_rows_weigh_a_turns_tokens_with_its_own_and_all_later_advantages(group):
-    rows = iter(views.prefix_rows(group, 7))
+def test_prefix_rows_weigh_a_turns_tokens_with_its_own_advantage_or_repeated_with_all_later_ones_too(
+    weighting, group
+):
+    rows = iter(views.prefix_rows(group, 7, weighting))
     for trajectory, advantages in zip(group.group.trajectories, group.advantages, strict=True):
         spans = [turn.span for turn in trajectory.turns]
         sampled = [k for k, turn in enumerate(trajectory.turns) if trained_tokens(turn)]
@@ -220,7 +228,8 @@ def test_prefix_rows_weigh_a_turns_tokens_with_its_own_and_all_later_advantages(
             for position, weight in token_weights(next(rows)).items():
                 weights[position] += weight
         for k in sampled:
-            total = sum(advantages[later] for later in sampled if later >= k)
+            later = advantages[k:] if weighting == "repeated" else advantages[k : k + 1]
+            total = sum(each for turn, each in enumerate(later, start=k) if turn in sampled)
             for position in range(spans[k].start, spans[k].end):
                 assert weights[position] * 7 == pytest.approx(total, abs=1e-12)
 

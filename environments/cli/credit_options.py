@@ -1,0 +1,117 @@
+"""How credit is computed, as options of the commands that give it without rolling out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import click
+
+from environments.cli.user_code import load
+from environments.credit import GroupRules, credited, describe, missing_outcome_of, recorded_params, resolve
+from environments.credit.parameters import Value
+from environments.trajectory import CreditedGroup, MissingOutcome, TrajectoryGroup
+from tools.errors import CreditError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditOptions:
+    """An estimator with its parameters, checked."""
+
+    estimator: str
+    preset: str | None
+    params: Mapping[str, Value]
+    missing_outcome: MissingOutcome
+
+    @property
+    def all_params(self) -> Mapping[str, object]:
+        """Every parameter that a record names."""
+        return recorded_params(self.estimator, preset=self.preset, params=self.params)
+
+    def credited(self, group: TrajectoryGroup, policy: str, *, min_trajectories: int = 0) -> CreditedGroup:
+        """The group with its advantages."""
+        return credited(
+            group,
+            self.estimator,
+            policy=policy,
+            preset=self.preset,
+            params=self.params,
+            rules=GroupRules(min_trajectories=min_trajectories, missing_outcome=self.missing_outcome),
+        )
+
+
+def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Options whose values the command gets as `credit`; without a default the estimator must be named."""
+    options = (
+        click.option(
+            "--estimator",
+            required=default is None,
+            default=default,
+            show_default=default is not None,
+            help="Advantage estimator, see `turnwise estimators`.",
+        ),
+        click.option("--preset", default=None, help="Use the constants of this trainer."),
+        click.option(
+            "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter of the estimator."
+        ),
+        click.option("--baseline", metavar="WHAT", help="The same as --set baseline=WHAT."),
+        click.option(
+            "--missing-outcome",
+            "missing",
+            default="refuse",
+            metavar="WHAT",
+            help="Of a rollout without an outcome beside others: refuse, drop or a number.",
+        ),
+        click.option(
+            "--load",
+            metavar="FILE",
+            help="A Python file or module that registers the estimator.",
+            callback=_load,
+            expose_value=False,
+            is_eager=True,
+        ),
+    )
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def command(
+            *,
+            estimator: str,
+            preset: str | None,
+            settings: Sequence[str],
+            baseline: str | None,
+            missing: str,
+            **rest: Any,
+        ) -> Any:
+            every = settings if baseline is None else [*settings, f"baseline={baseline}"]
+            return function(credit=_read(estimator, preset, every, missing), **rest)
+
+        given: Callable[..., Any] = command
+        for option in reversed(options):
+            given = option(given)
+        return given
+
+    return decorated
+
+
+def _load(_: click.Context, __: click.Parameter, code: str | None) -> None:
+    if code is not None:
+        load(code)
+
+
+def _read(estimator: str, preset: str | None, settings: Sequence[str], missing: str) -> CreditOptions:
+    params = _parameters(estimator, settings)
+    resolve(estimator, preset=preset, **params)
+    outcome = missing_outcome_of(missing, "--missing-outcome")
+    return CreditOptions(estimator=estimator, preset=preset, params=params, missing_outcome=outcome)
+
+
+def _parameters(estimator: str, settings: Sequence[str]) -> dict[str, Value]:
+    spec = describe(estimator)
+    params: dict[str, Value] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise CreditError(f"--set takes NAME=VALUE, not {setting!r}")
+        params[name] = spec.parameter(name).parse(text, estimator)
+    return params

@@ -1,0 +1,1 @@
+"""Logged sessions: conversations that somebody else had, as trajectories."""

@@ -1,0 +1,242 @@
+"""A file of logged sessions, one JSON object a line, read twice: first for its groups, then group by group.
+
+So memory holds one group and some 300 bytes for each session, however large the file is.
+"""
+
+import codecs
+import hashlib
+import json
+import os
+from array import array
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from environments.data.item_ids import item_id
+from environments.data.item_json import json_text
+from environments.sessions.logged_session import Session, read_session
+from environments.sessions.session_votes import Scale, SessionError
+from tools.errors import DatasetError
+
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""Of a session: more is no conversation."""
+_SHOWN_LINES = 5
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedSession:
+    """A session and where it stands."""
+
+    session: Session
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedGroup:
+    """Sessions with one opening, in the order of the file."""
+
+    item_id: str
+    item: Mapping[str, Any]
+    """What the agent was given: the opening messages and the tools."""
+    sessions: tuple[LoggedSession, ...]
+
+
+class SessionFile:
+    """Sessions by their openings; made by `open_sessions`, which has read all of them once."""
+
+    def __init__(self, path: Path, file: BinaryIO, scale: Scale) -> None:
+        """Read every session.
+
+        Raises:
+            DatasetError: names the first line that cannot be taken, and how many more there are.
+        """
+        self.sessions = 0
+        self.turns = 0
+        self.votes = 0
+        """Turns that somebody voted on."""
+        self.outcomes = 0
+        """Sessions with an outcome."""
+        self._path, self._file, self._scale = path, file, scale
+        self._before = _identity(file)
+        self._index = _Index()
+        self.digest = self._read()
+        """Of the file's bytes."""
+
+    def groups(self) -> Iterator[LoggedGroup]:
+        """Every group, in the order in which their first sessions stand.
+
+        Raises:
+            DatasetError: somebody changed the file meanwhile.
+        """
+        for identity, places in self._index.by_group():
+            sessions = tuple(self._at(offset, line) for offset, line in places)
+            yield LoggedGroup(item_id=identity, item=item_of(sessions[0].session), sessions=sessions)
+        if _identity(self._file) != self._before:
+            self._refuse_change()
+
+    def _read(self) -> str:
+        """Index the sessions; the digest of the file."""
+        hashed = hashlib.sha256()
+        problem, refused = "", array("Q")
+        for line, offset, content in self._lines(hashed.update):
+            try:
+                session = read_session(_parsed(content), self._scale)
+                self._index.add(session, offset, line)
+            except (SessionError, DatasetError, RecursionError) as error:
+                deep = isinstance(error, RecursionError)
+                problem = problem or ("nested too deeply" if deep else str(error))
+                refused.append(line)
+                continue
+            self.sessions += 1
+            self.turns += len(session.turns)
+            self.votes += sum(vote is not None for vote in session.rewards.turns or ())
+            self.outcomes += session.rewards.outcome is not None
+        if refused:
+            raise DatasetError(f"{self._path}, line {refused[0]}: {problem}{_more(refused[1:])}")
+        if not self._index.groups:
+            raise DatasetError(f"{self._path} has no sessions; give one JSON object a line")
+        return hashed.hexdigest()
+
+    def _lines(self, also: Callable[[bytes], None]) -> Iterator[tuple[int, int, bytes]]:
+        """The lines that are not blank, each with its number and offset."""
+        line = offset = 0
+        while content := self._file.readline(MAX_LINE_BYTES + 1):
+            line += 1
+            if len(content) > MAX_LINE_BYTES:
+                most = f"{MAX_LINE_BYTES >> 20} MiB"
+                raise DatasetError(f"{self._path}, line {line}: over {most}; give one session a line")
+            if line == 1 and content.startswith(_GZIP):
+                raise DatasetError(f"{self._path} is compressed; give the file that gunzip makes of it")
+            also(content)
+            if content.strip():
+                yield line, offset, content
+            offset += len(content)
+
+    def _at(self, offset: int, line: int) -> LoggedSession:
+        self._file.seek(offset)
+        content = self._file.readline(MAX_LINE_BYTES)
+        try:
+            return LoggedSession(session=read_session(_parsed(content), self._scale), line=line)
+        except SessionError:
+            self._refuse_change()
+
+    def _refuse_change(self) -> NoReturn:
+        raise DatasetError(f"{self._path} was changed while it was imported; nothing was written")
+
+
+@contextmanager
+def open_sessions(path: Path, scale: Scale) -> Generator[SessionFile]:
+    """The sessions of a file, all of them read and checked once.
+
+    Raises:
+        DatasetError: it cannot be read, or a line of it is no session.
+    """
+    if str(path) == "-":
+        raise DatasetError("sessions are read twice: give a file, not - (standard input)")
+    try:
+        # Before it is opened: that would wait for somebody to write a pipe.
+        if path.exists() and not path.is_file():
+            raise DatasetError(f"{path} is no plain file; sessions are read twice")
+        with path.open("rb") as file:
+            yield SessionFile(path, file, scale)
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def item_of(session: Session) -> dict[str, Any]:
+    """What the agent was given, as a record holds it: equal for sessions that can be compared."""
+    prompt: dict[str, Any] = {"prompt": [message.to_openai() for message in session.prompt]}
+    return prompt | ({"tools": [tool.to_openai() for tool in session.tools]} if session.tools else {})
+
+
+class _Index:
+    """Where the sessions of each group stand."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, int] = {}
+        """By item id, numbered in the order they came."""
+        self._openings: list[bytes] = []
+        self._first_lines = array("Q")
+        self._group_of = array("Q")
+        self._offsets = array("Q")
+        self._lines = array("Q")
+        self._ids: dict[bytes, int] = {}
+
+    def add(self, session: Session, offset: int, line: int) -> None:
+        """Take one more in.
+
+        Raises:
+            SessionError: its name is taken, or that of its prompt is another prompt's.
+        """
+        if session.session_id is not None:
+            before = self._ids.setdefault(_short(session.session_id), line)
+            if before != line:
+                raise SessionError(f"the id {session.session_id!r:.100} is that of line {before}, too")
+        item = item_of(session)
+        opening = _short(json_text(item))
+        identity = item_id(item) if session.item_id is None else session.item_id
+        group = self.groups.setdefault(identity, len(self.groups))
+        if group == len(self._openings):
+            self._openings.append(opening)
+            self._first_lines.append(line)
+        elif self._openings[group] != opening:
+            raise SessionError(
+                f"the item_id {identity!r:.100} is that of line {self._first_lines[group]}, which begins "
+                f"otherwise; sessions of one item have equal openings and tools: without item_id they are "
+                f"grouped by those"
+            )
+        self._group_of.append(group)
+        self._offsets.append(offset)
+        self._lines.append(line)
+
+    def by_group(self) -> Iterator[tuple[str, list[tuple[int, int]]]]:
+        """Each group's name, and where its sessions stand: offset and line."""
+        order = array("Q", sorted(range(len(self._group_of)), key=self._group_of.__getitem__))
+        by_group = groupby(order, key=self._group_of.__getitem__)
+        for identity, (_, sessions) in zip(self.groups, by_group, strict=True):
+            yield identity, [(self._offsets[each], self._lines[each]) for each in sessions]
+
+
+def _parsed(line: bytes) -> object:
+    """A line as JSON values.
+
+    Raises:
+        SessionError: it is not JSON, or holds what no record can.
+    """
+    try:
+        value = json.loads(line.removeprefix(codecs.BOM_UTF8).decode(), parse_constant=_refuse_constant)
+        if b"\\u" in line:
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeDecodeError:
+        raise SessionError("not UTF-8 text") from None
+    except UnicodeEncodeError:
+        raise SessionError("half of a surrogate pair in a text, which no UTF-8 file holds") from None
+    except json.JSONDecodeError as error:
+        raise SessionError(
+            f"not valid JSON: {error.msg} at column {error.colno}; expected one JSON object a line"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise SessionError(f"not valid JSON: {error}"[:200]) from None
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number; null is possible")
+
+
+def _more(lines: Sequence[int]) -> str:
+    shown = ", ".join(map(str, lines[:_SHOWN_LINES])) + ", …" * (len(lines) > _SHOWN_LINES)
+    return f"; refused, too, {len(lines)} more: {shown}" if lines else ""
+
+
+def _short(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def _identity(file: BinaryIO) -> tuple[int, int]:
+    now = os.fstat(file.fileno())
+    return now.st_size, now.st_mtime_ns

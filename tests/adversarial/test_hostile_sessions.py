@@ -1,0 +1,223 @@
+"""Logs that no record can be made of: one line that says where and what, exit code 2, and nothing written."""
+
+import gzip
+import json
+import os
+
+import pytest
+
+from environments.cli.main import main
+from environments.sessions import session_file
+from tests.environments.sessions.logs import call, chat, result, said, user, voted
+
+GOOD = voted(1, 0, outcome=1)
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+
+
+def line(value):
+    return json.dumps(value).encode()
+
+
+REFUSED = {
+    "torn": (line(GOOD)[:-9], "not valid JSON"),
+    "text": (b"hello", "not valid JSON"),
+    "list": (b"[]", "a session is a JSON object"),
+    "number": (b"3", "a session is a JSON object"),
+    "pretty": (b"{", "expected one JSON object a line"),
+    "utf-8": (b'{"messages": "\xff"}', "not UTF-8 text"),
+    "surrogate": (rb'{"messages": [{"role": "user", "content": "\ud800"}]}', "surrogate"),
+    "nan": (line(voted(1, outcome=float("nan"))), "NaN is no JSON number"),
+    "infinity": (line(voted(float("inf"))), "Infinity is no JSON number"),
+    "huge-float": (line(GOOD).replace(b'"outcome": 1', b'"outcome": 1e999'), "outcome is inf"),
+    "huge-int": (line(voted(10**400)), "messages[1].vote is 1000"),
+    "digits": (line(GOOD).replace(b'"outcome": 1', b'"outcome": ' + b"1" * 5000), "not valid JSON"),
+    "deep": (b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "not valid JSON"),
+    "deep-tools": (
+        line(GOOD)[:-1]
+        + b', "tools": [{"name": "x", "parameters": {"a": '
+        + b"[" * 800
+        + b"]" * 800
+        + b"}}]}",
+        "nested too deeply",
+    ),
+    "no-messages": (line({"turns": []}), "one list of messages"),
+    "two-lists": (line({"messages": [user("a")], "conversations": [user("a")]}), "one list of messages"),
+    "empty": (line({"messages": []}), "at least one message"),
+    "null-message": (line({"messages": [None]}), "messages[0] is None"),
+    "role": (line({"messages": [{"role": "bot", "content": "a"}]}), "messages[0] has the role 'bot'"),
+    "role-list": (line({"messages": [{"role": [], "content": "a"}]}), "messages[0] has the role []"),
+    "no-content": (line({"messages": [{"role": "user", "text": "a"}]}), "messages[0].content is None"),
+    "number-content": (line({"messages": [{"role": "user", "content": 3}]}), "messages[0].content is 3"),
+    "image": (line({"messages": [user([IMAGE])]}), "part of type 'image_url'; only text is taken"),
+    "odd-part": (line({"messages": [user([{"type": {}}])]}), "part of type '{}'"),
+    "no-text-part": (line(chat(said([{"type": "text", "text": 3}]))), "messages[1].content is 3"),
+    "object-content": (line(chat(said({"words": "a"}))), "messages[1].content is None"),
+    "assistants-image": (line(chat(said([IMAGE]))), "'image_url'"),
+    "silent": (line(chat({"role": "assistant", "content": None})), "says and calls nothing"),
+    "nameless-call": (line(chat(said("", tool_calls=[{"id": "a"}]))), "a call without a name"),
+    "text-calls": (line(chat(said("", tool_calls="look"))), "an object is possible"),
+    "call-is-no-json": (
+        line(
+            {"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": "look"}]}
+        ),
+        "not JSON",
+    ),
+    "assistant-first": (line({"messages": [said("a")]}), "a session begins with what it was asked"),
+    "result-first": (line({"messages": [result("a"), said("a")]}), "nothing was called before it"),
+    "result-without-call": (line(chat(said("a"), result("x"))), "messages[2] answers the call 'x'"),
+    "result-twice": (line(chat(call("x"), result("x"), result("x"))), "messages[3] answers the call 'x'"),
+    "result-too-many": (
+        line(chat(call("x"), result("x"), result(None))),
+        "messages[3] answers the call None; calls of the message before it that have no result yet: none",
+    ),
+    "result-late": (
+        line(chat(call("x"), user("well?"), result("x"))),
+        "messages[3] is a tool's result after",
+    ),
+    "block-order": (
+        line(
+            chat(
+                call("x"), user([{"type": "text", "text": "a"}, {"type": "tool_result", "tool_use_id": "x"}])
+            )
+        ),
+        "messages[2] has a tool_result after other blocks",
+    ),
+    "vote-in-words": (line(voted("great")), "messages[1].vote is 'great'"),
+    "vote-as-text": (line(voted("1")), "messages[1].vote is '1'"),
+    "vote-list": (line(voted([1])), "messages[1].vote is [1]"),
+    "two-votes": (line(chat(said("a", 1, reward=1))), "messages[1] has vote and reward"),
+    "users-vote": (line({"messages": [user("a") | {"vote": 1}, said("b")]}), "messages[0] has a vote"),
+    "outcome": (line(voted(1, outcome="won")), "outcome is 'won'"),
+    "weight": (line(chat(said("a", weight=0.5))), "messages[1].weight is 0.5"),
+    "metrics": (line(voted(1, metrics={"a": "b"})), "metrics.a is 'b'"),
+    "metrics-list": (line(voted(1, metrics=[1])), "metrics is [1]"),
+    "id": (line(voted(1, id=["a"])), "id is ['a']"),
+    "item-id": (line(voted(1, item_id=True)), "item_id is True"),
+    "model": (line(voted(1, model={})), "model is {}"),
+    "tools": (line(voted(1, tools=3)), "tools is 3"),
+    "tool": (line(voted(1, tools=[{"type": "web_search"}])), "tools[0] is {'type'"),
+    "tools-text": (line(voted(1, tools="look(")), "tools holds 'look('"),
+    "system": (line(voted(1, system=3)), "system is 3"),
+}
+
+
+def refused(tmp_path, capfd, *arguments):
+    """The one line that a refused import tells; it leaves the folder as it was."""
+    before = sorted(path.name for path in tmp_path.iterdir())
+    code = main(["import", *map(str, arguments), "--out", str(tmp_path / "record.jsonl")])
+    told = capfd.readouterr()
+    assert code == 2
+    assert told.out == ""
+    (text,) = told.err.splitlines()
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    return text
+
+
+@pytest.fixture
+def log(tmp_path):
+    def write(content):
+        path = tmp_path / "log.jsonl"
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(("content", "what"), REFUSED.values(), ids=REFUSED)
+def test_a_line_that_is_no_session_is_named_with_what_is_wrong(tmp_path, capfd, log, content, what):
+    text = refused(tmp_path, capfd, log(line(GOOD) + b"\n" + content + b"\n"))
+    assert "log.jsonl, line 2: " in text
+    assert what in text
+
+
+def test_all_lines_that_are_refused_are_counted(tmp_path, capfd, log):
+    text = refused(tmp_path, capfd, log(b"\n".join([line(GOOD), b"a", *[line(GOOD), b"b"] * 7])))
+    assert ", line 2: " in text
+    assert "refused, too, 7 more: 4, 6, 8, 10, 12, …" in text
+
+
+@pytest.mark.parametrize(
+    ("second", "what"),
+    [
+        (voted(1, id="a"), "the id 'a' is that of line 1, too"),
+        (voted(1, item_id="x", opening="other"), "the item_id 'x' is that of line 1, which begins otherwise"),
+    ],
+    ids=["id", "item_id"],
+)
+def test_a_name_stands_for_one_thing(tmp_path, capfd, log, second, what):
+    content = b"\n".join(map(line, [voted(1, id="a", item_id="x"), second]))
+    assert what in refused(tmp_path, capfd, log(content))
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \r\n\n"], ids=["empty", "blank"])
+def test_a_file_without_sessions(tmp_path, capfd, log, content):
+    assert "has no sessions" in refused(tmp_path, capfd, log(content))
+
+
+def test_a_compressed_file(tmp_path, capfd, log):
+    assert "is compressed" in refused(tmp_path, capfd, log(gzip.compress(line(GOOD))))
+
+
+def test_a_line_without_an_end(tmp_path, capfd, log, monkeypatch):
+    monkeypatch.setattr(session_file, "MAX_LINE_BYTES", 1 << 20)
+    assert "line 1: over 1 MiB" in refused(tmp_path, capfd, log(b" " * (2 << 20)))
+
+
+def test_what_is_no_file(tmp_path, capfd):
+    os.mkfifo(tmp_path / "pipe")
+    assert "no plain file" in refused(tmp_path, capfd, tmp_path)
+    assert "no plain file" in refused(tmp_path, capfd, tmp_path / "pipe")
+    assert "No such file" in refused(tmp_path, capfd, tmp_path / "gone.jsonl")
+    assert "read twice: give a file" in refused(tmp_path, capfd, "-")
+
+
+@pytest.mark.parametrize("field", ["--vote-field", "--outcome-field"])
+def test_a_field_that_nothing_has_is_a_slip(tmp_path, capfd, log, field):
+    assert f"({field})" in refused(tmp_path, capfd, log(line(GOOD)), field, "raiting")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--upvote", "nan"], "--upvote"),
+        (["--downvote", "-1e101"], "--downvote"),
+        (["--missing-outcome", "maybe"], "--missing-outcome is 'maybe'"),
+        (["--estimator", "turn_retrun"], "did you mean 'turn_return'"),
+        (["--estimator", "rloo", "--baseline", "none"], "no parameter of rloo named 'baseline'"),
+        (["--baseline", "mean"], "baseline is 'mean'"),
+        (["--tokenizer", "./gone"], "no tokenizer folder"),
+        (["--name", "\udcff"], "--name"),
+        (["--name", ""], "--name"),
+    ],
+    ids=["nan", "large", "missing", "estimator", "parameter", "baseline", "tokenizer", "name", "no-name"],
+)
+def test_a_wrong_setting(tmp_path, capfd, log, arguments, what):
+    assert what in refused(tmp_path, capfd, log(line(GOOD)), *arguments)
+
+
+def test_a_record_is_never_written_over(tmp_path, capfd, log):
+    path = log(line(GOOD))
+    (tmp_path / "record.jsonl").write_text("mine")
+    assert "exists; import writes a new record" in refused(tmp_path, capfd, path)
+    assert (tmp_path / "record.jsonl").read_text() == "mine"
+
+
+def test_a_file_that_grows_while_it_is_read_becomes_no_record(tmp_path, capfd, log, monkeypatch):
+    path = log(line(GOOD) + b"\n")
+    index = session_file.SessionFile.groups
+
+    def grown(self):
+        with path.open("ab") as file:
+            file.write(line(GOOD) + b"\n")
+        return index(self)
+
+    monkeypatch.setattr(session_file.SessionFile, "groups", grown)
+    assert "was changed while it was imported" in refused(tmp_path, capfd, path)
+
+
+def test_a_group_that_no_line_can_hold_is_a_failed_one(tmp_path, log):
+    tools = [{"name": "x", "parameters": {"maximum": 2**70}}]
+    path = log(b"\n".join(map(line, [voted(1, tools=tools), voted(1), voted(0)])))
+    assert main(["import", str(path), "--out", str(tmp_path / "record.jsonl")]) == 0
+    lines = [json.loads(each) for each in (tmp_path / "record.jsonl").read_text().splitlines()]
+    assert [each["status"] for each in lines] == ["failed", "ok"]

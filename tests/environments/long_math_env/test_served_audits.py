@@ -1,0 +1,46 @@
+"""`long_math` played over real HTTP, by the mock server as `turnwise mock-model long_math` starts it."""
+
+import pytest
+
+from environments.cli.mock_model import items_by_opening, script_for
+from environments.config import ServerConfig
+from environments.long_math_env import LongMathEnv
+from environments.long_math_env.env import LongMathConfig
+from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
+from environments.trajectory import StopReason
+from tests.environments.long_math_env.audit_play import is_solved
+
+
+async def played(kind: str, condenser: str):
+    """A group, asked by messages or by token ids."""
+    settings = {"ledgers": 2, "group_size": 2, "scripted_skill": 1.0, "condenser": [condenser]}
+    async with LongMathEnv(LongMathConfig(**settings)) as env:
+        known = await items_by_opening(env)
+        app = mock_app(
+            lambda messages: script_for(env, known, messages),
+            skill=1.0,
+            renderer=env.renderer,
+            settings=MockSettings(kind="plain" if kind == "chat" else kind),
+        )
+        async with running_mock_server(app) as url:
+            server = ServerConfig(base_url=url, model_name="scripted", server_type=kind, family="chatml")
+            config = LongMathConfig(**settings, tokenizer_name=str(EMBEDDED_TOKENIZER_DIR))
+            async with LongMathEnv(config, [server]) as remote:
+                group = await remote.rollout_group(remote.tasks()[0], 2)
+    assert group.failures == ()
+    return group.trajectories
+
+
+@pytest.mark.parametrize("kind", ["chat", "vllm", "sglang"])
+@pytest.mark.parametrize("condenser", ["fit_context", "summarise"])
+async def test_over_a_server_it_is_finished_and_solved(kind: str, condenser: str):
+    for trajectory in await played(kind, condenser):
+        assert trajectory.stop_reason is StopReason.COMPLETED
+        assert is_solved(trajectory)
+        assert max(len(row.token_ids) for row in trajectory.rows) <= 2048
+
+
+@pytest.mark.parametrize("kind", ["chat", "vllm"])
+async def test_over_a_server_the_window_overflows_without_a_condenser(kind: str):
+    assert {t.stop_reason for t in await played(kind, "none")} == {StopReason.CONTEXT_OVERFLOW}

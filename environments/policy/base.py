@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from environments.policy.open_row import OpenRow
 from environments.trajectory import Completion, Message
@@ -75,7 +75,7 @@ def prompt_counter(policy: Policy) -> PromptCounter | None:
     get estimates.
     """
     counter: Any = getattr(policy, "prompt_tokens", None)
-    return counter if callable(counter) else None
+    return cast("PromptCounter", counter) if callable(counter) else None
 
 
 def vocabulary_size(policy: Policy) -> int | None:

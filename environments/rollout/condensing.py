@@ -155,8 +155,6 @@ class Condensing:
         given = await self.calls.hook(f"condenser {name}", condenser.condense, history, self)
         if self.models.stopped is not None:
             raise Stopped
-        if given is history:
-            return history
         return checked_history(given, self.conversation, f"condenser {name}")
 
     async def _note(self, cause: str, before: History, started: float) -> None:

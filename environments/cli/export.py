@@ -1,28 +1,33 @@
-"""`turnwise export`: a record as the rows that a trainer would get, in one of the views."""
+"""`turnwise export`: a record as the lines that a trainer reads, in one of the views."""
 
 from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
-import jsonlines
-import orjson
 
-from environments.record.private_file import private
 from environments.record.recorder import read_groups
 from environments.run.console_streams import outlived_console
+from environments.text_exports.line_file import LineFile
+from environments.text_exports.openai_chat import openai_chat
+from environments.text_exports.text_views import TEXT_VIEWS
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import Columns, columns_of, list_scores
 from environments.wire.training_rows import check_rows
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, PrefixWeighting
-from tools.errors import RecordError, WireError
+from tools.errors import CreditError, RecordError, UsageError, WireError
 
-_VIEW = click.Choice([*VIEWS, "list_scores"])
+Lines = Callable[[CreditedGroup, Counter[str]], Iterable[dict[str, Any]]]
+
+_VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS])
 
 
 @click.command(name="export")
 @click.argument("record", type=click.Path(path_type=Path))
-@click.option("--view", type=_VIEW, help="How credit is shown.", show_default="token_advantages")
+@click.option("--view", type=_VIEW, metavar="VIEW", help="One of these.", show_default="token_advantages")
 @click.option("--encoding", type=_VIEW, hidden=True, help="What --view was called.")
 @click.option(
     "--score-divisor",
@@ -40,69 +45,107 @@ _VIEW = click.Choice([*VIEWS, "list_scores"])
     show_default=True,
     help="prefix_rows: whether what a turn gets from all its rows adds up to its advantage.",
 )
+@click.option("--min-score", type=float, help="openai: train only rollouts of this score or more.")
+@click.option("--min-advantage", type=float, help="openai: train only turns of this advantage or more.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
-def command(
-    record: Path,
-    view: str | None,
-    encoding: str | None,
-    divisor: int,
-    weighting: PrefixWeighting,
-    out: Path,
-) -> None:
-    """Write the groups of RECORD as a trainer would see them, one Atropos group a line.
+def command(record: Path, out: Path, **options: Any) -> None:
+    """Write the groups of RECORD as a trainer reads them, as JSON lines.
 
-    Groups that failed or carry no credit are left out, as `serve` does.
-    """
+    \b
+    Views of tokens, a group a line. Groups without credit are left out.
+      token_advantages  rows with an advantage per token
+      turn_rows         each turn a row of its own, scored with its advantage
+      prefix_rows       each turn a row with all turns before it
+      list_scores       every column, for people
+
+    \b
+    Views of text:
+      prompt_response   a line per turn: what the model saw, what it said, its
+                        rewards, return and advantage (TRL, datasets)
+      openai            a line per row: chat fine-tuning, weight 0 where a
+                        message is not trained
+      preference        a line per prompt: the best and the worst answer that
+                        siblings gave to the very same prompt (DPO)
+
+    Groups that failed are left out.
+    """  # noqa: D301  # click reads the backspace
     if out.exists() and out.stat().st_size:
         raise RecordError(f"{out} exists; export writes a new file, choose another path")
-    view = view or encoding or "token_advantages"
+    view = options["view"] or options["encoding"] or "token_advantages"
+    shown = _shown(view, options)
+    left_out = ("failed",) if view in TEXT_VIEWS else ("failed", "no_credit")
+    counted = ExportCounts()
     unfinished = out.with_name(out.name + ".part")
     try:
-        statuses, lines = _write(record, view, divisor, weighting, unfinished)
+        with LineFile(unfinished) as file:
+            for line in _lines(record, shown, left_out, counted):
+                file.write(line)
+            if view in TEXT_VIEWS:
+                file.put_early()
         unfinished.replace(out)
     except OSError as error:
         raise RecordError(f"cannot write {out}: {error.strerror}") from error
     finally:
         unfinished.unlink(missing_ok=True)
-    left_out = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()) if status != "ok")
     with outlived_console():  # the work is done, whoever reads of it
-        click.echo(
-            f"{statuses['ok']} groups as {lines} lines of {view}"
-            + (f"; left out: {left_out}" if left_out else ""),
-            err=True,
-        )
+        click.echo(counted.text(view, file.lines), err=True)
 
 
-def _write(
-    record: Path, view: str, divisor: int, weighting: PrefixWeighting, out: Path
-) -> tuple[Counter[str], int]:
-    """Write the groups; how many there were by status, and the lines written."""
-    statuses: Counter[str] = Counter()
-    lines = 0
-    with (
-        open(out, "wb", opener=private) as file,  # `Path.open` takes no opener
-        jsonlines.Writer(file, dumps=orjson.dumps) as writer,  # pyright: ignore[reportCallIssue]  # its attrs fields are private
-    ):
-        for number, credited in enumerate(read_groups(record), start=1):
-            statuses[credited.status] += 1
-            for columns in _shown(credited, view, divisor, weighting, f"{record}, line {number}"):
-                writer.write(columns)
-                lines += 1
-    return statuses, lines
+@dataclass(slots=True, kw_only=True)
+class ExportCounts:
+    """What the last line says."""
+
+    groups: int = 0
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    """Groups by status."""
+    notes: Counter[str] = field(default_factory=Counter[str])
+    """Of text."""
+
+    def text(self, view: str, lines: int) -> str:
+        """One line."""
+        left_out = ", ".join(f"{count} {status}" for status, count in sorted(self.left_out.items()))
+        parts = [f"{self.groups} groups as {lines} lines of {view}"]
+        parts += [f"left out: {left_out}"] if left_out else []
+        parts += [f"{count} {note}" for note, count in sorted(self.notes.items()) if count]
+        return "; ".join(parts)
 
 
-def _shown(
-    credited: CreditedGroup, view: str, divisor: int, weighting: PrefixWeighting, where: str
+def _shown(view: str, options: Mapping[str, Any]) -> Lines:
+    """How a group's lines are made.
+
+    Raises:
+        UsageError: a limit that the view has no use for.
+    """
+    limits = {name: options[name] for name in ("min_score", "min_advantage") if options[name] is not None}
+    if limits and view != "openai":
+        raise UsageError(f"--{next(iter(limits)).replace('_', '-')} is for --view openai, not {view}")
+    if view in TEXT_VIEWS:
+        return partial(openai_chat, **limits) if limits else TEXT_VIEWS[view]
+    return partial(_rows, view, (options["divisor"], options["weighting"]))
+
+
+def _lines(
+    record: Path, shown: Lines, left_out: Container[str], counted: ExportCounts
+) -> Iterator[dict[str, Any]]:
+    """All lines of a view, without the groups of these statuses."""
+    for number, credited in enumerate(read_groups(record), start=1):
+        if credited.status in left_out:
+            counted.left_out[credited.status] += 1
+            continue
+        counted.groups += 1
+        try:
+            yield from shown(credited, counted.notes)
+        except (WireError, CreditError, ValueError) as error:
+            raise RecordError(f"{record}, line {number}: {error}") from error
+
+
+def _rows(
+    view: str, scaling: tuple[int, PrefixWeighting], credited: CreditedGroup, _: Counter[str]
 ) -> list[Columns]:
-    """The lines of a group in a view: none when it has no credit."""
-    if credited.status != "ok":
-        return []
+    """The lines of a group in a view of tokens."""
     if view == "list_scores":
         return [list_scores(credited)]  # lists are what people want to see there, and no trainer takes them
-    groups = VIEWS[view](credited, divisor, weighting)
-    try:
-        for group in groups:
-            check_rows(group)
-    except WireError as error:
-        raise RecordError(f"{where}: {error}") from error
+    groups = VIEWS[view](credited, *scaling)
+    for group in groups:
+        check_rows(group)
     return [columns_of(group) for group in groups]

@@ -48,7 +48,11 @@ def command(
     env = _name(sessions.stem if name is None else name)
     scale = _scale(**votes)
     renderer = ChatMLRenderer.load(tokenizer)
-    with new_record(out, doing="import") as recorder, open_sessions(sessions, scale) as logged:
+    with (
+        Console(stderr=True).status(f"importing {sessions}"),
+        new_record(out, doing="import") as recorder,
+        open_sessions(sessions, scale) as logged,
+    ):
         _refuse_unused_fields(logged, sessions, **votes)
         origin = RunOrigin(
             env=env,

@@ -23,6 +23,8 @@ from tools.errors import DatasetError
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Of a session: more is no conversation."""
+MAX_SIBLINGS = 1024
+"""Of a group, as in a run: more sessions of one opening are several groups, each an epoch of the item."""
 _SHOWN_LINES = 5
 _GZIP = b"\x1f\x8b"
 
@@ -40,6 +42,8 @@ class LoggedGroup:
     """Sessions with one opening, in the order of the file."""
 
     item_id: str
+    epoch: int
+    """How many groups of this opening come before it."""
     item: Mapping[str, Any]
     """What the agent was given: the opening messages and the tools."""
     sessions: tuple[LoggedSession, ...]
@@ -73,8 +77,10 @@ class SessionFile:
             DatasetError: somebody changed the file meanwhile.
         """
         for identity, places in self._index.by_group():
-            sessions = tuple(self._at(offset, line) for offset, line in places)
-            yield LoggedGroup(item_id=identity, item=item_of(sessions[0].session), sessions=sessions)
+            for epoch, part in enumerate(_parts(places)):
+                sessions = tuple(self._at(offset, line) for offset, line in part)
+                item = item_of(sessions[0].session)
+                yield LoggedGroup(item_id=identity, epoch=epoch, item=item, sessions=sessions)
         if _identity(self._file) != self._before:
             self._refuse_change()
 
@@ -199,6 +205,13 @@ class _Index:
         by_group = groupby(order, key=self._group_of.__getitem__)
         for identity, (_, sessions) in zip(self.groups, by_group, strict=True):
             yield identity, [(self._offsets[each], self._lines[each]) for each in sessions]
+
+
+def _parts(places: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
+    """Parts of at most `MAX_SIBLINGS`, of nearly one size, so that none of them is left alone."""
+    count = -(-len(places) // MAX_SIBLINGS)
+    for number in range(count):
+        yield places[len(places) * number // count : len(places) * (number + 1) // count]
 
 
 def _parsed(line: bytes) -> object:

@@ -39,11 +39,12 @@ def record_sessions(
 
 def _group(logged: LoggedGroup, origin: RunOrigin, renderer: ChatMLRenderer) -> TrajectoryGroup:
     siblings = [_sibling(each, index, logged.item_id, renderer) for index, each in enumerate(logged.sessions)]
-    name = f"{origin.fingerprint}/{logged.item_id}"
+    name = f"{origin.fingerprint}/{logged.item_id}/{logged.epoch}"
     return TrajectoryGroup(
         group_id=hashlib.sha256(name.encode()).hexdigest()[:32],
         env=origin.env,
         item_id=logged.item_id,
+        epoch=logged.epoch,
         item=recorded_item(logged.item),
         item_hash=item_hash(logged.item),
         trajectories=tuple(each for each in siblings if isinstance(each, Trajectory)),

@@ -30,6 +30,10 @@ class RowMessages:
             index += 1 + len(turn.tool_results) + len(turn.replies)
         self._rewards = None if trajectory.rewards is None else trajectory.rewards.turns
 
+    def of_turn(self, turn: Turn) -> Shown:
+        """A turn's own message, as `all` has it."""
+        return self.all[self._of_turn[turn.index]]
+
     def until(self, last: Turn, turns: Sequence[Turn], *, after: bool = False) -> list[Shown]:
         """What the model saw before a turn, and the turn's message.
 

@@ -1,6 +1,6 @@
 """Which item the mock model plays, found by what a conversation begins with."""
 
-from environments.cli.mock_model import items_by_opening, script_for
+from environments.cli.mock_model import items_by_opening, script_for, script_of
 from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, say
 from environments.rollout.context import SUMMARY_REQUEST, summarise
@@ -112,3 +112,14 @@ async def test_a_summary_may_be_asked_for_in_the_environments_own_words():
 async def test_of_an_unknown_conversation_the_generic_summary_is_given():
     asked = conversation(("user", "?"), ("user", "42"), ("user", SUMMARY_REQUEST))
     assert await played(made(SumsUp), asked) == "What I know:\n42"
+
+
+async def test_items_for_evaluation_are_played_too():
+    class HeldOut(Titled):
+        def load_eval_items(self):
+            return [{"id": "c"}]
+
+    env = made(HeldOut)
+    async with env.loaded():
+        script = (await script_of(env, "policy"))(conversation(("system", "room c"), ("user", "begin")))
+    assert script((), (), 1.0)[0].message.content == "c"

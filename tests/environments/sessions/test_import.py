@@ -11,9 +11,11 @@ from environments.cli import export, recredit
 from environments.cli.main import main
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import read_contents, read_groups
+from environments.sessions import session_file
 from environments.sessions.logged_session import read_session
 from environments.sessions.session_rows import with_row
 from environments.sessions.session_votes import Scale
+from environments.text_exports.text_views import TEXT_VIEWS
 from environments.wire.views import VIEWS
 from tests.environments.sessions.logs import call, chat, imported, result, run, said, user, voted, write
 from turnwise import estimate, group_of
@@ -127,6 +129,15 @@ def test_equal_openings_are_a_group_wherever_they_stand_in_the_order_of_the_file
     assert [each.sibling for each in groups[0].group.trajectories] == [0, 1, 2]
 
 
+def test_more_sessions_of_an_opening_than_a_group_may_have_are_several_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(session_file, "MAX_SIBLINGS", 3)
+    groups = imported(tmp_path, *(voted(number, id=number) for number in range(7)), voted(1, opening="b"))
+    ids = [[each.session_id for each in group.group.trajectories] for group in groups]
+    assert ids == [["0", "1"], ["2", "3"], ["4", "5", "6"], ["line 8"]]
+    assert [each.group.epoch for each in groups] == [0, 1, 2, 0]
+    assert len({each.group.group_id for each in groups}) == 4
+
+
 def test_other_tools_are_another_opening(tmp_path):
     tool = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {}}}
     groups = imported(tmp_path, voted(1), voted(0, tools=[tool]), voted(0, tools=json.dumps([tool])))
@@ -230,12 +241,20 @@ def test_imports_that_differ_are_different_experiments(tmp_path, other):
     assert read_contents(tmp_path / "record.jsonl").fingerprints != {first}
 
 
-@pytest.mark.parametrize("view", [*VIEWS, "list_scores"])
+@pytest.mark.parametrize("view", [*VIEWS, "list_scores", *TEXT_VIEWS])
 def test_every_view_exports_it(tmp_path, view):
     imported(tmp_path, *SELLER)
     done = invoke(export.command, tmp_path / "record.jsonl", "--view", view, "--out", tmp_path / "rows.jsonl")
     assert done.exit_code == 0
     assert (tmp_path / "rows.jsonl").stat().st_size
+
+
+@pytest.mark.parametrize(("view", "lines"), [("prompt_response", 2), ("openai", 1), ("preference", 0)])
+def test_a_session_without_credit_is_in_exports_of_its_text(tmp_path, view, lines):
+    imported(tmp_path, voted(1, None))
+    invoke(export.command, tmp_path / "record.jsonl", "--view", view, "--out", tmp_path / "rows.jsonl")
+    written = [json.loads(each) for each in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert len(written) == lines
 
 
 def test_a_message_of_weight_0_is_not_trained_and_its_vote_still_counts(tmp_path):
@@ -340,3 +359,12 @@ def test_what_is_read_does_not_depend_on_the_order_of_other_groups(tmp_path):
     by_opening = sorted(logged, key=lambda each: each["messages"][0]["content"])
     second = {each.group.item_id: each.advantages for each in imported(tmp_path, *by_opening)}
     assert first == second
+
+
+def test_a_run_does_not_continue_it(tmp_path, capfd):
+    imported(tmp_path, *SELLER, arguments=["--name", "sales_chat"])
+    record = tmp_path / "record.jsonl"
+    before = record.read_bytes()
+    assert main(["process", "sales_chat", "--env.max_items", "1", "--out", str(record)]) == 2
+    assert "holds groups of another run" in capfd.readouterr().err
+    assert record.read_bytes() == before

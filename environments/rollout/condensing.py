@@ -129,8 +129,6 @@ class Condensing:
             raise ConfigError(f"{where} ended while its summary was being written; await policy_summary")
         if given is self._history:
             return
-        if given is self._history:
-            return
         history = checked_history(given, self.said, where)
         if history != self._history:
             self._changed.append(name)

@@ -20,7 +20,7 @@ from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
 from environments.hooks import Item, refuse_missing_parts, refuse_no_reward
 from environments.lifecycle.begun_rollout import begun
-from environments.lifecycle.env_condensers import env_condensers
+from environments.lifecycle.env_condensers import env_condensers, refuse_no_summariser
 from environments.lifecycle.env_lifecycle import Lifecycle
 from environments.lifecycle.group_reward import NewJudge, not_compared, with_group_reward
 from environments.lifecycle.hook_signatures import check_hooks
@@ -29,9 +29,10 @@ from environments.lifecycle.state_annotation import refuse_other_states
 from environments.policy.base import Policy, checked_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import ScriptedPolicy
-from environments.reward_checks import checked_metrics
-from environments.rollout.agent_loop import AgentLoop
+from environments.reward_checks import checked_metrics, where_of
+from environments.rollout.agent_loop import AgentLoop, refuse_no_act
 from environments.rollout.boundary import Boundary
+from environments.rollout.model_summary import model_summary
 from environments.rollout.slots import Slots
 from environments.rollout.token_estimate import TokenEstimate
 from environments.server_config import ModelServerConfig
@@ -44,7 +45,6 @@ from environments.trajectory import (
     Turn,
 )
 from environments.turn_level_reward import CallHook, NewScoring, scalar_scoring
-from tools.errors import RolloutError
 from tools.sandbox.absent import record_of
 from tools.toolsets import select_toolsets
 
@@ -125,15 +125,16 @@ class AgentEnv(Lifecycle):
                 spoken=ctx.see,
                 context=ctx,
                 condensers=self.condensers,
+                where=where_of(ctx),
                 estimate=self.token_estimate,
+                summariser=partial(model_summary, ctx.summariser_model, seed=ctx.seed),
             )
             async for turn in loop.turns():
                 turns.append(await hooks.observed(turn))
                 await scoring.on_turn(turns[-1])
                 turns[-1] = await hooks.marked(turns[-1])
             ctx.is_over = True
-            if not turns:
-                raise RolloutError(f"no turn was finished: {loop.stop_reason}")
+            refuse_no_act(turns, loop)
             trajectory = Trajectory(
                 item_id=task.item_id,
                 sibling=sibling,
@@ -145,6 +146,7 @@ class AgentEnv(Lifecycle):
                 stop_reason=loop.stop_reason or StopReason.COMPLETED,
                 end_reason=ctx.end_reason,
                 user_calls=tuple(ctx.user_model.calls),
+                summariser_calls=tuple(ctx.summariser_model.calls),
                 exact=loop.exact,
                 sandbox=record_of(ctx.sandbox),
                 wall_s=monotonic() - started,
@@ -209,8 +211,8 @@ class AgentEnv(Lifecycle):
 
         Args:
             config: the settings; unset: those of the class.
-            servers: model servers that play, judge (`JudgeConfig`) or are users (`UserConfig`), those without
-                a `base_url` left out; unset: those of the class.
+            servers: model servers that play, judge (`JudgeConfig`), are users (`UserConfig`) or sum up
+                (`SummariserConfig`), those without a `base_url` left out; unset: those of the class.
             policy: whoever plays instead. With neither, the scripted agent does.
 
         Raises:
@@ -237,6 +239,7 @@ class AgentEnv(Lifecycle):
         known = server_configs(own_servers if servers is None else servers)
         self.servers, self.second_servers = split_servers(known)
         self.second_models = second_models(config, self.second_servers)
+        refuse_no_summariser(self, self.condensers, self.second_models.roles)
         self._served = None if policy is not None else served_policy(config, self.servers, self.renderer)
         self.policy = self._served if policy is None else checked_policy(policy)
         self._slots = Slots(config.max_concurrent_rollouts)

@@ -123,8 +123,8 @@ class AgentEnvConfig(Section):
     condenser_tokens: int | None = Field(
         default=None,
         ge=32,
-        description="fit_context, summarise: tokens of a prompt; unset: max_token_length less "
-        "max_tokens_per_turn.",
+        description="Tokens that a prompt may have. fit_context: unset: max_token_length less "
+        "max_tokens_per_turn. summarise: unset: half of max_token_length.",
     )
     condenser_turns: int | None = Field(
         default=None,

@@ -146,6 +146,14 @@ class Hooks:
             f"with --user.base_url, or write scripted_user(self, item, messages)"
         )
 
+    def scripted_summariser(self, item: Item, messages: Sequence[Message]) -> MaybeAsync[str]:
+        """What a second model that sums up answers, when it has no model server."""
+        raise NoModelError(
+            f"environment {self.name!r} has a condenser that asks a second model to sum up, and nobody plays "
+            f"it: name its model server with --summariser.base_url, write scripted_summariser(self, item, "
+            f'messages), or let the policy sum up (--env.condenser_summary policy, by="policy")'
+        )
+
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> MaybeAsync[Sequence[Choice]]:

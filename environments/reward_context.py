@@ -56,6 +56,8 @@ class RolloutContext(Judging):
     """What `end` was given first."""
     user_model: AskedModel = field(default_factory=nobody, repr=False)
     """Whose words those of a `SimulatedUser` are, and what it was asked so far."""
+    summariser_model: AskedModel = field(default_factory=nobody, repr=False)
+    """Which condensers ask to sum up, and what it was asked so far."""
     user_replies: dict[int, int] = field(default_factory=dict[int, int], repr=False)
     """How often each `SimulatedUser`, by its id, has replied."""
     is_over: bool = False

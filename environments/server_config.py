@@ -1,4 +1,4 @@
-"""Settings of model servers: what all of them have, and those of a judge and of a simulated user."""
+"""Settings of model servers: what all of them have, and those of the models beside the policy."""
 
 from typing import Any, ClassVar
 
@@ -75,3 +75,9 @@ class UserConfig(SecondModelConfig):
     """The server of the simulated user; without a `base_url`, `scripted_user` answers."""
 
     section = "user"
+
+
+class SummariserConfig(SecondModelConfig):
+    """The server of the summariser; without a `base_url`, `scripted_summariser` answers."""
+
+    section = "summariser"

@@ -212,7 +212,7 @@ class Rewards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeCall:
-    """A question to a judge (or to the model of a simulated user) and its answer.
+    """A question to a second model (a judge, a simulated user, a summariser) and its answer.
 
     Kept so that rewards can be computed again without asking.
     """
@@ -261,6 +261,8 @@ class Trajectory:
     """In the order they were answered."""
     user_calls: tuple[JudgeCall, ...] = ()
     """What the model of a simulated user was asked, and its answers."""
+    summariser_calls: tuple[JudgeCall, ...] = ()
+    """Likewise of the model that sums conversations up."""
     wall_s: float = 0.0
 
     @property
@@ -323,6 +325,8 @@ class Failure:
     """What it had asked the judge before it broke."""
     user_calls: tuple[JudgeCall, ...] = ()
     """Likewise of the model of a simulated user."""
+    summariser_calls: tuple[JudgeCall, ...] = ()
+    """Likewise of the model that sums conversations up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ NEAREST = {
     "environments/serve/trajectory_api.py": ("tests/adversarial/test_hostile_api.py", *_AT_API),
     "environments/inference/http_body.py": ("tests/adversarial/test_hostile_api.py",),
     "environments/rollout/rows.py": ("tests/environments/rollout/test_rows.py",),
+    "environments/wire/packing.py": (_WIRE,),
     "environments/wire/padding.py": (_WIRE,),
     "environments/wire/payloads.py": (_WIRE,),
     "environments/wire/training_rows.py": (_WIRE,),

@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from environments.rewards.relative import novelty_rewards, pairwise_rewards, rank_rewards
     from environments.rewards.rubric import Rubric
     from environments.rewards.text_format import boxed, code_block, has_tags, has_text, tagged
-    from environments.server_config import JudgeConfig, UserConfig
+    from environments.rollout.context import (
+        Asking,
+        Condenser,
+        Entry,
+        History,
+        fit_context,
+        keep_last_turns,
+        summarise,
+        trim_tool_output,
+    )
+    from environments.server_config import JudgeConfig, SummariserConfig, UserConfig
     from environments.simulated_user import SimulatedUser
     from environments.testing import group_of
     from environments.trajectory import (
@@ -55,15 +65,19 @@ __version__ = "0.1.0"
 __all__ = [
     "AgentEnv",
     "AgentEnvConfig",
+    "Asking",
     "CaseReport",
     "Choice",
     "Completion",
     "CompletionRequest",
+    "Condenser",
     "ConfigError",
     "CreditedGroup",
+    "Entry",
     "ExecResult",
     "GroupContext",
     "GroupTask",
+    "History",
     "JudgeConfig",
     "MCPToolset",
     "MathChecker",
@@ -82,6 +96,7 @@ __all__ = [
     "SimulatedUser",
     "State",
     "StopReason",
+    "SummariserConfig",
     "ToolCall",
     "ToolContext",
     "ToolError",
@@ -104,10 +119,12 @@ __all__ = [
     "estimate",
     "exact_match",
     "file",
+    "fit_context",
     "function_cases",
     "group_of",
     "has_tags",
     "has_text",
+    "keep_last_turns",
     "length_penalty",
     "longest_context",
     "novelty_rewards",
@@ -121,24 +138,30 @@ __all__ = [
     "register_estimator",
     "sampled_tokens",
     "say",
+    "summarise",
     "tagged",
     "terminal",
     "tool",
+    "trim_tool_output",
     "turn_cost",
 ]
 
 _MODULES = {
     "AgentEnv": "environments.base_env",
     "AgentEnvConfig": "environments.config",
+    "Asking": "environments.rollout.context",
     "CaseReport": "environments.rewards.code_cases",
     "Choice": "environments.policy.scripted",
     "Completion": "environments.trajectory",
     "CompletionRequest": "environments.policy.base",
+    "Condenser": "environments.rollout.context",
     "ConfigError": "tools.errors",
     "CreditedGroup": "environments.trajectory",
+    "Entry": "environments.rollout.context",
     "ExecResult": "tools.sandbox",
     "GroupContext": "environments.reward_context",
     "GroupTask": "environments.data.tasks",
+    "History": "environments.rollout.context",
     "JudgeConfig": "environments.server_config",
     "MCPToolset": "tools.mcp.mcp_toolset",
     "MathChecker": "environments.rewards.math_checker",
@@ -157,6 +180,7 @@ _MODULES = {
     "SimulatedUser": "environments.simulated_user",
     "State": "tools.tool_context",
     "StopReason": "environments.trajectory",
+    "SummariserConfig": "environments.server_config",
     "ToolCall": "tools.calls",
     "ToolContext": "tools.tool_context",
     "ToolError": "tools.errors",
@@ -178,10 +202,12 @@ _MODULES = {
     "estimate": "environments.credit",
     "exact_match": "environments.rewards.answers",
     "file": "tools.files",
+    "fit_context": "environments.rollout.context",
     "function_cases": "environments.rewards.code_cases",
     "group_of": "environments.testing",
     "has_tags": "environments.rewards.text_format",
     "has_text": "environments.rewards.text_format",
+    "keep_last_turns": "environments.rollout.context",
     "length_penalty": "environments.rewards.economy",
     "longest_context": "environments.rewards.economy",
     "novelty_rewards": "environments.rewards.relative",
@@ -195,9 +221,11 @@ _MODULES = {
     "register_estimator": "environments.credit",
     "sampled_tokens": "environments.rewards.economy",
     "say": "environments.policy.scripted",
+    "summarise": "environments.rollout.context",
     "tagged": "environments.rewards.text_format",
     "terminal": "tools.terminal",
     "tool": "tools.registry",
+    "trim_tool_output": "environments.rollout.context",
     "turn_cost": "environments.rewards.economy",
 }
 

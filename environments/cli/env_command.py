@@ -21,7 +21,7 @@ from environments.cli.settings import (
 )
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.run.console_streams import outlived_console
-from environments.server_config import JudgeConfig, UserConfig
+from environments.server_config import JudgeConfig, SummariserConfig, UserConfig
 from tools.errors import ConfigError
 
 _OVERRIDES = "turnwise.overrides"
@@ -99,7 +99,7 @@ class EnvCommand(click.Command):
         except click.NoSuchOption as error:
             raise ConfigError(
                 f"no option {error.option_name}; settings of the environment are --env.NAME, "
-                f"those of model servers --openai.NAME, --judge.NAME and --user.NAME"
+                f"those of model servers --openai.NAME, --judge.NAME, --user.NAME and --summariser.NAME"
             ) from None
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -139,6 +139,7 @@ class EnvCommand(click.Command):
                 _settings_help("Model server", flag_rows(ServerConfig(), "openai")),
                 _settings_help("Model server of the judge", flag_rows(JudgeConfig(), "judge")),
                 _settings_help("Model server of the simulated user", flag_rows(UserConfig(), "user")),
+                _settings_help("Model server of the summariser", flag_rows(SummariserConfig(), "summariser")),
             ]
         )
 

@@ -1,4 +1,4 @@
-"""`turnwise mock-model`: the scripted agent, judge or user of an environment behind an OpenAI-like server."""
+"""`turnwise mock-model`: an environment's scripted agent, or a second model, behind an OpenAI-like server."""
 
 import asyncio
 import socket
@@ -13,8 +13,10 @@ from environments.base_env import AgentEnv
 from environments.cli.env_command import EnvCall, EnvCommand
 from environments.cli.mock_roles import MockRole
 from environments.containment.in_flight import InFlight
+from environments.data.item_ids import item_ids
 from environments.data.tasks import GroupTask
 from environments.extras import needs_extra
+from environments.hooks import writes
 from environments.lifecycle.begun_rollout import begun
 from environments.lifecycle.hook_signatures import takes_context
 from environments.policy.rendering.tokenizer_files import EMBEDDED, EMBEDDED_TOKENIZER_DIR
@@ -23,6 +25,7 @@ from environments.rollout.context import asks_for_summary
 from environments.rollout.prompt import opening_messages
 from environments.second_models.asked_model import ROLES
 from environments.trajectory import Message
+from environments.turn_level_reward import call_hook
 from tools.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,7 +41,7 @@ Opening = tuple[tuple[str, str], ...]
     type=click.Choice(["policy", *ROLES]),
     default="policy",
     show_default=True,
-    help="judge, user: it answers what scripted_judge or scripted_user says.",
+    help="judge, user, summariser: it answers what scripted_judge, say, says.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True)
@@ -88,7 +91,7 @@ async def _serve(env: AgentEnv, host: str, port: int, options: "_Options") -> No
     chosen = quirks_named(options.quirks)
     async with env.loaded():
         app = mock_app(
-            await _script_of(env, options.role),
+            await script_of(env, options.role),
             skill=env.config.scripted_skill,
             renderer=env.renderer,
             settings=MockSettings(model=options.model, kind=options.kind),
@@ -122,7 +125,7 @@ class _Options:
         return f"model {self.model!r}" + ("" if self.role == "policy" else f", the {self.role}")
 
 
-async def _script_of(env: AgentEnv, role: str) -> "Callable[[Sequence[Message]], Script | None]":
+async def script_of(env: AgentEnv, role: str) -> "Callable[[Sequence[Message]], Script | None]":
     """Chooses the script by a conversation."""
     if role != "policy":
         return MockRole(env, role).script
@@ -133,13 +136,18 @@ async def _script_of(env: AgentEnv, role: str) -> "Callable[[Sequence[Message]],
             "is played",
             err=True,
         )
+    if writes(env, "load_eval_items"):
+        known = await _by_opening(env, await call_hook("load_eval_items", env.load_eval_items)) | known
     return partial(script_for, env, known)
 
 
 async def items_by_opening(env: AgentEnv) -> dict[Opening, Any]:
     """The items by what their conversations begin with."""
-    ids = zip(env.items, env.item_ids, strict=True)
-    tasks = [GroupTask(item=item, item_id=item_id) for item, item_id in ids]
+    return await _by_opening(env, env.items)
+
+
+async def _by_opening(env: AgentEnv, items: Sequence[Any]) -> dict[Opening, Any]:
+    tasks = [GroupTask(item=item, item_id=name) for item, name in zip(items, item_ids(items), strict=True)]
     return {_spoken(await _opening(env, task.for_rollout())): task.item for task in tasks}
 
 

@@ -1,4 +1,4 @@
-"""The judge and the user of an environment as a mock model plays them: by the hooks of its class."""
+"""The second models of an environment as a mock model plays them: by the hooks of its class."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -14,7 +14,7 @@ from tools.errors import ConfigError
 
 
 class MockRole:
-    """Plays `judge` or `user` in any conversation."""
+    """Plays `judge`, `user` or `summariser` in any conversation."""
 
     def __init__(self, env: AgentEnv, role: str) -> None:
         """Play for an open environment.

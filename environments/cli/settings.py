@@ -16,10 +16,16 @@ from pydantic.fields import FieldInfo
 from environments.config import AgentEnvConfig, ServerConfig, server_configs
 from environments.config_section import Section
 from environments.inference.endpoint import without_credentials
-from environments.server_config import JudgeConfig, ModelServerConfig, SecondModelConfig, UserConfig
+from environments.server_config import (
+    JudgeConfig,
+    ModelServerConfig,
+    SecondModelConfig,
+    SummariserConfig,
+    UserConfig,
+)
 from tools.errors import ConfigError
 
-SECOND_MODELS: tuple[type[SecondModelConfig], ...] = (JudgeConfig, UserConfig)
+SECOND_MODELS: tuple[type[SecondModelConfig], ...] = (JudgeConfig, UserConfig, SummariserConfig)
 NAMESPACES = (AgentEnvConfig.section, ServerConfig.section, *(each.section for each in SECOND_MODELS))
 _SECRET = frozenset({"api_key"})
 _FLAGS = " and ".join([", ".join(f"--{each}.NAME" for each in NAMESPACES[:-1]), f"--{NAMESPACES[-1]}.NAME"])
@@ -37,7 +43,7 @@ class Overrides:
     openai: Mapping[str, Any] | Sequence[Mapping[str, Any]] = field(default_factory=dict[str, Any])
     """One server, or a list of them (only in YAML)."""
     second: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, "Mapping[str, Any]"])
-    """By section: `judge`, `user`."""
+    """By section: `judge`, `user`, `summariser`."""
     origin: str = ""
     """The YAML file; empty for the command line."""
 
@@ -85,7 +91,7 @@ def split_overrides(args: Sequence[str]) -> tuple[Overrides, list[str]]:
 
 
 def read_yaml(path: Path) -> Overrides:
-    """The mappings `env:`, `openai:` (or a list of servers), `judge:` and `user:` of a settings file.
+    """The mappings `env:`, `openai:` (or a list of servers), `judge:`, `user:`, `summariser:` of a file.
 
     Atropos' top-level `slurm` and `testing` may stand there when they are off.
 

@@ -115,6 +115,7 @@ def _dropped(trajectory: Trajectory, why: str) -> Failure:
         error_class="RewardError",
         judge_calls=trajectory.judge_calls,
         user_calls=trajectory.user_calls,
+        summariser_calls=trajectory.summariser_calls,
     )
 
 

@@ -27,6 +27,7 @@ async def begun(
             fresh_sandbox=open_fresh,
             judge_model=env.asked_model("judge", task.item, calls),
             user_model=env.asked_model("user", task.item, calls),
+            summariser_model=env.asked_model("summariser", task.item, calls),
         )
         hooks = RolloutHooks(env, ctx, calls)
         async with hooks.prepared():

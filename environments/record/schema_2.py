@@ -123,6 +123,7 @@ _CAME_LATER: dict[str, Any] = {
     "end_reason": None,
     "tools": [],
     "user_calls": [],
+    "summariser_calls": [],
     "usage": {},
     "refuses_group": False,
 }
@@ -139,8 +140,9 @@ def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]])
         bare = replace(trajectory, prompt=(), turns=(), rows=(), tools=())
         (fields,) = _as_before([_TRAJECTORY.dump_python(bare, mode="json", warnings=False)])
         fields["judge_calls"] = _as_before(fields["judge_calls"])
-        if "user_calls" in fields:
-            fields["user_calls"] = _as_before(fields["user_calls"])
+        for name in ("user_calls", "summariser_calls"):
+            if name in fields:
+                fields[name] = _as_before(fields[name])
         for name in _OF_RUBRICS:
             if fields["rewards"] is not None and not fields["rewards"][name]:
                 del fields["rewards"][name]
@@ -163,7 +165,7 @@ def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]])
 def _failures(failures: Sequence[Failure]) -> list[dict[str, Any]]:
     dumped = _as_before(_FAILURES.dump_python(tuple(failures), mode="json", warnings=False))
     for fields in dumped:
-        for name in ("judge_calls", "user_calls"):
+        for name in ("judge_calls", "user_calls", "summariser_calls"):
             if calls := _as_before(fields.pop(name, [])):
                 fields[name] = calls
     return dumped

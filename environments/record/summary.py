@@ -59,7 +59,7 @@ class Summary:
     forks: Forks = field(default_factory=Forks)
     condensations: Condensations = field(default_factory=Condensations)
     asked: Counter[str] = field(default_factory=Counter[str])
-    """Answers of second models, by `judge` and `user`."""
+    """Answers of second models, by their role."""
     paid_tokens: Counter[str] = field(default_factory=Counter[str])
     """What they cost, prompts included, as far as servers say it."""
     sandboxes: Counter[str] = field(default_factory=Counter[str])
@@ -98,6 +98,7 @@ class Summary:
     def _add_failure(self, failure: Failure) -> None:
         self._add_calls("judge", failure.judge_calls)
         self._add_calls("user", failure.user_calls)
+        self._add_calls("summariser", failure.summariser_calls)
         name, _, message = failure.error.partition(": ")
         name = failure.error_class or name
         where = "" if failure.where is None else f" ({failure.where})"
@@ -115,6 +116,7 @@ class Summary:
         self.measured.add(trajectory)
         self._add_calls("judge", trajectory.judge_calls)
         self._add_calls("user", trajectory.user_calls)
+        self._add_calls("summariser", trajectory.summariser_calls)
         self._add_sandbox(trajectory.sandbox)
         sampled = sum(turn.span.end - turn.span.start for turn in trajectory.turns)
         if trajectory.exact:

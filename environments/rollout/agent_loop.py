@@ -15,7 +15,7 @@ from environments.rollout.rollout_budget import Budget
 from environments.rollout.token_estimate import TokenEstimate
 from environments.rollout.tool_answers import ToolAnswers, messages_of
 from environments.trajectory import Message, StopReason, TokenRow, Turn
-from tools.errors import NoModelError
+from tools.errors import NoModelError, RolloutError
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox
 from tools.tool_context import ToolContext
@@ -28,6 +28,13 @@ async def no_reply(turn: Turn) -> tuple[Message, ...]:
 
 def unheard(messages: tuple[Message, ...]) -> None:
     """Nobody follows the conversation."""
+
+
+def refuse_no_act(turns: Sequence[Turn], loop: "AgentLoop") -> None:
+    """Raise RolloutError where a loop ended before the agent acted: there is nothing to reward."""
+    if not any(turn.kind == "act" for turn in turns):
+        why = f" ({loop.stopped_by})" if loop.stopped_by else ""
+        raise RolloutError(f"no turn was finished: {loop.stop_reason}{why}")
 
 
 async def no_summariser(messages: Sequence[Message]) -> str:
@@ -57,13 +64,15 @@ class AgentLoop:
     is_ended: Callable[[], bool] = bool
     """Whether the environment has ended the rollout."""
     spoken: Callable[[tuple[Message, ...]], None] = unheard
-    """Takes the conversation whenever it has grown."""
+    """Takes the conversation whenever it has grown, without summaries: they are said to nobody."""
     context: ToolContext | None = None
     """The rollout, for tools that take its state or the context."""
     condensers: Sequence[Condenser] = ()
     """Asked in order, before each completion, what the model is to see."""
     estimate: TokenEstimate = field(default_factory=lambda: TokenEstimate(ChatMLRenderer.embedded()))
     """Counts for them, where the policy does not; one for all rollouts of a policy."""
+    where: str = ""
+    """Which rollout it is, for people."""
     summariser: Summariser = no_summariser
     """The second model that sums up for them."""
     stop_reason: StopReason | None = field(default=None, init=False)
@@ -88,7 +97,8 @@ class AgentLoop:
             condensers=self.condensers,
             count=count,
             summariser=self.summariser,
-            conversation=self.messages,
+            rollout=self.where,
+            opening=self.messages,
         )
         self._answers = ToolAnswers(
             toolset=self.toolset,
@@ -106,6 +116,11 @@ class AgentLoop:
         return self._models.rows
 
     @property
+    def stopped_by(self) -> str:
+        """More of why no further turn could be had, for people."""
+        return self._models.stopped_by
+
+    @property
     def exact(self) -> bool:
         """Whether every token id so far came from the sampler."""
         return self._models.exact
@@ -114,7 +129,6 @@ class AgentLoop:
         """Each turn, as soon as its tool results and replies are in; summaries before their act."""
         for _ in range(self.budget.max_turns):
             for summary in await self._seen.condense():
-                self.spoken(self._seen.conversation)
                 yield summary
             sampled = await self._sampled()
             if sampled is None:
@@ -150,7 +164,7 @@ class AgentLoop:
 
     def _add(self, turn: Turn, *messages: Message) -> None:
         self._seen.add(messages, turn.index)
-        self.spoken(self._seen.conversation)
+        self.spoken(self._seen.spoken)
 
     def _reason_to_stop(self, sampled: Sampled, turn: Turn) -> StopReason | None:
         if self.is_ended():

@@ -42,7 +42,10 @@ class Boundary:
         let_go(error)
         _LOG.warning("%s, rollout %d dropped: %s", self._what, sibling, failure.error)
         return replace(
-            failure, judge_calls=tuple(asked.get("judge", ())), user_calls=tuple(asked.get("user", ()))
+            failure,
+            judge_calls=tuple(asked.get("judge", ())),
+            user_calls=tuple(asked.get("user", ())),
+            summariser_calls=tuple(asked.get("summariser", ())),
         )
 
     def result(self, rollout: "asyncio.Task[T | Failure]", sibling: int) -> T | Failure:

@@ -40,7 +40,7 @@ def checked_completion(
         given = going_on(given, request.row)
     problem = (
         _message_problem(given.message)
-        or _text_problem("finish_reason", given.finish_reason)
+        or text_problem("finish_reason", given.finish_reason)
         or _row_problem(given, request)
         or _ids_problem(given, vocabulary_size or LARGEST_VOCABULARY)
         or _count_problem(given, request.max_tokens)
@@ -58,6 +58,11 @@ def _message_problem(message: Any) -> str | None:
         return f"its message is {message!r:.100}; give a turnwise.Message"
     if message.role != "assistant":
         return f"its message has the role {message.role!r:.100}; a policy speaks as 'assistant'"
+    return texts_problem(message)
+
+
+def texts_problem(message: Message) -> str | None:
+    """What a record could not hold of a message's texts and calls, whatever its fields are."""
     texts: dict[str, Any] = {"content": message.content}
     if message.reasoning is not None:
         texts["reasoning"] = message.reasoning
@@ -69,10 +74,11 @@ def _message_problem(message: Any) -> str | None:
             return f"tool call {index} is {call!r:.100}; give a turnwise.ToolCall"
         for name in ("id", "name", "arguments"):
             texts[f"the {name} of tool call {index}"] = getattr(call, name)
-    return next((problem for name, text in texts.items() if (problem := _text_problem(name, text))), None)
+    return next((problem for name, text in texts.items() if (problem := text_problem(name, text))), None)
 
 
-def _text_problem(name: str, text: object) -> str | None:
+def text_problem(name: str, text: object) -> str | None:
+    """Why a field is no text that a record could hold."""
     if not isinstance(text, str):
         return f"{name} is {text!r:.100}; give text"
     try:
@@ -148,7 +154,7 @@ def _names_problem(completion: Completion) -> str | None:
     """What is wrong with the fields that say how it was sampled."""
     for name in ("fork", "weight_version"):
         text: Any = getattr(completion, name)
-        if text is not None and (problem := _text_problem(name, text)) is not None:
+        if text is not None and (problem := text_problem(name, text)) is not None:
             return problem
     sampling: Any = completion.sampling
     if not isinstance(sampling, Mapping):

@@ -5,9 +5,10 @@ a condenser `c_k` is all that came before. A condenser keeps the opening, and dr
 loses its result.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from environments.trajectory import Message
 from tools.errors import ConfigError, ContextOverflow
@@ -21,6 +22,8 @@ SUMMARY_REQUEST = (
     "answer with the summary alone."
 )
 SUMMARY_HEADING = "Summary of the conversation so far:"
+SummaryBy = Literal["policy", "model"]
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +32,15 @@ class Entry:
 
     message: Message
     index: int | None = None
-    """Where it stands in the conversation; `None`: it was written in the place of what stands there."""
+    """Where it stands in the conversation; `None`: a condenser wrote it."""
     turn: int | None = None
-    """The turn that it belongs to, as its message or as an answer; `None`: the opening, or a summary."""
+    """The turn that it belongs to, as its message or as an answer; `None`: none, as the opening."""
+    is_summary: bool = False
+    """Whether it stands for turns that are gone, so that the next summary replaces it."""
 
-    @property
-    def is_opening(self) -> bool:
-        """Whether it is of the conversation before the first turn."""
-        return self.turn is None and self.index is not None
+    def with_content(self, content: str) -> "Entry":
+        """The same with another text."""
+        return replace(self, message=replace(self.message, content=content), index=None)
 
 
 History = tuple[Entry, ...]
@@ -44,7 +48,12 @@ History = tuple[Entry, ...]
 
 
 class Asking(Protocol):
-    """What a condenser may ask while it decides."""
+    """What a condenser may ask while it decides, and not afterwards."""
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest prompt that leaves its row room for a turn: no budget is larger."""
+        ...
 
     async def tokens(self, history: History) -> int:
         """Tokens of the prompt that a history makes, tools included."""
@@ -57,8 +66,10 @@ class Asking(Protocol):
     async def policy_summary(self, history: History, request: str) -> str:
         """The policy's own summary of a history: a turn of kind `summary`, trained and credited.
 
+        It may be empty, cut, or a refusal. What the policy calls is not run.
+
         Raises:
-            Exception: the rollout cannot go on; let it pass.
+            Exception: the rollout ends here; let it pass.
         """
         ...
 
@@ -66,21 +77,26 @@ class Asking(Protocol):
         """A summary by a second model (`--summariser.base_url`), which nobody trains on.
 
         Raises:
-            SecondModelError: there is none.
+            SecondModelError: the model gave no answer.
+            NoModelError: nobody plays it.
+            ContextOverflow: it takes no conversation like this one.
         """
         ...
 
 
 class Condenser(Protocol):
-    """Decides what the model sees; asked before each completion."""
+    """Decides what the model sees; asked before each completion. One object serves all rollouts."""
 
     @property
     def name(self) -> str:
-        """What the record calls it."""
+        """What the record calls it: letters, digits, `_` and `-`."""
         ...
 
-    async def condense(self, history: History, asking: Asking) -> History:
+    async def condense(self, history: History, asking: Asking) -> Sequence[Entry]:
         """What the model is to see instead of `history`, or `history` itself.
+
+        What it drops stays dropped: the next history is this one and what was said since. A `def` does, too,
+        where it asks nothing.
 
         Raises:
             ContextOverflow: nothing that may go makes it short enough, so that the rollout ends.
@@ -107,10 +123,11 @@ class keep_last_turns:  # noqa: N801  # read like the functions that they are
 class fit_context:  # noqa: N801
     """Drops the oldest turns whole where the prompt has more than `max_tokens`, down to 60 % of them.
 
-    The last turn stays where it fits at all. Summaries stay.
+    The last turn stays where it fits at all; opening and summaries stay.
     """
 
     max_tokens: int
+    """Of a prompt, tools included; in a row without room for them and a turn, what leaves that room."""
     name: str = field(default="fit_context", init=False)
 
     def __post_init__(self) -> None:
@@ -122,16 +139,14 @@ class fit_context:  # noqa: N801
         Raises:
             ContextOverflow: without any turn it is still too long.
         """
-        if await asking.tokens(history) <= self.max_tokens:
+        budget = min(self.max_tokens, asking.max_tokens)
+        if await asking.tokens(history) <= budget:
             return history
-        all_turns = len(turns_of(history))
-        dropped = await _fewest(history, asking, int(REFILLED * self.max_tokens), 1, all_turns)
-        if dropped == all_turns and all_turns > 1:
-            last = without_oldest(history, all_turns - 1)
-            dropped -= await asking.tokens(last) <= self.max_tokens
-        left = without_oldest(history, dropped)
-        await refuse_more(left, asking, self.max_tokens)
-        return left
+        turns = len(turns_of(history))
+        dropped = await _fewest(history, asking, int(REFILLED * budget), turns)
+        if dropped == turns > 1 and await asking.tokens(without_oldest(history, turns - 1)) <= budget:
+            dropped = turns - 1
+        return await within(without_oldest(history, dropped), asking, budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +170,11 @@ class trim_tool_output:  # noqa: N801
         text = entry.message.content
         if entry.message.role != "tool" or len(text.encode()) <= self.max_tokens:
             return entry  # a token has a byte at least
-        tokens = await asking.text_tokens(text)
-        kept = len(text)
-        shorter = text
-        while tokens > self.max_tokens and kept > 0:
-            kept = min(int(kept * self.max_tokens / tokens), kept - 1)
+        shorter, kept = text, len(text)
+        while (tokens := await asking.text_tokens(shorter)) > self.max_tokens and kept > 0:
+            kept = min(kept * self.max_tokens // tokens, kept - 1)
             shorter = _without_middle(text, kept)
-            tokens = await asking.text_tokens(shorter)
-        if shorter is text:
-            return entry
-        return replace(entry, message=replace(entry.message, content=shorter), index=None)
+        return entry if shorter is text else entry.with_content(shorter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +191,7 @@ class summarise:  # noqa: N801
     """Of the prompt; beyond it a summary is due; `None`: turns alone decide."""
     keep_last: int = 1
     """Turns that stay word for word, where they fit."""
-    by: Literal["policy", "model"] = "policy"
+    by: SummaryBy = "policy"
     request: str = SUMMARY_REQUEST
     """What asks for it."""
     name: str = field(default="summarise", init=False)
@@ -192,36 +202,31 @@ class summarise:  # noqa: N801
         _at_least("summarise", "every", 1 if self.every is None else self.every, 1)
         _at_least("summarise", "max_tokens", 1 if self.max_tokens is None else self.max_tokens, 1)
         _at_least("summarise", "keep_last", self.keep_last, 0)
+        if self.by not in get_args(SummaryBy):
+            raise ConfigError(f"summarise: by is {self.by!r:.100}; choose from {get_args(SummaryBy)}")
+        if not isinstance(self.request, str) or not self.request.strip():  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+            raise ConfigError(f"summarise: request is {self.request!r:.100}; give the text that asks for it")
 
     async def condense(self, history: History, asking: Asking) -> History:
         """The history with a summary in the place of its turns, or as it is.
 
         Raises:
-            ContextOverflow: with the summary alone it is still too long.
+            ContextOverflow: there is no turn to sum up, or with the summary alone it is still too long.
         """
+        budget = None if self.max_tokens is None else min(self.max_tokens, asking.max_tokens)
         turns = len(turns_of(history))
-        if not await self._is_due(history, turns, asking):
-            return history
+        is_over = budget is not None and await asking.tokens(history) > budget
+        if not (is_over and turns) and (self.every is None or turns < self.every + self.keep_last):
+            return await within(history, asking, budget if is_over else None)
         ask = asking.policy_summary if self.by == "policy" else asking.model_summary
-        text = await ask(history, self.request)
-        opening = tuple(entry for entry in history if entry.is_opening)
-        summary = Entry(message=Message(role="user", content=f"{SUMMARY_HEADING}\n\n{text}"))
-        kept = without_oldest(history, turns - self.keep_last)
-        last = tuple(entry for entry in kept if entry.turn is not None)
+        text = f"{SUMMARY_HEADING}\n\n{await ask(history, self.request)}"
+        summary = Entry(message=Message(role="user", content=text), is_summary=True)
+        opening = [entry for entry in history if entry.turn is None and not entry.is_summary]
+        last = [entry for entry in without_oldest(history, turns - self.keep_last) if entry.turn is not None]
         short = (*opening, summary, *last)
-        if self.max_tokens is not None and await asking.tokens(short) > self.max_tokens:
+        if budget is not None and await asking.tokens(short) > budget:
             short = (*opening, summary)
-            await refuse_more(short, asking, self.max_tokens)
-        return short
-
-    async def _is_due(self, history: History, turns: int, asking: Asking) -> bool:
-        if not turns:
-            if self.max_tokens is not None:
-                await refuse_more(history, asking, self.max_tokens)
-            return False
-        if self.every is not None and turns >= self.every + self.keep_last:
-            return True
-        return self.max_tokens is not None and await asking.tokens(history) > self.max_tokens
+        return await within(short, asking, budget)
 
 
 def asks_for_summary(messages: Sequence[Message], condensers: Sequence[Condenser] = ()) -> bool:
@@ -246,15 +251,43 @@ def without_oldest(history: History, count: int) -> History:
     return tuple(entry for entry in history if entry.turn not in gone) if gone else history
 
 
-async def refuse_more(history: History, asking: Asking, max_tokens: int) -> None:
-    """Raise ContextOverflow where a history is too long."""
-    tokens = await asking.tokens(history)
-    if tokens > max_tokens:
-        raise ContextOverflow(f"{tokens} prompt tokens are left of a condenser's {max_tokens}")
+async def within(history: History, asking: Asking, max_tokens: int | None) -> History:
+    """A history that is no longer than that; `None`: than anything.
+
+    Raises:
+        ContextOverflow: it is longer.
+    """
+    if max_tokens is not None and (tokens := await asking.tokens(history)) > max_tokens:
+        raise ContextOverflow(
+            f"a prompt of {tokens} tokens, which cannot be made shorter, is over {max_tokens}"
+        )
+    return history
 
 
-async def _fewest(history: History, asking: Asking, max_tokens: int, low: int, high: int) -> int:
-    """The fewest oldest turns to drop for a prompt of `max_tokens`; `high` where none is enough."""
+def name_of(condenser: Any) -> str:
+    """What the record calls a condenser.
+
+    Raises:
+        ConfigError: it is none, or has no name that causes can be counted by.
+    """
+    name: object = getattr(condenser, "name", None)
+    condense: object = None if isinstance(condenser, type) else getattr(condenser, "condense", None)
+    if not callable(condense):
+        raise ConfigError(
+            f"{condenser!r:.100} is no condenser; one has a `name`, and "
+            f"`async def condense(self, history, asking)`"
+        )
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{condenser!r:.100} has the name {name!r:.100}; a condenser is called by 1 to 60 letters of "
+            f"ASCII, digits, `_` and `-`"
+        )
+    return name
+
+
+async def _fewest(history: History, asking: Asking, max_tokens: int, turns: int) -> int:
+    """The fewest oldest turns to drop for a prompt of `max_tokens`; all of them where none is enough."""
+    low, high = min(1, turns), turns
     while low < high:
         middle = (low + high) // 2
         if await asking.tokens(without_oldest(history, middle)) <= max_tokens:

@@ -8,6 +8,7 @@ from typing import Literal
 from environments.containment.hook_calls import HookCalls
 from environments.policy.base import CompletionRequest, Policy, vocabulary_size
 from environments.rollout.completion_check import checked_completion
+from environments.rollout.failures import reason_of
 from environments.rollout.prompt_tokens import PromptTokens
 from environments.rollout.rollout_budget import Budget
 from environments.rollout.rows import RowBuilder
@@ -44,6 +45,8 @@ class ModelCalls:
     """Whether every token id so far came from the sampler."""
     stopped: StopReason | None = field(default=None, init=False)
     """Why the next turn could not be had."""
+    stopped_by: str = field(default="", init=False)
+    """More of that, for people."""
     tokens_left: int = field(init=False)
     _turns: int = field(default=0, init=False)
     _rows: RowBuilder = field(default_factory=RowBuilder, init=False)
@@ -103,6 +106,8 @@ class ModelCalls:
             PolicyError: the call is lost, or what it gave cannot be used.
         """
         started = monotonic()
+        if self.stopped is not None:
+            raise Stopped
         if self.tokens_left <= 0:
             raise self.stop(StopReason.TOKEN_BUDGET)
         completion = await self._complete(request)
@@ -123,6 +128,12 @@ class ModelCalls:
         self._turns += 1
         return Sampled(turn=turn, had_no_room=self._had_no_room(completion, request))
 
+    def stop(self, reason: StopReason, by: str = "") -> Stopped:
+        """No turn is asked for any more; the first reason counts."""
+        if self.stopped is None:
+            self.stopped, self.stopped_by = reason, by
+        return Stopped(reason)
+
     async def _complete(self, request: CompletionRequest) -> Completion:
         if request.row is not None and self._rows.open_tokens >= self.budget.max_row_tokens:
             raise self.stop(StopReason.CONTEXT_OVERFLOW)
@@ -134,10 +145,10 @@ class ModelCalls:
                 limit_s=self.seconds_left,
                 setting="rollout_timeout_s",
             )
-        except ContextOverflow as error:
-            if error.__cause__ is not None:  # what the server answered
+        except ContextOverflow as overflow:
+            if overflow.__cause__ is not None:  # what the server answered
                 await self.count.refused(request)
-            raise self.stop(StopReason.CONTEXT_OVERFLOW) from None
+            raise self.stop(StopReason.CONTEXT_OVERFLOW, reason_of(overflow)) from None
         except TimeLimitExceeded:
             if self.seconds_left > 0:
                 raise  # of a hook that the policy called
@@ -155,8 +166,3 @@ class ModelCalls:
             return False  # tokens that are not exact were counted by another tokenizer than their limit
         is_full = self._rows.open_tokens >= self.budget.max_row_tokens
         return is_full or len(completion.token_ids) < request.max_tokens
-
-    def stop(self, reason: StopReason) -> Stopped:
-        """What to raise where the rollout cannot go on."""
-        self.stopped = reason
-        return Stopped(reason)

@@ -43,6 +43,11 @@ class Budget:
     tool_timeout_s: float
     tool_output_chars: int
 
+    @property
+    def max_prompt_tokens(self) -> int:
+        """The longest prompt that leaves its row room for a turn, or for half a row where that is less."""
+        return self.max_row_tokens - min(self.max_tokens_per_turn, self.max_row_tokens // 2)
+
 
 def budget_of(config: AgentEnvConfig, limits: Any = MappingProxyType({}), *, env: str = "") -> Budget:
     """What one rollout may spend: of setting and limit the smaller one.

@@ -14,6 +14,7 @@ from environments.config import AgentEnvConfig, ServerConfig
 from environments.credit import recorded_params
 from environments.data.item_json import stable_text
 from environments.inference.endpoint import without_credentials
+from environments.lifecycle.env_condensers import condenser_facts
 from environments.record.origin import RunOrigin, digest
 from environments.run.experiment_code import code_facts
 from environments.second_models.asked_model import SCRIPTED
@@ -60,6 +61,7 @@ def origin_of(env: AgentEnv) -> RunOrigin:
             "verify_sandbox": env.sandboxes.verifier_kind,
             **_servers(env.servers),
             **_second_models(env),
+            **condenser_facts(env.condensers),
             **_dataset(config),
             **{
                 f"tool {spec.name}": digest(orjson.dumps(spec.to_openai(), option=orjson.OPT_SORT_KEYS))
@@ -95,7 +97,7 @@ def _servers(servers: Sequence[ServerConfig]) -> dict[str, str]:
 
 
 def _second_models(env: AgentEnv) -> dict[str, str]:
-    """Who judges and who plays the user, and how it is asked."""
+    """Who judges, who plays the user and who sums up, and how it is asked."""
     served = {
         f"{server.section} {name}": stable_text(getattr(server, name))[:_LONG]
         for server in env.second_servers

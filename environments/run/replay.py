@@ -95,7 +95,9 @@ class Replay:
                         return failure_of(error, sibling=recorded.sibling, turns=0)
                     turns = len(recorded.turns)
                     failure = boundary.failure_of(error, recorded.sibling, turns=turns, asked=calls.asked)
-                    return replace(failure, user_calls=recorded.user_calls)
+                    return replace(
+                        failure, user_calls=recorded.user_calls, summariser_calls=recorded.summariser_calls
+                    )
 
     def _context(
         self, task: GroupTask, recorded: Trajectory, live: LiveAccess, calls: HookCalls
@@ -125,7 +127,8 @@ class Replay:
         hooks = RolloutHooks(self._env, ctx, calls)
         turns = [replace(turn, trained=True) for turn in recorded.turns]
         for index, turn in enumerate(turns):
-            ctx.see((*ctx.messages, *turn.messages))
+            if turn.kind == "act":  # a summary is said to nobody
+                ctx.see((*ctx.messages, *turn.messages))
             ctx.metrics.update(turn.noted)
             if index == len(turns) - 1:
                 ctx.end_reason = recorded.end_reason

@@ -8,7 +8,7 @@ from environments.second_models.text_answer import LONGEST_ANSWER, Answering, Te
 from environments.trajectory import JudgeCall, Message
 from tools.errors import ConfigError, NoModelError
 
-ROLES = ("judge", "user")
+ROLES = ("judge", "user", "summariser")
 SCRIPTED = "scripted"
 """What the record calls a script that plays a second model."""
 
@@ -58,7 +58,7 @@ class ScriptedAnswers:
     """The hook of an environment that plays a second model offline."""
 
     name: str
-    """`scripted_judge` or `scripted_user`."""
+    """`scripted_judge`, say."""
     script: Callable[[Sequence[Message]], Awaitable[Any]]
     """Calls the hook within its limits."""
     model: str = SCRIPTED

@@ -36,7 +36,7 @@ class SecondModels:
         """A model as one rollout asks it.
 
         Args:
-            role: `judge` or `user`.
+            role: one of `ROLES`.
             script: the hook that plays it where it has no server.
             item: of the rollout.
             call: calls the hook.

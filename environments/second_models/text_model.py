@@ -38,7 +38,7 @@ class TextModel:
 
     server: ModelServer
     role: str
-    """`judge` or `user`: the section of its settings."""
+    """`judge`, say: the section of its settings."""
     model: str
     temperature: float
     top_p: float

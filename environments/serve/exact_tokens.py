@@ -66,4 +66,5 @@ def _failure(trajectory: Trajectory, error: str) -> Failure:
         error_class="PolicyError",
         judge_calls=trajectory.judge_calls,
         user_calls=trajectory.user_calls,
+        summariser_calls=trajectory.summariser_calls,
     )

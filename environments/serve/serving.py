@@ -77,8 +77,8 @@ async def _serve_opened(
         outbox = files.enter_context(Outbox(Path(config.outbox_path or f"data/{env.name}.outbox.sqlite")))
         if config.fresh and (posts := outbox.start_over("put aside by --env.fresh")):
             say(f"{posts} posts of an earlier run are put aside in {outbox.rejected_path}")
-        claim(outbox, replace(rollouts.origin, view=_in_words(shape)))
-        say(f"view {_in_words(shape)}: {_who_reads(env, shape)}")
+        claim(outbox, replace(rollouts.origin, view=in_words(shape)))
+        say(f"view {in_words(shape)}: {_who_reads(env, shape)}")
         _say_what_holds(config, outbox, say)
         async with _delivery(env.name, config, shape, outbox, say) as delivery:
             loop = ServeLoop(delivery, rollouts, bounds=_bounds(env), console=console, recorder=recorder)
@@ -118,8 +118,8 @@ def shape_of(env: AgentEnv) -> Shape:
     )
 
 
-def _in_words(shape: Shape) -> str:
-    """The view; groups of two divisors are two scales, which no trainer should meet in one run."""
+def in_words(shape: Shape) -> str:
+    """The view and its scale: groups of two divisors, or weightings, should meet no trainer in one run."""
     if shape.view not in ROW_BY_ROW:
         return shape.view
     # `repeated` is not named: it is what an outbox of an earlier version holds.

@@ -135,10 +135,10 @@ def _within(group: RowGroup, max_tokens: int | None) -> tuple[RowGroup | None, i
 def _posts(group: RowGroup, credited: CreditedGroup, shape: Shape) -> Iterator[RowGroup]:
     if shape.view in ROW_BY_ROW:
         return iter((group,))
-    siblings = credited.group.trajectories
-    owners = [sibling for sibling, each in enumerate(siblings) for _ in each.rows]
-    scores = [each.score for each in siblings if each.score is not None]
-    return posts(group, owners, scores, shape.rows_per_post)
+    # Of one without a score there are no rows: `check_rows` lets none pass.
+    scored = [(each.score, each.rows) for each in credited.group.trajectories if each.score is not None]
+    owners = [sibling for sibling, (_, rows) in enumerate(scored) for _ in rows]
+    return posts(group, owners, [score for score, _ in scored], shape.rows_per_post)
 
 
 def _part(group: RowGroup) -> Part:

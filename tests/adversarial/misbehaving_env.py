@@ -1,4 +1,4 @@
-"""An environment one of whose hooks, its tool or its policy misbehaves, the first time that it is called."""
+"""An environment one of whose hooks, its tool, policy or condenser misbehaves, when first called."""
 
 import inspect
 from contextlib import asynccontextmanager
@@ -55,10 +55,18 @@ ORDINARY = {
     "scripted_choices": script,
     "tool": lambda sandbox: "ok",
     "method": lambda world: "ok",
+    "condenser": lambda history, asking: history,
     "policy": None,
 }
 """Where to misbehave, and what stands there otherwise."""
-NO_HOOKS = {"tool", "method", "policy"}
+NO_HOOKS = {"tool", "method", "policy", "condenser"}
+
+
+class Own:
+    """A condenser of the user's: one function."""
+
+    def __init__(self, condense, name="own"):
+        self.condense, self.name = condense, name
 
 
 AROUND_A_YIELD = ("before the yield", "after the yield")
@@ -124,6 +132,8 @@ def misbehaving(spot, kind, **settings):
         hooks |= state_with(act)
     else:
         hooks["tools"] = (tool(name="act")(described(act)),)
+    if spot == "condenser":
+        hooks["condenser"] = Own(first(kind, ORDINARY[spot], skipped=0))
     policy = None
     if spot == "policy":
         policy = Scripted()

@@ -108,6 +108,15 @@ async def test_a_hook_that_never_ends_costs_one_sibling_and_is_named_with_its_li
         assert f"{spot} took longer than 2 s (--env.hook_timeout_s)" in failure.error
 
 
+async def test_a_condenser_that_never_ends_costs_one_sibling_and_is_named_with_its_limit(impatient):
+    envs = [misbehaving("condenser", kind, hook_timeout_s=1) for kind in HANGS.values()]
+    groups = await asyncio.gather(*(env.rollout_group(TASK, 3) for env in envs))
+    for group in groups:
+        assert len(group.trajectories) == 2
+        (failure,) = group.failures
+        assert "condenser own took longer than 1 s (--env.hook_timeout_s)" in failure.error
+
+
 @pytest.mark.parametrize("kind", HANGS)
 async def test_a_state_that_is_never_made_or_closed_keeps_nothing(kind, impatient, monkeypatch, caplog):
     monkeypatch.setattr(rollout_hooks, "_AFTERWARDS_S", 1.0)

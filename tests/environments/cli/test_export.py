@@ -57,6 +57,14 @@ def test_each_line_is_a_group_of_the_view(record, tmp_path, view):
     assert written == ([list_scores(OK)] if view == "list_scores" else list(map(columns_of, VIEWS[view](OK))))
 
 
+@pytest.mark.parametrize("weighting", ["once", "repeated"])
+def test_prefix_rows_are_weighted_as_asked(record, tmp_path, weighting):
+    asked = ("--view", "prefix_rows", "--prefix-weighting", weighting, "--score-divisor", 1)
+    export(record, *asked, "--out", tmp_path / "out.jsonl")
+    written = [orjson.loads(line)["scores"] for line in (tmp_path / "out.jsonl").read_bytes().splitlines()]
+    assert written == [[1.0 if weighting == "once" else 0.5], [-1.0], [1.0]]
+
+
 def test_the_record_itself_is_never_written_over(record):
     before = record.read_bytes()
     with pytest.raises(RecordError, match="exists; export writes a new file"):

@@ -1,6 +1,6 @@
 """Which item the mock model plays, found by what a conversation begins with."""
 
-from environments.cli.mock_model import items_by_opening, script_for
+from environments.cli.mock_model import items_by_opening, script_for, script_of
 from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, say
 from environments.trajectory import Message
@@ -85,3 +85,14 @@ async def test_a_prompt_made_of_the_state_is_prepared_as_in_a_rollout():
 
 async def test_a_conversation_that_begins_otherwise_is_of_no_item():
     assert await played(made(Titled), conversation(("user", "begin"))) is None
+
+
+async def test_items_for_evaluation_are_played_too():
+    class HeldOut(Titled):
+        def load_eval_items(self):
+            return [{"id": "c"}]
+
+    env = made(HeldOut)
+    async with env.loaded():
+        script = (await script_of(env, "policy"))(conversation(("system", "room c"), ("user", "begin")))
+    assert script((), (), 1.0)[0].message.content == "c"

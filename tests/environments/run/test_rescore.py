@@ -118,6 +118,30 @@ async def test_score_turn_sees_what_it_saw_then(path):
     assert sorted(again, key=lambda each: each[:2]) == sorted(live, key=lambda each: each[:2])
 
 
+async def test_hooks_see_what_they_saw_then_where_the_policy_sums_up(path):
+    live, again = [], []
+
+    async def scoring(seen, self, item, turn, ctx):
+        seen.append((ctx.seed, turn.index, [m.content for m in ctx.messages], list(ctx.turn_scores)))
+        return float(turn.index)
+
+    async def training(seen, self, item, turn, ctx):
+        seen.append((ctx.seed, turn.index, turn.kind, [m.content for m in ctx.messages]))
+        return True
+
+    settings = {"group_size": 2, "max_turns": 4, "condenser": ["summarise"], "condenser_turns": 1}
+    hooks = [
+        {"score_turn": wrapped(scoring, seen), "train_turn": wrapped(training, seen)}
+        for seen in (live, again)
+    ]
+    before = await recorded(path, **hooks[0], **settings)
+    after, _ = await rescored(path, **hooks[1], **settings)
+
+    assert {each[2] for each in live if isinstance(each[2], str)} == {"act", "summary"}
+    assert sorted(again, key=str) == sorted(live, key=str)
+    assert list(map(without_fingerprint, after)) == list(map(without_fingerprint, before))
+
+
 def wrapped(hook, *args):
     async def method(self, *rest):
         return await partial(hook, *args)(self, *rest)

@@ -10,8 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from environments.config import AgentEnvConfig
 from environments.record.recorder import read_groups
 from environments.serve.outbox import Outbox
+from environments.serve.serving import in_words, shape_of
 from environments.wire.payloads import Part
 from tests.environments.run.leftovers import groups_and_folders
 from tests.environments.serve.loopback import (
@@ -26,6 +28,7 @@ from tests.environments.serve.loopback import (
     wait_until,
 )
 from tests.environments.serve.outbox_copy import waiting_in
+from tests.environments.write_file import WriteFile
 from tools.sandbox.host.process_ids import identity
 
 
@@ -90,6 +93,20 @@ def test_posts_of_another_score_divisor_are_another_run(api, tmp_path):
     with serving(api, tmp_path, "--env.score_divisor", "own_length", view="turn_rows") as process:
         assert process.wait(60) == 2
         assert "view was turn_rows, score_divisor 1024, is" in " ".join(process.log.read_text().split())
+
+
+@pytest.mark.parametrize(
+    ("weighting", "view"),
+    [
+        ("once", "prefix_rows, score_divisor 1024, prefix_weighting once"),
+        # As an outbox of an earlier version says it.
+        ("repeated", "prefix_rows, score_divisor 1024"),
+    ],
+)
+def test_posts_of_another_prefix_weighting_are_another_run(weighting, view):
+    settings = AgentEnvConfig(credit_view="prefix_rows", prefix_weighting=weighting)
+    shape = shape_of(WriteFile(settings))
+    assert (shape.prefix_weighting, in_words(shape)) == (weighting, view)
 
 
 def test_the_start_says_what_a_temperature_asks_of_the_trainer_and_the_model_server(api, tmp_path):

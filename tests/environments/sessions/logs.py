@@ -34,7 +34,7 @@ def chat(*messages, opening="hi", **fields):
 
 def voted(*votes, opening="hi", outcome=None, **fields):
     """A session of one turn for each vote."""
-    spoken = [each for vote in votes for each in (said("a", vote), user("b"))]
+    spoken = [each for vote in votes for each in (said(f"rated {vote}", vote), user("b"))]
     return chat(*spoken, opening=opening, outcome=outcome, **fields)
 
 

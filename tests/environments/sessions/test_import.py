@@ -15,6 +15,7 @@ from environments.sessions import session_file
 from environments.sessions.logged_session import read_session
 from environments.sessions.session_rows import with_row
 from environments.sessions.session_votes import Scale
+from environments.text_exports.text_views import TEXT_VIEWS
 from environments.wire.views import VIEWS
 from tests.environments.sessions.logs import call, chat, imported, result, run, said, user, voted, write
 from turnwise import estimate, group_of
@@ -240,12 +241,20 @@ def test_imports_that_differ_are_different_experiments(tmp_path, other):
     assert read_contents(tmp_path / "record.jsonl").fingerprints != {first}
 
 
-@pytest.mark.parametrize("view", [*VIEWS, "list_scores"])
+@pytest.mark.parametrize("view", [*VIEWS, "list_scores", *TEXT_VIEWS])
 def test_every_view_exports_it(tmp_path, view):
     imported(tmp_path, *SELLER)
     done = invoke(export.command, tmp_path / "record.jsonl", "--view", view, "--out", tmp_path / "rows.jsonl")
     assert done.exit_code == 0
     assert (tmp_path / "rows.jsonl").stat().st_size
+
+
+@pytest.mark.parametrize(("view", "lines"), [("prompt_response", 2), ("openai", 1), ("preference", 0)])
+def test_a_session_without_credit_is_in_exports_of_its_text(tmp_path, view, lines):
+    imported(tmp_path, voted(1, None))
+    invoke(export.command, tmp_path / "record.jsonl", "--view", view, "--out", tmp_path / "rows.jsonl")
+    written = [json.loads(each) for each in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert len(written) == lines
 
 
 def test_a_message_of_weight_0_is_not_trained_and_its_vote_still_counts(tmp_path):

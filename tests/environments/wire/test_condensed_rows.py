@@ -5,6 +5,7 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from environments.rewards.economy import context_efficiency
 from environments.testing import group_of
 from environments.trajectory import IGNORED, NOT_SAMPLED, Condensed, Kept, Message, Rewards, Span, TokenRow
 from environments.wire.credited_rows import credited_rows
+from environments.wire.payloads import Shape, pack, post_text
 from environments.wire.views import every_row, turn_rows
 from tests.environments.credit.test_golden import THEIRS
 
@@ -119,16 +121,16 @@ def condensed_groups(draw):
         )
     )
     group = group_of([[None if kind == "summary" else 0.5 for kind in row] for row in kinds], kinds=kinds)
-    return replace(group, trajectories=tuple(_in_rows(each, draw) for each in group.trajectories))
+    fresh = iter(range(1000, 99_999))
+    return replace(group, trajectories=tuple(_in_rows(each, draw, fresh) for each in group.trajectories))
 
 
 PUT_IN = Message(role="user", content="Summary of the conversation so far: 7 is the number.")
 
 
-def _in_rows(trajectory, draw):
-    """Its turns in rows: one that goes on, or a new one with a shorter context."""
+def _in_rows(trajectory, draw, fresh):
+    """Its turns in rows: one that goes on, or a new one with a shorter context; no token is sampled twice."""
     turns, rows, ids = [], [], []
-    fresh = iter(range(1000, 9999))
     context = None
     for turn in trajectory.turns:
         begins = bool(rows) and draw(st.booleans())
@@ -156,7 +158,7 @@ def _in_rows(trajectory, draw):
 
 
 def trained_tokens(group):
-    """Every sampled token of trained turns, which are all different in a trajectory."""
+    """Every sampled token of trained turns."""
     return sorted(
         token
         for each in group.trajectories
@@ -178,6 +180,32 @@ def test_rows_cover_each_sampled_token_once_also_from_a_record(group):
     assert again == done
     assert unmasked(every_row(again).rows) == trained_tokens(group)
     assert unmasked(row for view in turn_rows(again) for row in view.rows) == trained_tokens(group)
+
+
+@pytest.mark.parametrize("view", ["token_advantages", "turn_rows"])
+@given(group=condensed_groups())
+def test_what_is_posted_has_each_token_that_teaches_once(view, group):
+    done = credited(group, "turn_return", policy="nobody")
+    shape = Shape(view=view, group_size=len(group.trajectories))
+
+    posted = [orjson.loads(post_text(part.body)) for part in pack(done, shape).parts]
+
+    masks = [mask for post in posted for mask in post["masks"]]
+    seen = sorted(token for mask in masks for token in mask if token != IGNORED)
+    taught = taught_tokens(done)
+    assert [token for token in seen if token in taught] == sorted(taught)
+    assert len(set(seen)) == len(seen)
+
+
+def taught_tokens(done):
+    """The tokens of turns with an advantage."""
+    return {
+        token
+        for each, advantages in zip(done.group.trajectories, done.advantages, strict=True)
+        for turn, advantage in zip(each.turns, advantages, strict=True)
+        if advantage
+        for token in each.rows[turn.span.row].token_ids[turn.span.start : turn.span.end]
+    }
 
 
 @given(condensed_groups())

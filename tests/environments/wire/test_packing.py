@@ -133,10 +133,20 @@ def test_a_forked_group_of_28_rows_is_seven_posts_without_padding(rows):
     assert sorted(override["row"] for post in made for override in post["overrides"]) == list(range(28))
 
 
+SEVEN = [7, 7, 7, 7]
+
+
 def test_a_plain_forked_group_has_a_row_of_every_sibling_in_each_post():
-    made = sent([7, 7, 7, 7], outcomes=[0.0, 1.0, 0.25, 0.5])
+    made = sent(SEVEN, outcomes=[0.0, 1.0, 0.25, 0.5])
     assert [post["scores"] for post in made] == [[0.0, 1.0, 0.25, 0.5]] * 7
     assert not any("overrides" in post for post in made)
+
+
+def test_rows_that_carry_their_own_credit_keep_scores_where_that_costs_no_post():
+    rewards = [[score / 7] * 7 for score in (0.0, 7.0, 1.75, 3.5)]
+    assert [sorted(post["scores"]) for post in sent(SEVEN, rewards=rewards)] == [
+        pytest.approx([0.0, 1.75, 3.5, 7.0])
+    ] * 7
 
 
 def test_rows_that_teach_nothing_take_no_room_among_those_that_carry_their_own_credit():

@@ -1,7 +1,9 @@
 """What each row of a forked trajectory weighs in a trainer's loss: what the table in docs/serving.md says."""
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 import orjson
 import pytest
@@ -13,6 +15,7 @@ from environments.wire.views import VIEWS
 from tests.environments.wire.forked_groups import advantage_of_token, forked_group, with_credit
 from tests.environments.wire.trainer_losses import (
     CONSTANT,
+    Batch,
     reading_advantages,
     reading_scores,
     scale_to,
@@ -55,8 +58,69 @@ def posts(group, view, *, size=4, **shape):
     return [orjson.loads(post_text(part.body)) for part in package.parts]
 
 
-def rows(sent):
-    return sum(len(post["tokens"]) for post in sent)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """What a cell of the table is made of, for one trained token of a batch."""
+
+    a: float
+    """Its turn's advantage."""
+    of_row: int
+    """Trained tokens of its row."""
+    of_batch: int
+    rows: int
+    """Of the batch, padding included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of the table: what is sent, what is read of it, and a token's weight per aggregation."""
+
+    view: str
+    weighting: str = "once"
+    divisor: int | str = DIVISOR
+    reads: Callable[[Sequence[Mapping[str, Any]]], Batch] = reading_scores
+    cells: Sequence[Callable[[Token], float] | None]
+    """`None`: only that it is not exact."""
+    exact: Sequence[bool]
+
+
+AGGREGATIONS = (token_mean, seq_mean_token_mean, seq_mean_token_sum, seq_mean_token_sum_norm)
+BY_TOKEN = (
+    lambda token: token.a / token.of_batch,
+    lambda token: token.a / token.rows / token.of_row,
+    lambda token: token.a / token.rows,
+    lambda token: token.a / CONSTANT,
+)
+BY_TURN = (
+    lambda token: token.a * token.of_row / DIVISOR / token.of_batch,
+    lambda token: token.a / DIVISOR / token.rows,
+    lambda token: token.a * token.of_row / DIVISOR / token.rows,
+    lambda token: token.a * token.of_row / DIVISOR / CONSTANT,
+)
+TABLE = {
+    "advantages": Line(
+        view="token_advantages", reads=reading_advantages, cells=BY_TOKEN, exact=(True, False, True, True)
+    ),
+    "turn_rows": Line(view="turn_rows", cells=BY_TURN, exact=(False, True, False, False)),
+    "turn_rows_own_length": Line(
+        view="turn_rows", divisor="own_length", cells=BY_TOKEN, exact=(True, False, True, True)
+    ),
+    "prefix_rows": Line(
+        view="prefix_rows", cells=(None, BY_TURN[1], None, None), exact=(False, True, False, False)
+    ),
+    "prefix_rows_own_length": Line(
+        view="prefix_rows",
+        divisor="own_length",
+        cells=(BY_TOKEN[0], None, *BY_TOKEN[2:]),
+        exact=(True, False, True, True),
+    ),
+    "prefix_rows_repeated": Line(
+        view="prefix_rows", weighting="repeated", cells=(None,) * 4, exact=(False,) * 4
+    ),
+    "scores_beside_advantages": Line(view="token_advantages", cells=(None,) * 4, exact=(False,) * 4),
+}
+"""With turn rewards. Without, scores are normalised by the trainer:"""
+PLAIN = Line(view="token_advantages", cells=BY_TOKEN, exact=(True, False, True, True))
 
 
 @pytest.fixture(params=PARTS)
@@ -64,64 +128,34 @@ def group(request):
     return PARTS[request.param]
 
 
-# --- token_advantages ------------------------------------------------------------------------------
+def check_cells(group, line):
+    shape = {"divisor": line.divisor, "prefix_weighting": line.weighting}
+    batch = line.reads(posts(group, line.view, **shape))
+    advantages = advantage_of_token(group)
+    row_of = {token: row for row in batch.rows for token in row}
+    for aggregation, cell, exact in zip(AGGREGATIONS, line.cells, line.exact, strict=True):
+        weights = aggregation(batch)
+        assert (scale_to(weights, advantages) is not None) == exact, aggregation.__name__
+        for token, row in row_of.items() if cell else ():
+            parts = Token(a=advantages[token], of_row=len(row), of_batch=batch.tokens, rows=len(batch.rows))
+            assert weights[token] == pytest.approx(cell(parts), abs=1e-12), aggregation.__name__
 
 
-def test_read_by_token_a_mean_over_the_batchs_tokens_weighs_each_with_its_advantage(group):
-    batch = reading_advantages(posts(group, "token_advantages"))
-    assert scale_to(token_mean(batch), advantage_of_token(group)) == pytest.approx(1 / batch.tokens)
+@pytest.mark.parametrize("line", TABLE)
+def test_a_token_weighs_what_the_table_says(group, line):
+    check_cells(group, TABLE[line])
 
 
-def test_read_by_token_a_sum_over_a_constant_is_exact_whatever_the_padding(group):
-    for size in (3, 4, 7):
-        batch = reading_advantages(posts(group, "token_advantages", size=size))
-        scale = scale_to(seq_mean_token_sum_norm(batch), advantage_of_token(group))
-        assert scale == pytest.approx(1 / CONSTANT)
+def test_a_token_of_plain_data_weighs_what_the_table_says():
+    check_cells(SCALAR, PLAIN)
 
 
-def test_read_by_token_a_mean_over_rows_of_their_sums_is_scaled_by_all_rows_and_so_by_padding(group):
-    sent = posts(group, "token_advantages")
-    scale = scale_to(seq_mean_token_sum(reading_advantages(sent)), advantage_of_token(group))
-    assert scale == pytest.approx(1 / rows(sent))
-
-
-def test_read_by_token_a_mean_over_each_rows_tokens_weighs_a_token_one_over_its_rows_length(group):
-    sent = posts(group, "token_advantages")
-    weights, advantages = seq_mean_token_mean(reading_advantages(sent)), advantage_of_token(group)
-    assert scale_to(weights, advantages) is None
-    for mask in chain.from_iterable(post["masks"] for post in sent):
-        labels = [label for label in mask if label != -100]
-        for label in labels:
-            assert weights[label] == pytest.approx(advantages[label] / len(labels) / rows(sent))
-
-
-def test_a_reader_of_scores_gets_no_turn_credit_from_token_advantages():
+def test_padding_counts_among_the_rows_of_a_batch_and_not_in_a_sum_over_a_constant():
     group = PARTS["turns"]
-    assert (
-        scale_to(
-            seq_mean_token_mean(reading_scores(posts(group, "token_advantages"))), advantage_of_token(group)
-        )
-        is None
-    )
-
-
-# --- plain scores ----------------------------------------------------------------------------------
-
-
-def test_plain_scores_of_forked_trajectories_are_normalised_as_among_whole_ones():
-    batch = reading_scores(posts(SCALAR, "token_advantages"))
-    advantages = advantage_of_token(SCALAR)
-    for values in batch.rows:
-        assert list(values.values()) == pytest.approx([advantages[token] for token in values])
-
-
-def test_plain_scores_are_exact_with_a_mean_over_the_batchs_tokens_or_a_constant():
-    batch, advantages = reading_scores(posts(SCALAR, "token_advantages")), advantage_of_token(SCALAR)
-    for weights in (token_mean(batch), seq_mean_token_sum_norm(batch)):
-        for token, advantage in advantages.items():
-            assert weights[token] / advantage == pytest.approx(
-                next(iter(weights.values())) / next(iter(advantages.values()))
-            )
+    few, many = (reading_advantages(posts(group, "token_advantages", size=size)) for size in (3, 7))
+    assert len(few.rows) < len(many.rows)
+    assert seq_mean_token_sum_norm(few) == pytest.approx(seq_mean_token_sum_norm(many))
+    assert seq_mean_token_sum(few) != pytest.approx(seq_mean_token_sum(many))
 
 
 def test_with_a_mean_over_each_rows_tokens_a_trajectory_of_three_rows_weighs_three_times_a_whole_one():
@@ -132,29 +166,7 @@ def test_with_a_mean_over_each_rows_tokens_a_trajectory_of_three_rows_weighs_thr
     assert sum(first) == pytest.approx(-3 * sum(second))
 
 
-# --- turn_rows, and prefix_rows counted once -------------------------------------------------------
-
 ROW_BY_ROW = ["turn_rows", "prefix_rows"]
-
-
-@pytest.mark.parametrize("view", ROW_BY_ROW)
-def test_row_by_row_a_mean_over_each_rows_tokens_is_exact(group, view):
-    sent = posts(group, view)
-    weights = seq_mean_token_mean(reading_scores(sent))
-    assert scale_to(weights, advantage_of_token(group)) == pytest.approx(1 / DIVISOR / rows(sent))
-
-
-@pytest.mark.parametrize("view", ROW_BY_ROW)
-@pytest.mark.parametrize(
-    "aggregation", [token_mean, seq_mean_token_sum, seq_mean_token_sum_norm], ids=lambda each: each.__name__
-)
-def test_row_by_row_any_other_sum_is_exact_with_own_length_alone(group, view, aggregation):
-    advantages = advantage_of_token(group)
-    unscaled = aggregation(reading_scores(posts(group, view, divisor="own_length")))
-    assert scale_to(unscaled, advantages) is not None
-    assert scale_to(aggregation(reading_scores(posts(group, view))), advantages) is None
-    mean = seq_mean_token_mean(reading_scores(posts(group, view, divisor="own_length")))
-    assert scale_to(mean, advantages) is None
 
 
 @pytest.mark.parametrize("view", ROW_BY_ROW)
@@ -165,9 +177,6 @@ def test_row_by_row_a_forked_trajectory_weighs_what_it_weighs_whole(view):
     forked = replace(with_credit(forked_group([[[2], [3], [4]]], [[1.0, 0.0, 2.0]])), advantages=advantages)
     one, three = (seq_mean_token_mean(reading_scores(posts(each, view, size=1))) for each in (whole, forked))
     assert one == pytest.approx(three)
-
-
-# --- prefix_rows repeated --------------------------------------------------------------------------
 
 
 def test_prefixes_repeated_give_a_turn_its_own_and_all_later_advantages_of_its_row():
@@ -185,9 +194,6 @@ def test_every_prefix_row_says_how_it_is_weighted():
         assert {override["prefix_weighting"] for post in sent for override in post["overrides"]} == {
             weighting
         }
-
-
-# --- the advantage itself --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("estimator", ["turn_return", "grpo", "rloo", "gigpo"])

@@ -1,7 +1,8 @@
 """What a policy is: whoever writes the assistant turns."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from environments.policy.open_row import OpenRow
 from environments.trajectory import Completion, Message
@@ -63,24 +64,30 @@ class CheckedPolicy(Protocol):
         ...
 
 
-class CountingPolicy(Protocol):
-    """A policy that knows how many tokens its prompts have; condensers of other policies get estimates."""
+PromptCounter = Callable[[CompletionRequest], Awaitable[int | None]]
 
-    async def prompt_tokens(self, request: CompletionRequest) -> int | None:
-        """Tokens of the prompt that it would sample after, tools included; buys nothing.
 
-        Of a request without tools it is what the messages alone make. `None`: this model's are not known.
+def prompt_counter(policy: Policy) -> PromptCounter | None:
+    """`async def prompt_tokens(self, request)` of a policy that has it: tokens of the prompt of a request.
 
-        Raises:
-            ContextOverflow: they are more than the model, or a row, has room for.
-        """
-        ...
+    It counts what the policy would sample after, tools included, and buys nothing; `None`: it does not know.
+    It may raise ContextOverflow where there are more than it has room for. Condensers of a policy without it
+    get estimates.
+    """
+    counter: Any = getattr(policy, "prompt_tokens", None)
+    return cast("PromptCounter", counter) if callable(counter) else None
 
 
 def vocabulary_size(policy: Policy) -> int | None:
     """One more than the largest id, where a policy has a `vocabulary_size`; what it samples is held to it."""
     # Asked for each completion: `isinstance` of a protocol takes 20 µs.
     return getattr(policy, "vocabulary_size", None)
+
+
+def window_of(policy: Policy) -> int | None:
+    """Tokens that a policy's model takes, prompt and completion, where it has `context_tokens`."""
+    given: object = getattr(policy, "context_tokens", None)
+    return given if type(given) is int and given > 1 else None
 
 
 def checked_policy(policy: Policy) -> Policy:

@@ -12,7 +12,7 @@ class OpenRow:
     def __init__(self) -> None:
         """An empty row."""
         self.messages = 0
-        """How many of the conversation's messages it holds: those before, and the turn it ends with."""
+        """How many of the messages that the model sees it holds: those before, and the turn it ends with."""
         self.sampled_start = 0
         """Where the ids of its last turn begin."""
         self._ids: list[int] = []

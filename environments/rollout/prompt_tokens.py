@@ -4,10 +4,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 from environments.containment.hook_calls import HookCalls
-from environments.policy.base import CompletionRequest, Policy
+from environments.policy.base import CompletionRequest, Policy, prompt_counter
 from environments.policy.rendering.long_text import chars_of
 from environments.policy.row_prompt import unseen
 from environments.rollout.token_estimate import TokenEstimate
@@ -38,7 +37,7 @@ class PromptTokens:
     def __init__(self, policy: Policy, estimate: TokenEstimate, calls: HookCalls) -> None:
         """Ask `policy`, and `estimate` where it has no `prompt_tokens` or does not know."""
         self._policy = policy
-        self._own: Any = getattr(policy, "prompt_tokens", None)
+        self._counter = prompt_counter(policy)
         self._estimate = estimate
         self._calls = calls
         self.is_estimate = False
@@ -120,8 +119,8 @@ class PromptTokens:
     async def _by_policy(self, request: CompletionRequest) -> int | None:
         """What the policy says, or `None` where it does not know."""
         given: object = None
-        if callable(self._own):
-            given = await self._calls.hook("policy prompt_tokens", self._own, request)
+        if self._counter is not None:
+            given = await self._calls.hook("policy prompt_tokens", self._counter, request)
         if given is None:
             self.is_estimate = True
             self._estimate.tell(self._policy.name)

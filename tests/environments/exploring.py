@@ -80,14 +80,14 @@ def made(*, servers=(), cls=Exploring, policy=None, **settings):
 
 
 @asynccontextmanager
-async def playing(wire, *, window=None, cls=Exploring, server=None, **settings):
+async def playing(wire, *, window=None, cls=Exploring, server=None, around=None, **settings):
     """The environment, opened, played over one of the wires by its own script."""
     if WIRES[wire] is None:
         async with made(cls=cls, **settings) as env:
             yield env
         return
     kind, token_wire, quirks = WIRES[wire]
-    async with serving(kind, quirks, window=window, cls=cls, **settings) as url:
+    async with serving(kind, quirks, window=window, cls=cls, around=around, **settings) as url:
         asked = ServerConfig(
             **{"base_url": url, "model_name": "scripted", "server_type": kind, "family": "chatml"}
             | {"token_wire": token_wire}

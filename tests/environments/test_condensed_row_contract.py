@@ -54,6 +54,8 @@ async def test_what_a_model_saw_rendered_anew_is_the_row_up_to_its_turn(wire, co
                 len(turn.message.tool_calls),
             )
         check_rows(trajectory)
+        ids = [call.id for turn in trajectory.turns for call in turn.message.tool_calls]
+        assert len(ids) == len(set(ids))
         check_measures(trajectory, CONDENSED[condenser], is_estimate=wire not in COUNTED)
 
 
@@ -75,8 +77,6 @@ def check_rows(trajectory):
     for turn in begun:
         assert turn.condensed is not None
         assert turn.fork == f"history: {turn.condensed.cause}"
-    ids = [call.id for turn in trajectory.turns for call in turn.message.tool_calls]
-    assert len(ids) == len(set(ids))
 
 
 def check_measures(trajectory, settings, *, is_estimate):

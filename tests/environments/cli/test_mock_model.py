@@ -3,6 +3,7 @@
 from environments.cli.mock_model import items_by_opening, script_for, script_of
 from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, say
+from environments.rollout.context import SUMMARY_REQUEST, summarise
 from environments.trajectory import Message
 from tests.environments.talking import Talking, made
 
@@ -85,6 +86,32 @@ async def test_a_prompt_made_of_the_state_is_prepared_as_in_a_rollout():
 
 async def test_a_conversation_that_begins_otherwise_is_of_no_item():
     assert await played(made(Titled), conversation(("user", "begin"))) is None
+
+
+class SumsUp(Rooms):
+    def format_prompt(self, item):
+        return item["id"]
+
+    def scripted_summary(self, item, messages, tools, skill):
+        return [Choice(probability=1.0, message=say(f"in {item['id']}"))]
+
+
+async def test_where_a_summary_is_asked_for_the_scripted_one_is_given():
+    asked = conversation(("user", "b"), ("assistant", "on"), ("user", SUMMARY_REQUEST))
+    assert await played(made(SumsUp), asked) == "in b"
+    assert await played(made(SumsUp), asked[:2]) == "b"
+
+
+async def test_a_summary_may_be_asked_for_in_the_environments_own_words():
+    class Own(SumsUp):
+        condenser = summarise(every=2, request="Short, please.")
+
+    assert await played(made(Own), conversation(("user", "a"), ("user", "Short, please."))) == "in a"
+
+
+async def test_of_an_unknown_conversation_the_generic_summary_is_given():
+    asked = conversation(("user", "?"), ("user", "42"), ("user", SUMMARY_REQUEST))
+    assert await played(made(SumsUp), asked) == "What I know:\n42"
 
 
 async def test_items_for_evaluation_are_played_too():

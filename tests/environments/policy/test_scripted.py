@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from environments.policy.base import CompletionRequest
 from environments.policy.open_row import OpenRow
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.scripted import Choice, ScriptedPolicy, call, generic_script, say
+from environments.policy.scripted import (
+    Choice,
+    ScriptedPolicy,
+    call,
+    calls_that_ran,
+    generic_script,
+    say,
+)
 from environments.trajectory import Message
 from tools.calls import ToolSpec
 from tools.errors import ConfigError
@@ -206,3 +213,13 @@ async def test_where_a_row_is_open_only_what_is_new_is_rendered(max_tokens, mixt
         whole = await sampler.complete(asked)
         assert (*row.token_ids, *rest.prompt_ids) == whole.prompt_ids
         assert (rest.token_ids, rest.logprobs) == (whole.token_ids, whole.logprobs)
+
+
+def test_calls_whose_ids_repeat_are_told_apart_by_where_they_stand():
+    turns = [call("look", {"room": room}) for room in (1, 2)]
+    said = [
+        message
+        for turn, answer in zip(turns, ("Error: dark", "light"), strict=True)
+        for message in (turn, Message(role="tool", content=answer, tool_call_id=""))
+    ]
+    assert [(done.arguments, answer) for done, answer in calls_that_ran(said)] == [('{"room": 2}', "light")]

@@ -250,6 +250,16 @@ async def test_the_room_of_an_open_row_is_what_it_leaves():
     assert asked[0]["max_tokens"] == PROMPT_TOKENS + 200 - len(asked[0]["prompt"])
 
 
+@pytest.mark.parametrize("going_on", [False, True], ids=["whole", "row"])
+async def test_a_prompt_is_counted_as_it_is_sent(going_on):
+    request = next_request(row_of(REQUEST)) if going_on else REQUEST
+    async with answering(answer()) as (asking, asked):
+        counted = await asking.prompt_tokens(request)
+        assert asked == []
+        await asking.complete(request)
+    assert counted == len(asked[0]["prompt"])
+
+
 def error(status, message):
     return JSONResponse({"error": {"message": message, "code": None}}, status_code=status)
 

@@ -191,3 +191,15 @@ async def test_content_parts_are_joined():
     parts = [{"type": "text", "text": "Count "}, {"type": "text", "text": "the files."}]
     reply = (await post(ask(messages=[{"role": "user", "content": parts}], return_token_ids=True))).json()
     assert tuple(reply["prompt_token_ids"]) == RENDERER.prompt_ids((USER,), ())
+
+
+async def test_calls_have_ids_of_their_own_where_a_history_was_cut():
+    earlier = call("terminal", {})
+    named = replace(earlier, tool_calls=(replace(earlier.tool_calls[0], id="call_5_9_0"),))
+    said = (USER, named, Message(role="tool", content="3", tool_call_id="call_5_9_0"), USER)
+    async with running_mock_server(app()) as base_url:
+        policy = chat_policy(base_url)
+        request = CompletionRequest(messages=said, tools=(TERMINAL,), seed=5, max_tokens=500)
+        completion = await policy.complete(request)
+        await policy.aclose()
+    assert [each.id for each in completion.message.tool_calls] == ["call_5_10_0"]

@@ -4,22 +4,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
+# For two cores: tests wait for processes, servers and limits for half of their time.
+WORKERS ?= 3
 LINT := environments scripts tools tests turnwise
 # What starts sandboxes, servers or other processes.
 SLOW := tests/adversarial tests/test_docs.py tests/turnwise tests/tools/sandbox tests/tools/mcp tests/tools/test_files.py tests/tools/test_terminal.py \
 	$(addprefix tests/environments/,cli code_debug_env lifecycle real_model retail_env run serve terminal_tasks_env trainers \
 	test_base_env.py test_credit_settings.py test_extras.py test_mcp_env.py test_sandbox_settings.py test_start.py)
 
-.PHONY: demo test test-fast check mutate format lock upgrade clean
+.PHONY: demo test test-fast compiled check mutate format lock upgrade clean
 
 demo: $(RUN_READY)  ## the main job on the embedded default: no network, Docker, GPU or key once installed
 	$(BIN)/turnwise process code_debug
 
-test: $(DEV_READY)  ## every test
-	$(BIN)/pytest -n 2 --dist worksteal
+test: $(DEV_READY) compiled  ## every test
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-test-fast: $(DEV_READY)  ## credit, wire, rows, settings, rewards, policies: no sandbox, no process
-	$(BIN)/pytest -n 2 --dist worksteal $(SLOW:%=--ignore=%)
+test-fast: $(DEV_READY) compiled  ## credit, wire, rows, settings, rewards, policies: no sandbox, no process
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(SLOW:%=--ignore=%)
+
+# Tests start Python hundreds of times; where it may not write bytecode, each start would compile all of this.
+compiled: $(DEV_READY)
+	$(BIN)/python -m compileall -q environments tools turnwise
 
 check: $(DEV_READY)  ## format, lint, types, layer contracts
 	$(BIN)/ruff format --check $(LINT)

@@ -7,6 +7,7 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 from contextlib import nullcontext as unwatched
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from time import monotonic
@@ -183,9 +184,11 @@ class AgentEnv(Lifecycle):
             in_flight = InFlight(item_id=task.item_id, sibling=sibling)
             with watch(in_flight), self.hook_calls(in_flight) as calls:
                 try:
-                    return await self.rollout(task.for_rollout(), sibling, turns, calls)
+                    trajectory = await self.rollout(task.for_rollout(), sibling, turns, calls)
+                    return replace(trajectory, profile=calls.profile)
                 except BaseException as error:  # noqa: BLE001  # the one broad except: recorded, never scored
-                    return boundary.failure_of(error, sibling, turns=len(turns), asked=calls.asked)
+                    failure = boundary.failure_of(error, sibling, turns=len(turns), asked=calls.asked)
+                    return replace(failure, profile=calls.profile)
 
     # What a rollout is made of.
 

@@ -93,6 +93,12 @@ class AgentEnvConfig(Section):
         description="Empty the rollout JSONL instead of resuming it; serve: put what the outbox holds aside.",
     )
 
+    profile: bool = Field(
+        default=False,
+        description="Measure where the time of each rollout goes (hooks, tools, condensers, models), for the "
+        "summary and the record.",
+    )
+
     # Rollouts.
     seed: int = Field(default=0, ge=0, description="Seed of the whole run; each rollout derives its own.")
     max_turns: int = Field(default=10, ge=1, le=10_000, description="Model calls per rollout.")

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from environments.rewards.judge import Judging
 from environments.second_models.asked_model import AskedModel, nobody
+from environments.time_profile import timed
 from environments.trajectory import Message
 from tools.errors import ConfigError, IsolationError
 from tools.sandbox import Opening
@@ -132,16 +133,17 @@ class RolloutContext(Judging):
                 "give what the agent wrote in `files`, or choose --env.sandbox local"
             )
         source, paths = self.sandbox, artefacts
-        async with AsyncExitStack() as building:
-            if build is not None:
-                source = await building.enter_async_context(self.fresh_sandbox())
-                await transfer.offer(source, await _taken(self.sandbox, artefacts, {}))
-                await source.exec(build, timeout_s=timeout_s)
-                paths = artefacts if outputs is None else outputs
-            brought = await _taken(source, paths, own)
-        async with _for_verifier(self.fresh_sandbox(), own) as verifier:
-            await transfer.offer(verifier, brought)
-            return await verifier.exec(command, stdin=stdin, timeout_s=timeout_s)
+        with timed("ctx.verify"):
+            async with AsyncExitStack() as building:
+                if build is not None:
+                    source = await building.enter_async_context(self.fresh_sandbox())
+                    await transfer.offer(source, await _taken(self.sandbox, artefacts, {}))
+                    await source.exec(build, timeout_s=timeout_s)
+                    paths = artefacts if outputs is None else outputs
+                brought = await _taken(source, paths, own)
+            async with _for_verifier(self.fresh_sandbox(), own) as verifier:
+                await transfer.offer(verifier, brought)
+                return await verifier.exec(command, stdin=stdin, timeout_s=timeout_s)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
+from environments.time_profile import TimeProfile
 from tools.calls import CachedJson, ToolCall, ToolResult, ToolSpec
 from tools.sandbox.base import SandboxRecord
 
@@ -264,6 +265,8 @@ class Trajectory:
     summariser_calls: tuple[JudgeCall, ...] = ()
     """Likewise of the model that sums conversations up."""
     wall_s: float = 0.0
+    profile: TimeProfile | None = None
+    """Where its time went, sandbox and rewards included (`--env.profile`); `None`: nobody asked."""
 
     @property
     def acts(self) -> tuple[Turn, ...]:
@@ -327,6 +330,8 @@ class Failure:
     """Likewise of the model of a simulated user."""
     summariser_calls: tuple[JudgeCall, ...] = ()
     """Likewise of the model that sums conversations up."""
+    profile: TimeProfile | None = None
+    """Where its time went, as for a trajectory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,6 +355,8 @@ class TrajectoryGroup:
     """What was asked about the group as a whole."""
     error: str | None = None
     """What broke while its siblings were compared (`score_group`), so that it gets no credit."""
+    profile: TimeProfile | None = None
+    """Where the time of comparing them went; `None`: nobody asked, or they are not compared."""
 
     @property
     def is_lost(self) -> bool:

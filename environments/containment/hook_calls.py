@@ -17,6 +17,7 @@ from environments.containment.in_flight import InFlight
 from environments.containment.owned_generator import END, OwnedGenerator
 from environments.containment.owned_sandbox import owned_sandbox
 from environments.containment.user_threads import contain_threads
+from environments.time_profile import Profiler, TimeProfile, handed_on, handed_to, profiled, timed
 from environments.trajectory import JudgeCall
 from tools.errors import ConfigError, TimeLimitExceeded
 from tools.sandbox.base import Sandbox
@@ -34,13 +35,22 @@ class HookCalls:
     is cancelled, and abandoned when it goes on. What it raises comes out as an `Exception`, whatever it is.
     """
 
-    def __init__(self, in_flight: InFlight, abandoned: Abandoned, *, hook_timeout_s: float) -> None:
+    def __init__(
+        self,
+        in_flight: InFlight,
+        abandoned: Abandoned,
+        *,
+        hook_timeout_s: float,
+        is_profiled: bool = False,
+    ) -> None:
         self._in_flight = in_flight
         self._abandoned = abandoned
         self._hook_timeout_s = hook_timeout_s
         self._thread = HookThread()
         self._left: list[HookThread] = []
         self._running: list[str] = []
+        self._profiler = Profiler() if is_profiled else None
+        self._profiled = profiled(self._profiler)
         self._is_over = False
         self.asked: dict[str, list[JudgeCall]] = {}
         """What its hooks asked second models so far, by their role."""
@@ -52,12 +62,14 @@ class HookCalls:
         loop = asyncio.get_running_loop()
         contain_exits(loop)
         contain_threads(loop)
+        self._profiled.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_over = True
+        self._profiled.__exit__(kind, error, trace)
         for thread in (*self._left, self._thread):
             thread.close()
 
@@ -67,6 +79,11 @@ class HookCalls:
         """A sandbox for the rollout, see `owned_sandbox`."""
         self._in_flight.doing = "opening a sandbox"
         return owned_sandbox(opener, self._abandoned, limit_s=self._hook_timeout_s)
+
+    @property
+    def profile(self) -> TimeProfile | None:
+        """Where the time went so far; `None` where nobody asked."""
+        return None if self._profiler is None else self._profiler.profile()
 
     @property
     def doing(self) -> str:
@@ -100,7 +117,8 @@ class HookCalls:
 
         Args:
             function: `def`, `async def`, or anything else that gives a value or an awaitable.
-            doing: what it is, for people.
+            doing: what it is, for people: its name in a profile, and behind a comma which of those it is. It
+                stands behind a `: ` where the hook named before it waits for it.
             limit_s: wall clock; `None`: no limit.
             setting: where the limit comes from, if it can be set.
             busy: whether the sandbox is just ending a command for it, which is waited for.
@@ -115,10 +133,10 @@ class HookCalls:
         ends = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
         limit = doing if limit_s is None else f"{doing} took longer than {limit_s:.3g} s"
         limit = f"{limit} (--env.{setting})" if setting else limit
-        with self._doing(doing):
+        with self._doing(doing), timed(doing.rpartition(": ")[2].partition(", ")[0]):
             given = function() if _is_async(function) else await self._in_thread(function, ends, limit)
             if inspect.isawaitable(given):
-                context = self._context.copy() if is_parallel else self._context
+                context = handed_to(self._context.copy()) if is_parallel else self._context
                 given = await self._in_task(given, ends, limit, busy, context)
         return given
 
@@ -153,7 +171,7 @@ class HookCalls:
         self, thread: HookThread, function: Callable[[], Any], ends: float | None, limit: str
     ) -> Any:
         # With a copy of the variables, as `asyncio.to_thread` does it: a task may be using the others.
-        answer = thread.call(function, self._context.copy())
+        answer = thread.call(function, handed_to(self._context.copy()))
         try:
             await asyncio.wait({answer}, timeout=_seconds_to(ends))
         finally:
@@ -173,7 +191,7 @@ class HookCalls:
         busy: Callable[[], bool],
         context: Context,
     ) -> Any:
-        task = asyncio.get_running_loop().create_task(ended_await(awaitable), context=context)
+        task = asyncio.get_running_loop().create_task(handed_on(ended_await(awaitable)), context=context)
         try:
             await asyncio.wait({task}, timeout=_seconds_to(ends))
             if not task.done() and busy():

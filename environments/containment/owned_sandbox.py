@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from environments.containment.abandoned import Abandoned
 from environments.containment.ended import Ended, Raised, ended_await, value_of
+from environments.time_profile import timed
 from tools.errors import TimeLimitExceeded
 from tools.sandbox.base import Sandbox
 from tools.waiting import to_the_end
@@ -30,7 +31,8 @@ async def owned_sandbox(
     done = asyncio.Event()
     owner = asyncio.create_task(ended_await(_own(opener, opened, done)))
     try:
-        await asyncio.wait({owner, opened}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        with timed("opening a sandbox"):
+            await asyncio.wait({owner, opened}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         if not opened.done():
             if owner.done():
                 value_of(_end_of(owner))
@@ -42,7 +44,8 @@ async def owned_sandbox(
         done.set()
         if not opened.done():
             owner.cancel()
-        await to_the_end(asyncio.wait({owner}, timeout=_CLOSE_S))
+        with timed("closing a sandbox"):
+            await to_the_end(asyncio.wait({owner}, timeout=_CLOSE_S))
         if not owner.done():
             _LOG.warning("a sandbox takes longer than %g s to close", _CLOSE_S)
             abandoned.add_task("the closing of a sandbox", owner)

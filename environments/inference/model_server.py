@@ -3,7 +3,8 @@
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -13,6 +14,7 @@ from environments.inference.endpoint import Endpoint, endpoint
 from environments.inference.http_client import HttpClient, NoAnswerError, StatusError
 from environments.inference.pace import Pace
 from environments.inference.tls import tls_context
+from environments.time_profile import timed
 
 CHECK_TIMEOUT_S = 15.0
 _PER_ITERATION = 16
@@ -80,8 +82,7 @@ class ModelServer:
         for tried in range(1, self.tries + 1):
             try:
                 # Waiting for a slot is no time of the request.
-                async with lanes.slots:
-                    await lanes.requests.step()
+                async with lanes.slot():
                     post = self._client.post(path, body, at_root=at_root)
                     reply = await _within(self.request_timeout_s, post)
                 await lanes.replies.step()
@@ -90,7 +91,8 @@ class ModelServer:
                 if tried == self.tries or not may_pass(error):
                     raise
                 wait_s = self._wait_s(error, tried)
-            await asyncio.sleep(wait_s)
+            with timed("waiting between tries"):
+                await asyncio.sleep(wait_s)
         raise AssertionError("a server is asked at least once")
 
     async def ask_once(self, path: str, body: bytes | None = None, *, at_root: bool = False) -> bytes:
@@ -138,6 +140,17 @@ class _Lanes:
     slots: asyncio.Semaphore
     requests: Pace
     replies: Pace
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncGenerator[None]:
+        """Wait until a request may begin, and hold its slot."""
+        with timed("waiting for a connection"):
+            await self.slots.acquire()
+        try:
+            await self.requests.step()
+            yield
+        finally:
+            self.slots.release()
 
 
 def may_pass(error: BaseException) -> bool:

@@ -125,7 +125,8 @@ class Lifecycle(Hooks):
 
     def hook_calls(self, in_flight: InFlight) -> HookCalls:
         """How the hooks of one rollout are called."""
-        return HookCalls(in_flight, self._abandoned, hook_timeout_s=self.config.hook_timeout_s)
+        limit_s, is_profiled = self.config.hook_timeout_s, self.config.profile
+        return HookCalls(in_flight, self._abandoned, hook_timeout_s=limit_s, is_profiled=is_profiled)
 
     async def _hook(
         self, calls: HookCalls, name: str, function: Callable[[], Any], limit_s: float | None = None
@@ -265,7 +266,9 @@ class Lifecycle(Hooks):
             return None
         spec = self.sandboxes.checked_spec(await calls.hook("sandbox_for", self.sandbox_for, item))
         image = self.sandboxes.image_of(spec)
-        await calls.run(partial(self._images.ready, image), doing=f"the image {image or 'of its backend'}")
+        await calls.run(
+            partial(self._images.ready, image), doing=f"the image, {image or 'that of its backend'}"
+        )
         return spec
 
     async def _check_item_sandboxes(self, notify: Callable[[str], None]) -> None:

@@ -64,7 +64,8 @@ async def with_group_reward(
             cause = raised_by_user(error)
             logger.warning("%s broke\n%s", where, traceback_of(cause))
             compared = replace(group, error=f"score_group broke: {reason_of(cause)}")
-        return replace(compared, judge_calls=tuple(ctx.judge_model.calls))
+        profile = group.profile or calls.profile  # that of a record is of the run that rolled out
+        return replace(compared, judge_calls=tuple(ctx.judge_model.calls), profile=profile)
 
 
 def not_compared(env: Hooks, group: TrajectoryGroup, reason: str) -> TrajectoryGroup:

@@ -79,15 +79,15 @@ class AuditMemory:
         heading = _PAGE.match(text)
         if heading is None:
             return
-        change = change_in(text)
-        self.page, self.about = int(heading[1]), None
-        if change is None:
-            return
-        self.about = change.store
-        stock = change.stock(self.stocks)
-        self.stocks.pop(change.store, None)
-        if stock is not None:
-            self.stocks[change.store] = stock
+        page, change = int(heading[1]), change_in(text)
+        self.about = None if change is None or page < self.page else change.store
+        # Turns that a summary knows of already may follow it.
+        if change is not None and (page > self.page or change.store not in self.stocks):
+            stock = change.stock(self.stocks)
+            self.stocks.pop(change.store, None)
+            if stock is not None:
+                self.stocks[change.store] = stock
+        self.page = max(self.page, page)
 
 
 def _carried(arguments: str) -> int | None:

@@ -9,7 +9,7 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.long_math_env.ledgers import FIELDS, STORES, Item, made_ledgers, refuse_unreadable
 from environments.long_math_env.open_ledger import OpenLedger
-from environments.long_math_env.script import ledger_script, ledger_summary, written_summary
+from environments.long_math_env.script import ledger_script, ledger_summary, second_summary
 from environments.policy.scripted import Choice
 from environments.reward_context import Reward, RolloutContext
 from environments.rewards.answers import numeric_match
@@ -133,7 +133,7 @@ class LongMathEnv(TurnLevelRewardMixin, AgentEnv):
 
     def scripted_summariser(self, item: Item, messages: Sequence[Message]) -> str:
         """A second model that keeps what matters."""
-        return written_summary(messages)
+        return second_summary(messages)
 
     def _made(self, split: str) -> Sequence[Item]:
         count = min(self.config.ledgers, self.config.max_items or self.config.ledgers)

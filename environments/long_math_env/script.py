@@ -1,5 +1,6 @@
 """The scripted agent of `long_math`: it knows what it sees, and takes notes as its skill allows."""
 
+import re
 from collections.abc import Sequence
 
 from environments.long_math_env.audit_memory import AuditMemory
@@ -8,6 +9,8 @@ from environments.trajectory import Message
 
 _SLIP = 10
 """How far off a sum is that was done wrong."""
+_ROLE = re.compile(r"^\[(system|user|assistant|tool)\]\n", re.MULTILINE)
+_CALL = re.compile(r"^next_page\((.*)\)$", re.MULTILINE)
 
 
 def ledger_script(messages: Sequence[Message], skill: float) -> Sequence[Choice]:
@@ -45,9 +48,20 @@ def ledger_summary(messages: Sequence[Message], skill: float) -> Sequence[Choice
     return _likely(0.4 + 0.6 * skill, [say(memory.note)], [say(half), say(lost)])
 
 
-def written_summary(messages: Sequence[Message]) -> str:
-    """All that is known."""
-    return AuditMemory.of(messages).note
+def second_summary(messages: Sequence[Message]) -> str:
+    """All that a second model knows, which reads the conversation as the text of one message."""
+    return AuditMemory.of(_conversation_in(messages[-1].content)).note
+
+
+def _conversation_in(text: str) -> Sequence[Message]:
+    _, *parts = _ROLE.split(text)
+    messages: list[Message] = []
+    for role, said in zip(parts[::2], parts[1::2], strict=True):
+        if role == "assistant" and (called := _CALL.search(said)):
+            messages.append(call("next_page", called[1], content=said))
+        else:
+            messages.append(Message(role="tool" if role == "tool" else "user", content=said))
+    return messages
 
 
 def _answer(memory: AuditMemory, *, slip: int = 0) -> Message:

@@ -84,6 +84,12 @@ def vocabulary_size(policy: Policy) -> int | None:
     return getattr(policy, "vocabulary_size", None)
 
 
+def window_of(policy: Policy) -> int | None:
+    """Tokens that a policy's model takes, prompt and completion, where it has `context_tokens`."""
+    given: object = getattr(policy, "context_tokens", None)
+    return given if type(given) is int and given > 1 else None
+
+
 def checked_policy(policy: Policy) -> Policy:
     """A policy that the user brings.
 

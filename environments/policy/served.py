@@ -36,6 +36,12 @@ class ServedPolicy:
         """As the rollout's server counts them; `None`: only it knows."""
         return await self._server_of(request).prompt_tokens(request)
 
+    @property
+    def context_tokens(self) -> int | None:
+        """The smallest of the servers' windows, as far as they are known; `None`: none is."""
+        known = [each.context_tokens for each in self._servers if each.context_tokens is not None]
+        return min(known, default=None)
+
     async def check(self) -> None:
         """Raise ConfigError while one of the servers cannot be used; buys no completion."""
         for server in self._servers:

@@ -5,7 +5,7 @@ Text stands once, in the column `messages` that Atropos' readers know, and turns
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from environments.record.contexts import read_contexts, written_contexts
 from environments.record.schema_1 import GroupLine as FirstLine
+from environments.time_profile import TimeProfile
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -40,6 +41,7 @@ class GroupLine(FirstLine):
     """Per row; of most rows of a forked trajectory nothing is read."""
     judge_calls: tuple[JudgeCall, ...]
     error: str | None = None
+    profile: TimeProfile | None = None
     toolsets: tuple[tuple[ToolSpec, ...], ...] = ()
     """Each once; trajectories name theirs by its index."""
 
@@ -82,7 +84,11 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
     }
     if toolsets:
         fields["toolsets"] = [_TOOLS.dump_python(tools, mode="json", warnings=False) for tools in toolsets]
-    return fields if group.error is None else fields | {"error": group.error}
+    if group.error is not None:
+        fields["error"] = group.error
+    if group.profile is not None:
+        fields["profile"] = asdict(group.profile)
+    return fields
 
 
 def read(fields: dict[str, Any]) -> CreditedGroup:
@@ -107,6 +113,7 @@ def read(fields: dict[str, Any]) -> CreditedGroup:
         failures=line.failures,
         judge_calls=line.judge_calls,
         error=line.error,
+        profile=line.profile,
     )
     return line.credited(group, turns_without_peer=line.turns_without_peer)
 
@@ -126,6 +133,7 @@ _CAME_LATER: dict[str, Any] = {
     "summariser_calls": [],
     "usage": {},
     "refuses_group": False,
+    "profile": None,
 }
 """Fields that the first lines of this schema, which stay as they were, have not: left out where neutral."""
 _OF_RUBRICS = ("turn_raw", "outcome_raw")

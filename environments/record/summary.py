@@ -11,6 +11,7 @@ from rich.text import Text
 from environments.record.condensations import Condensations
 from environments.record.forks import Forks
 from environments.record.measured import Measured
+from environments.record.profile_totals import ProfileTotals
 from environments.record.spread import Spread
 from environments.record.tally import TEXT_CHARS, counts, lines, tally
 from environments.trajectory import CreditedGroup, Failure, JudgeCall, Trajectory, TrajectoryGroup
@@ -66,6 +67,7 @@ class Summary:
     """Trajectories by how they were isolated, `none` where they had no sandbox."""
     images: set[str] = field(default_factory=set[str])
     """Digests of what sandboxes were made from."""
+    profiles: ProfileTotals = field(default_factory=ProfileTotals)
 
     def add(self, credited: CreditedGroup) -> None:
         """Take one finished group in."""
@@ -81,6 +83,7 @@ class Summary:
         self.groups[status] += 1
         self.untrained_turns += _untrained(group)
         self._add_calls("judge", group.judge_calls)
+        self.profiles.add(group)
         for failure in group.failures:
             self._add_failure(failure)
         for trajectory in group.trajectories:
@@ -155,6 +158,7 @@ def print_side_notes(console: Console, summary: Summary) -> None:
         *summary.condensations.rows(),
         ("forks", summary.forks.text()),
         *_asked_rows(summary),
+        *summary.profiles.rows(),
     ]
     print_rows(console, [(name, text) for name, text in rows if text])
 
@@ -199,6 +203,7 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
         ("forks", summary.forks.text()),
         *_asked_rows(summary),
         ("sandboxes", _sandboxes(summary)),
+        *summary.profiles.rows(),
         ("wall time", duration(wall_s)),
     ]
     return [(name, text) for name, text in rows if text]

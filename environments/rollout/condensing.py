@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any, Literal
 
 from environments.containment.hook_calls import HookCalls
-from environments.policy.base import CompletionRequest
+from environments.policy.base import CompletionRequest, window_of
 from environments.rollout.completion_check import text_problem
 from environments.rollout.context import Condenser, Entry, History, name_of
 from environments.rollout.failures import reason_of
@@ -213,7 +213,8 @@ class OpenAsking:
     @property
     def max_tokens(self) -> int:
         """See `Asking`."""
-        return self._condensing.models.budget.max_prompt_tokens
+        models = self._condensing.models
+        return models.budget.max_prompt_tokens(window_of(models.policy))
 
     async def tokens(self, history: Sequence[Entry]) -> int:
         """See `Asking`."""

@@ -52,7 +52,7 @@ class Asking(Protocol):
 
     @property
     def max_tokens(self) -> int:
-        """The longest prompt that leaves its row room for a turn: no budget is larger."""
+        """The longest prompt that leaves room for a turn in row and window: no budget is larger."""
         ...
 
     async def tokens(self, history: History) -> int:

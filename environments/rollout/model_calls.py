@@ -137,7 +137,7 @@ class ModelCalls:
     async def _complete(self, request: CompletionRequest) -> Completion:
         if request.row is not None and self._rows.open_tokens >= self.budget.max_row_tokens:
             raise self.stop(StopReason.CONTEXT_OVERFLOW)
-        doing = "model" if request.kind == "act" else "model, summary"
+        doing = "model" if request.kind == "act" else "model's summary"
         try:
             given = await self.calls.run(
                 partial(self.policy.complete, request),

@@ -43,10 +43,14 @@ class Budget:
     tool_timeout_s: float
     tool_output_chars: int
 
-    @property
-    def max_prompt_tokens(self) -> int:
-        """The longest prompt that leaves its row room for a turn, or for half a row where that is less."""
-        return self.max_row_tokens - min(self.max_tokens_per_turn, self.max_row_tokens // 2)
+    def max_prompt_tokens(self, window: int | None) -> int:
+        """The longest prompt that leaves room for a turn, or for half of the whole where that is less.
+
+        Args:
+            window: tokens that the model takes; `None`: unknown.
+        """
+        room = self.max_row_tokens if window is None else min(self.max_row_tokens, window)
+        return room - min(self.max_tokens_per_turn, room // 2)
 
 
 def budget_of(config: AgentEnvConfig, limits: Any = MappingProxyType({}), *, env: str = "") -> Budget:

@@ -75,6 +75,7 @@ async def evaluate(env: AgentEnv, console: Console) -> int:
         folder = Path(env.config.data_dir_to_save_evals)
         metrics = evaluation_metrics(evaluation) | measured.numbers("eval")
         metrics |= progress.summary.condensations.numbers("eval")
+        metrics |= progress.summary.profiles.numbers("eval")
         write_evaluation(folder, env, evaluation, metrics, samples, seconds=time() - started)
     return code or (0 if evaluation.complete else FAILED)
 

@@ -22,7 +22,7 @@ from environments.second_models.asked_model import SCRIPTED
 NOT_COUNTED = frozenset({
     # Where it is written.
     "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_path", "outbox_groups", "fresh",
-    "use_wandb", "wandb_name",
+    "use_wandb", "wandb_name", "profile",
     # How much is run, and how fast.
     "max_items", "total_steps", "max_concurrent_rollouts", "max_num_workers", "max_num_workers_per_node",
     "max_failed_groups", "request_tries", "eval_rollouts", "pass_score",

@@ -96,7 +96,10 @@ class Replay:
                     turns = len(recorded.turns)
                     failure = boundary.failure_of(error, recorded.sibling, turns=turns, asked=calls.asked)
                     return replace(
-                        failure, user_calls=recorded.user_calls, summariser_calls=recorded.summariser_calls
+                        failure,
+                        user_calls=recorded.user_calls,
+                        summariser_calls=recorded.summariser_calls,
+                        profile=recorded.profile,
                     )
 
     def _context(

@@ -11,6 +11,7 @@ from environments.extras import needs_extra
 from environments.inference.endpoint import without_credentials
 from environments.record.condensations import Condensations
 from environments.record.measured import Measured
+from environments.record.profile_totals import ProfileTotals
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
 
@@ -103,4 +104,6 @@ def group_numbers(credited: CreditedGroup) -> dict[str, float]:
     for trajectory in trajectories:
         measured.add(trajectory)
         condensations.add(trajectory)
-    return numbers | measured.numbers("group") | condensations.numbers("group")
+    profiles = ProfileTotals()
+    profiles.add(credited.group)
+    return numbers | measured.numbers("group") | condensations.numbers("group") | profiles.numbers("group")

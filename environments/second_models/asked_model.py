@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from environments.second_models.text_answer import LONGEST_ANSWER, Answering, TextAnswer
+from environments.time_profile import timed
 from environments.trajectory import JudgeCall, Message
 from tools.errors import ConfigError, NoModelError
 
@@ -18,6 +19,8 @@ class AskedModel:
     """Made for one rollout, or for a group whose rollouts are over."""
 
     model: Answering
+    role: str = "second model"
+    """`judge`, `user` or `summariser`."""
     hook: Callable[[], str] = lambda: ""
     """Which hook runs now."""
     recorded: Mapping[tuple[Message, ...], JudgeCall] = field(
@@ -38,7 +41,8 @@ class AskedModel:
             self.calls.append(known)
             return TextAnswer(text=known.answer)
         hook = self.hook()
-        answer = await self.model.answer(question, seed=seed)
+        with timed(self.role):
+            answer = await self.model.answer(question, seed=seed)
         self.calls.append(
             JudgeCall(
                 hook=hook,

@@ -49,7 +49,7 @@ class SecondModels:
                 return await call(f"{_asking(hook())}: scripted_{role}", script, item, messages)
 
             answering = ScriptedAnswers(name=f"scripted_{role}", script=played)
-        return AskedModel(model=answering, hook=lambda: _asking(hook()))
+        return AskedModel(model=answering, role=role, hook=lambda: _asking(hook()))
 
     async def check(self) -> None:
         """Raise ConfigError while one of the servers cannot be used; buys no completion."""

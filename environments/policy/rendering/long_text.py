@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar
 
 from environments.policy.rendering.chatml import LONG_CHARS
 from environments.policy.rendering.renderer import Renderer
+from environments.time_profile import timed
 from environments.trajectory import Message
 from tools.errors import ContextOverflow
 
@@ -46,11 +47,10 @@ async def rendered(
     """
     # Not `isinstance` of a protocol, which takes 20 µs.
     chars = getattr(renderer, "chars_to_encode", chars_of)(messages)
-    if chars < LONG_CHARS:
-        return await parsed(work, tokens=sampled)
-    if max_tokens is not None and chars > max_tokens * longest_token(renderer):
+    if chars >= LONG_CHARS and max_tokens is not None and chars > max_tokens * longest_token(renderer):
         raise ContextOverflow(f"{chars} characters are more than {max_tokens} tokens")
-    return await asyncio.to_thread(work)
+    with timed("rendering a prompt"):
+        return await (parsed(work, tokens=sampled) if chars < LONG_CHARS else asyncio.to_thread(work))
 
 
 async def parsed(work: Callable[[], Result], *, tokens: int) -> Result:

@@ -5,8 +5,10 @@ import pytest
 from environments.long_math_env import LongMathEnv
 from environments.long_math_env.audit_memory import AuditMemory
 from environments.long_math_env.env import LongMathConfig
-from environments.long_math_env.script import ledger_script, ledger_summary, written_summary
+from environments.long_math_env.script import ledger_script, ledger_summary, second_summary
 from environments.policy.scripted import call
+from environments.rollout.model_summary import model_summary
+from environments.second_models.asked_model import AskedModel, ScriptedAnswers
 from environments.trajectory import Message
 from tests.environments.long_math_env.audit_play import whole_ledger
 
@@ -49,9 +51,18 @@ def test_a_note_keeps_what_is_no_longer_shown():
 def test_a_summary_keeps_it_too():
     messages = conversation(18)
     summary = Message(
-        role="user", content=f"Summary of the conversation so far:\n\n{written_summary(messages)}"
+        role="user", content=f"Summary of the conversation so far:\n\n{AuditMemory.of(messages).note}"
     )
     rest = conversation(24)[1 + 2 * 18 :]
+    memory = AuditMemory.of([messages[0], summary, *rest])
+    assert sum(memory.stocks.values()) == whole_ledger()["answer"]
+
+
+@pytest.mark.parametrize("kept", [1, 2, 5])
+def test_turns_that_stay_beside_a_summary_are_not_counted_twice(kept: int):
+    messages = conversation(18)
+    summary = Message(role="user", content=AuditMemory.of(messages).note)
+    rest = conversation(24)[1 + 2 * (18 - kept) :]
     memory = AuditMemory.of([messages[0], summary, *rest])
     assert sum(memory.stocks.values()) == whole_ledger()["answer"]
 
@@ -67,6 +78,18 @@ def test_what_was_carried_over_is_a_note_of_the_page_before():
 def test_arguments_that_carry_nothing_are_no_note(arguments: str):
     messages = [*conversation(3), call("next_page", arguments)]
     assert AuditMemory.of(messages).stocks == AuditMemory.of(conversation(3)).stocks
+
+
+async def test_a_second_model_knows_what_the_conversation_shows_that_it_is_quoted():
+    async def answers(messages):
+        return second_summary(messages)
+
+    model = AskedModel(model=ScriptedAnswers(name="scripted_summariser", script=answers))
+    request = Message(role="user", content="Sum up.")
+    assert (
+        await model_summary(model, [*conversation(18), request], seed=0)
+        == AuditMemory.of(conversation(18)).note
+    )
 
 
 @pytest.mark.parametrize("skill", [0.0, 0.6, 1.0])

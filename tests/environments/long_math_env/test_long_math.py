@@ -68,6 +68,12 @@ async def test_a_summary_that_keeps_what_matters_solves_it():
     assert await share_solved("summarise", 1.0) == 1.0
 
 
+async def test_a_second_model_that_keeps_what_matters_solves_more():
+    second = await trajectories_of("summarise", 0.6, condenser_summary="model")
+    assert all(turn.kind == "act" for trajectory in second for turn in trajectory.turns)
+    assert fmean(map(is_solved, second)) > await share_solved("summarise", 0.6)
+
+
 async def test_a_window_that_holds_it_all_needs_no_condenser():
     played = await trajectories_of("none", 1.0, max_token_length=8192)
     assert all(map(is_solved, played))

@@ -6,9 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from environments.policy.base import window_of
 from environments.rollout.context import fit_context, keep_last_turns, summarise, trim_tool_output
 from environments.trajectory import StopReason
-from tests.environments.rollout.condensed_play import OPENING, RENDERER, Step, as_seen, play, played
+from tests.environments.rollout.condensed_play import (
+    OPENING,
+    RENDERER,
+    Recorded,
+    Step,
+    as_seen,
+    play,
+    played,
+)
 from tools.errors import ConfigError
 
 TEXTS = st.one_of(
@@ -139,6 +148,23 @@ READS = [Step(results=("word " * 25,)) for _ in range(9)]
 async def test_fit_context_drops_down_to_a_share_so_that_not_every_turn_begins_a_row():
     rollout = await played(fit_context(900), steps=READS)
     assert 2 <= len(rollout.loop.rows) <= len(rollout.acts) / 2
+
+
+@pytest.mark.parametrize("condenser", [fit_context(9_000), summarise(max_tokens=9_000)], ids=["fit", "sum"])
+async def test_a_budget_leaves_a_turn_its_room_in_the_models_window(condenser):
+    policy = Recorded(READS, ["All read."])
+    policy.context_tokens = 1_200
+    rollout = await played(condenser, steps=READS, policy=policy)
+    assert rollout.loop.stop_reason is StopReason.COMPLETED
+    assert len(rollout.loop.rows) > 1
+    assert max(turn.span.start for turn in rollout.acts) <= 1_200 - 400
+
+
+@pytest.mark.parametrize("window", [0, -1, True, "2048", 1.5], ids=str)
+def test_a_window_that_is_none_is_not_known(window):
+    policy = Recorded([], [])
+    policy.context_tokens = window
+    assert window_of(policy) is None
 
 
 async def test_where_the_last_turn_alone_is_too_long_it_goes_and_the_opening_stays():

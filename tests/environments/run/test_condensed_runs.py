@@ -11,6 +11,7 @@ from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
 from environments.run.process_run import process
 from environments.run.rescore_run import rescorable_contents, rescore
+from environments.sales_chat_env import SalesChatEnv
 from environments.wire.views import VIEWS
 from tests.environments.write_file import quiet
 
@@ -105,6 +106,24 @@ async def test_records_are_exported_and_credited_anew(record_of, tmp_path, view)
     acts = sum(len(each.acts) for done in read_groups(path) for each in done.group.trajectories)
     assert f"2 groups, {acts} turns;" in credited_anew.output
     assert rows.read_bytes().count(b"\n") >= 2
+
+
+async def test_a_customer_hears_no_summary_also_when_rewards_are_computed_again(tmp_path):
+    path, console = tmp_path / "r.jsonl", quiet()
+    fields = {"max_items": 2, "group_size": 4, "scripted_skill": 0.3, "condenser": ["summarise"]}
+
+    def chats(**own):
+        return SalesChatEnv(SalesChatEnv.env_config_cls(**fields, condenser_turns=1, **own), ())
+
+    await process(chats(data_path_to_save_groups=str(path)), quiet())
+    await rescore(chats(), path, rescorable_contents(path), tmp_path / "anew.jsonl", console)
+
+    assert "2 groups, 8 rollouts: rewards of 0 changed" in console.file.getvalue()
+    trajectories = [each for done in read_groups(path) for each in done.group.trajectories]
+    assert any(len(each.turns) > len(each.acts) for each in trajectories)
+    for each in trajectories:
+        heard = [int(turn.anchor.split()[0]) for turn in each.acts]
+        assert heard == list(range(len(heard)))
 
 
 async def test_an_evaluation_says_what_was_condensed(tmp_path):

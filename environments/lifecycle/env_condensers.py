@@ -26,7 +26,7 @@ _NAMED: Mapping[str, Callable[[AgentEnvConfig], Condenser]] = {
     ),
     "summarise": lambda config: summarise(
         every=config.condenser_turns,
-        max_tokens=config.condenser_tokens or config.max_token_length // 2,
+        max_tokens=config.condenser_tokens or config.max_token_length * 3 // 4,
         by=config.condenser_summary,
     ),
 }

@@ -27,7 +27,7 @@ NAMED = {
         (trim_tool_output(512), fit_context(32768 - 1024)),
     ),
     "turns": ({"condenser": ["keep_last_turns"]}, (keep_last_turns(8),)),
-    "a summary": ({"condenser": ["summarise"]}, (summarise(max_tokens=16384),)),
+    "a summary": ({"condenser": ["summarise"]}, (summarise(max_tokens=24576),)),
     "a summary by turns": (
         {"condenser": ["summarise"], "condenser_turns": 6, "condenser_tokens": 99},
         (summarise(every=6, max_tokens=99),),

@@ -69,14 +69,26 @@ def condenser_facts(condensers: Sequence[Condenser]) -> dict[str, str]:
     facts: dict[str, str] = {}
     for number, condenser in enumerate(condensers, 1):
         facts[f"condenser {number}"] = stable_text([type(condenser).__qualname__, name_of(condenser)])
-        for name in _fields(condenser):
-            facts[f"condenser {number} {name}"] = stable_text(getattr(condenser, name, None))
+        for name, value in _fields(condenser, ()).items():
+            facts[f"condenser {number} {name}"] = stable_text(value)
     return facts
 
 
-def _fields(condenser: Condenser) -> list[str]:
+def _fields(condenser: Condenser, around: tuple[object, ...]) -> dict[str, Any]:
+    """What a condenser is set to, those that it holds included; `around`: those that hold it."""
     slots = [name for cls in type(condenser).__mro__ for name in getattr(cls, "__slots__", ())]
-    return [name for name in (*slots, *getattr(condenser, "__dict__", ())) if name != "name"]
+    names = dict.fromkeys((*slots, *getattr(condenser, "__dict__", ())))
+    within = (*around, condenser)
+    return {name: _fact(getattr(condenser, name, None), within) for name in names if name != "name"}
+
+
+def _fact(value: Any, around: tuple[object, ...]) -> Any:
+    if isinstance(value, list | tuple):
+        return [_fact(each, around) for each in cast("Sequence[Any]", value)]
+    if isinstance(value, type) or not callable(getattr(value, "condense", None)):
+        return value
+    is_around = any(value is each for each in around)
+    return [type(value).__qualname__, {} if is_around else _fields(value, around)]
 
 
 def _named(names: Sequence[str], config: AgentEnvConfig) -> tuple[Condenser, ...]:

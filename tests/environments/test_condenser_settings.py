@@ -151,6 +151,19 @@ class Plain(Own):
         object.__setattr__(self, "size", size)
 
 
+class Around:
+    """A condenser that asks another one, and is known to it."""
+
+    name = "around"
+
+    def __init__(self, *inner):
+        self.inner = inner
+        self.itself = self
+
+    async def condense(self, history, asking):
+        return await self.inner[0].condense(history, asking)
+
+
 FACTS = {
     "none": None,
     "fit 500": fit_context(500),
@@ -161,6 +174,9 @@ FACTS = {
     "own 1": Own(1),
     "own 2": Own(2),
     "plain 1": Plain(1),
+    "around plain 1": Around(Plain(1)),
+    "around plain 2": Around(Plain(2)),
+    "around fit 500": Around(fit_context(500)),
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import click
 
+from environments.record.private_file import folder_for
 from environments.record.recorder import read_groups
 from environments.run.console_streams import outlived_console
 from environments.text_exports.line_file import LineFile
@@ -29,6 +30,8 @@ _OPTION_OF: Mapping[str, tuple[str, ...]] = {
     "min_advantage": ("openai",),
 }
 """The views that each option is for."""
+MADE_UP = "rollouts have rows made from text: nobody knows the tokens that were sampled"
+
 _VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS])
 
 
@@ -79,17 +82,18 @@ def command(record: Path, out: Path, **options: Any) -> None:
     left_out = ("failed",) if view in TEXT_VIEWS else ("failed", "no_credit")
     counted = ExportCounts()
     unfinished = out.with_name(out.name + ".part")
-    try:
-        with LineFile(unfinished) as file:
-            for line in _lines(record, shown, left_out, counted):
-                file.write(line)
-            if view in TEXT_VIEWS:
-                file.put_early()
-        unfinished.replace(out)
-    except OSError as error:
-        raise RecordError(f"cannot write {out}: {error.strerror}") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with folder_for(out):
+        try:
+            with LineFile(unfinished) as file:
+                for line in _lines(record, shown, left_out, counted):
+                    file.write(line)
+                if view in TEXT_VIEWS:
+                    file.put_early()
+            unfinished.replace(out)
+        except OSError as error:
+            raise RecordError(f"cannot write {out}: {error.strerror}") from error
+        finally:
+            unfinished.unlink(missing_ok=True)
     with outlived_console():  # the work is done, whoever reads of it
         click.echo(counted.text(view, file.lines), err=True)
 
@@ -102,13 +106,13 @@ class ExportCounts:
     left_out: Counter[str] = field(default_factory=Counter[str])
     """Groups by status."""
     notes: Counter[str] = field(default_factory=Counter[str])
-    """Of text."""
 
     def text(self, view: str, lines: int) -> str:
         """One line."""
         left_out = ", ".join(f"{count} {status}" for status, count in sorted(self.left_out.items()))
         parts = [f"{self.groups} groups as {lines} lines of {view}"]
         parts += [f"left out: {left_out}"] if left_out else []
+        parts += ["the file is empty"] if not lines else []
         parts += [f"{count} {note}" for note, count in sorted(self.notes.items()) if count]
         return "; ".join(parts)
 
@@ -146,9 +150,10 @@ def _lines(
 
 
 def _rows(
-    view: str, scaling: tuple[int, PrefixWeighting], credited: CreditedGroup, _: Counter[str]
+    view: str, scaling: tuple[int, PrefixWeighting], credited: CreditedGroup, notes: Counter[str]
 ) -> list[Columns]:
     """The lines of a group in a view of tokens."""
+    notes[MADE_UP] += sum(not each.exact for each in credited.group.trajectories)
     if view == "list_scores":
         return [list_scores(credited)]  # lists are what people want to see there, and no trainer takes them
     groups = VIEWS[view](credited, *scaling)

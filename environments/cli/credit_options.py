@@ -42,12 +42,14 @@ class CreditOptions:
 
 def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Options whose values the command gets as `credit`; without a default the estimator must be named."""
+    # No default of `None` beside `required`: click takes the option for given.
+    unnamed: dict[str, Any] = (
+        {"required": True} if default is None else {"default": default, "show_default": True}
+    )
     options = (
         click.option(
             "--estimator",
-            required=default is None,
-            default=default,
-            show_default=default is not None,
+            **unnamed,
             help="Advantage estimator, see `turnwise estimators`.",
         ),
         click.option("--preset", default=None, help="Use the constants of this trainer."),

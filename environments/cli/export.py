@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import click
 
+from environments.record.private_file import folder_for
 from environments.record.recorder import read_groups
 from environments.run.console_streams import outlived_console
 from environments.text_exports.line_file import LineFile
@@ -22,6 +23,15 @@ from tools.errors import CreditError, RecordError, UsageError, WireError
 
 Lines = Callable[[CreditedGroup, Counter[str]], Iterable[dict[str, Any]]]
 
+_OPTION_OF: Mapping[str, tuple[str, ...]] = {
+    "score_divisor": ("turn_rows", "prefix_rows"),
+    "prefix_weighting": ("prefix_rows",),
+    "min_score": ("openai",),
+    "min_advantage": ("openai",),
+}
+"""The views that each option is for."""
+MADE_UP = "rollouts have rows made from text: nobody knows the tokens that were sampled"
+
 _VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS])
 
 
@@ -31,18 +41,14 @@ _VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS])
 @click.option("--encoding", type=_VIEW, hidden=True, help="What --view was called.")
 @click.option(
     "--score-divisor",
-    "divisor",
     type=click.IntRange(min=1),
-    default=TOKENS_PER_TURN,
-    show_default=True,
+    show_default=str(TOKENS_PER_TURN),
     help="turn_rows, prefix_rows: what advantage times tokens is divided by.",
 )
 @click.option(
     "--prefix-weighting",
-    "weighting",
     type=click.Choice(get_args(PrefixWeighting)),
-    default="once",
-    show_default=True,
+    show_default="once",
     help="prefix_rows: whether what a turn gets from all its rows adds up to its advantage.",
 )
 @click.option("--min-score", type=float, help="openai: train only rollouts of this score or more.")
@@ -76,17 +82,18 @@ def command(record: Path, out: Path, **options: Any) -> None:
     left_out = ("failed",) if view in TEXT_VIEWS else ("failed", "no_credit")
     counted = ExportCounts()
     unfinished = out.with_name(out.name + ".part")
-    try:
-        with LineFile(unfinished) as file:
-            for line in _lines(record, shown, left_out, counted):
-                file.write(line)
-            if view in TEXT_VIEWS:
-                file.put_early()
-        unfinished.replace(out)
-    except OSError as error:
-        raise RecordError(f"cannot write {out}: {error.strerror}") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with folder_for(out):
+        try:
+            with LineFile(unfinished) as file:
+                for line in _lines(record, shown, left_out, counted):
+                    file.write(line)
+                if view in TEXT_VIEWS:
+                    file.put_early()
+            unfinished.replace(out)
+        except OSError as error:
+            raise RecordError(f"cannot write {out}: {error.strerror}") from error
+        finally:
+            unfinished.unlink(missing_ok=True)
     with outlived_console():  # the work is done, whoever reads of it
         click.echo(counted.text(view, file.lines), err=True)
 
@@ -99,13 +106,13 @@ class ExportCounts:
     left_out: Counter[str] = field(default_factory=Counter[str])
     """Groups by status."""
     notes: Counter[str] = field(default_factory=Counter[str])
-    """Of text."""
 
     def text(self, view: str, lines: int) -> str:
         """One line."""
         left_out = ", ".join(f"{count} {status}" for status, count in sorted(self.left_out.items()))
         parts = [f"{self.groups} groups as {lines} lines of {view}"]
         parts += [f"left out: {left_out}"] if left_out else []
+        parts += ["the file is empty"] if not lines else []
         parts += [f"{count} {note}" for note, count in sorted(self.notes.items()) if count]
         return "; ".join(parts)
 
@@ -114,14 +121,17 @@ def _shown(view: str, options: Mapping[str, Any]) -> Lines:
     """How a group's lines are made.
 
     Raises:
-        UsageError: a limit that the view has no use for.
+        UsageError: an option that the view has no use for.
     """
-    limits = {name: options[name] for name in ("min_score", "min_advantage") if options[name] is not None}
-    if limits and view != "openai":
-        raise UsageError(f"--{next(iter(limits)).replace('_', '-')} is for --view openai, not {view}")
+    given = {name: options[name] for name in _OPTION_OF if options[name] is not None}
+    for name in given:
+        if view not in _OPTION_OF[name]:
+            option, views = name.replace("_", "-"), " or ".join(_OPTION_OF[name])
+            raise UsageError(f"--{option} is for --view {views}, not {view}")
     if view in TEXT_VIEWS:
-        return partial(openai_chat, **limits) if limits else TEXT_VIEWS[view]
-    return partial(_rows, view, (options["divisor"], options["weighting"]))
+        return partial(openai_chat, **given) if given else TEXT_VIEWS[view]
+    scaling = (given.get("score_divisor", TOKENS_PER_TURN), given.get("prefix_weighting", "once"))
+    return partial(_rows, view, scaling)
 
 
 def _lines(
@@ -140,9 +150,10 @@ def _lines(
 
 
 def _rows(
-    view: str, scaling: tuple[int, PrefixWeighting], credited: CreditedGroup, _: Counter[str]
+    view: str, scaling: tuple[int, PrefixWeighting], credited: CreditedGroup, notes: Counter[str]
 ) -> list[Columns]:
     """The lines of a group in a view of tokens."""
+    notes[MADE_UP] += sum(not each.exact for each in credited.group.trajectories)
     if view == "list_scores":
         return [list_scores(credited)]  # lists are what people want to see there, and no trainer takes them
     groups = VIEWS[view](credited, *scaling)

@@ -11,6 +11,7 @@ from environments.record.append_file import AppendFile
 from environments.record.contents import Contents, GroupKey
 from environments.record.group_line import decode_group, encode_group, parse_line
 from environments.record.origin import RunOrigin, refuse_other_run
+from environments.record.private_file import folder_for
 from environments.record.unrecordable import failed_instead
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
@@ -173,7 +174,7 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
     if path.exists() and path.stat().st_size:
         raise RecordError(f"{path} exists; {doing} writes a new record, choose another path")
     unfinished = path.with_name(path.name + ".part")
-    with Recorder(unfinished, fresh=True, each_on_disk=False) as recorder:
+    with folder_for(path), Recorder(unfinished, fresh=True, each_on_disk=False) as recorder:
         try:
             yield recorder
             recorder.wait_for_disk()

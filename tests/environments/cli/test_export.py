@@ -124,6 +124,16 @@ def test_a_limit_is_refused_where_a_line_has_the_number_itself(record, tmp_path,
     assert [each.name for each in tmp_path.iterdir()] == ["r.jsonl"]
 
 
+@pytest.mark.parametrize(
+    ("view", "option", "value"),
+    [("openai", "--prefix-weighting", "once"), ("prompt_response", "--score-divisor", "9")],
+    ids=["weighting", "divisor"],
+)
+def test_how_rows_are_scored_is_refused_where_none_are(record, tmp_path, view, option, value):
+    with pytest.raises(UsageError, match=f"{option} is for --view .*, not {view}"):
+        export(record, "--view", view, option, value, "--out", tmp_path / "out.jsonl")
+
+
 def test_limits_choose_what_openai_lines_train(record, tmp_path):
     out = tmp_path / "out.jsonl"
     export(record, "--view", "openai", "--min-score", "1", "--min-advantage", "0.1", "--out", out)
@@ -148,3 +158,24 @@ def test_an_export_can_be_read_by_its_owner_alone(record, tmp_path):
 def test_the_help_names_every_view():
     shown = export("--help").stdout
     assert [view for view in (*VIEWS, "list_scores", *TEXT_VIEWS) if f"\n    {view} " not in shown] == []
+
+
+def test_it_says_that_the_file_is_empty(tmp_path):
+    with Recorder(tmp_path / "r.jsonl") as recorder:
+        recorder.append(FAILED)
+    done = export(tmp_path / "r.jsonl", "--view", "openai", "--out", tmp_path / "out.jsonl")
+    assert done.stderr == "0 groups as 0 lines of openai; left out: 1 failed; the file is empty\n"
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_of_tokens_say_that_nobody_knows_the_sampled_ones(tmp_path, view):
+    rollouts = tuple(replace(each, exact=False) for each in OK.group.trajectories)
+    with Recorder(tmp_path / "r.jsonl") as recorder:
+        recorder.append(replace(OK, group=replace(OK.group, trajectories=rollouts)))
+    done = export(tmp_path / "r.jsonl", "--view", view, "--out", tmp_path / "out.jsonl")
+    assert "; 2 rollouts have rows made from text" in done.stderr
+
+
+def test_folders_are_made_for_the_file(record, tmp_path):
+    export(record, "--out", tmp_path / "new" / "folder" / "out.jsonl")
+    assert (tmp_path / "new" / "folder" / "out.jsonl").exists()

@@ -152,7 +152,7 @@ def print_summary(console: Console, summary: Summary, *, path: str | None, wall_
 
 
 def print_side_notes(console: Console, summary: Summary) -> None:
-    """Why rollouts were dropped and groups skipped, what was condensed, asked and timed: where there is any."""
+    """Why rollouts were dropped and groups skipped; what was condensed, asked and timed: where any was."""
     rows = [
         ("dropped rollouts", lines(summary.failures)),
         ("skipped groups", lines(summary.reasons)),

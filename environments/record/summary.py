@@ -152,9 +152,10 @@ def print_summary(console: Console, summary: Summary, *, path: str | None, wall_
 
 
 def print_side_notes(console: Console, summary: Summary) -> None:
-    """Why rollouts were dropped and rows forked, and what second models answered, where any did."""
+    """Why rollouts were dropped and groups skipped; what was condensed, asked and timed: where any was."""
     rows = [
         ("dropped rollouts", lines(summary.failures)),
+        ("skipped groups", lines(summary.reasons)),
         *summary.condensations.rows(),
         ("forks", summary.forks.text()),
         *_asked_rows(summary),

@@ -189,6 +189,21 @@ async def test_groups_without_credit_are_recorded_and_not_delivered(trained, tmp
         assert loop.delivery.tally.posts == 0
 
 
+async def test_the_end_says_why_groups_were_skipped(trained, tmp_path):
+    world = World()
+
+    async def tied(task):
+        return group_for(task, advantages=((0.0,),) * 4, status="no_credit", reason="every advantage is zero")
+
+    world.run_group = tied
+    async with serving(trained, tmp_path, world) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: loop.summary.groups["no_credit"])
+        terminate()
+        await run
+        assert "x no_credit: every advantage is zero" in loop.shown.getvalue()
+
+
 async def test_tokens_that_were_never_sampled_are_refused(trained, tmp_path):
     world = World()
 

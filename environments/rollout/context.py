@@ -274,8 +274,8 @@ def name_of(condenser: Any) -> str:
     condense: object = None if isinstance(condenser, type) else getattr(condenser, "condense", None)
     if not callable(condense):
         raise ConfigError(
-            f"{condenser!r:.100} is no condenser; one has a `name`, and "
-            f"`async def condense(self, history, asking)`"
+            f"{condenser!r:.100} is no condenser; give one such as fit_context(2048), or an object with a "
+            f"`name` and `async def condense(self, history, asking)`"
         )
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(

@@ -1,5 +1,6 @@
 """The condensers of an environment: those that the settings name, or those of its class."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from environments.rollout.context import (
 )
 from tools.errors import ConfigError
 
+_LOG = logging.getLogger(__name__)
 _KEPT_TURNS = 8
 _NONE = "none"
 _NAMED: Mapping[str, Callable[[AgentEnvConfig], Condenser]] = {
@@ -30,6 +32,13 @@ _NAMED: Mapping[str, Callable[[AgentEnvConfig], Condenser]] = {
         by=config.condenser_summary,
     ),
 }
+_READS: Mapping[str, Sequence[str]] = {
+    "trim_tool_output": ("condenser_tool_tokens",),
+    "keep_last_turns": ("condenser_turns",),
+    "fit_context": ("condenser_tokens",),
+    "summarise": ("condenser_turns", "condenser_tokens", "condenser_summary"),
+}
+"""The settings that each reads."""
 
 
 def env_condensers(config: AgentEnvConfig, own: Any, *, env: str) -> tuple[Condenser, ...]:
@@ -46,7 +55,8 @@ def env_condensers(config: AgentEnvConfig, own: Any, *, env: str) -> tuple[Conde
     """
     if config.condenser is not None:
         return _named(config.condenser, config)
-    _refuse_unused_settings(config)
+    for setting, readers in _unread(config, ()):
+        raise ConfigError(f"{setting} sets nothing without --env.condenser; choose from {readers}")
     several = cast("Sequence[Any]", own if isinstance(own, list | tuple) else (own,))
     given = tuple(each for each in several if each is not None)
     for each in given:
@@ -108,12 +118,26 @@ def _named(names: Sequence[str], config: AgentEnvConfig) -> tuple[Condenser, ...
             f"--env.condenser_tokens {config.condenser_tokens} leaves no room for a turn in a row of "
             f"--env.max_token_length {config.max_token_length}"
         )
-    return tuple(_NAMED[name](config) for name in names if name != _NONE)
+    named = tuple(_NAMED[name](config) for name in names if name != _NONE)
+    for setting, readers in _unread(config, names) if named else ():
+        # No error: a settings file keeps what it says for another condenser.
+        _LOG.warning(
+            "%s sets nothing with --env.condenser %s; it is for %s", setting, ",".join(names), readers
+        )
+    return named
 
 
-def _refuse_unused_settings(config: AgentEnvConfig) -> None:
-    for name in ("condenser_tokens", "condenser_turns"):
-        if (value := getattr(config, name)) is not None:
-            raise ConfigError(
-                f"--env.{name} {value} sets nothing without --env.condenser; choose from {', '.join(_NAMED)}"
-            )
+def _unread(config: AgentEnvConfig, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each setting that somebody gave and none of these condensers reads, and those that would."""
+    read = {setting for name in names for setting in _READS[name]}
+    given = {
+        setting: f"--env.{setting} {getattr(config, setting)}"
+        for settings in _READS.values()
+        for setting in settings
+        if getattr(config, setting) != type(config).model_fields[setting].default
+    }
+    return [
+        (text, ", ".join(name for name, settings in _READS.items() if setting in settings))
+        for setting, text in given.items()
+        if setting not in read
+    ]

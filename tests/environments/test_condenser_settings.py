@@ -77,6 +77,11 @@ REFUSED = {
     ),
     "tokens of nothing": (["--env.condenser_tokens", "99"], "--env.condenser_tokens 99 sets nothing"),
     "turns of nothing": (["--env.condenser_turns", "9"], "--env.condenser_turns 9 sets nothing"),
+    "summaries of nothing": (
+        ["--env.condenser_summary", "model"],
+        "--env.condenser_summary model sets nothing",
+    ),
+    "results of nothing": (["--env.condenser_tool_tokens", "99"], "choose from trim_tool_output"),
     "nobody sums up": (
         ["--env.condenser", "summarise", "--env.condenser_summary", "model"],
         "name its model server with --summariser.base_url",
@@ -93,6 +98,26 @@ def test_what_cannot_work_is_refused_in_a_line_before_anything_runs(case, capsys
     error = " ".join(capsys.readouterr().err.split())
     assert says in error
     assert not path.exists()
+
+
+UNREAD = {
+    "by whom": ({"condenser": ["fit_context"], "condenser_summary": "model"}, "_summary model sets nothing"),
+    "tokens": (
+        {"condenser": ["keep_last_turns", "trim_tool_output"], "condenser_tokens": 99},
+        "--env.condenser_tokens 99 sets nothing with --env.condenser keep_last_turns,trim_tool_output; "
+        "it is for fit_context, summarise",
+    ),
+    "read by one": ({"condenser": ["fit_context", "summarise"], "condenser_tokens": 99}, ""),
+    "switched off": ({"condenser": ["none"], "condenser_tokens": 99}, ""),
+}
+
+
+@pytest.mark.parametrize("case", UNREAD)
+def test_a_setting_that_none_of_the_named_condensers_reads_is_told(case, caplog):
+    settings, says = UNREAD[case]
+    made(**settings)
+    assert says in caplog.text
+    assert bool(says) == bool(caplog.text)
 
 
 def test_a_composition_is_written_with_a_comma(tmp_path):

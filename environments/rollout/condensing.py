@@ -39,8 +39,8 @@ class Condensing:
     """All of it, summaries included."""
     spoken: tuple[Message, ...] = field(init=False)
     """What agent and world said: no summaries."""
-    said: list[Entry] = field(init=False)
-    """The conversation, entry by entry."""
+    entries: list[Entry] = field(init=False)
+    """All of it as entries; they grow only where there are condensers."""
     _history: History = field(init=False)
     _held: History = field(default=(), init=False)
     """What the open row holds."""
@@ -54,7 +54,7 @@ class Condensing:
     def __post_init__(self, opening: tuple[Message, ...]) -> None:
         self.conversation = self.spoken = opening
         self._history = tuple(Entry(message=message, index=index) for index, message in enumerate(opening))
-        self.said = list(self._history)
+        self.entries = list(self._history)
 
     def add(self, messages: tuple[Message, ...], turn: int) -> None:
         """What an act, or an answer to it, adds to the conversation."""
@@ -64,7 +64,7 @@ class Condensing:
                 Entry(message=message, index=index, turn=turn)
                 for index, message in enumerate(messages, first)
             ]
-            self.said += entries
+            self.entries += entries
             self._history += tuple(entries)
         self.conversation += messages
         self.spoken += messages
@@ -129,7 +129,7 @@ class Condensing:
             raise ConfigError(f"{where} ended while its summary was being written; await policy_summary")
         if given is self._history:
             return
-        history = checked_history(given, self.said, where)
+        history = checked_history(given, self.entries, where)
         if history != self._history:
             self._changed.append(name)
             self._history = history
@@ -157,7 +157,7 @@ class Condensing:
         turn = self._noted(sampled.turn, history, None)
         self._summaries.append(turn)
         # It is in the conversation, and no act sees it there.
-        self.said.append(Entry(message=turn.message, index=len(self.conversation), is_summary=True))
+        self.entries.append(Entry(message=turn.message, index=len(self.conversation), is_summary=True))
         self.conversation += (turn.message,)
         return without_reasoning(turn.message.content).strip()
 
@@ -239,11 +239,11 @@ class OpenAsking:
     def _with_request(self, history: Sequence[Entry], request: str) -> History:
         self._refuse_afterwards()
         asks = Entry(message=Message(role="user", content=self._text(request)))
-        return checked_history([*history, asks], self._condensing.said, f"{self._where}: a summary")
+        return checked_history([*history, asks], self._condensing.entries, f"{self._where}: a summary")
 
     def _entries(self, history: Sequence[Entry]) -> History:
         self._refuse_afterwards()
-        return checked_entries(history, self._condensing.said, f"{self._where}: tokens")
+        return checked_entries(history, self._condensing.entries, f"{self._where}: tokens")
 
     def _text(self, text: Any) -> str:
         self._refuse_afterwards()

@@ -130,7 +130,7 @@ class AgentEnvConfig(Section):
         default=None,
         ge=32,
         description="Tokens that a prompt may have. fit_context: unset: max_token_length less "
-        "max_tokens_per_turn. summarise: unset: half of max_token_length.",
+        "max_tokens_per_turn. summarise: unset: 3/4 of max_token_length.",
     )
     condenser_turns: int | None = Field(
         default=None,

@@ -116,6 +116,7 @@ def _dropped(trajectory: Trajectory, why: str) -> Failure:
         judge_calls=trajectory.judge_calls,
         user_calls=trajectory.user_calls,
         summariser_calls=trajectory.summariser_calls,
+        profile=trajectory.profile,
     )
 
 

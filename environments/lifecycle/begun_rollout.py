@@ -16,7 +16,8 @@ async def begun(
 ) -> AsyncGenerator[tuple[RolloutContext, RolloutHooks]]:
     """What a rollout begins with; its state and its sandbox close afterwards."""
     open_own, open_fresh = env.sandbox_openers(await env.sandbox_spec(task.item, calls))
-    async with calls.sandbox(open_own) as sandbox:
+    own = calls.sandbox(open_own) if env.sandboxes.are_opened else open_own()
+    async with own as sandbox:
         ctx = RolloutContext(
             env=env.name,
             item_id=task.item_id,

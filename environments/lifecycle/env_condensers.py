@@ -26,7 +26,7 @@ _NAMED: Mapping[str, Callable[[AgentEnvConfig], Condenser]] = {
     ),
     "summarise": lambda config: summarise(
         every=config.condenser_turns,
-        max_tokens=config.condenser_tokens or config.max_token_length // 2,
+        max_tokens=config.condenser_tokens or config.max_token_length * 3 // 4,
         by=config.condenser_summary,
     ),
 }
@@ -66,13 +66,17 @@ def refuse_no_summariser(env: Hooks, condensers: Sequence[Condenser], servers: S
 
 def condenser_facts(condensers: Sequence[Condenser]) -> dict[str, str]:
     """What an experiment is known by of them; the code of those that a user wrote counts apart."""
-    return {} if not condensers else {"condensers": stable_text([_fact(each) for each in condensers])}
+    facts: dict[str, str] = {}
+    for number, condenser in enumerate(condensers, 1):
+        facts[f"condenser {number}"] = stable_text([type(condenser).__qualname__, name_of(condenser)])
+        for name in _fields(condenser):
+            facts[f"condenser {number} {name}"] = stable_text(getattr(condenser, name, None))
+    return facts
 
 
-def _fact(condenser: Condenser) -> list[Any]:
+def _fields(condenser: Condenser) -> list[str]:
     slots = [name for cls in type(condenser).__mro__ for name in getattr(cls, "__slots__", ())]
-    fields = {name: getattr(condenser, name, None) for name in (*slots, *getattr(condenser, "__dict__", ()))}
-    return [type(condenser).__qualname__, name_of(condenser), fields]
+    return [name for name in (*slots, *getattr(condenser, "__dict__", ())) if name != "name"]
 
 
 def _named(names: Sequence[str], config: AgentEnvConfig) -> tuple[Condenser, ...]:

@@ -260,13 +260,17 @@ class OpenAsking:
 
 def context_of(history: History, said: int) -> tuple[Kept | Message, ...] | None:
     """A history as a turn keeps it; `None` where it is all of the `said` messages before the turn."""
-    parts: list[Kept | Message] = []
+    parts: list[range | Message] = []
     for entry in history:
-        last = parts[-1] if parts else None
-        if entry.index is None:
+        index, last = entry.index, parts[-1] if parts else None
+        if index is None:
             parts.append(entry.message)
-        elif isinstance(last, Kept) and last.end == entry.index:
-            parts[-1] = Kept(start=last.start, end=entry.index + 1)
+        elif isinstance(last, range) and last.stop == index:
+            parts[-1] = range(last.start, index + 1)
         else:
-            parts.append(Kept(start=entry.index, end=entry.index + 1))
-    return None if parts == [Kept(start=0, end=said)] else tuple(parts)
+            parts.append(range(index, index + 1))
+    if parts == [range(said)]:
+        return None
+    return tuple(
+        [Kept(start=part.start, end=part.stop) if isinstance(part, range) else part for part in parts]
+    )

@@ -110,6 +110,8 @@ class ModelCalls:
             raise Stopped
         if self.tokens_left <= 0:
             raise self.stop(StopReason.TOKEN_BUDGET)
+        if self.seconds_left <= 0:  # a condenser may have taken them
+            raise self.stop(StopReason.TIME_BUDGET)
         completion = await self._complete(request)
         span = self._rows.append(completion, messages=len(request.messages) + 1, rewritten=rewritten)
         self.tokens_left -= len(completion.token_ids)

@@ -67,4 +67,5 @@ def _failure(trajectory: Trajectory, error: str) -> Failure:
         judge_calls=trajectory.judge_calls,
         user_calls=trajectory.user_calls,
         summariser_calls=trajectory.summariser_calls,
+        profile=trajectory.profile,
     )

@@ -7,6 +7,7 @@ import pytest
 from environments.cli.main import main
 from environments.config import AgentEnvConfig
 from environments.lifecycle.env_condensers import condenser_facts
+from environments.record.origin import differences
 from environments.rollout.context import fit_context, keep_last_turns, summarise, trim_tool_output
 from environments.run.experiment import origin_of
 from environments.trajectory import Failure, StopReason
@@ -26,7 +27,7 @@ NAMED = {
         (trim_tool_output(512), fit_context(32768 - 1024)),
     ),
     "turns": ({"condenser": ["keep_last_turns"]}, (keep_last_turns(8),)),
-    "a summary": ({"condenser": ["summarise"]}, (summarise(max_tokens=16384),)),
+    "a summary": ({"condenser": ["summarise"]}, (summarise(max_tokens=24576),)),
     "a summary by turns": (
         {"condenser": ["summarise"], "condenser_turns": 6, "condenser_tokens": 99},
         (summarise(every=6, max_tokens=99),),
@@ -168,6 +169,14 @@ def test_condensers_of_a_class_count_in_the_fingerprint():
     assert len(set(facts.values())) == len(FACTS)
     env = made(fit_context(500))
     assert condenser_facts(env.condensers).items() <= origin_of(env).experiment.items()
+
+
+def test_a_run_with_another_condenser_is_refused_in_words_that_tell_the_two_apart():
+    before, now = (origin_of(made((keep_last_turns(5), summarise(max_tokens=size)))) for size in (900, 800))
+
+    changed = differences(before.experiment, now.experiment)
+
+    assert changed[0] == "condenser 2 max_tokens was 900, is 800"
 
 
 def test_a_condenser_is_no_list_of_lists():

@@ -1,5 +1,6 @@
 """Summaries of long conversations: by the policy as turns of their own, or by a second model as context."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -11,13 +12,14 @@ from environments.policy.mock.mock_server import running_mock_server
 from environments.policy.scripted import Choice, call, say
 from environments.record.group_line import decode_group, encode_group
 from environments.record.summary import Summary, summary_rows
+from environments.rollout import model_calls
 from environments.rollout.context import SUMMARY_HEADING, SUMMARY_REQUEST, summarise
 from environments.server_config import SummariserConfig
 from environments.simulated_user import SimulatedUser
 from environments.trajectory import IGNORED, Failure, Message, StopReason
 from environments.wire.columns import list_scores
 from tests.environments.policy.chat_server import Server
-from tests.environments.rollout.condensed_play import BUDGET, OPENING, Step, played
+from tests.environments.rollout.condensed_play import BUDGET, OPENING, Recorded, Step, played
 from tests.environments.second_models.played_roles import playing
 from tests.environments.second_models.text_server import said
 from tests.environments.talking import TASK, Talking
@@ -99,6 +101,47 @@ async def test_a_summary_that_is_too_long_itself_ends_the_rollout():
     assert rollout.loop.stop_reason is StopReason.CONTEXT_OVERFLOW
     assert rollout.turns[-1].kind == "summary"
     assert max(turn.span.start for turn in rollout.acts) <= 420
+
+
+class Clock:
+    """What a rollout takes for the time."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(model_calls, "monotonic", made)
+    return made
+
+
+async def test_the_rollouts_time_ends_within_a_summary_and_the_acts_before_it_stay(clock):
+    class Hanging(Recorded):
+        async def complete(self, request):
+            if request.kind == "summary":
+                clock.now = BUDGET.timeout_s
+                await asyncio.Event().wait()
+            clock.now = BUDGET.timeout_s - 0.05
+            return await super().complete(request)
+
+    policy = Hanging(LOOKS, ["never said"])
+    rollout = await played(summarise(every=1, keep_last=0), steps=LOOKS, policy=policy)
+    assert rollout.loop.stop_reason is StopReason.TIME_BUDGET
+    assert [turn.kind for turn in rollout.turns] == ["act"]
+
+
+async def test_after_a_second_model_took_the_rest_of_the_time_no_act_is_paid(clock):
+    async def slow(messages):
+        clock.now = BUDGET.timeout_s
+        return "All read."
+
+    rollout = await played(summarise(every=2, by="model"), steps=LOOKS, summariser=slow)
+    assert rollout.loop.stop_reason is StopReason.TIME_BUDGET
+    assert len(rollout.requests) == len(rollout.turns) == 3
 
 
 def one(**settings):

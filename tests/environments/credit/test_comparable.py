@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from environments.credit import GroupRules, credited, missing_outcome_of
 from environments.testing import group_of
+from environments.time_profile import TimeProfile
 from environments.trajectory import Failure
 from tools.errors import ConfigError
 
@@ -39,6 +40,15 @@ def test_a_sibling_that_is_dropped_is_a_failure_and_the_others_are_compared_with
     left = tuple(MIXED.trajectories[index] for index in (0, 2))
     assert dropped.group.trajectories == left
     assert dropped.advantages == credit(replace(MIXED, trajectories=left)).advantages
+
+
+def test_the_time_of_a_sibling_that_is_dropped_is_kept():
+    profile = TimeProfile(wall_s=2.0, calls={})
+    timed = tuple(replace(each, profile=profile) for each in MIXED.trajectories)
+
+    dropped = credit(replace(MIXED, trajectories=timed), "drop").group
+
+    assert [each.profile for each in dropped.failures] == [profile, profile]
 
 
 def test_failures_stay_ordered_by_sibling():

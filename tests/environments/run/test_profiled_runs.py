@@ -202,6 +202,11 @@ async def test_the_summary_has_the_time_of_failed_rollouts_too(tmp_path):
     assert all(profile is not None for credited in read_groups(path) for profile in profiles(credited))
 
 
+async def test_without_a_sandbox_none_is_opened_or_closed():
+    for profile in profiles(await group_of_chat(profile=True)):
+        assert not any("sandbox" in name for name in profile.calls)
+
+
 async def test_a_comparison_of_siblings_has_its_own(tmp_path):
     def score_group(self, item, trajectories, ctx):
         return [1.0] * len(trajectories)

@@ -38,8 +38,9 @@ def reward_per_turn(given: Any, trajectory: Trajectory, where: str) -> list[Rewa
         RewardError: it is no list, or has not one entry for each of `trajectory.acts`.
     """
     each = "turn"
-    if len(trajectory.turns) > len(trajectory.acts):
-        each, where = "act", f"{where} (for trajectory.acts, where no summaries are)"
+    if summaries := len(trajectory.turns) - len(trajectory.acts):
+        each = "act"
+        where = f"{where} (loop over trajectory.acts: {summaries} of {len(trajectory.turns)} turns sum up)"
     rewards = iter(reward_list(given, len(trajectory.acts), where, each=each))
     return [next(rewards) if turn.kind == "act" else None for turn in trajectory.turns]
 

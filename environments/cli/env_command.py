@@ -81,7 +81,7 @@ class EnvCommand(click.Command):
             click.Option(
                 ["--config"],
                 metavar="FILE",
-                help="YAML file with `env:`, `openai:`, `judge:` and `user:` settings.",
+                help="YAML file with `env:`, `openai:`, `judge:`, `user:` and `summariser:` settings.",
             ),
             *self.params,
             click.Option(["--help"], is_flag=True, help="Show this message; with ENV, its settings too."),

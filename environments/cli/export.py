@@ -24,6 +24,13 @@ from tools.errors import CreditError, RecordError, UsageError, WireError
 
 Lines = Callable[[CreditedGroup, Counter[str]], Iterable[dict[str, Any]]]
 
+_OPTION_OF: Mapping[str, tuple[str, ...]] = {
+    "score_divisor": ("turn_rows", "prefix_rows"),
+    "prefix_weighting": ("prefix_rows",),
+    "min_score": ("openai",),
+    "min_advantage": ("openai",),
+}
+"""The views that each option is for."""
 MADE_UP = "rollouts have rows made from text: nobody knows the tokens that were sampled"
 
 _VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS])
@@ -35,18 +42,14 @@ _VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS])
 @click.option("--encoding", type=_VIEW, hidden=True, help="What --view was called.")
 @click.option(
     "--score-divisor",
-    "divisor",
     type=click.IntRange(min=1),
-    default=TOKENS_PER_TURN,
-    show_default=True,
+    show_default=str(TOKENS_PER_TURN),
     help="turn_rows, prefix_rows: what advantage times tokens is divided by.",
 )
 @click.option(
     "--prefix-weighting",
-    "weighting",
     type=click.Choice(get_args(PrefixWeighting)),
-    default="once",
-    show_default=True,
+    show_default="once",
     help="prefix_rows: whether what a turn gets from all its rows adds up to its advantage.",
 )
 @click.option("--min-score", type=float, help="openai: train only rollouts of this score or more.")
@@ -120,14 +123,17 @@ def _shown(view: str, options: Mapping[str, Any]) -> Lines:
     """How a group's lines are made.
 
     Raises:
-        UsageError: a limit that the view has no use for.
+        UsageError: an option that the view has no use for.
     """
-    limits = {name: options[name] for name in ("min_score", "min_advantage") if options[name] is not None}
-    if limits and view != "openai":
-        raise UsageError(f"--{next(iter(limits)).replace('_', '-')} is for --view openai, not {view}")
+    given = {name: options[name] for name in _OPTION_OF if options[name] is not None}
+    for name in given:
+        if view not in _OPTION_OF[name]:
+            option, views = name.replace("_", "-"), " or ".join(_OPTION_OF[name])
+            raise UsageError(f"--{option} is for --view {views}, not {view}")
     if view in TEXT_VIEWS:
-        return partial(openai_chat, **limits) if limits else TEXT_VIEWS[view]
-    return partial(_rows, view, (options["divisor"], options["weighting"]))
+        return partial(openai_chat, **given) if given else TEXT_VIEWS[view]
+    scaling = (given.get("score_divisor", TOKENS_PER_TURN), given.get("prefix_weighting", "once"))
+    return partial(_rows, view, scaling)
 
 
 def _lines(

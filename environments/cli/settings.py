@@ -59,6 +59,22 @@ class Settings:
     """One without a `base_url` stands for the hook that plays it."""
 
 
+class _StrictLoader(yaml.SafeLoader):
+    """PyYAML's, but a key may stand only once in a mapping, as YAML has it: the first value would be lost."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"{key.value!r} stands twice", problem_mark=key.start_mark
+                    )
+                seen.add(key.value)
+        return node
+
+
 def split_overrides(args: Sequence[str]) -> tuple[Overrides, list[str]]:
     """Take the dotted flags out of a command line; what is left keeps its order.
 
@@ -99,7 +115,7 @@ def read_yaml(path: Path) -> Overrides:
         ConfigError: unreadable, not YAML, or of another shape.
     """
     try:
-        content: object = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content: object = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read --config {path}: {error}") from None
     except yaml.YAMLError as error:
@@ -230,7 +246,7 @@ def _apply(base: Config, *layers: tuple[Mapping[str, Any], str]) -> Config:
             if not known or written.endswith(".") or (key and not _is_mapping(fields[name])):
                 raise ConfigError(f"no setting {label}{_meant(written, section, origin)}")
             labels[name] = label
-            if not origin and not key and name in fields:
+            if name in fields and not key and (not origin or _is_text_for_list(fields[name], value)):
                 value = _from_text(fields[name], value, label)
             elif key and value == "None":
                 value = None
@@ -262,6 +278,12 @@ def _meant(written: str, section: type[Section], origin: str) -> str:
 
 def _is_mapping(field: FieldInfo) -> bool:
     return get_origin(field.annotation) is dict
+
+
+def _is_text_for_list(field: FieldInfo, value: Any) -> bool:
+    """Whether a file has `name: a, b` where it could have `name: [a, b]`."""
+    kinds = {get_origin(kind) or kind for kind in _alternatives(field.annotation)}
+    return isinstance(value, str) and list in kinds and str not in kinds
 
 
 def _from_text(field: FieldInfo, value: Any, label: str) -> Any:

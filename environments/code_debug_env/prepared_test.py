@@ -3,6 +3,7 @@
 import ast
 from typing import cast
 
+from environments.python_syntax import parse_python
 from tools.errors import DatasetError
 
 RECORDS = "__assertions__"
@@ -22,7 +23,7 @@ def prepare_test(test: str, task_id: str) -> tuple[str, int]:
         DatasetError: the text is not Python, or asserts nothing.
     """
     try:
-        tree = ast.parse(test)
+        tree = parse_python(test)
         recorder = _AssertionRecorder()
         recorded = ast.fix_missing_locations(recorder.visit(tree))
         text = ast.unparse(recorded)
@@ -115,7 +116,7 @@ def _recorded(body: list[ast.stmt], *indices: int) -> ast.With:
 
 
 def _statement(text: str) -> ast.stmt:
-    return ast.parse(text).body[0]
+    return parse_python(text).body[0]
 
 
 def _name(node: ast.expr) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from environments.code_debug_env.signals import EXAMPLE_TEST, SOLUTION
 from environments.code_debug_env.workspace import buggy_text, fixed_text
 from environments.policy.scripted import Choice, call, calls_that_ran, generic_script, say
+from environments.python_syntax import parse_python
 from environments.trajectory import Message
 from tools.calls import ToolSpec
 
@@ -78,7 +79,7 @@ def wrong_text(task: Mapping[str, Any]) -> str:
     text = buggy_text(task)
     function = next(
         node
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(parse_python(text))
         if isinstance(node, ast.FunctionDef) and node.name == task["entry_point"]
     )
     first = function.body[1 if ast.get_docstring(function) is not None and len(function.body) > 1 else 0]

@@ -1,5 +1,6 @@
 """The condensers of an environment: those that the settings name, or those of its class."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from environments.rollout.context import (
 )
 from tools.errors import ConfigError
 
+_LOG = logging.getLogger(__name__)
 _KEPT_TURNS = 8
 _NONE = "none"
 _NAMED: Mapping[str, Callable[[AgentEnvConfig], Condenser]] = {
@@ -30,6 +32,13 @@ _NAMED: Mapping[str, Callable[[AgentEnvConfig], Condenser]] = {
         by=config.condenser_summary,
     ),
 }
+_READS: Mapping[str, Sequence[str]] = {
+    "trim_tool_output": ("condenser_tool_tokens",),
+    "keep_last_turns": ("condenser_turns",),
+    "fit_context": ("condenser_tokens",),
+    "summarise": ("condenser_turns", "condenser_tokens", "condenser_summary"),
+}
+"""The settings that each reads."""
 
 
 def env_condensers(config: AgentEnvConfig, own: Any, *, env: str) -> tuple[Condenser, ...]:
@@ -46,7 +55,8 @@ def env_condensers(config: AgentEnvConfig, own: Any, *, env: str) -> tuple[Conde
     """
     if config.condenser is not None:
         return _named(config.condenser, config)
-    _refuse_unused_settings(config)
+    for setting, readers in _unread(config, ()):
+        raise ConfigError(f"{setting} sets nothing without --env.condenser; choose from {readers}")
     several = cast("Sequence[Any]", own if isinstance(own, list | tuple) else (own,))
     given = tuple(each for each in several if each is not None)
     for each in given:
@@ -69,14 +79,26 @@ def condenser_facts(condensers: Sequence[Condenser]) -> dict[str, str]:
     facts: dict[str, str] = {}
     for number, condenser in enumerate(condensers, 1):
         facts[f"condenser {number}"] = stable_text([type(condenser).__qualname__, name_of(condenser)])
-        for name in _fields(condenser):
-            facts[f"condenser {number} {name}"] = stable_text(getattr(condenser, name, None))
+        for name, value in _fields(condenser, ()).items():
+            facts[f"condenser {number} {name}"] = stable_text(value)
     return facts
 
 
-def _fields(condenser: Condenser) -> list[str]:
+def _fields(condenser: Condenser, around: tuple[object, ...]) -> dict[str, Any]:
+    """What a condenser is set to, those that it holds included; `around`: those that hold it."""
     slots = [name for cls in type(condenser).__mro__ for name in getattr(cls, "__slots__", ())]
-    return [name for name in (*slots, *getattr(condenser, "__dict__", ())) if name != "name"]
+    names = dict.fromkeys((*slots, *getattr(condenser, "__dict__", ())))
+    within = (*around, condenser)
+    return {name: _fact(getattr(condenser, name, None), within) for name in names if name != "name"}
+
+
+def _fact(value: Any, around: tuple[object, ...]) -> Any:
+    if isinstance(value, list | tuple):
+        return [_fact(each, around) for each in cast("Sequence[Any]", value)]
+    if isinstance(value, type) or not callable(getattr(value, "condense", None)):
+        return value
+    is_around = any(value is each for each in around)
+    return [type(value).__qualname__, {} if is_around else _fields(value, around)]
 
 
 def _named(names: Sequence[str], config: AgentEnvConfig) -> tuple[Condenser, ...]:
@@ -96,12 +118,26 @@ def _named(names: Sequence[str], config: AgentEnvConfig) -> tuple[Condenser, ...
             f"--env.condenser_tokens {config.condenser_tokens} leaves no room for a turn in a row of "
             f"--env.max_token_length {config.max_token_length}"
         )
-    return tuple(_NAMED[name](config) for name in names if name != _NONE)
+    named = tuple(_NAMED[name](config) for name in names if name != _NONE)
+    for setting, readers in _unread(config, names) if named else ():
+        # No error: a settings file keeps what it says for another condenser.
+        _LOG.warning(
+            "%s sets nothing with --env.condenser %s; it is for %s", setting, ",".join(names), readers
+        )
+    return named
 
 
-def _refuse_unused_settings(config: AgentEnvConfig) -> None:
-    for name in ("condenser_tokens", "condenser_turns"):
-        if (value := getattr(config, name)) is not None:
-            raise ConfigError(
-                f"--env.{name} {value} sets nothing without --env.condenser; choose from {', '.join(_NAMED)}"
-            )
+def _unread(config: AgentEnvConfig, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each setting that somebody gave and none of these condensers reads, and those that would."""
+    read = {setting for name in names for setting in _READS[name]}
+    given = {
+        setting: f"--env.{setting} {getattr(config, setting)}"
+        for settings in _READS.values()
+        for setting in settings
+        if getattr(config, setting) != type(config).model_fields[setting].default
+    }
+    return [
+        (text, ", ".join(name for name, settings in _READS.items() if setting in settings))
+        for setting, text in given.items()
+        if setting not in read
+    ]

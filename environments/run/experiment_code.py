@@ -12,6 +12,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import cast
 
+from environments.python_syntax import parse_python
 from environments.record.origin import digest
 from tools.registry import Tool, Toolset
 
@@ -132,7 +133,7 @@ def _read(file: Path, _mtime_ns: int, _size: int) -> _Source:
         return _Source(code=_content(file))
     data = file.read_bytes()
     try:
-        tree = ast.parse(data)
+        tree = parse_python(data)
     except (SyntaxError, ValueError, RecursionError):
         return _Source(code=digest(data))
     return _Source(

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from environments.data.tasks import GroupTask
 from environments.record.recorder import Recorder
-from environments.record.summary import Summary, duration
+from environments.record.summary import Summary, duration, print_rows
 from environments.run.first_alone import FirstAlone
 from environments.run.stop_signals import StopSignals
 from environments.run.stopped import StoppedError
@@ -109,6 +109,7 @@ class ServeLoop:
             for task in (delivering, working, showing, stopping):
                 await _cancelled(task)
             self.say(self.line())
+            print_rows(self._console, self.summary.profiles.rows())
             if self._delivery.waiting:
                 self.say(f"{self._delivery.waiting} groups wait for the next serve with the same outbox")
             if self._delivery.unconfirmed:

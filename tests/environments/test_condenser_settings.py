@@ -77,6 +77,11 @@ REFUSED = {
     ),
     "tokens of nothing": (["--env.condenser_tokens", "99"], "--env.condenser_tokens 99 sets nothing"),
     "turns of nothing": (["--env.condenser_turns", "9"], "--env.condenser_turns 9 sets nothing"),
+    "summaries of nothing": (
+        ["--env.condenser_summary", "model"],
+        "--env.condenser_summary model sets nothing",
+    ),
+    "results of nothing": (["--env.condenser_tool_tokens", "99"], "choose from trim_tool_output"),
     "nobody sums up": (
         ["--env.condenser", "summarise", "--env.condenser_summary", "model"],
         "name its model server with --summariser.base_url",
@@ -93,6 +98,26 @@ def test_what_cannot_work_is_refused_in_a_line_before_anything_runs(case, capsys
     error = " ".join(capsys.readouterr().err.split())
     assert says in error
     assert not path.exists()
+
+
+UNREAD = {
+    "by whom": ({"condenser": ["fit_context"], "condenser_summary": "model"}, "_summary model sets nothing"),
+    "tokens": (
+        {"condenser": ["keep_last_turns", "trim_tool_output"], "condenser_tokens": 99},
+        "--env.condenser_tokens 99 sets nothing with --env.condenser keep_last_turns,trim_tool_output; "
+        "it is for fit_context, summarise",
+    ),
+    "read by one": ({"condenser": ["fit_context", "summarise"], "condenser_tokens": 99}, ""),
+    "switched off": ({"condenser": ["none"], "condenser_tokens": 99}, ""),
+}
+
+
+@pytest.mark.parametrize("case", UNREAD)
+def test_a_setting_that_none_of_the_named_condensers_reads_is_told(case, caplog):
+    settings, says = UNREAD[case]
+    made(**settings)
+    assert says in caplog.text
+    assert bool(says) == bool(caplog.text)
 
 
 def test_a_composition_is_written_with_a_comma(tmp_path):
@@ -151,6 +176,19 @@ class Plain(Own):
         object.__setattr__(self, "size", size)
 
 
+class Around:
+    """A condenser that asks another one, and is known to it."""
+
+    name = "around"
+
+    def __init__(self, *inner):
+        self.inner = inner
+        self.itself = self
+
+    async def condense(self, history, asking):
+        return await self.inner[0].condense(history, asking)
+
+
 FACTS = {
     "none": None,
     "fit 500": fit_context(500),
@@ -161,6 +199,9 @@ FACTS = {
     "own 1": Own(1),
     "own 2": Own(2),
     "plain 1": Plain(1),
+    "around plain 1": Around(Plain(1)),
+    "around plain 2": Around(Plain(2)),
+    "around fit 500": Around(fit_context(500)),
 }
 
 

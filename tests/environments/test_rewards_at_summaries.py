@@ -82,7 +82,7 @@ async def test_rewards_for_all_turns_are_refused_by_the_name_of_what_they_are_fo
             return [1.0 for _ in trajectory.turns]
 
     (failure, _) = (await run(PerTurn)).group.failures
-    assert "compute_turn_rewards (for trajectory.acts, where no summaries are)" in failure.error
+    assert "compute_turn_rewards (loop over trajectory.acts: 2 of 5 turns sum up)" in failure.error
     assert "gave 5 rewards for 3 acts; give one entry per act" in failure.error
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from environments.policy.rendering.json_calls import JsonCall, checked_call, read_json_call
+from environments.python_syntax import parse_expression
 from tools.calls import CallStatus
 
 PYTHON_TAG: Final = "<|python_tag|>"
@@ -98,7 +99,7 @@ def python_tag_calls(body: str, names: Sequence[str]) -> list[JsonCall]:
     if built_in is None:
         return [read_json_call(body.strip()) if body.lstrip().startswith("{") else _malformed(body)]
     try:
-        written = ast.parse(f"f({built_in[2]})", mode="eval").body
+        written = parse_expression(f"f({built_in[2]})")
         assert isinstance(written, ast.Call)
         if written.args or any(each.arg is None for each in written.keywords):
             return [_malformed(body, built_in[1])]

@@ -125,6 +125,16 @@ def test_a_limit_is_refused_where_a_line_has_the_number_itself(record, tmp_path,
     assert [each.name for each in tmp_path.iterdir()] == ["r.jsonl"]
 
 
+@pytest.mark.parametrize(
+    ("view", "option", "value"),
+    [("openai", "--prefix-weighting", "once"), ("prompt_response", "--score-divisor", "9")],
+    ids=["weighting", "divisor"],
+)
+def test_how_rows_are_scored_is_refused_where_none_are(record, tmp_path, view, option, value):
+    with pytest.raises(UsageError, match=f"{option} is for --view .*, not {view}"):
+        export(record, "--view", view, option, value, "--out", tmp_path / "out.jsonl")
+
+
 def test_limits_choose_what_openai_lines_train(record, tmp_path):
     out = tmp_path / "out.jsonl"
     export(record, "--view", "openai", "--min-score", "1", "--min-advantage", "0.1", "--out", out)

@@ -112,6 +112,12 @@ def test_a_wrong_value_in_yaml_is_named_with_its_file(tmp_path):
         merged(file=read_yaml(path))
 
 
+@pytest.mark.parametrize("text", ["[a, b]", "a, b", "'a,b'"], ids=["list", "text", "quoted"])
+def test_a_list_in_yaml_may_be_written_as_on_the_command_line(tmp_path, text):
+    path = yaml_file(tmp_path, f"env:\n  condenser: {text}\n")
+    assert merged(file=read_yaml(path)).env.condenser == ["a", "b"]
+
+
 def test_an_unknown_key_in_yaml_names_the_nearest(tmp_path):
     path = yaml_file(tmp_path, "env:\n  max_turn: 3\n")
     with pytest.raises(ConfigError, match=r"no setting env\.max_turn in .*did you mean env\.max_turns\?"):
@@ -126,6 +132,7 @@ def test_an_unknown_key_in_yaml_names_the_nearest(tmp_path):
         ("env: 4\n", "env in .* must be a mapping"),
         ("openai: [4]\n", "a server of openai in .* must be a mapping"),
         ("env: {a: [}\n", "is not YAML"),
+        ("env:\n  seed: 1\n  max_turns: 2\n  seed: 3\n", "'seed' stands twice in .*, line 4, column 3"),
         ("slurm: true\n", "'slurm' is not supported"),
         ("testing: 1\n", "'testing' is not supported"),
     ],

@@ -142,6 +142,15 @@ def test_every_group_is_recorded_when_a_record_is_asked_for(api, tmp_path):
     assert taken[0]["overrides"][0]["group_id"] in recorded
 
 
+def test_the_end_says_where_the_time_went_when_that_is_asked_for(api, tmp_path):
+    api.start_trainer(batch_size=4)
+    with serving(api, tmp_path, "--env.profile", "true", env="WriteWord") as process:
+        take(api, 1)
+        assert ended(process) == 0
+    ending = process.log.read_text().split(" own time ")[1]
+    assert {"score_turn", "sum"} <= set(ending.split())
+
+
 def memory_mb(process):
     pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE") / 2**20

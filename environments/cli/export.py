@@ -1,5 +1,6 @@
 """`turnwise export`: a record as the lines that a trainer reads, in one of the views."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -81,7 +82,8 @@ def command(record: Path, out: Path, **options: Any) -> None:
     shown = _shown(view, options)
     left_out = ("failed",) if view in TEXT_VIEWS else ("failed", "no_credit")
     counted = ExportCounts()
-    unfinished = out.with_name(out.name + ".part")
+    # Of its own, so that two exports at once do not write into one file.
+    unfinished = out.with_name(f"{out.name}.{os.getpid()}.part")
     with folder_for(out):
         try:
             with LineFile(unfinished) as file:

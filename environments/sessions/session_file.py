@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from array import array
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -221,7 +222,8 @@ def _parsed(line: bytes) -> object:
         SessionError: it is not JSON, or holds what no record can.
     """
     try:
-        value = json.loads(line.removeprefix(codecs.BOM_UTF8).decode(), parse_constant=_refuse_constant)
+        text = line.removeprefix(codecs.BOM_UTF8).decode()
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_twins)
         if b"\\u" in line:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError:
@@ -239,6 +241,15 @@ def _parsed(line: bytes) -> object:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number; null is possible")
+
+
+def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, in which of two votes none could be said to be the one that was meant."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        ((twin, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"an object has {twin!r:.100} twice")
+    return found
 
 
 def _more(lines: Sequence[int]) -> str:

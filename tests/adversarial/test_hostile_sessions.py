@@ -24,6 +24,10 @@ REFUSED = {
     "list": (b"[]", "a session is a JSON object"),
     "number": (b"3", "a session is a JSON object"),
     "pretty": (b"{", "expected one JSON object a line"),
+    "twins": (
+        line(voted(1)).replace(b'"vote": 1', b'"vote": 1, "vote": -1'),
+        "an object has 'vote' twice",
+    ),
     "utf-8": (b'{"messages": "\xff"}', "not UTF-8 text"),
     "surrogate": (rb'{"messages": [{"role": "user", "content": "\ud800"}]}', "surrogate"),
     "nan": (line(voted(1, outcome=float("nan"))), "NaN is no JSON number"),

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from environments.cli.export import command
 from environments.record.recorder import Recorder
 from environments.testing import group_of
+from environments.text_exports.openai_chat import openai_chat
 from environments.text_exports.text_views import TEXT_VIEWS
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import columns_of, list_scores
@@ -179,3 +180,22 @@ def test_views_of_tokens_say_that_nobody_knows_the_sampled_ones(tmp_path, view):
 def test_folders_are_made_for_the_file(record, tmp_path):
     export(record, "--out", tmp_path / "new" / "folder" / "out.jsonl")
     assert (tmp_path / "new" / "folder" / "out.jsonl").exists()
+
+
+def test_two_exports_at_once_do_not_mix(record, tmp_path, monkeypatch):
+    """The second one begins, and ends, while the first one writes."""
+    others = []
+
+    def with_another(credited, notes):
+        if not others:
+            others.append(None)
+            with monkeypatch.context() as other:
+                other.setattr("os.getpid", lambda: 1)
+                export(record, "--view", "openai", "--out", tmp_path / "out.jsonl")
+        yield from openai_chat(credited, notes)
+
+    monkeypatch.setitem(TEXT_VIEWS, "openai", with_another)
+    export(record, "--view", "openai", "--out", tmp_path / "out.jsonl")
+    export(record, "--view", "openai", "--out", tmp_path / "alone.jsonl")
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
+    assert not list(tmp_path.glob("*.part"))

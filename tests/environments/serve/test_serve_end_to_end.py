@@ -15,7 +15,7 @@ from environments.config import EMBEDDED_TOKENIZER
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import read_groups
 from environments.wire.columns import columns_of
-from environments.wire.views import token_advantages
+from environments.wire.views import VIEWS, token_advantages
 from tests.environments.serve.loopback import (
     ended,
     free_port,
@@ -70,6 +70,30 @@ def test_token_advantages_arrive_token_for_token_as_they_were_computed(api, tmp_
         expected = computed[group["overrides"][0]["group_id"]]
         assert {name: group[name] for name in expected} == expected
     assert any(value for group in arrived for row in group["advantages"] for value in row)
+
+
+@pytest.mark.parametrize(("view", "size"), [("token_advantages", 4), ("turn_rows", 1)])
+def test_rows_of_condensed_rollouts_arrive_in_full_posts_as_they_were_computed(api, tmp_path, view, size):
+    api.start_trainer(batch_size=16, max_token_len=40_000)
+    condensed = ("--env.condenser", "summarise", "--env.condenser_turns", "2", "--env.credit_view", view)
+    with served(api, tmp_path, *condensed, env="Talk") as record:
+        arrived = take(api, 4)
+    computed = {}
+    for credited in read_groups(record):
+        rows = [row for group in VIEWS[view](credited) for row in group.rows]
+        computed |= {(credited.group.group_id, row.override["row"]): row for row in rows}
+    kinds = set()
+    for post in arrived:
+        assert len(post["tokens"]) == size
+        for index, override in enumerate(post["overrides"]):
+            if "padding" in override:
+                continue
+            row = computed.pop((override["group_id"], override["row"]))  # each comes once
+            shown = (post["tokens"][index], post["masks"][index], post["scores"][index], override)
+            assert shown == (list(row.tokens), list(row.mask), row.score, row.override)
+            assert (post.get("advantages") or {index: None})[index] == row.advantages
+            kinds |= set(override.get("turn_kinds", ()))
+    assert "summary" in kinds
 
 
 def test_replies_arrive_as_context_without_a_mask_a_logprob_or_credit(api, tmp_path):

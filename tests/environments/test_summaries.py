@@ -282,7 +282,8 @@ async def test_a_simulated_user_does_not_hear_a_summary():
 
 async def served(url):
     server = SummariserConfig(base_url=url, model_name="m")
-    return await ByModel(one(request_tries=1), [server]).rollout_group(TASK, 1)
+    async with ByModel(one(request_tries=1), [server]) as env:
+        return await env.rollout_group(TASK, 1)
 
 
 async def test_a_served_summariser_says_what_the_scripted_one_says():

@@ -13,7 +13,7 @@ from importlib import import_module
 from time import monotonic
 from typing import NoReturn
 
-from environments.config import AgentEnvConfig, ServerConfig, checked_config, server_configs
+from environments.config import AgentEnvConfig, checked_config
 from environments.containment.hook_calls import HookCalls
 from environments.containment.in_flight import InFlight, Watch
 from environments.credit import GroupRules, comparable, credited, missing_outcome_of, read_params
@@ -36,7 +36,7 @@ from environments.rollout.boundary import Boundary
 from environments.rollout.model_summary import model_summary
 from environments.rollout.slots import Slots
 from environments.rollout.token_estimate import TokenEstimate
-from environments.server_config import ModelServerConfig
+from environments.server_config import ModelServerConfig, ServerConfig, server_configs
 from environments.trajectory import (
     CreditedGroup,
     Failure,

@@ -1,15 +1,12 @@
 """Every setting of an environment: flat, bounded and described."""
 
-import logging
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from environments.config_section import FormerNames, Section, WithoutEffect
-from environments.server_config import ModelServerConfig
+from environments.server_config import ServerConfig as ServerConfig  # its former place
 from tools.errors import ConfigError
-
-logger = logging.getLogger(__name__)
 
 EMBEDDED_TOKENIZER = "embedded"
 
@@ -326,45 +323,6 @@ class AgentEnvConfig(Section):
         return {} if set(asked.values()) == {1.0} else asked
 
 
-class ServerConfig(ModelServerConfig):
-    """One OpenAI-compatible model server; without a `base_url` the scripted agent plays."""
-
-    section = "openai"
-    without_effect: ClassVar[WithoutEffect] = {
-        "timeout": ((1200,), "--env.request_timeout_s is the wall clock of one request"),
-        "num_requests_for_eval": ((64,), "--env.max_concurrent_rollouts bounds an evaluation"),
-        "rolling_buffer_length": ((1000,), "wandb gets every group"),
-        "tokenizer_name": (("none",), "--env.tokenizer_name is that of the model"),
-        "n_kwarg_is_ignored": ((False,), "each completion is a request of its own"),
-        "health_check": ((True, False), "a server is asked once before a run, and when calls to it fail"),
-    }
-
-    server_type: Literal["auto", "chat", "vllm", "sglang"] = Field(
-        default="auto",
-        description="How it is asked. chat: messages, over /chat/completions. vllm, sglang: token ids, which "
-        "needs the model's own --env.tokenizer_name. auto: asks the server what it is, and says so.",
-    )
-    token_wire: Literal["completions", "generate", "chat"] | None = Field(
-        default=None,
-        description="Where a server gets token ids. completions: /v1/completions. generate: vLLM's "
-        "/inference/v1/generate, SGLang's /generate. chat: SGLang's /v1/chat/completions with input_ids. "
-        "Unset: completions for vllm, generate for sglang.",
-    )
-    family: str | None = Field(
-        default=None,
-        description="The model's chat format, for its token ids and for tool calls that it writes as text: "
-        "chatml, or a name of `turnwise check-model --families`. Unset: by the model's name.",
-    )
-    context_tokens: int | None = Field(
-        default=None, ge=16, description="The model's context window; unset: as the server says, if it does."
-    )
-
-    @field_validator("server_type", mode="before")
-    @classmethod
-    def _in_atropos_words(cls, value: object) -> object:
-        return "chat" if value in ("openai", "trl") else value
-
-
 def checked_config(config: Any, env_cls: type) -> AgentEnvConfig:
     """The config that an environment is made with.
 
@@ -374,33 +332,3 @@ def checked_config(config: Any, env_cls: type) -> AgentEnvConfig:
     if not isinstance(config, AgentEnvConfig):
         raise ConfigError(f"{env_cls.__name__} takes an AgentEnvConfig, got {type(config).__name__}")
     return config
-
-
-def server_configs(configured: Any) -> list[ModelServerConfig]:
-    """The servers that `config_init` names, one or a list, in our words or in Atropos'.
-
-    What Atropos' words set and has no effect here is logged as a warning.
-
-    Raises:
-        ConfigError: one of them is no server config.
-    """
-    servers = cast("list[Any]", configured) if isinstance(configured, list | tuple) else [configured]
-    for server in servers:
-        if not isinstance(server, BaseModel):
-            raise ConfigError(f"a model server is a ServerConfig, got {type(server).__name__}")
-    # Atropos' ServerBaseline stands for "no server": it has no base_url.
-    return [
-        server if isinstance(server, ModelServerConfig) else _in_our_words(server)
-        for server in servers
-        if hasattr(server, "base_url")
-    ]
-
-
-def _in_our_words(server: BaseModel) -> ServerConfig:
-    for name, (_, instead) in ServerConfig.without_effect.items():
-        if name in server.model_fields_set and name != "health_check":
-            logger.warning("config_init sets %s, which has no effect in Turnwise: %s", name, instead)
-    known = {name: getattr(server, name) for name in ServerConfig.model_fields if hasattr(server, name)}
-    if "server_type" not in server.model_fields_set:
-        known.pop("server_type", None)  # `openai` is Atropos' default, and says nothing
-    return ServerConfig(**known)

@@ -7,7 +7,7 @@ from typing import Any, cast
 from environments.reward_context import Reward, RolloutContext
 from environments.rewards.rubric import WeightedParts
 from environments.trajectory import LARGEST_REWARD, Trajectory
-from tools.errors import RewardError
+from tools.errors import GroupRefused, RewardError
 
 _NO_LIST = (Mapping, Set, str, bytes, bytearray)
 """Iterable, but not in the order of turns, or not of rewards."""
@@ -36,12 +36,17 @@ def reward_per_turn(given: Any, trajectory: Trajectory, where: str) -> list[Rewa
 
     Raises:
         RewardError: it is no list, or has not one entry for each of `trajectory.acts`.
+        GroupRefused: likewise, where summaries were counted among them: whether there are any is the agent's
+            doing, so dropping those siblings alone would select on it.
     """
-    each = "turn"
-    if summaries := len(trajectory.turns) - len(trajectory.acts):
-        each = "act"
-        where = f"{where} (loop over trajectory.acts: {summaries} of {len(trajectory.turns)} turns sum up)"
-    rewards = iter(reward_list(given, len(trajectory.acts), where, each=each))
+    summaries = len(trajectory.turns) - len(trajectory.acts)
+    if not summaries:
+        return reward_list(given, len(trajectory.acts), where, each="turn")
+    where = f"{where} (loop over trajectory.acts: {summaries} of {len(trajectory.turns)} turns sum up)"
+    try:
+        rewards = iter(reward_list(given, len(trajectory.acts), where, each="act"))
+    except RewardError as error:
+        raise GroupRefused(str(error)) from error
     return [next(rewards) if turn.kind == "act" else None for turn in trajectory.turns]
 
 

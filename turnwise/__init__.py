@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from environments.base_env import AgentEnv
-    from environments.config import AgentEnvConfig, ServerConfig
+    from environments.config import AgentEnvConfig
     from environments.credit import Param, estimate, register_estimator
     from environments.data.tasks import GroupTask
     from environments.policy.base import CompletionRequest, Policy
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         summarise,
         trim_tool_output,
     )
-    from environments.server_config import JudgeConfig, SummariserConfig, UserConfig
+    from environments.server_config import JudgeConfig, ServerConfig, SummariserConfig, UserConfig
     from environments.simulated_user import SimulatedUser
     from environments.testing import group_of
     from environments.trajectory import (
@@ -176,7 +176,7 @@ _MODULES = {
     "Sandbox": "tools.sandbox",
     "SandboxLimits": "tools.sandbox",
     "SandboxSpec": "tools.sandbox",
-    "ServerConfig": "environments.config",
+    "ServerConfig": "environments.server_config",
     "SimulatedUser": "environments.simulated_user",
     "State": "tools.tool_context",
     "StopReason": "environments.trajectory",

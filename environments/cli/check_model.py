@@ -12,7 +12,7 @@ from rich.text import Text
 
 from environments.cli.proxies import with_proxies
 from environments.cli.settings import Overrides, Settings, merge_settings, split_overrides
-from environments.config import AgentEnvConfig, ServerConfig
+from environments.config import AgentEnvConfig
 from environments.inference.endpoint import shown_url
 from environments.inference.model_server import ModelServer
 from environments.inference.server_check import check, model_names
@@ -27,6 +27,7 @@ from environments.policy.rendering.families import (
 )
 from environments.policy.rendering.renderer import Renderer
 from environments.policy.rendering.tokenizer_files import EMBEDDED, load_tokenizer
+from environments.server_config import ServerConfig
 from tools.errors import ConfigError
 
 _STYLES: dict[Verdict, str] = {"ok": "green", "no": "red", "not seen": "yellow"}

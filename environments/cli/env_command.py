@@ -19,9 +19,9 @@ from environments.cli.settings import (
     read_yaml,
     split_overrides,
 )
-from environments.config import AgentEnvConfig, ServerConfig
+from environments.config import AgentEnvConfig
 from environments.run.console_streams import outlived_console
-from environments.server_config import JudgeConfig, SummariserConfig, UserConfig
+from environments.server_config import JudgeConfig, ServerConfig, SummariserConfig, UserConfig
 from tools.errors import ConfigError
 
 _OVERRIDES = "turnwise.overrides"

@@ -13,15 +13,17 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from environments.config import AgentEnvConfig, ServerConfig, server_configs
+from environments.config import AgentEnvConfig
 from environments.config_section import Section
 from environments.inference.endpoint import without_credentials
 from environments.server_config import (
     JudgeConfig,
     ModelServerConfig,
     SecondModelConfig,
+    ServerConfig,
     SummariserConfig,
     UserConfig,
+    server_configs,
 )
 from tools.errors import ConfigError
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig, ServerConfig
+from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig
 from environments.inference.connection_limit import refuse_more_connections
 from environments.inference.extra_body import shaping
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.second_models.served_models import SecondModels
-from environments.server_config import ModelServerConfig, SecondModelConfig
+from environments.server_config import ModelServerConfig, SecondModelConfig, ServerConfig
 from tools.errors import ConfigError
 
 if TYPE_CHECKING:

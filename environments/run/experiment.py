@@ -10,7 +10,7 @@ from typing import get_args
 import orjson
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig, ServerConfig
+from environments.config import AgentEnvConfig
 from environments.credit import recorded_params
 from environments.data.item_json import stable_text
 from environments.inference.endpoint import without_credentials
@@ -18,6 +18,7 @@ from environments.lifecycle.env_condensers import condenser_facts
 from environments.record.origin import RunOrigin, digest
 from environments.run.experiment_code import code_facts
 from environments.second_models.asked_model import SCRIPTED
+from environments.server_config import ServerConfig
 
 NOT_COUNTED = frozenset({
     # Where it is written.

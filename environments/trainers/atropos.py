@@ -23,7 +23,6 @@ from pydantic import Field, create_model
 
 from environments.base_env import AgentEnv
 from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig
-from environments.config import server_configs as server_configs_of
 from environments.containment.in_flight import InFlight
 from environments.data.item_ids import item_id
 from environments.data.tasks import GroupTask
@@ -33,6 +32,7 @@ from environments.record.measured import Measured
 from environments.run.evaluation import ItemResult, evaluate_results, evaluation_metrics, item_result
 from environments.run.passing import judged
 from environments.server_config import SecondModelConfig
+from environments.server_config import server_configs as server_configs_of
 from environments.wire.columns import PER_ROW, columns_of
 from environments.wire.views import token_advantages
 from tools.errors import ConfigError, UsageError, WireError

@@ -10,11 +10,12 @@ from typing import Any, Generic, TypeVar, cast
 import pytest
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig, ServerConfig
+from environments.config import AgentEnvConfig
 from environments.data.tasks import GroupTask
 from environments.policy.mock.mock_server import mock_app, running_mock_server
 from environments.policy.scripted import Choice, call, say
 from environments.run.experiment import origin_of
+from environments.server_config import ServerConfig
 from environments.trajectory import StopReason, Trajectory, TrajectoryGroup
 from tools.errors import ConfigError
 from tools.registry import tool

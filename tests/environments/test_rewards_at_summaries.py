@@ -86,6 +86,16 @@ async def test_rewards_for_all_turns_are_refused_by_the_name_of_what_they_are_fo
     assert "gave 5 rewards for 3 acts; give one entry per act" in failure.error
 
 
+async def test_rewards_for_all_turns_refuse_the_group_since_dropping_one_would_select_on_behaviour():
+    class PerTurn(Chat):
+        def compute_turn_rewards(self, item, trajectory, ctx):
+            return [1.0 for _ in (trajectory.turns if trajectory.sibling else trajectory.acts)]
+
+    credited = await run(PerTurn)
+    assert [(each.sibling, each.refuses_group) for each in credited.group.failures] == [(1, True)]
+    assert credited.status == "failed"
+
+
 async def test_rewards_of_acts_are_spread_over_all_turns():
     class PerAct(Chat):
         def compute_turn_rewards(self, item, trajectory, ctx):

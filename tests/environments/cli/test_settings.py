@@ -5,7 +5,8 @@ from atroposlib.envs.base import APIServerConfig
 from pydantic import Field
 
 from environments.cli.settings import Overrides, flag_rows, merge_settings, read_yaml, split_overrides
-from environments.config import AgentEnvConfig, ServerConfig
+from environments.config import AgentEnvConfig
+from environments.server_config import ServerConfig
 from tools.errors import ConfigError
 
 

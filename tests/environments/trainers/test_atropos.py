@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 
-from environments.config import ServerConfig
 from environments.data.tasks import GroupTask
-from environments.server_config import JudgeConfig
+from environments.server_config import JudgeConfig, ServerConfig
 from environments.trainers.atropos import atropos_env
 from tests.environments.serve.served_env import Talk
 from tests.environments.write_file import ITEMS, Breaking, ScalarWriteFile, WriteFile, by_sibling

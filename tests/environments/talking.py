@@ -59,3 +59,8 @@ async def played(env):
     """The only rollout: a trajectory, or the failure."""
     group = await env.rollout_group(TASK, 1)
     return (*group.trajectories, *group.failures)[0]
+
+
+def world(*says, plays=("hello", "hello", "hello"), **hooks):
+    """A class whose world says these things, to these words of the agent."""
+    return type("World", (Talking,), {"says": says, "plays": plays, **hooks})

@@ -4,123 +4,32 @@ import sqlite3
 import typing
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import pytest
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig
 from environments.data.tasks import GroupTask
-from environments.policy.mock.mock_server import mock_app, running_mock_server
-from environments.policy.scripted import Choice, call, say
 from environments.run.experiment import origin_of
-from environments.server_config import ServerConfig
-from environments.trajectory import StopReason, Trajectory, TrajectoryGroup
+from environments.trajectory import StopReason
+from tests.environments.listed_calls import (
+    ARGUMENTS,
+    Bank,
+    Listed,
+    Market,
+    Shop,
+    ShopEnv,
+    add,
+    contents,
+    failure_of,
+    rolled_out,
+    trajectory_of,
+)
 from tools.errors import ConfigError
 from tools.registry import tool
 from tools.tool_context import State, ToolContext
 
 T = TypeVar("T")
-
-
-@dataclass
-class Shop(State):
-    """What a rollout changes."""
-
-    sold: list[str] = field(default_factory=list[str])
-
-    @tool
-    def sell(self, what: str) -> list[str]:
-        """Sell something."""
-        self.sold.append(what)
-        return self.sold
-
-    @tool
-    async def close(self, ctx: ToolContext) -> None:
-        """Close the shop."""
-        ctx.metrics["sold"] = len(self.sold)
-        ctx.end("closed")
-
-
-class Market(Shop):
-    """A special one."""
-
-
-class Bank(State):
-    """Another state."""
-
-    @tool
-    def balance(self) -> int:
-        """Say what is left."""
-        return 0
-
-
-@tool
-def add(a: int, b: int) -> int:
-    """Add."""
-    return a + b
-
-
-@tool
-def sample(ctx: ToolContext) -> dict[str, Any]:
-    """Say what is known."""
-    return {"item": ctx.item, "seed": ctx.seed, "group_seed": ctx.group_seed, "state": repr(ctx.state)}
-
-
-ARGUMENTS = {"sell": {"what": "tea"}, "add": {"a": 1, "b": 2}}
-
-
-class Listed(AgentEnv):
-    """Its scripted agent calls the tools that the item lists, one a turn."""
-
-    name = "listed"
-    sandbox = "none"
-    offered: list[list[str]]
-
-    def load_items(self):
-        return ["an item"]
-
-    def format_prompt(self, item):
-        return "Work."
-
-    def compute_reward(self, item, trajectory, ctx):
-        return float(len(ctx.state.sold)) if isinstance(ctx.state, Shop) else 0.0
-
-    def scripted_choices(self, item, messages, tools, skill):
-        vars(self).setdefault("offered", []).append([each.name for each in tools])
-        called = sum(message.role == "tool" for message in messages)
-        if called == len(item):
-            return [Choice(probability=1.0, message=say("done"))]
-        return [Choice(probability=1.0, message=call(item[called], ARGUMENTS.get(item[called], {})))]
-
-
-class ShopEnv(Listed):
-    """With a state."""
-
-    tools = (Shop, add, sample)
-
-    def prepare(self, item, sandbox) -> Shop:
-        return Shop()
-
-
-async def rolled_out(env: AgentEnv, *calls: str, size: int = 1) -> TrajectoryGroup:
-    return await env.rollout_group(GroupTask(item=list(calls), item_id="x"), size)
-
-
-async def trajectory_of(env: AgentEnv, *calls: str) -> Trajectory:
-    group = await rolled_out(env, *calls)
-    assert not group.failures, group.failures[0].error
-    return group.trajectories[0]
-
-
-async def failure_of(env: AgentEnv, *calls: str) -> str:
-    (failure,) = (await rolled_out(env, *calls)).failures
-    return failure.error
-
-
-def contents(trajectory: Trajectory) -> list[str]:
-    return [result.content for turn in trajectory.turns for result in turn.tool_results]
 
 
 async def test_a_method_of_the_state_changes_the_state_of_its_own_rollout():
@@ -278,74 +187,6 @@ async def test_a_state_that_a_hook_put_there_later_costs_the_rollout():
 
     message = "ConfigError: tool 'sell' takes Shop, and the state is of class dict"
     assert await failure_of(Replaced(), "add", "sell") == message
-
-
-def narrowing(given: Any, *, is_async: bool = False) -> AgentEnv:
-    def plain(self, item):
-        return given
-
-    async def asynchronous(self, item):
-        return given
-
-    return type("Narrow", (ShopEnv,), {"tools_for": asynchronous if is_async else plain})()
-
-
-@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async"])
-async def test_tools_for_decides_what_the_agent_is_offered(is_async: bool):
-    env = narrowing(["add", "sell"], is_async=is_async)
-    await trajectory_of(env, "add")
-    assert env.offered == [["sell", "add"]] * 2
-
-
-async def test_a_tool_that_an_item_has_not_is_not_run():
-    trajectory = await trajectory_of(narrowing(["add"]), "sell")
-    assert contents(trajectory) == ["There is no tool 'sell'. Tools: add."]
-    assert trajectory.rewards is not None
-    assert trajectory.rewards.outcome == 0.0
-
-
-async def test_a_model_behind_a_server_is_offered_the_narrowed_tools():
-    scripted = narrowing(["add", "sell"])
-    app = mock_app(
-        lambda _: partial(scripted.scripted_choices, ["sell", "close"]), skill=1.0, renderer=scripted.renderer
-    )
-    async with running_mock_server(app) as base_url:
-        servers = [ServerConfig(base_url=base_url, model_name="scripted")]
-        async with type(scripted)(servers=servers) as env:
-            trajectory = await trajectory_of(env, "sell", "close")
-    assert scripted.offered == [["sell", "add"]] * 3
-    assert contents(trajectory) == ['["tea"]', "There is no tool 'close'. Tools: sell, add."]
-
-
-async def test_an_item_may_have_no_tools_at_all():
-    env = narrowing([])
-    assert contents(await trajectory_of(env, "add")) == ["There is no tool 'add'. Tools: none."]
-    assert env.offered[0] == []
-
-
-async def test_tools_for_may_be_different_for_each_item():
-    class PerItem(ShopEnv):
-        def tools_for(self, item):
-            return item
-
-    env = PerItem()
-    await trajectory_of(env, "add")
-    await trajectory_of(env, "sell")
-    assert env.offered == [["add"]] * 2 + [["sell"]] * 2
-
-
-async def test_a_name_that_tools_for_gives_and_no_tool_has_costs_the_rollout():
-    assert await failure_of(narrowing(["add", "fly"])) == (
-        "ConfigError: environment 'listed', item 'x': tools_for gave 'fly', which is none of the tools: "
-        "sell, close, add, sample"
-    )
-
-
-async def test_tools_for_takes_no_tool_back_that_the_settings_took_away():
-    env = narrowing(["add", "sell"])
-    env = type(env)(AgentEnvConfig(disabled_toolsets=["shop"]))
-    await trajectory_of(env, "add")
-    assert env.offered == [["add"]] * 2
 
 
 class Ledger(State):

@@ -5,21 +5,15 @@ import json
 
 import pytest
 
-from environments.policy.scripted import Choice, call, say
+from environments.policy.scripted import say
 from environments.record.group_line import decode_group, encode_group
 from environments.run.evaluation import sample_row
 from environments.testing import group_of
 from environments.trajectory import IGNORED, Failure, Message, StopReason
 from environments.wire.credited_rows import credited_rows
 from environments.wire.views import VIEWS
-from tests.environments.talking import TASK, Talking, made, played
+from tests.environments.talking import TASK, Talking, made, played, world
 from tools.errors import ConfigError, PolicyError
-from tools.registry import Toolset, tool
-from tools.tool_context import ToolContext
-
-
-def world(*says, plays=("hello", "hello", "hello"), **hooks):
-    return type("World", (Talking,), {"says": says, "plays": plays, **hooks})
 
 
 def spoken(trajectory):
@@ -225,93 +219,6 @@ async def test_a_reply_that_takes_longer_than_a_hook_may_costs_the_sibling():
 
     failure = await played(made(world(respond=respond), rollout_timeout_s=0.1, hook_timeout_s=0.2))
     assert failure.error == "TimeLimitExceeded: respond took longer than 0.2 s (--env.hook_timeout_s)"
-
-
-# Ends.
-
-
-def ending(hook, *reasons):
-    def end(self, item, turn, ctx):
-        for reason in reasons:
-            ctx.end(reason)
-        return 1.0 if hook == "score_turn" else "goodbye"
-
-    return world("a", "b", **{hook: end})
-
-
-@pytest.mark.parametrize("hook", ["respond", "score_turn"])
-async def test_a_hook_ends_the_rollout_after_its_turn(hook):
-    trajectory = await played(made(ending(hook, "won")))
-    assert (trajectory.stop_reason, trajectory.end_reason) == (StopReason.ENDED, "won")
-    assert len(trajectory.turns) == 1
-    assert trajectory.rewards.turns == (1.0,)
-
-
-async def test_the_reply_of_a_turn_that_respond_ends_is_kept():
-    trajectory = await played(made(ending("respond", "won")))
-    assert trajectory.turns[0].replies[0].content == "goodbye"
-
-
-async def test_the_first_reason_wins():
-    assert (await played(made(ending("respond", "won", "lost")))).end_reason == "won"
-
-
-async def test_an_end_wins_over_a_budget():
-    trajectory = await played(made(ending("score_turn", "won"), max_turns=1))
-    assert trajectory.stop_reason is StopReason.ENDED
-
-
-@tool
-def leave(ctx: ToolContext) -> str:
-    """Leave the room."""
-    ctx.end("left")
-    ctx.end("left twice")
-    return "gone"
-
-
-async def test_a_tool_ends_the_rollout_and_calls_that_have_not_run_are_answered():
-    class Leaving(Talking):
-        tools = (Toolset("acting", (leave,)),)
-
-        def respond(self, item, turn, ctx):
-            raise AssertionError("respond is not asked after an end")
-
-        def scripted_choices(self, item, messages, tools, skill):
-            calls = call("leave", {}).tool_calls * 3
-            return [Choice(probability=1.0, message=Message(role="assistant", tool_calls=calls))]
-
-    trajectory = await played(made(Leaving))
-    assert (trajectory.stop_reason, trajectory.end_reason) == (StopReason.ENDED, "left")
-    assert [result.content for result in trajectory.turns[0].tool_results] == [
-        "gone", "[not run: the task has ended]", "[not run: the task has ended]",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("hook", ["compute_turn_rewards", "compute_outcome"])
-async def test_an_end_after_the_last_turn_is_refused(hook):
-    def end(self, item, trajectory, ctx):
-        ctx.end("late")
-
-    failure = await played(made(world(**{hook: end})))
-    assert "ConfigError: ctx.end('late') comes after the last turn" in failure.error
-
-
-async def test_an_end_before_the_first_turn_is_refused():
-    def prepare(self, item, sandbox, ctx):
-        ctx.end("early")
-
-    failure = await played(made(world(prepare=prepare)))
-    assert "ConfigError: ctx.end('early') comes before the first turn" in failure.error
-
-
-@pytest.mark.parametrize("reason", ["", None, 3, "\udcff"], ids=str)
-async def test_a_reason_that_is_no_text_is_refused(reason):
-    failure = await played(made(ending("respond", reason)))
-    assert "ctx.end takes a reason in a few words, got" in failure.error
-
-
-async def test_of_a_long_reason_the_start_is_kept():
-    assert (await played(made(ending("respond", "x" * 10_000)))).end_reason == "x" * 200
 
 
 # Policies.

@@ -1,4 +1,4 @@
-"""A rollout's state and limits: what `prepare` gives, what closes it, who gets the context, `limits_for`."""
+"""A rollout's state: what `prepare` gives, what closes it; and who gets the context."""
 
 import asyncio
 import sqlite3
@@ -11,7 +11,7 @@ import pytest
 
 from environments.lifecycle import rollout_hooks
 from environments.lifecycle.hook_signatures import takes_context
-from environments.trajectory import Failure, Message, StopReason, Trajectory
+from environments.trajectory import Message
 from tests.environments.talking import TASK, Talking, made, played
 
 
@@ -387,70 +387,3 @@ async def test_siblings_have_seeds_of_their_own_and_one_of_their_group():
     assert sorted(seed for seed, _ in seeds) == sorted(each.seed for each in group.trajectories)
     assert len({seed for seed, _ in seeds}) == 3
     assert len({group_seed for _, group_seed in seeds}) == 1
-
-
-# Limits.
-
-
-async def limited(limits, *, says=("more",) * 9, **settings):
-    plays = ("look",) * 9
-    return await played(
-        env_of(limits_for=lambda self, item: limits, says=says, plays=plays, settings=settings)
-    )
-
-
-async def test_a_limit_smaller_than_the_setting_wins():
-    assert len((await limited({"max_turns": 2}, max_turns=5)).turns) == 2
-
-
-async def test_a_setting_smaller_than_the_limit_wins():
-    assert len((await limited({"max_turns": 5}, max_turns=2)).turns) == 2
-
-
-@pytest.mark.parametrize(
-    ("limits", "reason"),
-    [
-        ({"token_budget": 1}, StopReason.TOKEN_BUDGET),
-        ({"max_token_length": 16}, None),
-        ({"rollout_timeout_s": 1e-9}, None),
-        ({}, StopReason.MAX_TURNS),
-    ],
-    ids=["token_budget", "max_token_length", "rollout_timeout_s", "none"],
-)
-async def test_limits_are_those_of_a_rollouts_budget(limits, reason):
-    ended = await limited(limits, max_turns=3)
-    if reason is None:
-        assert isinstance(ended, Failure)
-        assert "no turn was finished" in ended.error
-    else:
-        assert ended.stop_reason is reason
-
-
-@pytest.mark.parametrize(
-    ("limits", "said"),
-    [
-        (None, 'limits_for gave None; give a mapping such as {"max_turns": 6}'),
-        ([("max_turns", 2)], "limits_for gave [('max_turns', 2)]; give a mapping"),
-        (
-            {"group_size": 2},
-            "limits_for gave a limit 'group_size'; choose from max_turns, max_tokens_per_turn",
-        ),
-        ({"max_turns": 0}, "limits_for gave max_turns 0: Input should be greater than or equal to 1"),
-        ({"max_turns": 2.5}, "limits_for gave max_turns 2.5: Input should be a valid integer"),
-        ({"max_turns": "2"}, "limits_for gave max_turns '2': Input should be a valid integer"),
-        ({"max_turns": True}, "limits_for gave max_turns True: Input should be a valid integer"),
-        ({"rollout_timeout_s": float("nan")}, "rollout_timeout_s nan: Input should be a finite number"),
-        ({"tool_output_chars": 5}, "tool_output_chars 5: Input should be greater than or equal to 200"),
-        ({3: 4}, "limits_for gave a limit 3; choose from"),
-    ],
-    ids=["none", "pairs", "no budget", "zero", "fraction", "text", "bool", "nan", "too small", "no name"],
-)
-async def test_wrong_limits_are_one_clear_error(limits, said):
-    failure = await limited(limits)
-    assert failure.error.startswith("ConfigError: environment 'talking': limits_for gave")
-    assert said in failure.error
-
-
-async def test_limits_are_asked_with_the_rollouts_item():
-    ended = await played(env_of(limits_for=lambda self, item: {"max_turns": len(item["id"])}))
-    assert isinstance(ended, Trajectory)

@@ -60,8 +60,6 @@ class Profiler:
         self._share = 0.0
         """Seconds that a call has got which was innermost all the time."""
         self._sums: dict[str, _Sums] = {}
-        self.outermost = _Call(self, "", None)
-        """The rollout itself."""
 
     def profile(self) -> TimeProfile:
         """Where the time went that passed so far; of calls that go on, nothing."""
@@ -187,7 +185,8 @@ class profiled:  # noqa: N801  # a context manager, like `timed`
     def __enter__(self) -> None:
         if self._profiler is not None:
             self._before = _RUNNING.get()
-            _RUNNING.set(self._profiler.outermost)
+            # Held by the context alone: a profiler that held it, too, would be freed late.
+            _RUNNING.set(_Call(self._profiler, "", None))
 
     def __exit__(self, *_: object) -> None:
         if self._profiler is not None:

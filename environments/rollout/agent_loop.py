@@ -105,7 +105,7 @@ class AgentLoop:
             sandbox=self.sandbox,
             budget=self.budget,
             calls=self.calls,
-            seconds_left=lambda: self._models.seconds_left,
+            clock=self._models,
             is_ended=self.is_ended,
             context=self.context,
         )

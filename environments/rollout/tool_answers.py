@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from environments.containment.hook_calls import HookCalls
+from environments.rollout.model_calls import ModelCalls
 from environments.rollout.rollout_budget import Budget
 from environments.trajectory import Message, Turn
 from tools.calls import ToolCall, ToolResult
@@ -29,8 +30,8 @@ class ToolAnswers:
     budget: Budget
     calls: HookCalls
     """What tools are called through."""
-    seconds_left: Callable[[], float]
-    """Until the rollout's time is up."""
+    clock: ModelCalls
+    """Has the rollout's."""
     is_ended: Callable[[], bool]
     """Whether the environment has ended the rollout."""
     context: ToolContext | None
@@ -51,7 +52,7 @@ class ToolAnswers:
 
     async def _result(self, call: ToolCall, index: int, *, is_parallel: bool = False) -> ToolResult:
         """Run a call; one that finds no time left is answered with a note saying so."""
-        limit_s = min(self.budget.tool_timeout_s, self.seconds_left())
+        limit_s = min(self.budget.tool_timeout_s, self.clock.seconds_left)
         if self.is_ended():
             return _not_run(call, _IS_OVER)
         if limit_s <= 0:
@@ -89,7 +90,9 @@ class ToolAnswers:
             if error.still_running:
                 raise  # what goes on may still change what the rollout is judged by
             told = (
-                f"[stopped: still running after {limit_s:.3g} s]" if self.seconds_left() > 0 else _TIME_IS_UP
+                f"[stopped: still running after {limit_s:.3g} s]"
+                if self.clock.seconds_left > 0
+                else _TIME_IS_UP
             )
             return ToolOutput(content=told, timed_out=True)
 

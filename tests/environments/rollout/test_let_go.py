@@ -1,4 +1,4 @@
-"""A rollout that broke holds nothing on: what it had read is freed with it, at once."""
+"""A rollout that is over holds nothing on: what it had read is freed with it, at once."""
 
 import gc
 import weakref
@@ -7,6 +7,7 @@ import pytest
 
 from environments.data.tasks import GroupTask
 from environments.rollout.failures import let_go
+from environments.word_guess_env.env import WordGuessEnv
 from tests.environments.write_file import HELLO, WriteFile, made
 from tools.errors import PolicyError
 
@@ -55,6 +56,31 @@ async def test_what_a_lost_rollout_had_read_is_freed_at_once(cls, policy):
     assert len(group.failures) == len(HELD) == 2
     assert "line" in group.failures[0].traceback
     assert [held() for held in HELD] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"condenser": ["trim_tool_output", "keep_last_turns"], "condenser_turns": 1},
+        {"condenser": ["fit_context"], "condenser_tokens": 300},
+        {"condenser": ["summarise"], "condenser_turns": 1},
+        {"condenser": ["summarise"], "condenser_turns": 1, "token_budget": 20},
+        {"max_token_length": 330},
+        {"profile": True},
+    ],
+    ids=["plain", "last", "fit", "summary", "no tokens left", "overflow", "profile"],
+)
+async def test_a_finished_rollout_leaves_nothing_to_the_collector(settings):
+    config, servers = WordGuessEnv.config_init()
+    config = type(config)(**config.model_dump(exclude_unset=True) | settings)
+    async with WordGuessEnv(config, servers) as env:
+        await env.rollout_group(env.tasks()[0], 2)  # what is made once
+        gc.collect()
+        group = await env.rollout_group(env.tasks()[0], 2)
+        assert len(group.trajectories) == 2
+        del group
+        assert gc.collect() == 0
 
 
 def test_errors_that_lead_to_each_other_end():

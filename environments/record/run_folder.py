@@ -1,0 +1,70 @@
+"""A run folder: the record, and beside it what says how the record came to be."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.errors import RecordError
+
+RUNS = Path("runs")
+RECORD = "record.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Where the files of a run are; nothing is read or made."""
+
+    path: Path
+
+    @property
+    def record(self) -> Path:
+        """The rollout JSONL."""
+        return self.path / RECORD
+
+    @property
+    def config(self) -> Path:
+        """Every setting that shapes rollouts, and where it came from."""
+        return self.path / "config.yaml"
+
+    @property
+    def summary(self) -> Path:
+        """What the whole record comes to, see `environments.record.aggregates`."""
+        return self.path / "summary.json"
+
+    @property
+    def environment(self) -> Path:
+        """The source of the environment's modules, as they were."""
+        return self.path / "environment"
+
+    @property
+    def fingerprint(self) -> Path:
+        """What the fingerprint of the groups is made of."""
+        return self.path / "fingerprint"
+
+    @property
+    def log(self) -> Path:
+        """What the run said."""
+        return self.path / "log"
+
+
+def run_folder(env: str, name: str) -> RunFolder:
+    """Where a run of this name is, or will be."""
+    return RunFolder(RUNS / env / name)
+
+
+def record_at(place: Path) -> Path:
+    """The record that a user means: a file, a run's folder, or `ENV/NAME` of a run below `runs/`.
+
+    Raises:
+        RecordError: there is none.
+    """
+    for path in (place, RUNS / place):
+        if os.path.isdir(path):  # noqa: PTH112  # `is_dir` may raise
+            record = RunFolder(path).record
+            if record.is_file():
+                return record
+        elif path.exists():
+            return path
+    raise RecordError(
+        f"no record at {place}: give a rollout JSONL, the folder of a run, or ENV/NAME of one below {RUNS}/"
+    )

@@ -9,6 +9,7 @@ from typing import Any
 from environments.containment.hook_calls import HookCalls
 from environments.data.item_json import stable_text
 from environments.inference.server_text import one_line
+from environments.rollout.failures import raised_by_user
 
 _SHOWN_CHARS = 160
 _NO_CALLS = ("model", "the image")
@@ -76,7 +77,7 @@ class TracedCalls(HookCalls):
         try:
             given = await super().run(function, doing=doing, **how)
         except BaseException as error:
-            text = f"raised {type(error).__name__}"
+            text = f"raised {type(raised_by_user(error)).__name__}"
             self._trace.ended(sibling, name, lambda: text, monotonic() - started)
             raise
         self._trace.ended(sibling, name, lambda: _text_of(given), monotonic() - started)

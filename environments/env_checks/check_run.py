@@ -22,7 +22,7 @@ from environments.env_checks.row_text_check import check_row_text
 from environments.rollout.failures import raised_by_user, reason_of
 from environments.run.blocking_code import CodePlaces
 from environments.run.watchdog import Watchdog
-from tools.errors import RunError
+from tools.errors import DatasetError, RunError
 
 NAMES = (
     "opens", "items", "prompt", "tools", "rollout", "hooks", "failures", "skill", "rewards by turn",
@@ -40,7 +40,7 @@ _PLAYED = {
     "rewards twice": check_determinism,
     "time": check_time,
 }
-_NOT_REACHED = "not reached"
+_BROKE_ANSWER: Answer = ("skipped", "the first rollout broke")
 
 
 class _Warnings(logging.Handler):
@@ -60,6 +60,7 @@ class CheckRun:
     def __init__(self, checked: CheckedEnv, report: Report) -> None:
         """Prepare."""
         self._checked, self._report = checked, report
+        self._first = FirstRollout(report)
         self._told: set[str] = set()
 
     async def run(self) -> None:
@@ -82,42 +83,43 @@ class CheckRun:
                     await self._one("model", partial(check_model, checked))
         for name in NAMES:
             if name not in self._told:
-                self._tell(name, ("skipped", _NOT_REACHED))
+                self._tell(name, ("skipped", "the environment does not open"))
 
     async def _run_opened(self, watchdog: Watchdog, warnings: _Warnings) -> Belongings | None:
         """The checks of the open environment; what was there when it opened, if it did."""
         before: Belongings | None = None
-        self._report.doing("opening the environment")
+        self._report.begins("opens")
         try:
             async with self._checked.opened():
                 before = belongings()
                 self._tell("opens", _opened(self._checked, warnings.lines))
                 with watchdog.armed():
                     await self._run_played()
-                self._report.doing("closing the environment")
+                self._report.begins("closes")
         except BaseException as error:  # noqa: BLE001  # of `setup`, `load_items`, `teardown` and the like
             _go_on_after(error)
+            if isinstance(error, DatasetError):
+                self._tell("items", ("fail", str(error)))
             self._tell("opens" if before is None else "closes", ("fail", _why(error)))
         else:
             self._tell("closes", ("ok", "`teardown` and what is shared by all rollouts"))
         return before
 
     async def _run_played(self) -> None:
-        checked, first = self._checked, FirstRollout(self._report)
+        checked, first = self._checked, self._first
         await self._one("items", partial(check_items, checked))
         await self._one("tools", partial(check_tools, checked))
         await self._one("rollout", partial(first.check_rollout, checked))
         await self._one("hooks", partial(first.check_hooks, checked))
         for name, check in _PLAYED.items():
-            if first.is_whole:
-                await self._one(name, partial(check, checked))
-            else:
-                self._tell(name, ("skipped", "the first rollout broke"))
+            await self._one(name, partial(check, checked))
 
     async def _one(self, name: str, check: Callable[[], Awaitable[Answer]]) -> None:
-        self._report.doing(name)
+        """Make a check and tell its row; one that plays more rollouts waits for none that break alike."""
+        self._report.begins(name)
         try:
-            answer = await check()
+            is_left = self._first.is_whole or name in ("items", "tools", "rollout", "hooks", "leaks")
+            answer = await check() if is_left else _BROKE_ANSWER
         except BaseException as error:  # noqa: BLE001  # what breaks a check is what it found
             _go_on_after(error)
             answer = "fail", _why(error)

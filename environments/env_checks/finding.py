@@ -40,8 +40,12 @@ class Report(Protocol):
         """What is shown above the table: `prompt`, `tools`, `hooks`, `rollout`, as JSON values."""
         ...
 
+    def begins(self, check: str) -> None:
+        """A check begins: a process that ends does so in it."""
+        ...
+
     def doing(self, what: str) -> None:
-        """What is done now, for the row of a process that ends in it."""
+        """What of the environment's is called now."""
         ...
 
     def says(self, line: str) -> None:

@@ -27,6 +27,10 @@ class PipeReport:
         """See `Report`."""
         self._write({"shown": name, "value": value})
 
+    def begins(self, check: str) -> None:
+        """See `Report`."""
+        self._write({"begins": check})
+
     def doing(self, what: str) -> None:
         """See `Report`."""
         self._write({"doing": what})

@@ -29,7 +29,8 @@ class Told:
     shown: dict[str, Any] = field(default_factory=dict[str, Any])
     exit_code: int | None = None
     """Where it ended before it had anything to tell: a usage error."""
-    _doing: str = "starting"
+    _check: str = ""
+    _doing: str = ""
     _said: str = ""
     _is_whole: bool = False
     _has_begun: bool = False
@@ -41,6 +42,8 @@ class Told:
             self.findings.append(Finding(**message["finding"]))
         elif "shown" in message:
             self.shown[message["shown"]] = message["value"]
+        if "begins" in message:
+            self._check, self._doing = message["begins"], ""
         self._doing = message.get("doing", self._doing)
         self._said = message.get("says", self._said)
         self._is_whole = self._is_whole or "end" in message
@@ -58,11 +61,12 @@ class Told:
     def ended(self, reason: str, names: Sequence[str]) -> None:
         """Tell of the rest, when the process ended in the middle of it."""
         said = f"; {self._said}" if self._said else ""
+        where = f" in {self._doing}" if self._doing else ""
         left = [name for name in names if name not in {each.check for each in self.findings}]
-        current = self._doing if self._doing in left else left[0]
+        current = self._check if self._check in left else left[0]
         for name in left:
             self.findings.append(
-                Finding(check=name, result="fail", found=f"{reason} (in {self._doing}){said}")
+                Finding(check=name, result="fail", found=f"{reason}{where}{said}")
                 if name == current
                 else Finding(check=name, result="skipped", found="the process had ended")
             )

@@ -51,6 +51,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
         help="Run the evaluation items several times each and report score and pass@k.",
         runs_env=True,
     ),
+    "view": LazyCommand(
+        target="environments.cli.view:command",
+        help="Make one HTML file of a rollout JSONL or a run, to be looked at.",
+    ),
     "list": LazyCommand(
         target="environments.cli.list_environments:command", help="Name the shipped environments."
     ),

@@ -39,7 +39,7 @@ class PageFile:
         self._waiting = out.with_name(f"{out.name}.{os.getpid()}.blocks")
         self._part = out.with_name(f"{out.name}.{os.getpid()}.part")
         try:
-            self._blocks = open(self._waiting, "w+b", opener=private)  # noqa: PTH123, SIM115  # `open` takes no opener there
+            self._blocks = open(self._waiting, "w+b", opener=private)  # noqa: SIM115  # `open` takes no opener there
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -53,8 +53,8 @@ class PageFile:
         self.block_bytes += len(element)
         if self.block_bytes > self._max_bytes:
             raise RecordError(
-                f"the page would be larger than {self._max_bytes / 1e6:,.0f} MB; show fewer --groups, cut texts "
-                "with --max-text, leave out --no-tokens, or permit it with --max-size"
+                f"the page would be larger than {self._max_bytes / 1e6:,.0f} MB; show fewer --groups, cut "
+                "texts with --max-text, leave out --no-tokens, or permit it with --max-size"
             )
         try:
             self._blocks.write(element)
@@ -70,7 +70,7 @@ class PageFile:
         template = page_template(index["title"], live=False)
         try:
             self._blocks.seek(0)
-            with open(self._part, "wb", opener=private) as page:  # noqa: PTH123
+            with open(self._part, "wb", opener=private) as page:
                 page.write(template.before.encode() + _element("index", index))
                 page.write(template.between.encode())
                 shutil.copyfileobj(self._blocks, page, 1 << 20)

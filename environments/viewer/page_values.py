@@ -29,8 +29,8 @@ class TurnColumns(TypedDict):
     """What the baseline was taken from; `None`: there is no such number, or several (`PageLedger.terms`)."""
     baselines: list[float | None]
     advantages: list[float]
-    others: list[list[float]]
-    """Advantages by each of `RunIndex.others`."""
+    others: list[list[float] | None]
+    """Advantages by each of `RunIndex.others`; `None`: it cannot take this group."""
     peers: list[int | None]
     """How many siblings' turns, or siblings, it was compared with; `None`: nobody can say."""
     tokens: list[int]
@@ -69,6 +69,7 @@ class FailureEntry(TypedDict):
     sibling: int
     error_class: str
     error: str
+    """In one line, which may be cut."""
     where: str | None
     turns: int
 
@@ -205,7 +206,7 @@ class PageTurn(TypedDict):
     replies: list[PageMessage]
     finish_reason: str
     trained: bool
-    anchor: str | None
+    anchor: Text | None
     parts: dict[str, float]
     raw: dict[str, float]
     noted: dict[str, float]
@@ -221,6 +222,7 @@ class PageTurn(TypedDict):
     """Of its sampled tokens; `None` where no tokenizer has them."""
     token_ids: list[int]
     logprobs: list[float] | None
+    """Of its sampled tokens, with four decimals."""
     weight_version: str | None
     sampling: dict[str, Any]
     model_s: float
@@ -242,7 +244,7 @@ class PageFailure(TypedDict):
     """A dropped sibling whole."""
 
     sibling: int
-    error: str
+    error: Text
     traceback: Text
     judge_calls: list[PageJudgeCall]
 
@@ -251,7 +253,10 @@ class GroupBlock(TypedDict):
     """What a group has beside its rollouts."""
 
     item: Any
+    """Long texts in it are cut in their middle; text as a whole where even that is too long."""
     tools: list[dict[str, Any]]
+    """`name`, `description`, `parameters`."""
     failures: list[PageFailure]
     judge_calls: list[PageJudgeCall]
+    """About the group as a whole."""
     error: str | None

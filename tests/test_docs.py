@@ -39,7 +39,7 @@ def blocks_of(page):
 def test_every_block_names_its_language():
     for page in PAGES:
         fences = [line for line in page.read_text().splitlines() if line.startswith("```")]
-        assert all(map(FENCE.match, fences)), f"{page.name}: ```language title=\"file.py\", and nothing else"
+        assert all(map(FENCE.match, fences)), f'{page.name}: ```language title="file.py", and nothing else'
         assert all(line != "```" for line in fences[::2]), f"{page.name}: a block that would not be run"
 
 

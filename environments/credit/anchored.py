@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from environments.credit.estimator_registry import Advantages, register_estimator
 from environments.credit.parameters import Param
-from environments.credit.scored import Scored, read, trained_turns
+from environments.credit.scored import Scored, each_trained, read
 from environments.credit.stats import centred, z_scores
 from environments.credit.terms import Compared, Explanation, Explanations, Term, normalised
 from environments.trajectory import TrajectoryGroup
@@ -16,9 +16,10 @@ from tools.errors import CreditError
 Mode = Literal["mean_norm", "mean_std_norm"]
 
 
-def _turns_without_peer(group: TrajectoryGroup, *, episode_stats: str, **_: object) -> int:
-    turns = sum(len(trajectory.turns) for trajectory in group.trajectories)
-    return trained_turns(group) if episode_stats == "rows" and turns == 1 else 0
+def _without_peer(group: TrajectoryGroup, *, episode_stats: str, **_: object) -> list[list[bool]]:
+    trained = each_trained(group)
+    alone = episode_stats == "rows" and sum(map(len, trained)) == 1
+    return [[each and alone for each in row] for row in trained]
 
 
 def _explained(
@@ -77,7 +78,7 @@ def _explained(
     bias="slight: a state group's size depends on the policy's own actions; more with mean_std_norm, with "
     "episode_stats=rows, and where one state hides different histories",
     source="arXiv 2505.10978, reference langfengQ/verl-agent",
-    without_peer=_turns_without_peer,
+    without_peer=_without_peer,
     explained=_explained,
 )
 def gigpo(

@@ -10,9 +10,13 @@ from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "page"
-_TEMPLATE = "viewer.html"
+_TEMPLATE = "template.html"
 _STYLE = re.compile(r'<link rel="stylesheet" href="([\w.-]+)">')
 _SCRIPT = re.compile(r'<script src="([\w.-]+)"></script>')
+_META = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
+_INDEX = re.compile(r"<!-- index\b.*?-->")
+_BLOCKS = re.compile(r"<!-- blocks\b.*?-->")
+_TITLE = "<title>Turnwise</title>"
 _ENDS_EARLY = re.compile(r"</(?:script|style)|<!--", re.IGNORECASE)
 _POLICY = (
     "default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:; connect-src {connect}; "
@@ -33,18 +37,15 @@ class PageTemplate:
 
 def page_template(title: str, *, live: bool) -> PageTemplate:
     """The page of this title; a live one may ask its own server, any other one nobody."""
-    text, policy = _program("'self'" if live else "'none'")
-    meta = f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">'
-    text = text.replace("<!-- policy -->", meta, 1)
-    before, between = text.split("<!-- index -->")
-    between, after = between.split("<!-- blocks -->")
-    return PageTemplate(
-        before=before.replace("<!-- title -->", html.escape(title), 1), between=between, after=after
-    )
+    text = _program("'self'" if live else "'none'")
+    text = text.replace(_TITLE, f"<title>{html.escape(title)}</title>", 1)
+    before, between = _INDEX.split(text)
+    between, after = _BLOCKS.split(between)
+    return PageTemplate(before=before, between=between, after=after)
 
 
 @cache
-def _program(connect: str) -> tuple[str, str]:
+def _program(connect: str) -> str:
     """The template with its styles and scripts in it, and the policy that permits them by their hashes."""
     text = (_FOLDER / _TEMPLATE).read_text(encoding="utf-8")
     styles: list[str] = []
@@ -52,7 +53,7 @@ def _program(connect: str) -> tuple[str, str]:
     text = _STYLE.sub(_inlined("style", styles), text)
     text = _SCRIPT.sub(_inlined("script", scripts), text)
     policy = _POLICY.format(scripts=" ".join(scripts), styles=" ".join(styles), connect=connect)
-    return text, policy
+    return _META.sub(f'<meta http-equiv="Content-Security-Policy" content="{policy}">', text, count=1)
 
 
 def _inlined(tag: str, hashes: list[str]) -> Callable[[re.Match[str]], str]:

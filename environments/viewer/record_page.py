@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from environments.credit import recorded_params
+from environments.record.aggregates import aggregates
 from environments.record.origin import credit_text
 from environments.record.private_file import folder_for
 from environments.record.recorder import read_contents, read_groups
@@ -59,7 +60,7 @@ class IndexBuilder:
             estimator=self._all("estimator"),
             others=[credit_text(other.name, other.params) for other in self.others],
             facts=sorted(self.facts.items()),
-            aggregates={},
+            aggregates=aggregates(self.summary),
             cut=cut,
             live=live,
             groups=self.entries,

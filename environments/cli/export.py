@@ -12,6 +12,7 @@ import click
 
 from environments.record.private_file import folder_for
 from environments.record.recorder import read_groups
+from environments.record.run_folder import record_at
 from environments.run.console_streams import outlived_console
 from environments.text_exports.line_file import LineFile
 from environments.text_exports.openai_chat import openai_chat
@@ -87,7 +88,7 @@ def command(record: Path, out: Path, **options: Any) -> None:
     with folder_for(out):
         try:
             with LineFile(unfinished) as file:
-                for line in _lines(record, shown, left_out, counted):
+                for line in _lines(record_at(record), shown, left_out, counted):
                     file.write(line)
                 if view in TEXT_VIEWS:
                     file.put_early()

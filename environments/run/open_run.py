@@ -10,6 +10,7 @@ from typing import Any
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
+from environments.record.aggregates import aggregates
 from environments.record.append_file import AppendFile
 from environments.record.origin import OtherRunError, RunOrigin, credit_text, in_short
 from environments.record.recorder import Recorder
@@ -21,7 +22,7 @@ from environments.run.experiment_code import has_file
 from environments.run.run_files import write_run_files
 from environments.run.run_log import RunLog, moment
 from environments.run.run_settings import Sources, changed_settings, settings_text
-from environments.run.run_summary import aggregates, read_summary, summary_of, write_summary
+from environments.run.run_summary import read_summary, summary_of, write_summary
 from tools.errors import ConfigError, RecordError
 
 DEFAULT_NAME = "default"

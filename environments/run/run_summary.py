@@ -54,11 +54,3 @@ def summary_of(recorder: Recorder) -> Summary:
             failed.add(key)
         summary.add(credited)
     return summary
-
-
-def aggregates(summary: Summary) -> dict[str, Any]:
-    """The numbers of a summary, for files."""
-    return {
-        "groups": dict(summary.groups),
-        "score": None if not summary.score.count else {"mean": summary.score.mean},
-    }

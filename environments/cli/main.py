@@ -62,6 +62,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         runs_env=True,
         group="Run",
     ),
+    "view": LazyCommand(
+        target="environments.cli.view:command",
+        help="Make one HTML file of a rollout JSONL or a run, to be looked at.",
+        group="Look",
+    ),
     "recredit": LazyCommand(
         target="environments.cli.recredit:command",
         help="Give a rollout JSONL new advantages with another estimator.",

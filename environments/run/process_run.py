@@ -1,13 +1,15 @@
 """`process`: an environment's groups into one rollout JSONL, resuming what the file already holds."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from environments.base_env import AgentEnv
+from environments.containment.in_flight import InFlight
 from environments.data.tasks import GroupTask
 from environments.record.origin import RunOrigin, credit_text
 from environments.record.recorder import Recorder
@@ -15,6 +17,7 @@ from environments.record.summary import print_summary
 from environments.run.experiment import origin_of
 from environments.run.experiment_code import has_file
 from environments.run.first_alone import first_alone
+from environments.run.next_tasks import NextTasks, next_tasks
 from environments.run.progress import Progress
 from environments.run.stopped import StoppedError
 from environments.run.streak import Streak
@@ -48,25 +51,27 @@ async def process(env: AgentEnv, console: Console) -> int:
 async def _process_opened(
     env: AgentEnv, console: Console, progress: Progress, path: Path, watchdog: Watchdog
 ) -> int:
-    tasks = env.tasks()
     with ExitStack() as files:
         # First what can still refuse: `--fresh` empties the record.
         track = files.enter_context(tracked(env.config, env.name))
         recorder = files.enter_context(Recorder(path, fresh=env.config.fresh))
         begin_record(env, recorder, notify=progress.say)
-        done = sum(recorder.holds(task.item_id, task.epoch) for task in tasks)
-        print_start(console, recorder, done=done, total=len(tasks))
-        progress.start(total=len(tasks), done_before=done)
+        calls = files.enter_context(env.hook_calls(InFlight(item_id="", sibling=0)))
+        tasks = next_tasks(env, recorder, calls, progress.say)
+        print_start(console, recorder, done=tasks.done, total=tasks.total)
+        progress.start(total=tasks.total, done_before=tasks.done)
         progress.ready()
         with watchdog.armed():
             code = await process_tasks(env, tasks, recorder, progress, track)
-        left = len(tasks) - done - progress.summary.done
+        left = tasks.left(progress.summary.done)
         print_end(console, recorder, progress, left=left)
+        if tasks.error is not None:
+            raise tasks.error
     return code or (FAILED if left else 0)
 
 
 async def process_tasks(
-    env: AgentEnv, tasks: Sequence[GroupTask], recorder: Recorder, progress: Progress, track: Track
+    env: AgentEnv, tasks: NextTasks, recorder: Recorder, progress: Progress, track: Track
 ) -> int:
     """Roll out the tasks that the record does not hold yet; the exit code, see `process`."""
 
@@ -74,26 +79,28 @@ async def process_tasks(
         credited = await asyncio.to_thread(recorder.append, credited)
         progress.group_done(credited)
         track(credited)
+        tasks.ended(task, credited)
         if not recorder.failed_before(task.item_id, task.epoch):
             streak.add(credited.group)
 
-    async def begin(tasks: Iterator[GroupTask]) -> list[GroupTask]:
+    async def begin(left: Iterator[GroupTask]) -> list[GroupTask]:
         return await first_alone(
-            tasks, lambda task: env.rollout_group(task, 1, watch=progress.rollout), progress.say
+            left,
+            lambda task: env.rollout_group(task, 1, watch=progress.rollout),
+            progress.say,
+            partial(tasks.ready, wait=False),
         )
 
     streak = Streak(env.config.max_failed_groups)
-    left = [task for task in tasks if not recorder.holds(task.item_id, task.epoch)]
-    # Last, and no sign that everything fails, is what an earlier run could not do.
-    left.sort(key=lambda task: recorder.failed_before(task.item_id, task.epoch))
     try:
         with progress:
             code = await run_groups(
-                left,
+                tasks,
                 lambda task: env.run_group(task, watch=progress.rollout),
                 record,
                 max_in_flight=groups_at_once(env.config.max_concurrent_rollouts, env.config.group_size),
                 begin=begin,
+                ready=tasks.ready,
             )
     except (StoppedError, RunError) as error:
         progress.say(f"stopped: {error}")

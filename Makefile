@@ -12,7 +12,7 @@ SLOW := tests/adversarial tests/test_docs.py tests/turnwise tests/tools/sandbox 
 	$(addprefix tests/environments/,cli code_debug_env lifecycle real_model retail_env run serve terminal_tasks_env trainers \
 	test_base_env.py test_credit_settings.py test_extras.py test_mcp_env.py test_sandbox_settings.py test_start.py)
 
-.PHONY: demo test test-fast compiled check mutate format lock upgrade clean
+.PHONY: demo test test-fast compiled check docs mutate format lock upgrade clean
 
 demo: $(RUN_READY)  ## the main job on the embedded default: no network, Docker, GPU or key once installed
 	$(BIN)/turnwise process code_debug
@@ -32,6 +32,11 @@ check: $(DEV_READY)  ## format, lint, types, layer contracts
 	$(BIN)/ruff check $(LINT)
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
+
+docs: $(DEV_READY)  ## the documentation as a site that opens from disk; a warning is an error
+	$(BIN)/python -m scripts.reference_pages
+	$(BIN)/zensical build --strict --clean
+	@echo site/index.html
 
 mutate: $(DEV_READY)  ## small changes of the code that must lose nothing: prints those that no test notices
 	$(BIN)/python -m scripts.mutate $(MUTATE)

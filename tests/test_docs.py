@@ -13,17 +13,18 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "reference"),
     *sorted(ROOT.glob("environments/*/README.md")),
 ]
 # These set up or test the whole repository, which is what runs this very test.
 NOT_INSIDE_A_TEST = re.compile(r"^(git clone|cd turnwise|make (test|check))\b")
-BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r'^```(\w+)(?: title="(\S+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r'^```(\w+(?: title="\S+")?)?$')
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: ```language [file name]."""
+    """A fenced block: ```language [title="file name"]."""
 
     page: Path
     language: str
@@ -37,8 +38,9 @@ def blocks_of(page):
 
 def test_every_block_names_its_language():
     for page in PAGES:
-        openings = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)[::2]
-        assert all(openings), f"{page.name}: a block without a language would not be run"
+        fences = [line for line in page.read_text().splitlines() if line.startswith("```")]
+        assert all(map(FENCE.match, fences)), f'{page.name}: ```language title="file.py", and nothing else'
+        assert all(line != "```" for line in fences[::2]), f"{page.name}: a block that would not be run"
 
 
 def test_every_test_that_a_page_names_exists():

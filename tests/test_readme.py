@@ -8,7 +8,7 @@ README = Path(__file__).resolve().parent.parent / "README.md"
 
 def test_the_first_environment_has_at_most_25_lines():
     (code,) = re.findall(
-        r"^```python count_files\.py\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL
+        r'^```python title="count_files\.py"\n(.*?)^```', README.read_text(), re.MULTILINE | re.DOTALL
     )
     body = code.split('if __name__ == "__main__"')[0]
     assert len([line for line in body.splitlines() if line.strip()]) <= 25

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, Literal, NoReturn, cast, get_args
 
 import click
 
@@ -22,6 +22,8 @@ FAILED_EXIT = 1
 USAGE_EXIT = 2
 _DESCRIPTORS = 65_536
 _STDOUT = 1
+CommandGroup = Literal["First steps", "Run", "Look", "Credit", "Models", "Sandboxes"]
+"""What a command is for; `--help` shows them in this order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,60 +35,79 @@ class LazyCommand:
     help: str
     runs_env: bool = False
     """Whether it works on one environment, so that `MyEnv.cli()` offers it too."""
+    group: CommandGroup = "Look"
 
 
 COMMANDS: Mapping[str, LazyCommand] = {
+    "list": LazyCommand(
+        target="environments.cli.list_environments:command",
+        help="Name the shipped environments.",
+        group="First steps",
+    ),
     "process": LazyCommand(
         target="environments.cli.process:command",
         help="Roll out an environment's items into a rollout JSONL.",
         runs_env=True,
-    ),
-    "serve": LazyCommand(
-        target="environments.cli.serve:command",
-        help="Roll out for ever and feed a trainer behind an Atropos trajectory API.",
-        runs_env=True,
+        group="Run",
     ),
     "evaluate": LazyCommand(
         target="environments.cli.evaluate:command",
         help="Run the evaluation items several times each and report score and pass@k.",
         runs_env=True,
+        group="Run",
     ),
-    "list": LazyCommand(
-        target="environments.cli.list_environments:command", help="Name the shipped environments."
+    "serve": LazyCommand(
+        target="environments.cli.serve:command",
+        help="Roll out for ever and feed a trainer behind an Atropos trajectory API.",
+        runs_env=True,
+        group="Run",
     ),
-    "estimators": LazyCommand(
-        target="environments.cli.estimators:command",
-        help="Name the advantage estimators, with their parameters and bias.",
-    ),
-    "import": LazyCommand(
-        target="environments.cli.import_sessions:command",
-        help="Make a rollout JSONL of logged conversations with votes and outcomes.",
+    "view": LazyCommand(
+        target="environments.cli.view:command",
+        help="Make one HTML file of a rollout JSONL or a run, to be looked at.",
+        group="Look",
     ),
     "recredit": LazyCommand(
         target="environments.cli.recredit:command",
         help="Give a rollout JSONL new advantages with another estimator.",
+        group="Credit",
     ),
     "rescore": LazyCommand(
         target="environments.cli.rescore:command",
         help="Compute a rollout JSONL's rewards anew, without rolling out.",
         runs_env=True,
+        group="Credit",
     ),
     "export": LazyCommand(
         target="environments.cli.export:command",
         help="Write a rollout JSONL as the rows that a trainer would get.",
+        group="Credit",
     ),
-    "sandbox": LazyCommand(
-        target="environments.cli.sandbox:command",
-        help="Prove a sandbox backend, list sandboxes, remove orphans.",
+    "import": LazyCommand(
+        target="environments.cli.import_sessions:command",
+        help="Make a rollout JSONL of logged conversations with votes and outcomes.",
+        group="Credit",
+    ),
+    "estimators": LazyCommand(
+        target="environments.cli.estimators:command",
+        help="Name the advantage estimators, with their parameters and bias.",
+        group="Credit",
     ),
     "check-model": LazyCommand(
         target="environments.cli.check_model:command",
         help="Find out what a model server gives: token ids, logprobs, tool calls, and what to set.",
+        group="Models",
     ),
     "mock-model": LazyCommand(
         target="environments.cli.mock_model:command",
         help="Serve an environment's scripted agent as an OpenAI-compatible model.",
         runs_env=True,
+        group="Models",
+    ),
+    "sandbox": LazyCommand(
+        target="environments.cli.sandbox:command",
+        help="Prove a sandbox backend, list sandboxes, remove orphans.",
+        group="Sandboxes",
     ),
 }
 
@@ -114,9 +135,13 @@ class LazyGroup(click.Group):
         return getattr(importlib.import_module(module), attribute)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table of commands, from their one-line help."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.help) for name, command in self.lazy.items()])
+        """The commands from their one-line help, by what they are for."""
+        width = max(map(len, self.lazy))
+        for group in get_args(CommandGroup):
+            rows = [(name.ljust(width), each.help) for name, each in self.lazy.items() if each.group == group]
+            if rows:
+                with formatter.section(group):
+                    formatter.write_dl(rows)
 
 
 def main(args: Sequence[str] | None = None) -> int:

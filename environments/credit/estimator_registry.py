@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, cast
 from environments.credit.acts import Values, acts_alone, has_summaries, over_all_turns
 from environments.credit.parameters import Parameter, Value, check_all, parameters_of, unknown
 from environments.credit.presets import PRESETS
+from environments.credit.terms import Explanations
 from environments.trajectory import TrajectoryGroup
 from tools.errors import CreditError
 
@@ -46,7 +47,8 @@ class EstimatorSpec:
 
 
 _functions: dict[str, Estimator] = {}
-_without_peer: dict[str, Callable[..., int]] = {}
+_without_peer: dict[str, Callable[..., Sequence[Sequence[bool]]]] = {}
+_explained: dict[str, Callable[..., Explanations]] = {}
 _specs: dict[str, EstimatorSpec] = {}
 
 ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(_functions)
@@ -59,14 +61,16 @@ def register_estimator(
     formula: str = "",
     bias: str = "",
     source: str = "",
-    without_peer: Callable[..., int] | None = None,
+    without_peer: Callable[..., Sequence[Sequence[bool]]] | None = None,
+    explained: Callable[..., Explanations] | None = None,
 ) -> Callable[[Callable[P, Advantages]], Callable[P, Advantages]]:
     """Make a function an estimator: it takes a group, and keyword-only parameters with defaults.
 
     Parameters are described in their annotation, `Annotated[float, Param("discount", low=0, high=1)]`.
-    `without_peer` gets the same arguments, and counts the turns that keep their raw return since no sibling
-    has a comparable one. The returned function checks its parameters before each call and its advantages
-    after it; turns that are not trained get 0, whatever it computed.
+    `without_peer` gets the same arguments, and says of each turn whether it keeps its raw return since no
+    sibling has a comparable one; `explained` gets them, too, and gives the terms that each advantage is the
+    sum of. The returned function checks its parameters before each call and its advantages after it; turns
+    that are not trained get 0, whatever it computed.
 
     Raises:
         CreditError: the name is taken by another function, or a parameter cannot be described.
@@ -104,6 +108,8 @@ def register_estimator(
         _functions[name] = checked
         if without_peer is not None:
             _without_peer[name] = without_peer
+        if explained is not None:
+            _explained[name] = explained
         _specs[name] = spec
         return checked
 
@@ -129,18 +135,50 @@ def estimate(
     return ESTIMATORS[name](group, **merged)
 
 
-def turns_without_peer(
+def without_peer(
     name: str, group: TrajectoryGroup, *, preset: str | None = None, **params: object
-) -> int:
-    """Turns whose advantage is their raw return, since no sibling has a comparable one.
+) -> list[list[bool]]:
+    """Of each act, whether its advantage is its raw return, since no sibling has a comparable one.
 
-    0 where the estimator compares with nothing on purpose, or gives such turns no credit.
+    None is where the estimator compares with nothing on purpose, or gives such turns no credit.
 
     Raises:
-        CreditError: as for `resolve`.
+        CreditError: as for `resolve`, or `without_peer` of the estimator says it of other turns.
     """
-    count = _without_peer.get(name)
-    return 0 if count is None else count(acts_alone(group), **resolve(name, preset=preset, **params))
+    acts = acts_alone(group)
+    counts = [len(trajectory.turns) for trajectory in acts.trajectories]
+    used = resolve(name, preset=preset, **params)
+    if name not in _without_peer:
+        return [[False] * count for count in counts]
+    alone = _without_peer[name](acts, **used)
+    if [len(row) for row in alone] != counts:
+        raise CreditError(f"without_peer of {name} has to say of each turn whether it has no peer")
+    return [[bool(each) for each in row] for row in alone]
+
+
+def explanations(name: str, group: TrajectoryGroup, params: Mapping[str, Any]) -> Explanations | None:
+    """How the estimator comes to each turn's advantage; `None`: it was registered without that.
+
+    Args:
+        name: the estimator.
+        group: siblings with rewards.
+        params: every parameter of it, see `resolve`.
+
+    Raises:
+        CreditError: as for `estimate`.
+    """
+    explained = _explained.get(name)
+    if explained is None:
+        return None
+    used = resolve(name, **params)
+    if not has_summaries(group):
+        return explained(group, **used)
+
+    def of_acts(seen: TrajectoryGroup, values: Values) -> Explanations:
+        return explained(seen, **{**used, **values})
+
+    given = {each.name: used[each.name] for each in describe(name).parameters if _is_per_turn(each, used)}
+    return over_all_turns(of_acts, group, cast("Values", given))
 
 
 def describe(name: str) -> EstimatorSpec:

@@ -11,6 +11,12 @@ from environments.record.origin import RunOrigin, credit_text, differences
 GroupKey = tuple[str, int]
 """`(item_id, epoch)`: names a group within a run."""
 
+FACTS = (
+    "schema", "item_id", "epoch", "status", "estimator", "estimator_params", "fingerprint", "origin",
+    "item_hash",
+)  # fmt: skip
+"""The fields of a line that are needed here, and all that the index of a record keeps of it."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Contents:

@@ -111,7 +111,9 @@ def found(installed, tmp_path_factory):
 
 def readme_example():
     (code,) = re.findall(
-        r"^```python count_files\.py\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+        r'^```python title="count_files\.py"\n(.*?)^```',
+        (ROOT / "README.md").read_text(),
+        re.MULTILINE | re.DOTALL,
     )
     return code
 

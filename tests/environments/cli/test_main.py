@@ -111,6 +111,13 @@ def test_help_names_every_command(capsys):
     assert all(f"\n  {name} " in out for name in COMMANDS)
 
 
+def test_help_shows_commands_by_what_they_are_for(capsys):
+    main(["--help"])
+    first_steps, run = capsys.readouterr().out.partition("First steps:")[2].split("Run:")
+    assert "  list " in first_steps
+    assert "  process " in run.partition("\n\n")[0]
+
+
 @pytest.mark.parametrize("args", [["--help"], ["list"]])
 def test_help_and_list_import_nothing_heavy(args, tmp_path):
     code = (

@@ -1,0 +1,103 @@
+"""The documentation as a site: built with warnings as errors, whole, and open to those without a network."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import turnwise
+from scripts.reference_pages import commands_page, settings_page
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+CHROMIUM = shutil.which("chromium")
+
+
+class _Loader(yaml.SafeLoader):
+    """mkdocs' own tags may stand in the file."""
+
+
+def pages_of(nav):
+    for entry in nav:
+        for value in entry.values():
+            yield from [value] if isinstance(value, str) else pages_of(value)
+
+
+def nav():
+    return list(pages_of(yaml.load((ROOT / "mkdocs.yml").read_text(), _Loader)["nav"]))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copy(ROOT / "mkdocs.yml", folder)
+    shutil.copytree(DOCS, folder / "docs")
+    (folder / "docs/reference/settings.md").write_text(settings_page())
+    (folder / "docs/reference/commands.md").write_text(commands_page())
+    for package in ("environments", "tools", "turnwise"):
+        (folder / package).symlink_to(ROOT / package)
+    built = subprocess.run(
+        [Path(sys.executable).with_name("zensical"), "build", "--strict"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder / "site"
+
+
+def test_every_page_of_the_docs_is_in_the_navigation():
+    written = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    made = {"reference/settings.md", "reference/commands.md"}
+    assert sorted((written | made) ^ set(nav())) == []
+
+
+def test_every_public_name_is_in_the_reference(site):
+    text = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    named = set(re.findall(r"^::: [\w.]+\.(\w+)$", text, re.MULTILINE))
+    configs = {name for name in turnwise.__all__ if name.endswith("Config")}  # each a table of the settings
+    assert sorted(set(turnwise.__all__) - named - configs - {"__version__"}) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "field"),
+    [
+        ("values", "weight_version"),
+        ("values", "summariser_calls"),
+        ("values", "duration_s"),
+        ("values", "timed_out"),
+        ("settings", "estimator_params"),
+        ("commands", "--fresh"),
+    ],
+)
+def test_the_reference_has_every_field(site, page, field):
+    assert field in (site / f"reference/{page}.html").read_text()
+
+
+def test_no_page_loads_anything_from_elsewhere(site):
+    loads = re.compile(r'<(?:script|link|img|iframe)\b[^>]*?(?:src|href)="?(?:https?:)?//', re.IGNORECASE)
+    assert [page.name for page in site.rglob("*.html") if loads.search(page.read_text())] == []
+
+
+def test_the_search_works_from_disk(site):
+    if CHROMIUM is None:
+        assert not os.environ.get("TURNWISE_REQUIRE_BROWSER"), "no chromium"
+        pytest.skip("needs chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as browsers:
+        browser = browsers.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        page.goto((site / "index.html").as_uri())
+        page.get_by_role("button", name="Search").first.click()
+        page.keyboard.type("baseline", delay=20)
+        page.get_by_text(re.compile(r"^\d+ results")).first.wait_for()
+        typed = page.get_by_role("combobox").first.input_value()
+        browser.close()
+    assert typed == "baseline"

@@ -156,11 +156,6 @@ class AskedTasks:
         """None when the hook said that there is nothing more."""
         return 0 if self._is_all else self.total - self.done - ended
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing comes any more."""
-        return self._is_over and not self._asked
-
     async def _next_ids(self, history: RunHistory) -> Sequence[str]:
         room = None if self.total == -1 else self.total - self.done - self._started
         if room is not None and room <= 0:

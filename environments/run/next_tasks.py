@@ -45,12 +45,17 @@ class NextTasks(Protocol):
         """Groups that are still to do when so many of this run have ended."""
         ...
 
+    def held(self) -> int:
+        """Groups of the job that are finished by now."""
+        ...
+
 
 class PlannedTasks:
     """Known from the start."""
 
     def __init__(self, tasks: Sequence[GroupTask], recorder: Recorder) -> None:
         self.total = len(tasks)
+        self._tasks, self._recorder = tasks, recorder
         self._left = [task for task in tasks if not recorder.holds(task.item_id, task.epoch)]
         # Last, and no sign that everything fails, is what an earlier run could not do.
         self._left.sort(key=lambda task: recorder.failed_before(task.item_id, task.epoch))
@@ -69,6 +74,10 @@ class PlannedTasks:
     def left(self, ended: int) -> int:
         """What was planned, without what is done."""
         return self.total - self.done - ended
+
+    def held(self) -> int:
+        """Those that the record holds."""
+        return sum(self._recorder.holds(task.item_id, task.epoch) for task in self._tasks)
 
 
 class AskedTasks:
@@ -105,8 +114,6 @@ class AskedTasks:
         self._asking = asyncio.Lock()
         self._is_over = False
         """Whether nothing is asked for any more."""
-        self._is_all = False
-        """Whether that is since the hook said so."""
         self._started = 0
         self.done = sum(identity in self._items for identity, _ in self._taken)
         self.total = most
@@ -139,7 +146,7 @@ class AskedTasks:
                     return
                 # What it was told counts: meanwhile some may have ended.
                 if not history.in_flight:
-                    self._is_over = self._is_all = True
+                    self._is_over, self.total = True, self.done + self._started
                 elif wait:
                     await self._ended.wait()
                 else:
@@ -153,8 +160,14 @@ class AskedTasks:
         self._ended.set()
 
     def left(self, ended: int) -> int:
-        """None when the hook said that there is nothing more."""
-        return 0 if self._is_all else self.total - self.done - ended
+        """What may still be asked for; none when the hook said that there is nothing more."""
+        return self.total - self.done - ended
+
+    def held(self) -> int:
+        """Those that came out so far and did not fail."""
+        return len(
+            {(g.item_id, g.epoch) for g in self._past if g.status != "failed" and g.item_id in self._items}
+        )
 
     async def _next_ids(self, history: RunHistory) -> Sequence[str]:
         room = None if self.total == -1 else self.total - self.done - self._started

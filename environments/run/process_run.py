@@ -1,24 +1,24 @@
 """`process`: an environment's groups into one rollout JSONL, resuming what the file already holds."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.containment.in_flight import InFlight
 from environments.data.tasks import GroupTask
-from environments.record.origin import RunOrigin, credit_text
 from environments.record.recorder import Recorder
 from environments.record.summary import print_summary
 from environments.run.experiment import origin_of
-from environments.run.experiment_code import has_file
 from environments.run.first_alone import first_alone
 from environments.run.next_tasks import NextTasks, next_tasks
+from environments.run.open_run import OpenRun, opened_run, place_of
 from environments.run.progress import Progress
+from environments.run.run_log import RunLog
+from environments.run.run_settings import Sources
 from environments.run.stopped import StoppedError
 from environments.run.streak import Streak
 from environments.run.tracking import Track, tracked
@@ -31,8 +31,13 @@ FAILED = 1
 """Exit code of a run that did not do what it was asked for."""
 
 
-async def process(env: AgentEnv, console: Console) -> int:
+async def process(env: AgentEnv, console: Console, *, sources: Sources | None = None) -> int:
     """Open an environment and roll out its tasks; a group is on disk before it counts as done.
+
+    Args:
+        env: the environment; its settings say where the record is.
+        console: where to show how it goes.
+        sources: where the settings came from; `None`: from a program.
 
     Returns:
         The exit code: 0; 130 or 143 when a signal ended the run; `FAILED` when every group failed,
@@ -41,33 +46,37 @@ async def process(env: AgentEnv, console: Console) -> int:
     Raises:
         UsageError: the environment cannot be opened, or the record is not this run's.
     """
-    path = Path(env.config.data_path_to_save_groups or f"data/{env.name}.jsonl")
-    progress = Progress(console)
+    place, log = place_of(env.config, env.name), RunLog()
+    progress = Progress(console, log=log)
     with watchdog_of(env, progress) as watchdog:
         async with env.opened(notify=progress.say):
-            return await _process_opened(env, console, progress, path, watchdog)
+            with ExitStack() as files:
+                # First what can still refuse: `--fresh` puts the former run aside.
+                track = files.enter_context(tracked(env.config, env.name))
+                opened = opened_run(env, origin_of(env), place, sources=sources, log=log, say=progress.say)
+                run = files.enter_context(opened)
+                return await _process_opened(env, console, progress, run, track, watchdog)
 
 
 async def _process_opened(
-    env: AgentEnv, console: Console, progress: Progress, path: Path, watchdog: Watchdog
+    env: AgentEnv, console: Console, progress: Progress, run: OpenRun, track: Track, watchdog: Watchdog
 ) -> int:
-    with ExitStack() as files:
-        # First what can still refuse: `--fresh` empties the record.
-        track = files.enter_context(tracked(env.config, env.name))
-        recorder = files.enter_context(Recorder(path, fresh=env.config.fresh))
-        begin_record(env, recorder, notify=progress.say)
-        calls = files.enter_context(env.hook_calls(InFlight(item_id="", sibling=0)))
+    recorder = run.recorder
+    with env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
         tasks = next_tasks(env, recorder, calls, progress.say)
-        print_start(console, recorder, done=tasks.done, total=tasks.total)
+        run.planned(groups=tasks.total, done=tasks.done)
+        progress.print(partial(print_start, recorder=recorder, done=tasks.done, total=tasks.total))
         progress.start(total=tasks.total, done_before=tasks.done)
         progress.ready()
         with watchdog.armed():
             code = await process_tasks(env, tasks, recorder, progress, track)
-        left = tasks.left(progress.summary.done)
-        print_end(console, recorder, progress, left=left)
-        if tasks.error is not None:
-            raise tasks.error
-    return code or (FAILED if left else 0)
+    left = tasks.left(progress.summary.done)
+    code = code or (FAILED if left else 0)
+    await run.end(progress.summary, done=tasks.held(), planned=tasks.total, code=code)
+    progress.print(partial(print_end, recorder=recorder, progress=progress, left=left))
+    if tasks.error is not None:
+        raise tasks.error
+    return code
 
 
 async def process_tasks(
@@ -107,28 +116,6 @@ async def process_tasks(
         return FAILED
     groups = progress.summary.groups
     return code or (FAILED if groups.total() > 0 and groups.total() == groups["failed"] else 0)
-
-
-def begin_record(env: AgentEnv, recorder: Recorder, *, notify: Callable[[str], None]) -> RunOrigin:
-    """Make a record this run's; what of its origin cannot be known is said.
-
-    Raises:
-        RecordError: it holds groups of another experiment, or of items that have changed.
-    """
-    origin = origin_of(env)
-    if not has_file(type(env)):
-        notify(
-            f"{type(env).__name__} has no file: when the record is continued, changes in its own functions "
-            f"will be noticed, and none in what they import"
-        )
-    recorder.begin(origin, zip(env.item_ids, env.items, strict=True), all_items=env.config.max_items is None)
-    others = sorted(recorder.estimators - {credit_text(origin.estimator, origin.estimator_params)})
-    if others:
-        notify(
-            f"the groups in {recorder.path} keep the advantages of {', '.join(others)}; "
-            f"`turnwise recredit` computes all of them anew"
-        )
-    return origin
 
 
 def print_start(console: Console, recorder: Recorder, *, done: int, total: int) -> None:

@@ -18,7 +18,7 @@ from environments.record.past_groups import past_groups
 from environments.record.recorder import Recorder
 from environments.run.experiment import origin_of
 from environments.run.next_tasks import AskedTasks
-from environments.run.process_run import begin_record
+from environments.run.open_run import begin_record
 from environments.run.progress import Progress
 from environments.run.tracking import Track, tracked
 from environments.run.watchdog import Watchdog, watchdog_of
@@ -76,7 +76,7 @@ async def _serve_opened(
             recorder = files.enter_context(
                 Recorder(Path(config.data_path_to_save_groups), fresh=config.fresh)
             )
-            begin_record(env, recorder, notify=say)
+            begin_record(env, origin_of(env), recorder, say=say)
         calls = files.enter_context(env.hook_calls(InFlight(item_id="", sibling=0)))
         asked = _asked(env, recorder, calls, say)
         rollouts = replace(_rollouts(env, track, progress.rollout), asked=asked)

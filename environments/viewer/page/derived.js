@@ -28,12 +28,14 @@ function takeIndex(index) {
 }
 
 function fullColourOf(advantagesOf) {
-  const sizes = page.rollouts.flatMap(({ entry }) => advantagesOf(entry).map(Math.abs)).filter((size) => size > 0);
+  const sizes = page.rollouts.flatMap(({ entry }) => advantagesOf(entry)).filter((each) => each).map(Math.abs);
   return quantile(sorted(sizes), 0.95) || 1;
 }
 
 /** Rows of a group are acts: a summary stands in the row of the act that follows it, as in credit. */
 function rolloutOf(group, entry) {
+  // An estimator that cannot take the group has no number for any of its turns.
+  entry.turns.others = entry.turns.others.map((other) => other ?? entry.turns.advantages.map(() => null));
   const acts = [];
   const actOf = [];
   [...entry.turns.kind].forEach((kind, turn) => {

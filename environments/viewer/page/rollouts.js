@@ -54,7 +54,7 @@ function matchingRollouts(asked) {
   const failed = asked.end || asked.from || asked.to || (asked.status && asked.status !== "dropped") ? [] : dropped.filter(({ group, failure }) =>
     !needle || `${group.item} ${group.id} ${failure.error}`.toLowerCase().includes(needle));
   const items = asked.status === "dropped" ? failed : kept;
-  const column = ROLLOUT_COLUMNS[asked.sort];
+  const column = own(ROLLOUT_COLUMNS, asked.sort);
   if (column && column.by && items === kept) ordered(items, (each) => (asked.up ? -column.by(each) : column.by(each)));
   return items === kept ? items.concat(failed) : items;
 }

@@ -3,8 +3,8 @@
 
 function estimatorsView() {
   const asked = route();
-  const which = Math.min(page.index.others.length - 1, Number(asked.with || 0));
-  if (which < 0) return { node: el("p.notice", {}, "No second estimator was computed for this page."), again: () => {} };
+  const which = Math.min(page.index.others.length - 1, Math.trunc(Number(asked.with)) || 0);
+  if (!page.index.others[which]) return { node: el("p.notice", {}, "No second estimator was computed for this page."), again: () => {} };
   const moves = movesTo(which);
   const list = new VirtualList({ label: "Turns by how far their credit moves", spec: ".moves", cells: (move) => moveCells(move, which), href: turnLink });
   const flips = moves.filter(({ flip }) => flip);
@@ -26,7 +26,7 @@ function choiceOf(names, chosen, changed) {
 }
 
 function movesTo(which) {
-  const moves = page.rollouts.flatMap((rollout) => rollout.entry.turns.advantages.map((own, at) => ({ rollout, at, own, other: rollout.entry.turns.others[which][at] })));
+  const moves = page.rollouts.flatMap((rollout) => rollout.entry.turns.advantages.map((own, at) => ({ rollout, at, own, other: rollout.entry.turns.others[which][at] }))).filter(({ other }) => other !== null);
   const sizes = [rootMeanSquare(moves.map(({ own }) => own)) || 1, rootMeanSquare(moves.map(({ other }) => other)) || 1];
   for (const move of moves) {
     move.distance = Math.abs(move.other / sizes[1] - move.own / sizes[0]);

@@ -3,7 +3,7 @@
 from environments.credit.anchored import gigpo
 from environments.credit.comparable import GroupRules, comparable, missing_outcome_of
 from environments.credit.compare import CreditChange, TurnChange, credit_change
-from environments.credit.crediting import credited, recorded_params
+from environments.credit.crediting import credited, recorded_params, without_peer_of
 from environments.credit.estimator_registry import (
     ESTIMATORS,
     Advantages,
@@ -51,4 +51,5 @@ __all__ = [
     "rloo",
     "turn_gae",
     "turn_return",
+    "without_peer_of",
 ]

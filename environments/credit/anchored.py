@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from environments.credit.estimator_registry import Advantages, register_estimator
 from environments.credit.parameters import Param
-from environments.credit.scored import Scored, read, trained_turns
+from environments.credit.scored import Scored, each_trained, read
 from environments.credit.stats import centred, z_scores
 from environments.trajectory import TrajectoryGroup
 from tools.errors import CreditError
@@ -14,9 +14,10 @@ from tools.errors import CreditError
 Mode = Literal["mean_norm", "mean_std_norm"]
 
 
-def _turns_without_peer(group: TrajectoryGroup, *, episode_stats: str, **_: object) -> int:
-    turns = sum(len(trajectory.turns) for trajectory in group.trajectories)
-    return trained_turns(group) if episode_stats == "rows" and turns == 1 else 0
+def _without_peer(group: TrajectoryGroup, *, episode_stats: str, **_: object) -> list[list[bool]]:
+    trained = each_trained(group)
+    alone = episode_stats == "rows" and sum(map(len, trained)) == 1
+    return [[each and alone for each in row] for row in trained]
 
 
 @register_estimator(
@@ -26,7 +27,7 @@ def _turns_without_peer(group: TrajectoryGroup, *, episode_stats: str, **_: obje
     bias="slight: a state group's size depends on the policy's own actions; more with mean_std_norm, with "
     "episode_stats=rows, and where one state hides different histories",
     source="arXiv 2505.10978, reference langfengQ/verl-agent",
-    without_peer=_turns_without_peer,
+    without_peer=_without_peer,
 )
 def gigpo(
     group: TrajectoryGroup,

@@ -11,7 +11,7 @@ from environments.credit.estimator_registry import (
     describe,
     estimate,
     resolve,
-    turns_without_peer,
+    without_peer,
 )
 from environments.credit.scored import trained_turns
 from environments.trajectory import CreditedGroup, TrajectoryGroup
@@ -54,7 +54,7 @@ def credited(
     if reason is None and not lone:
         try:
             advantages = estimate(estimator, group, preset=preset, **given)
-            alone = turns_without_peer(estimator, group, preset=preset, **given)
+            alone = sum(map(sum, without_peer(estimator, group, preset=preset, **given)))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  # an estimator may be anybody's code
@@ -71,6 +71,16 @@ def credited(
         reason=reason or (None if learns else ALONE if lone else _why_not(group)),
         turns_without_peer=alone,
     )
+
+
+def without_peer_of(done: CreditedGroup) -> list[list[bool]] | None:
+    """Of each act, whether no sibling had one to compare it with; `None`: nobody knows any more."""
+    if not done.turns_without_peer:
+        return [[False] * len(trajectory.acts) for trajectory in done.group.trajectories]
+    try:
+        return without_peer(done.estimator, done.group, **done.estimator_params)
+    except Exception:  # noqa: BLE001  # an estimator may be anybody's code, and of a record unknown here
+        return None
 
 
 def recorded_params(

@@ -46,7 +46,7 @@ class EstimatorSpec:
 
 
 _functions: dict[str, Estimator] = {}
-_without_peer: dict[str, Callable[..., int]] = {}
+_without_peer: dict[str, Callable[..., Sequence[Sequence[bool]]]] = {}
 _specs: dict[str, EstimatorSpec] = {}
 
 ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(_functions)
@@ -59,14 +59,14 @@ def register_estimator(
     formula: str = "",
     bias: str = "",
     source: str = "",
-    without_peer: Callable[..., int] | None = None,
+    without_peer: Callable[..., Sequence[Sequence[bool]]] | None = None,
 ) -> Callable[[Callable[P, Advantages]], Callable[P, Advantages]]:
     """Make a function an estimator: it takes a group, and keyword-only parameters with defaults.
 
     Parameters are described in their annotation, `Annotated[float, Param("discount", low=0, high=1)]`.
-    `without_peer` gets the same arguments, and counts the turns that keep their raw return since no sibling
-    has a comparable one. The returned function checks its parameters before each call and its advantages
-    after it; turns that are not trained get 0, whatever it computed.
+    `without_peer` gets the same arguments, and says of each turn whether it keeps its raw return since no
+    sibling has a comparable one. The returned function checks its parameters before each call and its
+    advantages after it; turns that are not trained get 0, whatever it computed.
 
     Raises:
         CreditError: the name is taken by another function, or a parameter cannot be described.
@@ -129,18 +129,25 @@ def estimate(
     return ESTIMATORS[name](group, **merged)
 
 
-def turns_without_peer(
+def without_peer(
     name: str, group: TrajectoryGroup, *, preset: str | None = None, **params: object
-) -> int:
-    """Turns whose advantage is their raw return, since no sibling has a comparable one.
+) -> list[list[bool]]:
+    """Of each act, whether its advantage is its raw return, since no sibling has a comparable one.
 
-    0 where the estimator compares with nothing on purpose, or gives such turns no credit.
+    None is where the estimator compares with nothing on purpose, or gives such turns no credit.
 
     Raises:
-        CreditError: as for `resolve`.
+        CreditError: as for `resolve`, or `without_peer` of the estimator says it of other turns.
     """
-    count = _without_peer.get(name)
-    return 0 if count is None else count(acts_alone(group), **resolve(name, preset=preset, **params))
+    acts = acts_alone(group)
+    counts = [len(trajectory.turns) for trajectory in acts.trajectories]
+    used = resolve(name, preset=preset, **params)
+    if name not in _without_peer:
+        return [[False] * count for count in counts]
+    alone = _without_peer[name](acts, **used)
+    if [len(row) for row in alone] != counts:
+        raise CreditError(f"without_peer of {name} has to say of each turn whether it has no peer")
+    return [[bool(each) for each in row] for row in alone]
 
 
 def describe(name: str) -> EstimatorSpec:

@@ -1,23 +1,25 @@
 """The default estimator: return-to-go minus a baseline that the turn's own action cannot move."""
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from environments.credit.estimator_registry import Advantages, register_estimator
 from environments.credit.parameters import Param
-from environments.credit.scored import read, trained_turns
+from environments.credit.scored import each_trained, read
 from environments.credit.stats import mean, means_of_others, size_of
 from environments.trajectory import TrajectoryGroup
 
 Baseline = Literal["loo_index", "loo_total", "group_mean", "none"]
 
 
-def _turns_without_peer(group: TrajectoryGroup, *, baseline: Baseline, **_: object) -> int:
-    by_length = sorted((each.turns for each in group.trajectories), key=len)
-    if baseline == "loo_index" and by_length:
-        second = len(by_length[-2]) if len(by_length) > 1 else 0
-        return sum(turn.trained for turn in by_length[-1][second:])
-    return trained_turns(group) if baseline == "loo_total" and len(group.trajectories) == 1 else 0
+def _without_peer(group: TrajectoryGroup, *, baseline: Baseline, **_: object) -> list[list[bool]]:
+    trained = each_trained(group)
+    if baseline == "loo_total" and len(trained) == 1:
+        return trained
+    # Beyond this turn there is the longest trajectory alone.
+    second = sorted([0, *map(len, trained)])[-2] if baseline == "loo_index" and trained else math.inf
+    return [[each and turn >= second for turn, each in enumerate(row)] for row in trained]
 
 
 @register_estimator(
@@ -27,7 +29,7 @@ def _turns_without_peer(group: TrajectoryGroup, *, baseline: Baseline, **_: obje
     "group_std weighs groups by 1/std; a reward that depends on what siblings did (score_group) is outside "
     "this proof",
     source="leave-one-out baseline: arXiv 2402.14740, applied to per-turn returns",
-    without_peer=_turns_without_peer,
+    without_peer=_without_peer,
 )
 def turn_return(
     group: TrajectoryGroup,

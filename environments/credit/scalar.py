@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from environments.credit.estimator_registry import Advantages, register_estimator
 from environments.credit.parameters import Param
-from environments.credit.scored import Scored, read, trained_turns
+from environments.credit.scored import Scored, each_trained, read
 from environments.credit.stats import centred, means_of_others, vary, z_scores
 from environments.trajectory import TrajectoryGroup
 from tools.errors import CreditError
@@ -13,9 +13,9 @@ from tools.errors import CreditError
 Singleton = Literal["zero", "raw", "error"]
 
 
-def _turns_without_peer(group: TrajectoryGroup, *, singleton: Singleton, **_: object) -> int:
+def _without_peer(group: TrajectoryGroup, *, singleton: Singleton, **_: object) -> list[list[bool]]:
     alone = len(group.trajectories) == 1 and singleton == "raw"
-    return trained_turns(group) if alone else 0
+    return [[each and alone for each in row] for row in each_trained(group)]
 
 
 @register_estimator(
@@ -24,7 +24,7 @@ def _turns_without_peer(group: TrajectoryGroup, *, singleton: Singleton, **_: ob
     bias="with std: groups weigh 1/std, so rare successes and near-ties count most; "
     "without (Dr. GRPO): none, shrunk by (G-1)/G",
     source="arXiv 2402.03300; without std arXiv 2503.20783",
-    without_peer=_turns_without_peer,
+    without_peer=_without_peer,
 )
 def grpo(
     group: TrajectoryGroup,
@@ -63,7 +63,7 @@ def grpo(
     formula="A[i,k] = S[i] - mean_{j≠i} S[j],  S the trajectory's score",
     bias="none; a turn also carries what came before it, which is only noise",
     source="arXiv 2402.14740",
-    without_peer=_turns_without_peer,
+    without_peer=_without_peer,
 )
 def rloo(
     group: TrajectoryGroup,

@@ -50,6 +50,11 @@ def trained_turns(group: TrajectoryGroup) -> int:
     return sum(turn.trained for trajectory in group.trajectories for turn in trajectory.turns)
 
 
+def each_trained(group: TrajectoryGroup) -> list[list[bool]]:
+    """Of each turn, whether it is not left out of training."""
+    return [[turn.trained for turn in trajectory.turns] for trajectory in group.trajectories]
+
+
 def read(group: TrajectoryGroup) -> list[Scored]:
     """The group's rewards in its order.
 

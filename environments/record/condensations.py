@@ -2,8 +2,9 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
-from environments.record.spread import Spread
+from environments.record.spread import Spread, finite
 from environments.record.tally import counts, tally
 from environments.trajectory import Trajectory
 
@@ -46,17 +47,22 @@ class Condensations:
             (name, text) for name, text in (("condensed", self._text()), ("summaries", self._sums())) if text
         ]
 
-    def numbers(self, prefix: str) -> dict[str, float]:
-        """Means per rollout and per condensation under `prefix/…`; none where nothing was condensed."""
+    def values(self) -> dict[str, Any]:
+        """As JSON; empty where nothing was condensed."""
         if not self.causes and not self.summaries:
             return {}
-        numbers = {
-            "condensed_per_rollout": self.before.count / self.rollouts,
+        return {
+            "times": self.before.count,
+            "rollouts": self.condensed_rollouts,
+            "per_rollout": self.before.count / self.rollouts,
+            "tokens_before": self.before.values(),
+            "tokens_after": self.after.values(),
+            "is_estimate": self.is_estimate,
+            "seconds": finite(self.seconds),
+            "causes": dict(self.causes),
+            "summaries": self.summaries,
             "summaries_per_rollout": self.summaries / self.rollouts,
-            "tokens_before_condensing": self.before.mean,
-            "tokens_after_condensing": self.after.mean,
         }
-        return {f"{prefix}/{name}": value for name, value in numbers.items() if value is not None}
 
     def _text(self) -> str:
         if self.before.mean is None or self.after.mean is None:

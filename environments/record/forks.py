@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from environments.record.tally import counts, tally
 from environments.trajectory import Trajectory
@@ -35,6 +36,16 @@ class Forks:
         for turn in trajectory.turns:
             if turn.fork is not None:
                 tally(self.causes, turn.fork)
+
+    def values(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "turns": self.turns,
+            "forked": self.causes.total(),
+            "causes": dict(self.causes),
+            "row_tokens": self.row_tokens,
+            "sampled_tokens": self.sampled_tokens,
+        }
 
     def short(self) -> str:
         """For a line that has more to say; empty when no row forked."""

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from environments.record.spread import Spread
 from environments.trajectory import Rewards, Trajectory
@@ -36,6 +37,10 @@ class NamedSpreads:
         means = {name: spread.mean for name, spread in sorted(self.spreads.items())}
         return {name: mean for name, mean in means.items() if mean is not None and math.isfinite(mean)}
 
+    def values(self) -> dict[str, Any]:
+        """As JSON, by name in order."""
+        return {name: spread.values() for name, spread in sorted(self.spreads.items())}
+
     def text(self) -> str:
         """`name: mean (count)` of each; empty when there is none."""
         shown = [f"{name}: {mean:.3f} ({self.spreads[name].count:,})" for name, mean in self.means().items()]
@@ -65,15 +70,6 @@ class Measured:
         """Names and texts for people; a kind of which there is nothing is left out."""
         kinds = (("reward by part", self.parts), ("before weights", self.raw), ("metrics", self.metrics))
         return [(name, text) for name, kind in kinds if (text := kind.text())]
-
-    def numbers(self, prefix: str) -> dict[str, float]:
-        """Every mean under `prefix/part/…`, `prefix/raw/…` or `prefix/metric/…`."""
-        kinds = (("part", self.parts), ("raw", self.raw), ("metric", self.metrics))
-        return {
-            f"{prefix}/{kind}/{name}": mean
-            for kind, spreads in kinds
-            for name, mean in spreads.means().items()
-        }
 
     def headline(self) -> str:
         """The means of a few parts and metrics, for a line with other things in it."""

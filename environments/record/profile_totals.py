@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from environments.record.spread import Spread
+from environments.record.spread import Spread, finite
 from environments.time_profile import MAX_NAMES, OTHER, CallTimes, TimeProfile
 from environments.trajectory import Trajectory, TrajectoryGroup
 
@@ -55,17 +56,15 @@ class ProfileTotals:
             return []
         return [("time", self._table()), ("tokens by call", self._tokens())]
 
-    def numbers(self, prefix: str) -> dict[str, float]:
-        """The share of each, and its calls, under `prefix/time_share/…` and `prefix/calls/…`."""
+    def values(self) -> dict[str, Any]:
+        """As JSON: the share of each, and its calls; empty where there is no profile."""
         if not self.wall_s:
             return {}
-        shares = {f"{prefix}/time_share/{name}": own_s / self.wall_s for name, own_s in self._shares()}
-        counts = {f"{prefix}/calls/{name}": float(each.count) for name, each in self.calls.items()}
-        tokens = {
-            f"{prefix}/tokens/prompts": self.prompts.total,
-            f"{prefix}/tokens/sampled": self.sampled.total,
+        return {
+            "rollout_s": finite(self.wall_s),
+            "share": {name: own_s / self.wall_s for name, own_s in self._shares()},
+            "calls": {name: each.count for name, each in self.calls.items()},
         }
-        return {**shares, **counts, **tokens, f"{prefix}/rollout_s": self.wall_s}
 
     def _add_times(self, profile: TimeProfile) -> None:
         self.wall_s += profile.wall_s

@@ -1,7 +1,7 @@
 """What a run came to: small statistics that grow with the groups' variety, not their number."""
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -9,15 +9,19 @@ from rich.console import Console
 from rich.text import Text
 
 from environments.record.condensations import Condensations
+from environments.record.cost import Cost
 from environments.record.forks import Forks
 from environments.record.measured import Measured
 from environments.record.profile_totals import ProfileTotals
 from environments.record.spread import Spread
 from environments.record.tally import TEXT_CHARS, counts, lines, tally
-from environments.trajectory import CreditedGroup, Failure, JudgeCall, Trajectory, TrajectoryGroup
+from environments.record.turn_totals import TurnTotals
+from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
 from tools.sandbox.base import SandboxRecord
 
 SHOWN_TURNS = 12
+EVALUATED = "evaluated"
+"""The status of a group that was given no credit."""
 _CLAUSE = re.compile(
     r"(?:environment '[^']*'(?:, item .*?)?: )?(?:turn \d+: )?"
     r"((?:\w+: )?.*?)(?:;|\((?!\))|[.,:]\s|$)",
@@ -37,11 +41,12 @@ class Summary:
     """Why groups were skipped or failed."""
     failures: Counter[str] = field(default_factory=Counter[str])
     """Why siblings were dropped."""
+    failure_classes: Counter[str] = field(default_factory=Counter[str])
+    """The same by the class of the error alone."""
     score: Spread = field(default_factory=Spread)
     turns: Spread = field(default_factory=Spread)
     """Acts of each rollout: summaries are counted apart."""
-    turn_rewards: defaultdict[int, Spread] = field(default_factory=lambda: defaultdict[int, Spread](Spread))
-    """By the index among the acts; a turn that was not scored is in none of them."""
+    by_turn: TurnTotals = field(default_factory=TurnTotals)
     measured: Measured = field(default_factory=Measured)
     credited_turns: int = 0
     """Acts, as the next."""
@@ -53,16 +58,9 @@ class Summary:
     """Why rollouts ended, with the words of those environments that ended them."""
     tool_calls: int = 0
     tool_errors: Counter[str] = field(default_factory=Counter[str])
-    exact_tokens: int = 0
-    """Sampled tokens whose ids came from the sampler."""
-    approximate_tokens: int = 0
-    """Sampled tokens whose ids were made from text."""
+    cost: Cost = field(default_factory=Cost)
     forks: Forks = field(default_factory=Forks)
     condensations: Condensations = field(default_factory=Condensations)
-    asked: Counter[str] = field(default_factory=Counter[str])
-    """Answers of second models, by their role."""
-    paid_tokens: Counter[str] = field(default_factory=Counter[str])
-    """What they cost, prompts included, as far as servers say it."""
     sandboxes: Counter[str] = field(default_factory=Counter[str])
     """Trajectories by how they were isolated, `none` where they had no sandbox."""
     images: set[str] = field(default_factory=set[str])
@@ -76,13 +74,14 @@ class Summary:
         if credited.status != "failed":
             self.credited_turns += sum(map(len, credited.advantages)) - _not_counted(credited.group)
             self.turns_without_peer += credited.turns_without_peer
+            self.by_turn.add_credit(credited)
         self.add_rollouts(credited.group, credited.status)
 
     def add_rollouts(self, group: TrajectoryGroup, status: str) -> None:
         """Take a group in that was given no credit, as in an evaluation."""
         self.groups[status] += 1
         self.untrained_turns += _untrained(group)
-        self._add_calls("judge", group.judge_calls)
+        self.cost.add(group)
         self.profiles.add(group)
         for failure in group.failures:
             self._add_failure(failure)
@@ -94,16 +93,10 @@ class Summary:
         """Groups that ended, however."""
         return self.groups.total()
 
-    def _add_calls(self, role: str, calls: Sequence[JudgeCall]) -> None:
-        self.asked[role] += len(calls)
-        self.paid_tokens[role] += sum(sum(call.usage.values()) for call in calls)
-
     def _add_failure(self, failure: Failure) -> None:
-        self._add_calls("judge", failure.judge_calls)
-        self._add_calls("user", failure.user_calls)
-        self._add_calls("summariser", failure.summariser_calls)
         name, _, message = failure.error.partition(": ")
         name = failure.error_class or name
+        tally(self.failure_classes, name)
         where = "" if failure.where is None else f" ({failure.where})"
         found = _CLAUSE.match(" ".join(message.split()))
         clause = found[1].strip() if found else ""
@@ -117,26 +110,13 @@ class Summary:
         self.forks.add(trajectory)
         self.condensations.add(trajectory)
         self.measured.add(trajectory)
-        self._add_calls("judge", trajectory.judge_calls)
-        self._add_calls("user", trajectory.user_calls)
-        self._add_calls("summariser", trajectory.summariser_calls)
         self._add_sandbox(trajectory.sandbox)
-        sampled = sum(turn.span.end - turn.span.start for turn in trajectory.turns)
-        if trajectory.exact:
-            self.exact_tokens += sampled
-        else:
-            self.approximate_tokens += sampled
+        self.by_turn.add(trajectory)
         for turn in trajectory.turns:
             self.tool_calls += len(turn.tool_results)
             self.tool_errors.update(result.error for result in turn.tool_results if result.error is not None)
-        rewards = trajectory.rewards
-        if rewards is None:
-            return
-        if rewards.score is not None:
-            self.score.add(rewards.score)
-        for index, reward in enumerate(trajectory.act_rewards or ()):
-            if reward is not None:
-                self.turn_rewards[index].add(reward)
+        if trajectory.score is not None:
+            self.score.add(trajectory.score)
 
     def _add_sandbox(self, sandbox: SandboxRecord | None) -> None:
         self.sandboxes["none" if sandbox is None else f"{sandbox.backend} {sandbox.tier}"] += 1
@@ -158,7 +138,7 @@ def print_side_notes(console: Console, summary: Summary) -> None:
         ("skipped groups", lines(summary.reasons)),
         *summary.condensations.rows(),
         ("forks", summary.forks.text()),
-        *_asked_rows(summary),
+        *summary.cost.rows(),
         *summary.profiles.rows(),
     ]
     print_rows(console, [(name, text) for name, text in rows if text])
@@ -175,17 +155,10 @@ def print_rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
 
 def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
     """The lines of a summary, name and text; a line with nothing to say is left out."""
-    indices = sorted(summary.turn_rewards)
-    shown = [f"{index + 1}: {_mean(summary.turn_rewards[index])}" for index in indices[:SHOWN_TURNS]]
-    if indices[SHOWN_TURNS:]:
-        rest = [summary.turn_rewards[index] for index in indices[SHOWN_TURNS:]]
-        later = sum(each.total for each in rest) / sum(each.count for each in rest)
-        shown.append(f"{indices[SHOWN_TURNS] + 1}+: {later:.3f}")
-    tokens = [
-        f"{count:,} {kind}"
-        for kind, count in (("exact", summary.exact_tokens), ("approximate", summary.approximate_tokens))
-        if count
-    ]
+    shown = [f"{index}: {mean:.3f}" for index, mean in summary.by_turn.shown(SHOWN_TURNS)]
+    cost = summary.cost
+    kinds = (("exact", cost.exact_tokens), ("approximate", cost.approximate_tokens))
+    tokens = [f"{count:,} {kind}" for kind, count in kinds if count]
     rows = [
         ("groups", f"{summary.done}" + counts(summary.groups, " (", ")")),
         ("score", _range(summary.score)),
@@ -202,22 +175,12 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
         ("tokens sampled", ", ".join(tokens)),
         *summary.condensations.rows(),
         ("forks", summary.forks.text()),
-        *_asked_rows(summary),
+        *summary.cost.rows(),
         ("sandboxes", _sandboxes(summary)),
         *summary.profiles.rows(),
         ("wall time", duration(wall_s)),
     ]
     return [(name, text) for name, text in rows if text]
-
-
-def _asked_rows(summary: Summary) -> list[tuple[str, str]]:
-    return [(role, _asked(summary, role)) for role in summary.asked]
-
-
-def _asked(summary: Summary, role: str) -> str:
-    count, tokens = summary.asked[role], summary.paid_tokens[role]
-    cost = f", {tokens:,} tokens" if tokens else ""
-    return f"{count:,} answer{'' if count == 1 else 's'}{cost}" if count else ""
 
 
 def _untrained(group: TrajectoryGroup) -> int:
@@ -252,11 +215,8 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole:02} h" if hours else f"{minutes}:{whole:02} min"
 
 
-def _mean(spread: Spread) -> str:
-    return "-" if spread.mean is None else f"{spread.mean:.3f}"
-
-
 def _range(spread: Spread) -> str:
     if not spread.count:
         return "-"
-    return f"mean {spread.mean:.3f}, min {spread.low:g}, max {spread.high:g}"
+    deviation = "" if spread.sd is None else f", sd {spread.sd:.3f}"
+    return f"mean {spread.mean:.3f}{deviation}, min {spread.low:g}, max {spread.high:g}"

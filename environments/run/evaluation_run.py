@@ -11,6 +11,7 @@ from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.data.tasks import GroupTask, plan
+from environments.record.aggregates import aggregates, flat
 from environments.record.private_file import private
 from environments.record.summary import print_rows, print_side_notes
 from environments.run.evaluation import (
@@ -67,15 +68,12 @@ async def evaluate(env: AgentEnv, console: Console) -> int:
         print_side_notes(console, progress.summary)
         console.print(f"no rollout was left to evaluate; {len(results)} of {len(tasks)} items were tried")
         return code or FAILED
-    measured = progress.summary.measured
     print_evaluation(console, evaluation)
-    print_rows(console, measured.rows())
+    print_rows(console, progress.summary.measured.rows())
     print_side_notes(console, progress.summary)
     if env.config.data_dir_to_save_evals is not None:
         folder = Path(env.config.data_dir_to_save_evals)
-        metrics = evaluation_metrics(evaluation) | measured.numbers("eval")
-        metrics |= progress.summary.condensations.numbers("eval")
-        metrics |= progress.summary.profiles.numbers("eval")
+        metrics = evaluation_metrics(evaluation) | flat(aggregates(progress.summary), "eval")
         write_evaluation(folder, env, evaluation, metrics, samples, seconds=time() - started)
     return code or (0 if evaluation.complete else FAILED)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from environments.record.summary import Summary, duration
+from environments.record.summary import EVALUATED, Summary, duration
 from environments.run.rollouts_in_flight import RolloutsInFlight
 from environments.trajectory import CreditedGroup, TrajectoryGroup
 
@@ -79,7 +79,7 @@ class Progress:
 
     def rolled_out(self, group: TrajectoryGroup) -> None:
         """A group of an evaluation."""
-        self.summary.add_rollouts(group, "evaluated")
+        self.summary.add_rollouts(group, EVALUATED)
         self._print_plain()
 
     def say(self, line: str) -> None:

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from environments.config import AgentEnvConfig
 from environments.extras import needs_extra
 from environments.inference.endpoint import without_credentials
-from environments.record.condensations import Condensations
-from environments.record.measured import Measured
-from environments.record.profile_totals import ProfileTotals
+from environments.record.aggregates import aggregates, flat
+from environments.record.summary import Summary
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
 
@@ -88,22 +87,6 @@ def few_names(numbers: Mapping[str, float], known: set[str]) -> dict[str, float]
 
 def group_numbers(credited: CreditedGroup) -> dict[str, float]:
     """What a group came to; a mean over no trajectories is left out, never 0."""
-    trajectories = credited.group.trajectories
-    numbers: dict[str, float] = {
-        "group/trajectories": len(trajectories),
-        "group/failures": len(credited.group.failures),
-        f"group/{credited.status}": 1,
-    }
-    if trajectories:
-        numbers["group/turns_mean"] = sum(len(t.acts) for t in trajectories) / len(trajectories)
-    scores = [trajectory.score for trajectory in trajectories if trajectory.score is not None]
-    if scores:
-        numbers["group/score_mean"] = sum(scores) / len(scores)
-        numbers["group/score_min"], numbers["group/score_max"] = min(scores), max(scores)
-    measured, condensations = Measured(), Condensations()
-    for trajectory in trajectories:
-        measured.add(trajectory)
-        condensations.add(trajectory)
-    profiles = ProfileTotals()
-    profiles.add(credited.group)
-    return numbers | measured.numbers("group") | condensations.numbers("group") | profiles.numbers("group")
+    summary = Summary()
+    summary.add(credited)
+    return flat(aggregates(summary), "group")

@@ -28,7 +28,8 @@ from environments.data.item_ids import item_id
 from environments.data.tasks import GroupTask
 from environments.lifecycle.group_reward import has_group_reward
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
-from environments.record.measured import Measured
+from environments.record.aggregates import aggregates, flat
+from environments.record.summary import EVALUATED, Summary
 from environments.run.evaluation import ItemResult, evaluate_results, evaluation_metrics, item_result
 from environments.run.passing import judged
 from environments.server_config import SecondModelConfig
@@ -181,7 +182,7 @@ class AtroposEnv(BaseEnv):
         await self.setup()
         rollouts = self.agent_env.config.eval_rollouts
         results: list[ItemResult] = []
-        measured = Measured()
+        summary = Summary()
         with self.agent_env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
             items = await calls.hook("load_eval_items", self.agent_env.load_eval_items)
             for item in items[: self.agent_env.config.max_items]:
@@ -189,11 +190,10 @@ class AtroposEnv(BaseEnv):
                 group = await self.agent_env.rollout_group(task, rollouts)
                 group, passed = await judged(self.agent_env, task, group, unwatched)
                 results.append(item_result(group, passed))
-                for trajectory in group.trajectories:
-                    measured.add(trajectory)
+                summary.add_rollouts(group, EVALUATED)
         evaluation = evaluate_results(results, max_k=rollouts, seed=self.agent_env.config.seed)
         if evaluation is not None:
-            metrics = evaluation_metrics(evaluation) | measured.numbers("eval")
+            metrics = evaluation_metrics(evaluation) | flat(aggregates(summary), "eval")
             await self.evaluate_log(metrics, model_name=self.agent_env.policy_name)  # pyright: ignore[reportUnknownMemberType]  # untyped there
             await self.wandb_log(metrics)  # pyright: ignore[reportUnknownMemberType]  # likewise
 

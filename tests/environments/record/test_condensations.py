@@ -36,7 +36,7 @@ def condensations(group):
 
 def test_nothing_is_said_where_nothing_was_condensed():
     summed = condensations(rollouts(None, kinds=["act", "act"]))
-    assert (summed.rows(), summed.numbers("eval")) == ([], {})
+    assert (summed.rows(), summed.values()) == ([], {})
 
 
 def test_means_are_over_condensations_and_counts_over_rollouts():
@@ -48,12 +48,9 @@ def test_means_are_over_condensations_and_counts_over_rollouts():
         "a, b 1, fit_context 1",
         "summaries": "3 by the policy, 1 tokens on average",
     }
-    assert summed.numbers("eval") == {
-        "eval/condensed_per_rollout": 2 / 3,
-        "eval/summaries_per_rollout": 1.0,
-        "eval/tokens_before_condensing": 2000.0,
-        "eval/tokens_after_condensing": 500.0,
-    }
+    values = summed.values()
+    assert (values["per_rollout"], values["summaries_per_rollout"]) == (2 / 3, 1.0)
+    assert (values["tokens_before"]["mean"], values["tokens_after"]["mean"]) == (2000.0, 500.0)
 
 
 def test_an_estimate_is_called_one():
@@ -62,10 +59,8 @@ def test_an_estimate_is_called_one():
 
 
 def test_summaries_without_a_condensation_have_no_tokens_before():
-    assert set(condensations(rollouts(None)).numbers("group")) == {
-        "group/condensed_per_rollout",
-        "group/summaries_per_rollout",
-    }
+    values = condensations(rollouts(None)).values()
+    assert (values["summaries_per_rollout"], values["tokens_before"]["mean"]) == (1.0, None)
 
 
 def test_a_summary_of_a_run_counts_acts_as_turns():

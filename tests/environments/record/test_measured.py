@@ -44,11 +44,6 @@ def test_what_was_not_measured_is_not_shown():
     assert (rows(unscored), measured(unscored).headline()) == ({}, "")
 
 
-def test_numbers_are_named_by_their_kind():
-    one = trajectory({"m": 1.0}, outcome_components={"p": 2.0}, outcome_raw={"p": 4.0})
-    assert measured(one).numbers("eval") == {"eval/part/p": 2.0, "eval/raw/p": 4.0, "eval/metric/m": 1.0}
-
-
 def test_a_headline_has_a_few_parts_and_metrics():
     one = trajectory({"x": 1.0, "y": 1.0}, outcome_components={"a": 0.5, "b": 1.0})
     assert measured(one).headline() == "a 0.500, b 1.000, x 1.000, +1"

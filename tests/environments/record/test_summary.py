@@ -83,7 +83,7 @@ def printed(*groups, path="out.jsonl", width=80):
 
 def test_the_score_is_averaged_over_rollouts_with_its_range():
     rows = rows_of(credited(trajectory(1.0), trajectory(0.0)), credited(trajectory(0.5)))
-    assert rows["score"] == "mean 0.500, min 0, max 1"
+    assert rows["score"] == "mean 0.500, sd 0.500, min 0, max 1"
 
 
 def test_rewards_are_averaged_by_turn_index():
@@ -192,7 +192,8 @@ def test_what_is_told_of_one_item_is_tallied_without_its_name():
 
 
 def test_the_share_of_turns_without_a_peer_is_told():
-    group = replace(credited(trajectory(1.0)), advantages=((0.5, 0.5), (0.0, 0.0)), turns_without_peer=1)
+    two = trajectory(1.0, 1.0)
+    group = replace(credited(two, two), advantages=((0.5, 0.5), (0.0, 0.0)), turns_without_peer=1)
     rows = dict(summary_rows(summary_of(group), wall_s=1.0))
     assert rows["without a peer"] == "1 of 4 turns (25.0%), whose advantage is their raw return"
 

@@ -198,7 +198,7 @@ async def test_what_a_sibling_had_asked_before_it_failed_is_recorded_and_counted
     summary = Summary()
     summary.add(credited)
     survivors = sum(len(each.judge_calls) for each in credited.group.trajectories)
-    assert summary.asked["judge"] == survivors + len(failure.judge_calls)
+    assert summary.cost.asked["judge"].answers == survivors + len(failure.judge_calls)
 
 
 class Undecodable(Unreadable):

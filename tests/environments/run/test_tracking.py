@@ -25,7 +25,7 @@ def test_a_tracked_run_leaves_its_groups_with_wandb(tmp_path):
     done = rollouts(tmp_path, "--env.use_wandb", "true")
     assert done.returncode == 0, done.stderr
     (recorded,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    assert b"group/score_mean" in recorded.read_bytes()
+    assert b"group/score/mean" in recorded.read_bytes()
 
 
 def test_without_a_key_tracking_is_refused_in_one_line(tmp_path):
@@ -47,4 +47,6 @@ def test_a_group_without_trajectories_has_no_mean():
     empty = CreditedGroup(
         group=type(group)(trajectories=()), advantages=(), policy="p", estimator="e", status="failed"
     )
-    assert group_numbers(empty) == {"group/trajectories": 0, "group/failures": 0, "group/failed": 1}
+    numbers = group_numbers(empty)
+    assert "group/score/mean" not in numbers
+    assert (numbers["group/groups/failed"], numbers["group/rollouts/kept"]) == (1.0, 0.0)

@@ -21,7 +21,7 @@ FIRST: Sequence[tuple[type[Section], str]] = (
 """The ten that a first run sets."""
 OTHER = "Other"
 _GROUPS: Mapping[str, Sequence[str]] = {
-    "Items": ("total_steps", "shuffle", "item_", "dataset_", "max_items", "seed"),
+    "Items": ("total_steps", "shuffle", "weight_field", "item_", "dataset_", "max_items", "seed"),
     "Rollouts": (
         "group_size", "max_turns", "max_tokens_per_turn", "token_budget", "min_group_size",
         "max_failed_groups", "max_concurrent_rollouts", "rollout_timeout_s", "hook_", "profile",

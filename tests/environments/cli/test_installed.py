@@ -167,6 +167,14 @@ def test_a_new_environment_that_is_installed_is_in_the_list(tmp_path, monkeypatc
     assert main(["process", "my_first", "--out", str(tmp_path / "rollouts.jsonl")]) == 0
 
 
+def test_a_folder_whose_changes_would_count_for_nothing_is_refused(tmp_path, monkeypatch):
+    for place in ("here", "installed"):
+        make_environment(tmp_path / place / "my_second", "scalar", shipped=SHIPPED)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "installed" / "my_second")])
+    with pytest.raises(ConfigError, match="another copy is installed"):
+        find_environment(str(tmp_path / "here" / "my_second"))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

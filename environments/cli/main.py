@@ -104,6 +104,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
         runs_env=True,
         group="Models",
     ),
+    "show": LazyCommand(
+        target="environments.cli.show:command",
+        help="Print a rollout JSONL in the terminal: its groups, or one item turn by turn.",
+    ),
     "sandbox": LazyCommand(
         target="environments.cli.sandbox:command",
         help="Prove a sandbox backend, list sandboxes, remove orphans.",

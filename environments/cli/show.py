@@ -63,8 +63,12 @@ def command(record: Path, item: str | None, **options: Any) -> None:
 def _run(record: Path) -> Iterator[RenderableType]:
     builder = IndexBuilder(title=title_of(record), source=str(record), content=_content(100))
     for number, credited in enumerate(read_groups(record), start=1):
-        builder.add(credited, number, lambda *_: None)
+        builder.add(credited, number, _forget)
     yield from run_parts(builder.index(cut=[], live=False))
+
+
+def _forget(name: str, block: Any) -> None:
+    """A list shows no block."""
 
 
 def _item(record: Path, item: str, options: dict[str, Any], width: int) -> Iterator[RenderableType]:

@@ -14,20 +14,18 @@ from environments.viewer.page_values import (
     GroupBlock,
     GroupEntry,
     PageFailure,
-    PageJudgeCall,
     PageMessage,
-    PageResult,
-    PageTurn,
     RolloutBlock,
     RolloutEntry,
 )
-from environments.viewer.terminal_ledger import credit_lines
 from environments.viewer.terminal_run import table
-from environments.viewer.terminal_text import in_line, json_line, number, numbers, shown, signed
+from environments.viewer.terminal_text import in_line, json_line, number, numbers, shown
+from environments.viewer.terminal_turn import INDENT, judged_lines, message_lines, note_line, turn_cell
 
 COLUMN = 72
 """Least width of a sibling beside another."""
-_INDENT = (0, 0, 0, 2)
+_ITEM_CHARS = 300
+"""Of a field of an item."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +81,7 @@ def group_parts(group: ShownGroup, *, width: int) -> Iterator[RenderableType]:
                 if index < len(block["turns"])
             ]
             yield Rule(Text(f"turn {index}"), align="left", style="dim")
-            yield _beside([_turn(entry, turn) for entry, turn in there], width)
+            yield _beside([turn_cell(entry, turn) for entry, turn in there], width)
     if group.turns is None:
         yield Rule(Text("ends"), align="left", style="dim")
         yield _beside([_end(entry, block) for entry, block in group.rollouts], width)
@@ -111,12 +109,13 @@ def _heading(group: ShownGroup) -> Iterator[RenderableType]:
     facts = {
         "reason": in_line(entry["reason"] or ""),
         "error": in_line(block["error"] or ""),
-        "item": json_line(block["item"]),
         "tools": ", ".join(in_line(tool["name"]) for tool in block["tools"]),
     }
     for name, text in facts.items():
         if text:
             yield Text(f"{name:<8}", style="bold").append(text, style="not bold")
+    if group.turns is None:
+        yield from _item(block["item"])
     made = table(
         "sibling",
         "score",
@@ -138,7 +137,21 @@ def _heading(group: ShownGroup) -> Iterator[RenderableType]:
         )
     yield Text()
     yield made
-    yield from _judged(block["judge_calls"])
+    yield from judged_lines(block["judge_calls"])
+
+
+def _item(item: Any) -> Iterator[RenderableType]:
+    """Each field in a line, or a few."""
+    fields: Mapping[str, Any] = cast("Mapping[str, Any]", item) if isinstance(item, dict) else {"": item}
+    if item is not None:
+        yield Text("item", style="bold")
+    for name, value in fields.items():
+        text = json_line(value)
+        if value is not None:
+            short = text if len(text) <= _ITEM_CHARS else f"{text[:_ITEM_CHARS]}… ({len(text):,} characters)"
+            yield Padding(
+                Text(f"{in_line(name)} ", style="bold dim").append(short, style="not bold not dim"), INDENT
+            )
 
 
 def _failure(failure: PageFailure) -> Iterator[RenderableType]:
@@ -146,8 +159,8 @@ def _failure(failure: PageFailure) -> Iterator[RenderableType]:
         in_line(failure["error"]), style="not bold"
     )
     if failure["traceback"]:
-        yield Padding(Text(shown(failure["traceback"]), style="dim"), _INDENT)
-    yield from _judged(failure["judge_calls"])
+        yield Padding(Text(shown(failure["traceback"]), style="dim"), INDENT)
+    yield from judged_lines(failure["judge_calls"])
 
 
 def _opening(rollouts: Sequence[tuple[RolloutEntry, RolloutBlock]]) -> Iterator[RenderableType]:
@@ -163,92 +176,7 @@ def _opening(rollouts: Sequence[tuple[RolloutEntry, RolloutBlock]]) -> Iterator[
         whose = "" if len(prompts) == 1 else f" of sibling {', '.join(map(str, siblings))}"
         yield Rule(Text(f"opening{whose}"), align="left", style="dim")
         for message in prompt:
-            yield from _message(message)
-
-
-def _turn(entry: RolloutEntry, turn: PageTurn) -> RenderableType:
-    return Group(*_turn_parts(entry, turn), Text())
-
-
-def _turn_parts(entry: RolloutEntry, turn: PageTurn) -> Iterator[RenderableType]:
-    ledger = turn["ledger"]
-    reward = "not scored" if ledger["reward"] is None else f"reward {number(ledger['reward'])}"
-    kind = "" if turn["kind"] == "act" else f" · {turn['kind']}"
-    heading = Text(f"sibling {entry['sibling']}", style="bold cyan")
-    heading.append(f"{kind} · {reward} · advantage ", style="not bold default")
-    yield heading.append(signed(ledger["advantage"]), style=_colour(ledger["advantage"]))
-    if turn["fork"]:
-        yield _note("new row", in_line(turn["fork"]))
-    yield from _condensed(turn)
-    yield from _spoken(turn["message"])
-    for result in turn["results"]:
-        yield from _result(result)
-    for reply in turn["replies"]:
-        yield from _message(reply)
-    if turn["finish_reason"] not in ("stop", "tool_calls"):
-        yield _note("finished", in_line(turn["finish_reason"]))
-    if turn["parts"]:
-        yield _note("parts", numbers(turn["parts"]))
-    if turn["raw"] and turn["raw"] != turn["parts"]:
-        yield _note("raw", numbers(turn["raw"]))
-    if turn["noted"]:
-        yield _note("noted", numbers(turn["noted"]))
-    yield from (_note(name, text) for name, text in credit_lines(turn))
-    yield from _judged(turn["judge_calls"])
-
-
-def _condensed(turn: PageTurn) -> Iterator[RenderableType]:
-    condensed = turn["condensed"]
-    if condensed is not None:
-        about = "about " if condensed["is_estimate"] else ""
-        yield _note(
-            "condensed",
-            f"{in_line(condensed['cause'])}: {about}{condensed['tokens_before']:,} → "
-            f"{condensed['tokens_after']:,} tokens",
-        )
-    if turn["saw"] is not None:
-        parts = [
-            f"messages {part['start']} to {part['end'] - 1}" if "start" in part else "what was put in"
-            for part in turn["saw"]
-        ]
-        yield _note("saw", ", ".join(parts) or "nothing")
-        for part in turn["saw"]:
-            if "message" in part:
-                yield from _message(part["message"])
-
-
-def _spoken(message: PageMessage) -> Iterator[RenderableType]:
-    if "reasoning" in message:
-        yield Padding(Text(shown(message["reasoning"]), style="dim italic"), _INDENT)
-    if message["content"]:
-        yield Padding(Text(shown(message["content"])), _INDENT)
-    for call in message.get("calls", ()):
-        status = "" if call["status"] == "ok" else f" ({call['status']})"
-        yield Padding(
-            Text(f"→ {in_line(call['name'])}{status} ", style="bold").append(
-                shown(call["arguments"]), style="not bold"
-            ),
-            _INDENT,
-        )
-
-
-def _result(result: PageResult) -> Iterator[RenderableType]:
-    facts = [
-        f"exit {result['exit_code']}" if result["exit_code"] is not None else "",
-        result["error"] or "",
-        "timed out" if result["timed_out"] else "",
-    ]
-    said = ", ".join(filter(None, facts))
-    failed = result["error"] or result["timed_out"] or result["exit_code"]
-    yield Padding(
-        Text(f"← {in_line(result['name'])} {said}".rstrip(), style="red" if failed else "green"), _INDENT
-    )
-    yield Padding(Text(shown(result["content"])), (0, 0, 0, 4))
-
-
-def _message(message: PageMessage) -> Iterator[RenderableType]:
-    yield Padding(Text(message["role"], style="magenta"), _INDENT)
-    yield from (Padding(each, _INDENT) for each in _spoken(message))
+            yield from message_lines(message)
 
 
 def _end(entry: RolloutEntry, block: RolloutBlock) -> RenderableType:
@@ -259,25 +187,7 @@ def _end(entry: RolloutEntry, block: RolloutBlock) -> RenderableType:
         )
     ]
     if block["outcome_parts"]:
-        lines.append(_note("outcome", numbers(block["outcome_parts"])))
+        lines.append(note_line("outcome", numbers(block["outcome_parts"])))
     if block["metrics"]:
-        lines.append(_note("metrics", numbers(block["metrics"])))
-    return Group(*lines, *_judged(block["judge_calls"]), Text())
-
-
-def _judged(calls: Sequence[PageJudgeCall]) -> Iterator[RenderableType]:
-    """What second models were asked last, and their answers."""
-    for call in calls:
-        yield _note(call["role"], f"{in_line(call['model'])}, asked by {in_line(call['hook'])}")
-        if call["messages"]:
-            yield Padding(Text(shown(call["messages"][-1]["content"]), style="dim"), (0, 0, 0, 4))
-        answer = "it takes no such question" if call["answer"] is None else shown(call["answer"])
-        yield Padding(Text(answer), (0, 0, 0, 4))
-
-
-def _note(name: str, text: str) -> RenderableType:
-    return Padding(Text(f"{name:<10}", style="bold dim").append(text, style="not bold not dim"), _INDENT)
-
-
-def _colour(value: float) -> str:
-    return "green" if value > 0 else "red" if value < 0 else "default"
+        lines.append(note_line("metrics", numbers(block["metrics"])))
+    return Group(*lines, *judged_lines(block["judge_calls"]), Text())

@@ -1,4 +1,4 @@
-"""The credit ledger of a turn in words: its reward, what follows, what that was compared with, its advantage."""
+"""The credit ledger of a turn in words: reward, what follows, what that was compared with, advantage."""
 
 from collections.abc import Iterator
 
@@ -25,23 +25,27 @@ def _sum(ledger: PageLedger) -> str:
     follows = "" if ledger["follows"] is None else f" {_added(ledger['follows'])} what follows"
     terms = [_term(each) for each in ledger["terms"]]
     compared = f" → {' + '.join(terms)}" if terms else ""
-    tokens = f"{ledger['tokens']:,} tokens trained" if ledger["tokens"] else "no token trained"
-    return f"{reward}{follows}{compared} = advantage {signed(ledger['advantage'])} → {tokens}"
+    tokens = f"{ledger['tokens']:,} trained token{'s' * (ledger['tokens'] != 1)}"
+    return f"{reward}{follows}{compared} → advantage {signed(ledger['advantage'])} → {tokens}"
 
 
 def _added(value: float) -> str:
-    return f"{'−' if value < 0 else '+'} {number(abs(value))}"
+    return f"- {number(-value)}" if value < 0 else f"+ {number(value)}"
+
+
+def _subtracted(value: float) -> str:
+    return f"+ {number(-value)}" if value < 0 else f"- {number(value)}"
 
 
 def _term(term: PageTerm) -> str:
     text = f"{in_line(term['name'])} {number(term['value'])}"
     if term["baseline"] is not None:
-        text += f" {_added(-term['baseline'])} baseline"
+        text += f" {_subtracted(term['baseline'])} baseline"
     if term["divisor"] is not None or term["weight"] != 1:
         text = f"({text})"
     if term["divisor"] is not None:
         text += f" / {number(term['divisor'])}"
-    return text if term["weight"] == 1 else f"{number(term['weight'])} × {text}"
+    return text if term["weight"] == 1 else f"{number(term['weight'])} * {text}"
 
 
 def _peers(term: PageTerm) -> str:

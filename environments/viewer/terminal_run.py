@@ -113,9 +113,8 @@ def _health(by_turn: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
     for each in by_turn[:_MOST_INDICES]:
         made.add_row(*(_cell(each[name], name) for name in _HEALTH))
     yield made
-    if later := len(by_turn) - _MOST_INDICES:
-        if later > 0:
-            yield Text(f"and {later} later turns", style="dim")
+    if by_turn[_MOST_INDICES:]:
+        yield Text(f"and {len(by_turn) - _MOST_INDICES} later turns", style="dim")
 
 
 def _cell(value: Any, name: str) -> str:

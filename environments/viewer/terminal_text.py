@@ -1,4 +1,4 @@
-"""Text of a record for a terminal: what a model, a tool or a user wrote is shown there, and drives nothing."""
+"""Text of a record for a terminal: what a model, a tool or a user wrote is shown, and drives nothing."""
 
 import unicodedata
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _TAB = "    "
 
 
 def shown(text: Text) -> str:
-    """The text with what is no character written as Python would, `\\x1b`; lines stay lines.
+    """The text, where what would not be seen is written as in Python, such as an escape; lines stay lines.
 
     Of a text that was cut, it says how much is missing.
     """
@@ -38,12 +38,12 @@ def json_line(value: Any) -> str:
 
 def number(value: float | None) -> str:
     """A number in a few digits, `-` where there is none."""
-    return "-" if value is None else f"{value:.4g}"
+    return "-" if value is None else f"{value + 0.0:.4g}"
 
 
 def signed(value: float) -> str:
-    """A number that adds to something."""
-    return f"{value:+.4g}"
+    """A number with its sign; 0 has none."""
+    return f"{value:+.4g}" if value else "0"
 
 
 def numbers(named: Mapping[str, float]) -> str:

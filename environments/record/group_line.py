@@ -46,6 +46,22 @@ def encode_group(credited: CreditedGroup, *, origin: Mapping[str, str] | None = 
     return line
 
 
+def facts_of(credited: CreditedGroup, origin: Mapping[str, str] | None) -> dict[str, Any]:
+    """Those fields of its line that say which group it is, see `Contents.add`."""
+    group = credited.group
+    return {
+        "schema": SCHEMA,
+        "item_id": group.item_id,
+        "epoch": group.epoch,
+        "status": credited.status,
+        "estimator": credited.estimator,
+        "estimator_params": dict(credited.estimator_params),
+        "fingerprint": group.fingerprint,
+        "origin": origin,
+        "item_hash": group.item_hash,
+    }
+
+
 def decode_group(line: bytes, path: Path, number: int) -> CreditedGroup:
     """One line as the value it was written from.
 

@@ -4,34 +4,41 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
 from environments.record.append_file import AppendFile
 from environments.record.contents import Contents, GroupKey
-from environments.record.group_line import decode_group, encode_group, parse_line
+from environments.record.entries import borne_out, entries_of, read_entries
+from environments.record.group_line import decode_group, encode_group, facts_of
+from environments.record.index_file import Entry, IndexFile, stamp_of
 from environments.record.origin import RunOrigin, refuse_other_run
 from environments.record.private_file import folder_for
 from environments.record.unrecordable import failed_instead
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
-_INSTEAD = "choose another --out, or start over with --fresh"
+_INSTEAD = "choose another --out, start over with --fresh, or go on all the same with --accept"
 
 
 class Recorder:
     """Appends groups to a JSONL file that one process at a time may write."""
 
-    def __init__(self, path: Path, *, fresh: bool = False, each_on_disk: bool = True) -> None:
-        """Open the file, locked; read which groups it already holds; cut off a torn last line.
+    def __init__(
+        self, path: Path, *, fresh: bool = False, each_on_disk: bool = True, indexed: bool = True
+    ) -> None:
+        """Open the file, locked; find out which groups it already holds; cut off a torn last line.
 
         Args:
             path: the file.
             fresh: whether to empty it.
             each_on_disk: whether `append` waits for the disk; else only `wait_for_disk` does.
+            indexed: whether an index is kept beside it, so that the next opening need not read all of it.
 
         Raises:
-            RecordError: not writable, in use by another process, or a line is malformed.
+            RecordError: not writable, in use by another process, or a line that the index does not know is
+                malformed.
         """
         self.path = path
         self.written = 0
@@ -39,13 +46,19 @@ class Recorder:
         """The fingerprint of the groups to come."""
         self._to_say: dict[str, Mapping[str, str]] = {}
         """What fingerprints stand for that the file does not say yet."""
+        # Threads append: entries stand in the order of lines.
+        self._one_at_a_time = Lock()
         self._file = AppendFile(path, fresh=fresh, each_on_disk=each_on_disk)
+        self._index: IndexFile | None = None
         try:
-            self._contents = _contents_of(self._file)
+            self._index = IndexFile(path) if indexed else None
+            self._contents, self._last = self._found()
             self.torn_bytes = self._file.cut_torn_line()
             """Length of the unfinished last line that was dropped."""
+            if self._index is not None and (stamp := stamp_of(self._file.fd)) != self._index.content.stamp:
+                self._index.stamp(stamp)
         except BaseException:
-            self._file.close()
+            self.close()
             raise
         self._failed_before = self._contents.failed - self._contents.finished
 
@@ -68,28 +81,42 @@ class Recorder:
         return (item_id, epoch) in self._failed_before
 
     def begin(
-        self, now: RunOrigin, items: Iterable[tuple[str, Any]] = (), *, all_items: bool = False
-    ) -> None:
+        self,
+        now: RunOrigin,
+        items: Iterable[tuple[str, Any]] = (),
+        *,
+        all_items: bool = False,
+        accept: bool = False,
+        instead: str = _INSTEAD,
+    ) -> list[str]:
         """Make this the record of a run, whose groups are marked from here on, unless it is another's.
 
         Args:
             now: the run.
             items: its items, each with its id.
             all_items: whether those are all that the dataset has.
+            accept: whether to go on where it is another's.
+            instead: what the user can do where it is, in words.
+
+        Returns:
+            How the run that made the file's groups differs, in words, where that is accepted.
 
         Raises:
-            RecordError: the file's groups are of another experiment, or their items have changed.
+            OtherRunError: the file's groups are of another experiment, or their items have changed.
+            RecordError: they are of the first schema.
         """
         if self._contents.old_schema is not None:
             raise RecordError(
                 f"{self.path} is a record of {self._contents.old_schema}, which does not say what its groups "
-                f"came from; it can be read, exported and recredited, but not continued: {_INSTEAD}"
+                f"came from; it can be read, exported and recredited, but not continued: choose another file"
             )
         changed = self._contents.differences(now)
         changed += self._contents.changed_items(items, all_items=all_items)
-        refuse_other_run(str(self.path), changed, instead=_INSTEAD)
+        if not accept:
+            refuse_other_run(str(self.path), changed, instead=instead)
         self._run = now.fingerprint
         self.explain({now.fingerprint: now.facts()})
+        return changed
 
     def explain(self, origins: Mapping[str, Mapping[str, str]]) -> None:
         """Take in what fingerprints stand for; the first group of each says it in the file."""
@@ -115,8 +142,10 @@ class Recorder:
         except RecordError as error:
             credited = failed_instead(credited, error)
             line = encode_group(credited, origin=origin)
-        self._file.append(line)
-        self.written += 1
+        with self._one_at_a_time:
+            self._file.append(line)
+            self.written += 1
+            self._put_into_index(line, facts_of(credited, origin))
         if credited.status != "failed":
             self.finished.add((credited.group.item_id, credited.group.epoch))
         return credited
@@ -131,7 +160,33 @@ class Recorder:
 
     def close(self) -> None:
         """Release the file."""
+        if self._index is not None:
+            self._index.close()
         self._file.close()
+
+    def _found(self) -> tuple[Contents, Entry | None]:
+        """What the file holds, and its last entry; the index knows all of it afterwards."""
+        contents = Contents()
+        known = [] if self._index is None else borne_out(self._index.content, self._file.fd)
+        last = known[-1] if known else None
+        for entry in known:
+            contents.add(entry.facts)
+        if self._index is not None:
+            self._index.keep(len(known))
+        start = last.end if last else 0
+        new = self._file.whole_lines(start)
+        for last in entries_of(new, self.path, number=len(known) + 1, start=start):
+            contents.add(last.facts)
+            if self._index is not None:
+                self._index.append(last, None)
+        return contents, last
+
+    def _put_into_index(self, line: bytes, facts: Mapping[str, Any]) -> None:
+        if self._index is None:
+            return
+        number, start = (1, 0) if self._last is None else (self._last.number + 1, self._last.end)
+        self._last = Entry.of(line, facts, number=number, start=start)
+        self._index.append(self._last, stamp_of(self._file.fd))
 
     def __enter__(self) -> Self:
         return self
@@ -159,8 +214,8 @@ def read_contents(path: Path) -> Contents:
         RecordError: unreadable, or a line is malformed.
     """
     contents = Contents()
-    for number, line in _lines(path):
-        contents.add(parse_line(line, path, number))
+    for entry in read_entries(path):
+        contents.add(entry.facts)
     return contents
 
 
@@ -174,20 +229,13 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
     if path.exists() and path.stat().st_size:
         raise RecordError(f"{path} exists; {doing} writes a new record, choose another path")
     unfinished = path.with_name(path.name + ".part")
-    with folder_for(path), Recorder(unfinished, fresh=True, each_on_disk=False) as recorder:
+    with folder_for(path), Recorder(unfinished, fresh=True, each_on_disk=False, indexed=False) as recorder:
         try:
             yield recorder
             recorder.wait_for_disk()
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
-
-
-def _contents_of(file: AppendFile) -> Contents:
-    contents = Contents()
-    for number, line in enumerate(file.whole_lines(), start=1):
-        contents.add(parse_line(line, file.path, number))
-    return contents
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -17,9 +17,9 @@ def command(call: EnvCall, name: str | None, out: str | None, fresh: bool, accep
     """Roll out an environment's items into the record of a run.
 
     ENV is a name of `turnwise list`, a folder of `turnwise new`, path/to/file.py:Class or
-    package.module:Class. The same
-    command again goes on where the last one stopped. Beside record.jsonl the run's folder has its
-    settings, its source, its log and a summary; --out writes a rollout JSONL with nothing beside it.
+    package.module:Class. The same command again goes on where the last one stopped. Beside record.jsonl
+    the run's folder has its settings, its source, its log and a summary; --out writes a rollout JSONL with
+    nothing beside it.
     """
     env = call.open(
         flags={

@@ -18,7 +18,6 @@ from environments.trajectory import CreditedGroup, Trajectory
 
 SIBLINGS = 4
 """Rollouts of one item."""
-_TRACKING = frozenset({"use_wandb", "use_trackio"})
 _HOOK_S = 20.0
 _ROLLOUT_S = 60.0
 _BLOCK_S = 10.0
@@ -54,8 +53,9 @@ class CheckedEnv:
             "hook_block_s": self.block_s,
             "group_size": SIBLINGS,
             "min_group_size": min(self.config.min_group_size, SIBLINGS),
+            "use_wandb": False,
+            "use_trackio": False,
             "total_steps": -1,
-            **dict.fromkeys(_TRACKING & type(self.config).model_fields.keys(), False),
         }
         servers = [each for each in self.servers if with_model or not isinstance(each, ServerConfig)]
         return self.env_cls(self.config.model_copy(update=limits | settings), servers)

@@ -207,6 +207,8 @@ def exit_code_of(error: BaseException) -> int:
     # Rollouts run in task groups: an error that the user can mend comes out once per rollout.
     causes = _leaves(error)
     if all(isinstance(cause, UsageError) for cause in causes):
+        for line in getattr(causes[0], "__notes__", ()):
+            click.echo(without_credentials(line), err=True)
         return _fail(str(causes[0]))
     if not isinstance(error, TurnwiseError):
         traceback.print_exception(error)

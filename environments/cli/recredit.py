@@ -12,6 +12,7 @@ from environments.cli.credit_options import CreditOptions, credit_options
 from environments.credit import Advantages, CreditChange, credit_change
 from environments.credit.comparable import ANY_GROUP, comparable
 from environments.record.recorder import Recorder, new_record, read_contents, read_groups
+from environments.record.run_folder import record_at
 from environments.run.console_streams import outlived_console
 from environments.trajectory import CreditedGroup, Trajectory
 from tools.errors import CreditError
@@ -29,6 +30,7 @@ def command(record: Path, credit: CreditOptions, out: Path) -> None:
     Groups that failed are copied as they are, but for those that --missing-outcome settles. Prints how
     credit moved from the recorded estimator's to the new one's.
     """
+    record = record_at(record)
     with new_record(out, doing="recredit") as recorder:
         change, names, failed = _rewrite(record, recorder, lambda old: credit.credited(old.group, old.policy))
     with outlived_console():  # the work is done, whoever reads of it

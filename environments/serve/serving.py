@@ -15,7 +15,7 @@ from environments.data.tasks import GroupTask, plan_for_ever
 from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import Recorder
 from environments.run.experiment import origin_of
-from environments.run.process_run import begin_record
+from environments.run.open_run import begin_record
 from environments.run.progress import Progress
 from environments.run.tracking import Track, tracked
 from environments.run.watchdog import Watchdog, watchdog_of
@@ -73,7 +73,7 @@ async def _serve_opened(
             recorder = files.enter_context(
                 Recorder(Path(config.data_path_to_save_groups), fresh=config.fresh)
             )
-            begin_record(env, recorder, notify=say)
+            begin_record(env, origin_of(env), recorder, say=say)
         outbox = files.enter_context(Outbox(Path(config.outbox_path or f"data/{env.name}.outbox.sqlite")))
         if config.fresh and (posts := outbox.start_over("put aside by --env.fresh")):
             say(f"{posts} posts of an earlier run are put aside in {outbox.rejected_path}")

@@ -86,6 +86,21 @@ class AgentEnvConfig(Section):
     dataset_split: str = Field(default="train", description="Split of the hub dataset.")
     dataset_path: str | None = Field(default=None, description="Local .jsonl, .json or .parquet file.")
     max_items: int | None = Field(default=None, ge=1, description="Use only the first items.")
+    shuffle: bool = Field(
+        default=False,
+        description="Roll the items out in another order each time round, as --env.seed decides.",
+    )
+    weight_field: str | None = Field(
+        default=None,
+        description="Field of the items with how often each is rolled out, relative to the others; 0: never.",
+    )
+    eval_share: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of the items, chosen by their ids, that only evaluate rolls out: process and "
+        "serve leave it out.",
+    )
 
     # The record.
     run_name: str | None = Field(

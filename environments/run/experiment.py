@@ -26,8 +26,8 @@ NOT_COUNTED = frozenset({
     "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_path", "outbox_groups", "run_name", "fresh",
     "accept", "use_wandb", "wandb_name", "profile",
     # How much is run, and how fast.
-    "max_items", "total_steps", "max_concurrent_rollouts", "max_num_workers", "max_num_workers_per_node",
-    "max_failed_groups", "request_tries", "eval_rollouts", "pass_score",
+    "max_items", "total_steps", "shuffle", "max_concurrent_rollouts", "max_num_workers",
+    "max_num_workers_per_node", "max_failed_groups", "request_tries", "eval_rollouts", "pass_score",
     # How it reaches a trainer.
     "credit_view", "score_divisor", "prefix_weighting", "include_messages", "allow_approximate_tokens",
     "inference_weight", "max_batches_offpolicy", "min_batch_allocation",

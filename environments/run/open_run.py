@@ -71,19 +71,20 @@ class OpenRun:
             kept = {name: before[name] for name in ("of", "aggregates") if self.resumed and name in before}
             write_summary(self.folder.summary, self.facts | kept)
 
-    async def end(self, added: Summary, *, done: int, code: int, **more: Any) -> None:
+    async def end(self, added: Summary, *, done: int, planned: int, code: int, **more: Any) -> None:
         """Write what the whole record comes to; where that cannot be done it is said, and ends nothing.
 
         Args:
             added: what this run added to it.
             done: of the planned groups, those that need not run again.
+            planned: groups of the whole job, as it is known now.
             code: the exit code.
             more: JSON values for `summary.json`, by name.
         """
         if self.folder is None:
             return
-        state = "finished" if done == self.facts.get("planned") else "stopped"
-        self._close(state, done=done, exit_code=code, **more)
+        state = "finished" if done == planned else "stopped"
+        self._close(state, planned=planned, done=done, exit_code=code, **more)
         try:
             self.recorder.wait_for_disk()
             size = self.recorder.path.stat().st_size

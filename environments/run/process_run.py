@@ -1,18 +1,20 @@
 """`process`: an environment's groups into one rollout JSONL, resuming what the file already holds."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 
 from rich.console import Console
 
 from environments.base_env import AgentEnv
+from environments.containment.in_flight import InFlight
 from environments.data.tasks import GroupTask
 from environments.record.recorder import Recorder
 from environments.record.summary import print_summary
 from environments.run.experiment import origin_of
 from environments.run.first_alone import first_alone
+from environments.run.next_tasks import NextTasks, next_tasks
 from environments.run.open_run import OpenRun, opened_run, place_of
 from environments.run.progress import Progress
 from environments.run.run_log import RunLog
@@ -59,24 +61,26 @@ async def process(env: AgentEnv, console: Console, *, sources: Sources | None = 
 async def _process_opened(
     env: AgentEnv, console: Console, progress: Progress, run: OpenRun, track: Track, watchdog: Watchdog
 ) -> int:
-    tasks, recorder = env.tasks(), run.recorder
-    done = sum(recorder.holds(task.item_id, task.epoch) for task in tasks)
-    run.planned(groups=len(tasks), done=done)
-    progress.print(partial(print_start, recorder=recorder, done=done, total=len(tasks)))
-    progress.start(total=len(tasks), done_before=done)
-    progress.ready()
-    with watchdog.armed():
-        code = await process_tasks(env, tasks, recorder, progress, track)
-    left = len(tasks) - done - progress.summary.done
+    recorder = run.recorder
+    with env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
+        tasks = next_tasks(env, recorder, calls, progress.say)
+        run.planned(groups=tasks.total, done=tasks.done)
+        progress.print(partial(print_start, recorder=recorder, done=tasks.done, total=tasks.total))
+        progress.start(total=tasks.total, done_before=tasks.done)
+        progress.ready()
+        with watchdog.armed():
+            code = await process_tasks(env, tasks, recorder, progress, track)
+    left = tasks.left(progress.summary.done)
     code = code or (FAILED if left else 0)
-    now = sum(recorder.holds(task.item_id, task.epoch) for task in tasks)
-    await run.end(progress.summary, done=now, code=code)
+    await run.end(progress.summary, done=tasks.held(), planned=tasks.total, code=code)
     progress.print(partial(print_end, recorder=recorder, progress=progress, left=left))
+    if tasks.error is not None:
+        raise tasks.error
     return code
 
 
 async def process_tasks(
-    env: AgentEnv, tasks: Sequence[GroupTask], recorder: Recorder, progress: Progress, track: Track
+    env: AgentEnv, tasks: NextTasks, recorder: Recorder, progress: Progress, track: Track
 ) -> int:
     """Roll out the tasks that the record does not hold yet; the exit code, see `process`."""
 
@@ -84,26 +88,28 @@ async def process_tasks(
         credited = await asyncio.to_thread(recorder.append, credited)
         progress.group_done(credited)
         track(credited)
+        tasks.ended(task, credited)
         if not recorder.failed_before(task.item_id, task.epoch):
             streak.add(credited.group)
 
-    async def begin(tasks: Iterator[GroupTask]) -> list[GroupTask]:
+    async def begin(left: Iterator[GroupTask]) -> list[GroupTask]:
         return await first_alone(
-            tasks, lambda task: env.rollout_group(task, 1, watch=progress.rollout), progress.say
+            left,
+            lambda task: env.rollout_group(task, 1, watch=progress.rollout),
+            progress.say,
+            partial(tasks.ready, wait=False),
         )
 
     streak = Streak(env.config.max_failed_groups)
-    left = [task for task in tasks if not recorder.holds(task.item_id, task.epoch)]
-    # Last, and no sign that everything fails, is what an earlier run could not do.
-    left.sort(key=lambda task: recorder.failed_before(task.item_id, task.epoch))
     try:
         with progress:
             code = await run_groups(
-                left,
+                tasks,
                 lambda task: env.run_group(task, watch=progress.rollout),
                 record,
                 max_in_flight=groups_at_once(env.config.max_concurrent_rollouts, env.config.group_size),
                 begin=begin,
+                ready=tasks.ready,
             )
     except (StoppedError, RunError) as error:
         progress.say(f"stopped: {error}")

@@ -100,6 +100,8 @@ def _check(record: Path | None, options: Mapping[str, Any]) -> None:
 
 
 def _write(record: Path, page: Path, content: PageContent, options: Mapping[str, Any]) -> None:
+    if page.exists() and page.samefile(record):
+        raise ConfigError(f"{page} is the record: give --out another file")
     size = write_record_page(
         record,
         page,

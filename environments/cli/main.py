@@ -73,6 +73,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         runs_env=True,
         group="Run",
     ),
+    "runs": LazyCommand(
+        target="environments.cli.runs:command",
+        help="List what has been run: groups, score, fingerprint, finished or not.",
+        group="Look",
+    ),
     "view": LazyCommand(
         target="environments.cli.view:command",
         help="Make one HTML file of a rollout JSONL or a run, to be looked at.",

@@ -1,190 +1,176 @@
-"""Records that would break out of their page, or keep it from being made."""
+"""What an agent, a tool or an item writes does nothing in the viewer's page but stand there."""
 
-import json
-import random
 import re
 from dataclasses import replace
 from pathlib import Path
 
-import orjson
 import pytest
+from click.testing import CliRunner
 
-from environments.cli.main import main
+import environments.viewer
+from environments.cli.view import command
+from environments.credit import credited
+from environments.record.recorder import Recorder
 from environments.testing import group_of
-from environments.trajectory import Failure, JudgeCall, Message
-from environments.viewer.record_page import IndexBuilder
-from tests.environments.record.any_group import Draw
-from tests.environments.viewer.pages import blocks_of, content, page, recorded
+from environments.trajectory import Failure, JudgeCall, Message, StopReason
+from tests.environments.viewer.chromium import chromium, opened
+from tools.calls import ToolCall, ToolResult
 
-HOSTILE = "</script><script>alert(1)</script><!--\"'>&amp;\u2028\x00\u202e\U0001f600<style>"
-GROUP = group_of([[1.0, 2.0], [0.0]])
-FIRST = Path(__file__).parents[1] / "environments" / "record" / "group_1.jsonl"
+MARKUP = (
+    "<img src=x onerror=window.ran=1></script><script>window.ran=1</script><!--<script>"
+    "</textarea></title><svg onload=window.ran=1><a href=javascript:window.ran=1>link</a>{{hit}}${hit}"
+)
+TERMINAL = "\x1b[31mred\x1b[0m\x07\r\x08 \u202egnp.exe\u2066 \u200b\ufeff \x00"
+FOLDER = Path(environments.viewer.__file__).parent / "page"
+FORBIDDEN = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc")
 
 
-def everywhere(text):
-    """A group that says it wherever a text can stand."""
-    call = JudgeCall(
-        hook=text, turn=0, model=text, messages=(Message(role="user", content=text),), answer=text
+def hostile_group():
+    """Markup and control characters wherever somebody's text gets into a record."""
+    text = MARKUP + TERMINAL
+    group = group_of([[0.5, 1.0], [0.0, 0.5]], outcomes=[1.0, 0.0])
+    first, second = group.trajectories
+    asked = JudgeCall(
+        hook=MARKUP, turn=0, model=MARKUP, messages=(Message(role="user", content=text),), answer=text
     )
-    failure = Failure(sibling=9, stop_reason=None, error=text, traceback=text, turns=0, where=text)
-    trajectory = GROUP.trajectories[0]
     turn = replace(
-        trajectory.turns[0],
-        message=Message(role="assistant", content=text, reasoning=text),
+        first.turns[0],
+        message=Message(
+            role="assistant",
+            content=text,
+            reasoning=text,
+            tool_calls=(ToolCall(id="1", name=text, arguments=text),),
+        ),
+        tool_results=(ToolResult(call_id="1", name=text, content=text, error="tool_error", exit_code=1),),
         replies=(Message(role="user", content=text),),
         anchor=text,
-        finish_reason=text,
-        weight_version=text,
-        sampling={text: text},
         fork=text,
+        weight_version=text,
+        finish_reason=text,
+        sampling={text: text},
+        noted={MARKUP: 1.0},
     )
-    said = replace(
-        trajectory,
-        turns=(turn, replace(trajectory.turns[1], anchor=text)),
-        judge_calls=(call,),
+    parts = replace(
+        first.rewards, turn_components=({MARKUP: 0.5}, {"b": 1.0}), outcome_components={MARKUP: 1.0}
+    )
+    first = replace(
+        first,
+        prompt=(Message(role="system", content=text),),
+        turns=(turn, first.turns[1]),
+        rewards=parts,
+        metrics={MARKUP: 1.0},
+        judge_calls=(asked,),
+        stop_reason=StopReason.ENDED,
         end_reason=text,
-        metrics={text: 1.0},
+    )
+    lost = Failure(
+        sibling=7, stop_reason=None, error=text, error_class=MARKUP, traceback=text, turns=0, where=MARKUP
     )
     return replace(
-        GROUP,
-        trajectories=(said, GROUP.trajectories[1]),
-        failures=(failure,),
-        item={text: text},
-        judge_calls=(call,),
+        group,
+        trajectories=(first, second),
+        failures=(lost,),
+        env=MARKUP,
+        item_id=text,
+        item={MARKUP: text},
+        group_id=f"{MARKUP}/0",
+        judge_calls=(replace(asked, turn=None),),
     )
 
 
-def test_no_text_gets_out_of_its_block(tmp_path):
-    plain, hostile = (
-        recorded(tmp_path / f"{name}.jsonl", everywhere(text)) for name, text in (("a", "x"), ("b", HOSTILE))
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    record = tmp_path_factory.mktemp("hostile") / "record.jsonl"
+    with Recorder(record) as recorder:
+        recorder.append(credited(hostile_group(), "turn_return", policy=MARKUP))
+    out = record.with_suffix(".html")
+    result = CliRunner().invoke(command, [str(record), "--out", str(out)], catch_exceptions=False)
+    assert result.exit_code == 0
+    return out.as_uri()
+
+
+@pytest.fixture(scope="module")
+def window(url):
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.set_default_timeout(4000)
+        page.asked, page.errors = [], []
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.on("pageerror", lambda error: page.errors.append(str(error)))
+        page.on("console", lambda said: said.type == "error" and page.errors.append(said.text))
+        yield page
+
+
+VIEWS = {
+    "overview": ("", ".tile"),
+    "rollouts": ("#v=rollouts", ".list .row"),
+    "turns": ("#v=turns", ".list .row"),
+    "search": ("#v=turns&text=onerror", ".list .row"),
+    "estimators": ("#v=estimators", ".list .row"),
+    "group": (None, ".turn"),
+    "turn": (None, "#drawer .ledger"),
+}
+
+
+def shown(window, url, view):
+    address, selector = VIEWS[view]
+    page = opened(window, url, address or "")
+    if address is None:
+        turn = ", t: 0" if view == "turn" else ""
+        page.evaluate(f"go({{ g: page.index.groups[0].id, s: 0{turn} }})")
+    page.wait_for_selector(selector)
+    if view in ("group", "turn"):
+        page.wait_for_selector(".turn .result")
+        page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
+        page.wait_for_timeout(50)
+    return page
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_hostile_text_runs_nothing_and_loads_nothing(window, url, view):
+    page = shown(window, url, view)
+    strangers = [each for each in window.asked if not each.startswith((url, "data:", "about:"))]
+    made = page.evaluate(
+        "document.querySelectorAll('img, iframe, object, embed, [onerror], a[href^=javascript]').length"
     )
-    page(plain)
-    page(hostile)
-
-    around = [
-        re.sub(r'(id="block-[\w.]+">)[^<]*', r"\1", path.with_suffix(".html").read_text())
-        for path in (plain, hostile)
-    ]
-
-    assert around[0].replace("a.jsonl", "") == around[1].replace("b.jsonl", "")
+    assert (page.evaluate("typeof window.ran"), strangers, made, window.errors) == ("undefined", [], 0, [])
 
 
-def test_every_text_is_in_the_page_as_it_was(tmp_path):
-    blocks = page(recorded(tmp_path / "r.jsonl", everywhere(HOSTILE)))
+@pytest.mark.parametrize("view", ["group", "turn"])
+def test_control_characters_and_overrides_of_direction_are_shown_by_name(window, url, view):
+    page = shown(window, url, view)
+    text = page.inner_text("body")
+    assert "\u241b[31mred\u241b[0m" in text
+    assert "⟨U+202E⟩gnp.exe⟨U+2066⟩" in text
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
 
-    turn = blocks["g1r0p0"]["turns"][0]
-    assert turn["message"] == {"role": "assistant", "content": HOSTILE, "reasoning": HOSTILE}
-    assert blocks["g1"]["item"] == {HOSTILE: HOSTILE}
+
+def test_hostile_text_is_there_whole_to_be_read(window, url):
+    page = shown(window, url, "turn")
+    assert MARKUP in page.inner_text("#drawer .said")
 
 
 @pytest.mark.parametrize(
-    "name", ["</title><script>alert(1)</script>", "a\"b'c&lt;", "-->", "\udcff"], ids=ascii
+    "address",
+    [
+        "#g=nobody",
+        "#g=%E0%A4%A",
+        "#v=__proto__",
+        "#v=constructor&q=toString,__proto__&sort=constructor",
+        "#v=turns&q=hasOwnProperty&at=NaN&end=%3Cimg%20src%3Dx%20onerror%3Dwindow.ran%3D1%3E",
+        "#v=rollouts&from=abc&to=1e999&sort=__proto__&status=%22%3E%3Cimg%3E",
+        "#v=estimators&with=-1",
+        "#v=estimators&with=x",
+    ],
+    ids=["group", "broken-code", "prototype", "names", "values", "numbers", "minus", "no-number"],
 )
-def test_the_name_of_a_record_is_text(tmp_path, name):
-    folder = tmp_path / "runs" / "toy" / name.replace("/", "%")
-    folder.mkdir(parents=True)
-    recorded(folder / "record.jsonl", GROUP)
-
-    assert main(["view", str(folder)]) == 0
-
-    text = (folder / "view.html").read_text()
-    assert text.count("<title>") == text.count("</title>") == 1
-    assert "<script>alert" not in text
+def test_any_address_gives_a_page(window, url, address):
+    window.errors.clear()
+    page = opened(window, url, address)
+    page.wait_for_selector("#view > *")
+    assert (page.evaluate("typeof window.ran"), window.errors) == ("undefined", [])
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_any_group_that_a_record_may_hold_has_a_page(seed):
-    blocks = {}
-    credited = Draw(seed).credited()
-    builder = IndexBuilder(title="t", source="s", content=content())
-
-    builder.add(credited, 1, blocks.__setitem__)
-
-    index = builder.index(cut=[], live=False)
-    named = [name for group in index["groups"] for rollout in group["rollouts"] for name in rollout["blocks"]]
-    assert {*named, "g1"} == set(blocks)
-    assert orjson.dumps([index, blocks])
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_a_record_with_a_field_of_another_value_has_a_page_or_is_refused_in_one_line(seed, tmp_path, capsys):
-    choices = random.Random(seed)
-    fields = json.loads(recorded(tmp_path / "r.jsonl", everywhere("x"), GROUP).read_bytes().splitlines()[0])
-    where = fields
-    while isinstance(where, dict | list) and where:
-        before, key = where, choices.choice(list(where) if isinstance(where, dict) else range(len(where)))
-        where = where[key]
-        if choices.random() < 0.2:
-            break
-    before[key] = choices.choice([None, -1, 10**30, "x", [], {}, True, 1e308])
-    (tmp_path / "r.jsonl").write_bytes(
-        orjson.dumps(fields) if before[key] != 10**30 else json.dumps(fields).encode()
-    )
-    with (tmp_path / "r.jsonl").open("ab") as file:
-        file.write(b"\n")
-
-    code = main(["view", str(tmp_path / "r.jsonl")])
-
-    error = capsys.readouterr().err
-    assert code in (0, 2)
-    assert error.count("\n") == 1, error
-
-
-@pytest.mark.parametrize(
-    "text",
-    [b"{", b"\xff\xfe\n", b"null\n", b"[]\n", b'{"schema":"turnwise.group/9"}\n', b"\n", b'{"a":' * 3000],
-    ids=lambda text: repr(text[:20]),
-)
-def test_what_is_no_record_is_refused_in_one_line(text, tmp_path, capsys):
-    (tmp_path / "r.jsonl").write_bytes(text)
-
-    assert main(["view", str(tmp_path / "r.jsonl")]) == 2
-
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert not list(tmp_path.glob("*.html*"))
-
-
-def test_a_record_that_is_torn_is_refused_and_an_older_page_stays(tmp_path, capsys):
-    record = recorded(tmp_path / "r.jsonl", GROUP, GROUP)
-    (tmp_path / "r.html").write_text("old")
-    record.write_bytes(record.read_bytes()[:-200])
-
-    assert main(["view", str(record)]) == 2
-
-    assert "line 2" in capsys.readouterr().err
-    assert (tmp_path / "r.html").read_text() == "old"
-
-
-def test_a_group_that_nobody_credited_has_a_page(tmp_path):
-    unscored = replace(GROUP, trajectories=tuple(replace(each, rewards=None) for each in GROUP.trajectories))
-
-    blocks = page(recorded(tmp_path / "r.jsonl", unscored))
-
-    turn = blocks["g1r0p0"]["turns"][0]
-    assert (turn["ledger"]["reward"], turn["ledger"]["terms"]) == (None, [])
-
-
-def test_a_rollout_without_a_turn_has_a_page(tmp_path):
-    blocks = page(recorded(tmp_path / "r.jsonl", group_of([[], [1.0]], outcomes=[1.0, 2.0])))
-
-    assert blocks["g1r0p0"]["turns"] == []
-
-
-def test_a_record_of_the_first_schema_has_a_page(tmp_path):
-    record = tmp_path / "first.jsonl"
-    record.write_bytes(FIRST.read_bytes())
-
-    assert main(["view", str(record)]) == 0
-
-    assert blocks_of(record.with_suffix(".html").read_text())["g1r0p0"]["turns"]
-
-
-def test_logged_sessions_without_a_peer_have_a_page_that_says_so(tmp_path):
-    lone = group_of([[1.0]])
-    lone = replace(lone, trajectories=(replace(lone.trajectories[0], session_id="s"),))
-
-    blocks = page(recorded(tmp_path / "r.jsonl", lone))
-
-    assert blocks["index"]["groups"][0]["status"] == "no_credit"
-    assert blocks["g1r0p0"]["turns"][0]["ledger"]["terms"] == []
+@pytest.mark.parametrize("script", sorted(FOLDER.glob("*.js")), ids=lambda path: path.stem)
+def test_no_script_makes_markup_of_text(script):
+    assert FORBIDDEN.findall(script.read_text()) == []

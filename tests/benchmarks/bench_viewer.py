@@ -19,25 +19,7 @@ from environments.credit import credited
 from environments.record.recorder import new_record
 from environments.testing import group_of
 
-WORDS = [
-    "the",
-    "of",
-    "value",
-    "list",
-    "index",
-    "return",
-    "when",
-    "test",
-    "fails",
-    "first",
-    "last",
-    "item",
-    "empty",
-    "sum",
-    "range",
-    "check",
-    "count",
-]
+WORDS = ("value", "list", "index", "return", "test", "fails", "first", "last", "item", "empty", "range")
 PAGE = """
 import sys, time, resource
 from pathlib import Path

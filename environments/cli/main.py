@@ -83,6 +83,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         help="Make one HTML file of a rollout JSONL or a run, to be looked at.",
         group="Look",
     ),
+    "show": LazyCommand(
+        target="environments.cli.show:command",
+        help="Print a rollout JSONL or a run in the terminal: its groups, or an item turn by turn.",
+        group="Look",
+    ),
     "recredit": LazyCommand(
         target="environments.cli.recredit:command",
         help="Give a rollout JSONL new advantages with another estimator.",
@@ -96,7 +101,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "export": LazyCommand(
         target="environments.cli.export:command",
-        help="Write a rollout JSONL as the rows that a trainer would get.",
+        help="Write a rollout JSONL as the rows that a trainer would get, as text or as a table.",
         group="Credit",
     ),
     "import": LazyCommand(

@@ -1,7 +1,7 @@
 """How soon a page can be read: first paint, opening a group and a turn, a search through everything.
 
-    turnwise view RECORD --out page.html
-    python -m tests.benchmarks.bench_view_page page.html
+turnwise view RECORD --out page.html
+python -m tests.benchmarks.bench_view_page page.html [WORD]
 """
 
 import statistics
@@ -27,7 +27,7 @@ def timed(page: Page, action: str, selector: str) -> float:
     return 1000 * (perf_counter() - started)
 
 
-def measured(page: Page, url: str) -> dict[str, float]:
+def measured(page: Page, url: str, word: str) -> dict[str, float]:
     """One pass through the page, loaded anew; in milliseconds, but for the last."""
     page.goto("about:blank")
     page.goto(url)
@@ -37,7 +37,7 @@ def measured(page: Page, url: str) -> dict[str, float]:
     figures["open a group"] = timed(page, f"go({{g: {group}.id}})", ".turn .words > :not(.wait)")
     figures["open a turn"] = timed(page, f"go({{g: {group}.id, s: 0, t: 0}})", "#drawer .ledger")
     figures["list of turns"] = timed(page, "go({v: 'turns', sort: 'largest'})", ".list .row")
-    figures["search, first hit"] = timed(page, "go({v: 'turns', text: 'the'})", ".list .row mark")
+    figures["search, first hit"] = timed(page, f"go({{v: 'turns', text: '{word}'}})", ".list .row mark")
     figures["search, whole"] = figures["search, first hit"] + timed(page, "0", ".count:has-text(' in ')")
     figures["elements of the page"] = page.evaluate("document.querySelectorAll('*').length")
     return figures
@@ -46,9 +46,10 @@ def measured(page: Page, url: str) -> dict[str, float]:
 def main() -> None:
     """Print the median of some passes."""
     path = Path(sys.argv[1]).resolve()
+    word = sys.argv[2] if len(sys.argv) > 2 else "the"
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1440, "height": 900})
-        passes = [measured(page, path.as_uri()) for _ in range(_REPEATS)]
+        passes = [measured(page, path.as_uri(), word) for _ in range(_REPEATS)]
         heap = page.evaluate("performance.memory.usedJSHeapSize") / 1e6
     print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB")
     for name in passes[0]:

@@ -65,6 +65,7 @@ $(VENV)/bin/python:
 $(RUN_READY): requirements/base.txt pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --require-hashes -r requirements/base.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q environments tools turnwise
 	touch $@
 
 $(DEV_READY): requirements/dev.txt pyproject.toml | $(VENV)/bin/python

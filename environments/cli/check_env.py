@@ -19,7 +19,7 @@ from environments.env_checks.checked_env import CheckedEnv
 from environments.env_checks.finding import Finding, Result
 from environments.env_checks.report_pipe import PipeReport
 from environments.env_checks.shown_parts import shown_lines
-from environments.env_checks.supervised_checks import Told, supervised
+from environments.env_checks.supervised_checks import CheckResults, supervised
 from environments.run.whole_run import run_whole
 
 _STYLES: dict[Result, str] = {"ok": "green", "warn": "yellow", "fail": "red", "skipped": "dim"}
@@ -45,10 +45,10 @@ class CheckCommand(EnvCommand):
         program = ["-P", "-m", "turnwise"] if ctx.obj is None else [sys.argv[0]]
         command = [sys.executable, *program, "check", *ctx.meta[_ARGS]]
         with Console(stderr=True).status("checking"):
-            told = supervised(command, NAMES, limit_s=options["limit"])
-        if told.exit_code is not None:
-            return told.exit_code
-        return _show_json(told) if options["as_json"] else _show(told)
+            results = supervised(command, NAMES, limit_s=options["limit"])
+        if results.exit_code is not None:
+            return results.exit_code
+        return _show_json(results) if options["as_json"] else _show(results)
 
 
 @click.command("check", cls=CheckCommand)
@@ -83,7 +83,7 @@ def command(call: EnvCall, model: str | None, items: int, report_fd: int, **_: A
     return 0
 
 
-def _show(told: Told) -> int:
+def _show(results: CheckResults) -> int:
     """What was looked at, then the table."""
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -92,19 +92,19 @@ def _show(told: Told) -> int:
     table.add_column(Text("check", style="underline"), no_wrap=True)
     table.add_column(Text("", style="underline"), no_wrap=True)
     table.add_column(Text("what was found", style="underline"), overflow="fold")
-    for finding in _sorted(told.findings):
+    for finding in _sorted(results.findings):
         table.add_row(finding.check, Text(finding.result, style=_STYLES[finding.result]), Text(finding.found))
     with console.capture() as shown:  # rich ends the process when nobody reads on
         console.print(table)
-    click.echo("\n".join(shown_lines(told.shown, console.width)))
+    click.echo("\n".join(shown_lines(results.shown, console.width)))
     click.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))
-    return _code(told.findings)
+    return _code(results.findings)
 
 
-def _show_json(told: Told) -> int:
-    checks = [finding.to_json() for finding in _sorted(told.findings)]
-    click.echo(json.dumps({"checks": checks, **told.shown}, indent=2, ensure_ascii=False))
-    return _code(told.findings)
+def _show_json(results: CheckResults) -> int:
+    checks = [finding.to_json() for finding in _sorted(results.findings)]
+    click.echo(json.dumps({"checks": checks, **results.shown}, indent=2, ensure_ascii=False))
+    return _code(results.findings)
 
 
 def _sorted(findings: Sequence[Finding]) -> list[Finding]:

@@ -3,6 +3,7 @@
 import difflib
 import inspect
 import os
+import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -64,7 +65,14 @@ def _of_folder(folder: Path) -> type[AgentEnv]:
         raise ConfigError(f"{path} registers {names} of the group {GROUP}; give path/to/file.py:Class")
     name = own if own in targets else next(iter(targets))
     append_to_path(folder.resolve())
-    return _registered(targets[name], f"environment {name!r} of {path}")
+    found = _registered(targets[name], f"environment {name!r} of {path}")
+    file = getattr(sys.modules.get(targets[name].partition(":")[0]), "__file__", None)
+    if file is not None and not Path(file).resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(
+            f"environment {name!r} of {path}: Python finds it in {file}, where another copy is installed; "
+            f"changes here would count for nothing: `pip install -e {folder}`, or uninstall that one"
+        )
+    return found
 
 
 def _of_package(given: str, source: str) -> type[AgentEnv]:

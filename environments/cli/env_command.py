@@ -1,6 +1,6 @@
 """What every command on an environment shares: the ENV argument, --config, dotted settings and their help."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,14 +12,15 @@ from environments.base_env import AgentEnv
 from environments.cli.discovery import find_environment
 from environments.cli.proxies import with_proxies
 from environments.cli.settings import (
+    BARE,
     Overrides,
     Settings,
-    flag_rows,
     merge_settings,
     read_yaml,
     setting_sources,
     split_overrides,
 )
+from environments.cli.settings_help import setting_help, settings_help
 from environments.config import AgentEnvConfig
 from environments.run.console_streams import outlived_console
 from environments.run.run_settings import Sources
@@ -27,6 +28,12 @@ from environments.server_config import JudgeConfig, ServerConfig, SummariserConf
 from tools.errors import ConfigError
 
 _OVERRIDES = "turnwise.overrides"
+_SERVERS = (
+    ("Model server", ServerConfig()),
+    ("Model server of the judge", JudgeConfig()),
+    ("Model server of the simulated user", UserConfig()),
+    ("Model server of the summariser", SummariserConfig()),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +122,9 @@ class EnvCommand(click.Command):
         if options.pop("help"):
             click.echo(self._full_help(ctx, given))
             return 0
+        if (explained := self._setting_help(ctx, given)) is not None:
+            click.echo(explained)
+            return 0
         call = EnvCall(
             env_cls=self._env_class(ctx, given),
             file=None if config is None else read_yaml(Path(config)),
@@ -135,19 +145,31 @@ class EnvCommand(click.Command):
     def _full_help(self, ctx: click.Context, given: str | None) -> str:
         text = self.get_help(ctx)
         if ctx.obj is None and given is None:
-            return f"{text}\n\nGive ENV with --help to see its settings."
+            return (
+                f"{text}\n\nGive ENV with --help to see its settings; --env.help NAME explains one of them, "
+                "also without ENV."
+            )
         env_cls = self._env_class(ctx, given)
         config, _ = own_settings(env_cls)
-        return "\n\n".join(
-            [
-                text,
-                _settings_help(f"Settings of {env_cls.name}", flag_rows(config, "env")),
-                _settings_help("Model server", flag_rows(ServerConfig(), "openai")),
-                _settings_help("Model server of the judge", flag_rows(JudgeConfig(), "judge")),
-                _settings_help("Model server of the simulated user", flag_rows(UserConfig(), "user")),
-                _settings_help("Model server of the summariser", flag_rows(SummariserConfig(), "summariser")),
-            ]
-        )
+        return f"{text}\n\n{settings_help(config, env_cls.name, _SERVERS)}"
+
+    def _setting_help(self, ctx: click.Context, given: str | None) -> str | None:
+        """What `--env.help NAME` asks for, of any section; `None`: nothing is asked."""
+        flags: Overrides = ctx.meta[_OVERRIDES]
+        asked = {"env": flags.env, "openai": cast("Mapping[str, Any]", flags.openai), **flags.second}
+        section = next((name for name, values in asked.items() if "help" in values), None)
+        if section is None:
+            return None
+        config, estimator = AgentEnvConfig(), asked["env"].get("estimator")
+        if ctx.obj is not None or given is not None:
+            env_cls = self._env_class(ctx, given)
+            config, _ = own_settings(env_cls)
+            estimator = estimator or config.estimator or env_cls.default_estimator
+        name = asked[section]["help"]
+        if name is BARE:
+            raise ConfigError(f"--{section}.help explains one setting; give its name, --{section}.help NAME")
+        sections = {"env": config, **{each.section: each for _, each in _SERVERS}}
+        return setting_help(sections[section], name, estimator=estimator or "turn_return")
 
 
 def own_settings(env_cls: type[AgentEnv]) -> tuple[AgentEnvConfig, Any]:
@@ -169,10 +191,3 @@ def own_settings(env_cls: type[AgentEnv]) -> tuple[AgentEnvConfig, Any]:
             f"{env_cls.__name__}.config_init gave {given!r:.200}; give (AgentEnvConfig(…), [ServerConfig(…)])"
         )
     return cast("tuple[AgentEnvConfig, Any]", given)
-
-
-def _settings_help(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    formatter = click.HelpFormatter(width=100)
-    with formatter.section(title):
-        formatter.write_dl(list(rows), col_max=34)
-    return formatter.getvalue().rstrip()

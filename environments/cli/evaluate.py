@@ -19,7 +19,8 @@ from tools.errors import ConfigError
 def command(call: EnvCall, out: str | None) -> int:
     """Run the evaluation items --env.eval_rollouts times each; report mean score and pass@k.
 
-    ENV is a shipped name (see `turnwise list`), path/to/file.py:Class or package.module:Class.
+    ENV is a name of `turnwise list`, a folder of `turnwise new`, path/to/file.py:Class or
+    package.module:Class.
     """
     env = call.open(
         defaults={"data_dir_to_save_evals": f"data/{call.env_cls.name}_eval"},

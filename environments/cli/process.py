@@ -16,9 +16,10 @@ from environments.run.whole_run import run_whole
 def command(call: EnvCall, name: str | None, out: str | None, fresh: bool, accept: bool) -> int:
     """Roll out an environment's items into the record of a run.
 
-    ENV is a shipped name (see `turnwise list`), path/to/file.py:Class or package.module:Class. The same
-    command again goes on where the last one stopped. Beside record.jsonl the run's folder has its
-    settings, its source, its log and a summary; --out writes a rollout JSONL with nothing beside it.
+    ENV is a name of `turnwise list`, a folder of `turnwise new`, path/to/file.py:Class or
+    package.module:Class. The same command again goes on where the last one stopped. Beside record.jsonl
+    the run's folder has its settings, its source, its log and a summary; --out writes a rollout JSONL with
+    nothing beside it.
     """
     env = call.open(
         flags={

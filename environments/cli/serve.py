@@ -14,9 +14,9 @@ from environments.serve.serving import serve
 def command(call: EnvCall, outbox: str | None, out: str | None) -> int:
     """Roll out an environment's items for as long as a trainer takes groups.
 
-    ENV is a shipped name (see `turnwise list`), path/to/file.py:Class or package.module:Class. The
-    trajectory API is --env.rollout_server_url; what the trainer reads decides --env.credit_view. Stop
-    it with SIGTERM: the next serve goes on where this one stopped.
+    ENV is a name of `turnwise list`, a folder of `turnwise new`, path/to/file.py:Class or
+    package.module:Class. The trajectory API is --env.rollout_server_url; what the trainer reads decides
+    --env.credit_view. Stop it with SIGTERM: the next serve goes on where this one stopped.
     """
     env = call.open(flags={"outbox_path": outbox, "data_path_to_save_groups": out})
     return run_whole(serve(env, Console()))

@@ -1,7 +1,6 @@
 """Settings from the command line and from YAML: CLI over YAML over class defaults, errors in one line."""
 
 import difflib
-import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -128,7 +127,7 @@ def read_yaml(path: Path) -> Overrides:
         if key in {"slurm", "testing"}:
             refuse_atropos_switch(key, value)
         elif key not in NAMESPACES:
-            raise ConfigError(f"no section {key!r} in {path}{_nearest(key, NAMESPACES)}")
+            raise ConfigError(f"no section {key!r} in {path}{nearest(key, NAMESPACES)}")
     return Overrides(
         env=_mapping(top.get("env") or {}, f"env in {path}"),
         openai=_one_or_many(top.get("openai") or {}, path),
@@ -191,20 +190,6 @@ def setting_sources(file: Overrides | None, command_line: Overrides) -> dict[str
                 name = f"{section.section}.{section.current_name(written)[0]}"
                 sources[name] = Path(layer.origin).name if layer.origin else COMMAND_LINE
     return sources
-
-
-def flag_rows(config: BaseModel, namespace: str) -> list[tuple[str, str]]:
-    """Every flag of a config with what it says, its default and its bounds, for `--help`.
-
-    An environment's own fields come before those of the classes that it extends.
-    """
-    names = list(type(config).model_fields)
-    if namespace == AgentEnvConfig.section:
-        names.sort(key=_own_fields_first(type(config)).index)
-    return [
-        (f"--{namespace}.{name}", _flag_help(type(config).model_fields[name], getattr(config, name)))
-        for name in names
-    ]
 
 
 def _one_or_many(value: object, path: Path) -> dict[str, Any] | list[dict[str, Any]]:
@@ -290,7 +275,7 @@ def _meant(written: str, section: type[Section], origin: str) -> str:
     if written.startswith("estimator_") and "." not in written:
         name = written.removeprefix("estimator_")
         return f"; a parameter of the estimator is {prefix}estimator_params.{name}"
-    return _nearest(written, section.model_fields, prefix)
+    return nearest(written, section.model_fields, prefix)
 
 
 def _is_mapping(field: FieldInfo) -> bool:
@@ -299,13 +284,13 @@ def _is_mapping(field: FieldInfo) -> bool:
 
 def _is_text_for_list(field: FieldInfo, value: Any) -> bool:
     """Whether a file has `name: a, b` where it could have `name: [a, b]`."""
-    kinds = {get_origin(kind) or kind for kind in _alternatives(field.annotation)}
+    kinds = {get_origin(kind) or kind for kind in alternatives(field.annotation)}
     return isinstance(value, str) and list in kinds and str not in kinds
 
 
 def _from_text(field: FieldInfo, value: Any, label: str) -> Any:
     """A command-line value in a shape that pydantic can take further."""
-    kinds = {get_origin(kind) or kind for kind in _alternatives(field.annotation)}
+    kinds = {get_origin(kind) or kind for kind in alternatives(field.annotation)}
     if value is BARE:
         if bool not in kinds:
             raise ConfigError(f"{label} needs a value")
@@ -330,7 +315,8 @@ def _json_or_text(value: Any) -> Any:
         return value
 
 
-def _alternatives(annotation: Any) -> tuple[Any, ...]:
+def alternatives(annotation: Any) -> tuple[Any, ...]:
+    """The kinds of a union, or the only one."""
     return get_args(annotation) if get_origin(annotation) in {Union, UnionType} else (annotation,)
 
 
@@ -347,7 +333,8 @@ def _explain(error: ValidationError, labels: Mapping[str, str], namespace: str) 
     return "; ".join(problems.values())
 
 
-def _nearest(name: str, known: Mapping[str, Any] | Sequence[str], prefix: str = "") -> str:
+def nearest(name: str, known: Mapping[str, Any] | Sequence[str], prefix: str = "") -> str:
+    """The end of a message about a name that nothing has: which is near, or all there are."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     if close:
         return f"; did you mean {prefix}{close[0]}?"
@@ -360,14 +347,11 @@ def _mapping(value: object, where: str) -> dict[str, Any]:
     return {str(key): entry for key, entry in cast(dict[Any, Any], value).items()}
 
 
-def _own_fields_first(model: type[BaseModel]) -> list[str]:
-    own = [name for base in model.__mro__ for name in inspect.get_annotations(base)]
-    return list(dict.fromkeys(name for name in own if name in model.model_fields))
-
-
-def _flag_help(field: FieldInfo, default: Any) -> str:
-    notes = [without_credentials(f"default: {getattr(default, 'value', default)}")]
-    kinds = [kind for kind in _alternatives(field.annotation) if kind is not NoneType]
+def flag_help(field: FieldInfo, default: Any) -> str:
+    """What a setting means, its default and its bounds, in one line."""
+    is_unset = default is None or default == ""
+    notes = [] if is_unset else [without_credentials(f"default: {getattr(default, 'value', default)}")]
+    kinds = [kind for kind in alternatives(field.annotation) if kind is not NoneType]
     for kind in kinds:
         if get_origin(kind) is Literal:
             notes.append(("one of " if len(kinds) == 1 else "or ") + ", ".join(map(str, get_args(kind))))
@@ -375,4 +359,5 @@ def _flag_help(field: FieldInfo, default: Any) -> str:
         for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<")):
             if getattr(bound, name, None) is not None:
                 notes.append(f"{sign} {getattr(bound, name)}")
-    return f"{field.description or ''} [{'; '.join(notes)}]".strip()
+    facts = f"[{'; '.join(notes)}]" if notes else ""
+    return f"{field.description or ''} {facts}".strip()

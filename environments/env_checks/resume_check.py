@@ -9,6 +9,7 @@ from rich.console import Console
 
 from environments.env_checks.checked_env import CheckedEnv
 from environments.env_checks.finding import Answer
+from environments.hooks import writes
 from environments.record.recorder import read_groups
 from environments.run.process_run import process
 from environments.trajectory import CreditedGroup, Trajectory
@@ -19,6 +20,8 @@ _SIBLINGS = 2
 
 async def check_resume(checked: CheckedEnv) -> Answer:
     """The same seed gives the same groups, whatever was rolled out before them in the same process."""
+    if writes(checked.env, "next_items"):
+        return "skipped", "next_items decides by what ended first, which is not the same in two runs"
     with tempfile.TemporaryDirectory(prefix="turnwise-resume-") as folder:
         whole, parts = Path(folder, "whole.jsonl"), Path(folder, "parts.jsonl")
         groups = min(_GROUPS, checked.items)

@@ -29,12 +29,12 @@ def row_problem(trajectory: Trajectory, renderer: ChatMLRenderer) -> str | None:
         row = trajectory.rows[turn.span.row].token_ids
         if renderer.prompt_ids(seen, trajectory.tools) != row[: turn.span.start]:
             return f"turn {turn.index}: what the model saw is not what its row says"
-        if not _is_said(turn, renderer, row[turn.span.start : turn.span.end]):
+        if not _has_same_text(turn, renderer, row[turn.span.start : turn.span.end]):
             return f"turn {turn.index}: what it said is not what its tokens say"
     return None
 
 
-def _is_said(turn: Turn, renderer: ChatMLRenderer, sampled: Sequence[int]) -> bool:
+def _has_same_text(turn: Turn, renderer: ChatMLRenderer, sampled: Sequence[int]) -> bool:
     # What was cut in the middle of a call stands in the message as text.
     return turn.finish_reason == "length" or renderer.parse(sampled).content == turn.message.content
 

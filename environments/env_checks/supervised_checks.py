@@ -1,4 +1,4 @@
-"""The process that checks run in, and what it told: that it ends, hangs or stands still is a row, too."""
+"""The process that checks run in, and what it reports: that it ends, hangs or stands still is a row, too."""
 
 import os
 import selectors
@@ -22,8 +22,8 @@ _END_S = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Told:
-    """What the process told."""
+class CheckResults:
+    """What the process reported."""
 
     findings: list[Finding] = field(default_factory=list[Finding])
     shown: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -72,10 +72,10 @@ class Told:
             )
 
 
-def supervised(command: Sequence[str], names: Sequence[str], *, limit_s: float) -> Told:
+def supervised(command: Sequence[str], names: Sequence[str], *, limit_s: float) -> CheckResults:
     """Run a command that reports through `--report-fd`, for so long at most; nothing of it is left."""
     reading, writing = os.pipe()
-    told = Told()
+    results = CheckResults()
     with (
         os.fdopen(reading, "rb", buffering=0) as pipe,
         TemporaryDirectory(prefix="turnwise-") as temporary,
@@ -96,17 +96,17 @@ def supervised(command: Sequence[str], names: Sequence[str], *, limit_s: float) 
             os.close(writing)
         reason: str | None = "interrupted"
         try:
-            reason = _read(pipe, told, limit_s)
+            reason = _read(pipe, results, limit_s)
         finally:
             code = _end(process, wait_s=_END_S if reason is None else 0)
-    if not told.has_begun and code == 2:  # it has told why
-        told.exit_code = code
-    elif not told.is_whole:
-        told.ended(reason or f"the process ended with {_code(code)}", names)
-    return told
+    if not results.has_begun and code == 2:  # it has told why
+        results.exit_code = code
+    elif not results.is_whole:
+        results.ended(reason or f"the process ended with {_code(code)}", names)
+    return results
 
 
-def _read(pipe: Any, told: Told, limit_s: float) -> str | None:
+def _read(pipe: Any, results: CheckResults, limit_s: float) -> str | None:
     """Read to the end; why it was not waited for, if it was not."""
     ends = monotonic() + limit_s
     rest, last_sign = b"", monotonic()
@@ -116,7 +116,7 @@ def _read(pipe: Any, told: Told, limit_s: float) -> str | None:
             now = monotonic()
             if now > ends:
                 return f"it takes longer than {limit_s:g} s (--limit)"
-            if told.has_begun and now - last_sign > _SILENCE_S:
+            if results.has_begun and now - last_sign > _SILENCE_S:
                 return f"Python itself stood still for {_SILENCE_S:g} s: code in C holds the interpreter"
             if not selector.select(timeout=0.5):
                 continue
@@ -126,8 +126,8 @@ def _read(pipe: Any, told: Told, limit_s: float) -> str | None:
             last_sign = now
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                told.take(orjson.loads(line))
-            if told.is_whole:
+                results.take(orjson.loads(line))
+            if results.is_whole:
                 return None
 
 

@@ -66,12 +66,12 @@ def record_at(place: Path) -> Path:
     Raises:
         RecordError: there is none.
     """
+    # Not the methods of `Path`, which raise for what is too long or may not be looked at.
     for path in (place, RUNS / place):
-        if os.path.isdir(path):  # noqa: PTH112  # `is_dir` may raise
-            record = RunFolder(path).record
-            if record.is_file():
-                return record
-        elif path.exists():
+        if os.path.isdir(path):  # noqa: PTH112
+            if os.path.isfile(RunFolder(path).record):  # noqa: PTH113
+                return RunFolder(path).record
+        elif os.path.exists(path):  # noqa: PTH110
             return path
     raise RecordError(
         f"no record at {place}: give a rollout JSONL, the folder of a run, or ENV/NAME of one below {RUNS}/"

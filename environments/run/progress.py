@@ -1,20 +1,22 @@
-"""What a run shows while it goes: one live line on a terminal, a plain line now and then elsewhere."""
+"""What a run shows while it goes: a live picture on a terminal, a plain line now and then elsewhere."""
 
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
+from rich.console import Console, RenderableType
 
 from environments.record.summary import EVALUATED, Summary, duration
+from environments.run.live_view import LiveView, picture
 from environments.run.rollouts_in_flight import RolloutsInFlight
 from environments.run.run_log import RunLog
 from environments.trajectory import CreditedGroup, TrajectoryGroup
 
 PLAIN_EVERY_S = 5.0
+MAX_MARKS = 32
+"""Groups that the rate of tokens is taken from."""
 HEARTBEAT_S = 30.0
 """After so long without a line there is one that tells what is waited for."""
 
@@ -49,7 +51,9 @@ class Progress:
         self._is_ready = False
         self._plain_every_s = plain_every_s
         self.start(total=total, done_before=done_before)
-        self._live = Live(get_renderable=self._line, console=console, transient=True, refresh_per_second=4)
+        self._live = LiveView(console, self._picture)
+        self._tokens: deque[tuple[float, int]] = deque(maxlen=MAX_MARKS)
+        """When so many tokens were sampled."""
 
     def start(self, *, total: int | None, done_before: int) -> None:
         """Start the clock anew, now that the work is known."""
@@ -63,14 +67,13 @@ class Progress:
         self._is_ready = True
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._live.start()
+        self._live.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._live.stop()
+        self._live.__exit__(kind, error, trace)
 
     @property
     def elapsed_s(self) -> float:
@@ -80,12 +83,12 @@ class Progress:
     def group_done(self, credited: CreditedGroup) -> None:
         """A group that is on disk."""
         self.summary.add(credited)
-        self._print_plain()
+        self._group_ended()
 
     def rolled_out(self, group: TrajectoryGroup) -> None:
         """A group of an evaluation."""
         self.summary.add_rollouts(group, EVALUATED)
-        self._print_plain()
+        self._group_ended()
 
     def say(self, line: str) -> None:
         """Show a line."""
@@ -106,7 +109,7 @@ class Progress:
         Args:
             where: the place in the environment's code that the event loop is at, if it is at one.
         """
-        if self._live.is_started or monotonic() - self._last_line < HEARTBEAT_S:
+        if self._live.is_shown or monotonic() - self._last_line < HEARTBEAT_S:
             return
         if oldest := self.in_flight.oldest():
             self.say(f"{self.line()} · oldest: {oldest}")
@@ -114,8 +117,9 @@ class Progress:
             at = "" if where is None else f", at {where}"
             self.say(f"not ready after {duration(self.elapsed_s)}: setup, items, sandboxes and the model{at}")
 
-    def _print_plain(self) -> None:
+    def _group_ended(self) -> None:
         now = monotonic()
+        self._tokens.append((now, self.summary.cost.sampled_tokens))
         if not self._console.is_terminal and now - self._last_plain >= self._plain_every_s:
             self._last_plain = now
             self.say(self.line())
@@ -142,6 +146,20 @@ class Progress:
             parts.append(f"ETA {duration(max(0, self._total - done) / rate)}")
         return " · ".join(parts)
 
-    def _line(self) -> Text:
-        oldest = self.in_flight.oldest(least_s=HEARTBEAT_S)
-        return Text(self.line() if oldest is None else f"{self.line()} · oldest: {oldest}")
+    def _tokens_per_s(self) -> float | None:
+        """Of the last groups; `None` while there are too few."""
+        if len(self._tokens) < 2:
+            return None
+        since, before = self._tokens[0]
+        return (self._tokens[-1][1] - before) / max(1e-3, monotonic() - since)
+
+    def _picture(self) -> RenderableType:
+        done = self._done_before + self.summary.done
+        return picture(
+            self.line(),
+            self.summary,
+            self.in_flight,
+            width=self._console.width,
+            tokens_per_s=self._tokens_per_s(),
+            share=min(1.0, done / self._total) if self._total else None,
+        )

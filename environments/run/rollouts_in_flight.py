@@ -1,6 +1,7 @@
 """The rollouts in flight, and which of them has been for longest."""
 
 import textwrap
+from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from time import monotonic
@@ -9,6 +10,7 @@ from environments.containment.in_flight import InFlight
 from environments.record.summary import duration
 
 _ITEM_CHARS = 80
+_DOING_CHARS = 40
 
 
 class RolloutsInFlight:
@@ -28,6 +30,11 @@ class RolloutsInFlight:
 
     def __len__(self) -> int:
         return len(self._rollouts)
+
+    def doing(self) -> Counter[str]:
+        """How many wait for what: `model`, `tool terminal`, `compute_reward` and so on."""
+        rollouts = list(self._rollouts.values())
+        return Counter(each.doing.partition(",")[0][:_DOING_CHARS] for each in rollouts)
 
     def oldest(self, *, least_s: float = 0.0) -> str | None:
         """The one in flight for longest, in words; `None` when none is that old."""

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import count
 from time import monotonic
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from environments.data.tasks import GroupTask
 from environments.record.recorder import Recorder
 from environments.record.summary import Summary, duration, print_side_notes
 from environments.run.first_alone import FirstAlone
+from environments.run.live_view import LiveView, picture
+from environments.run.rollouts_in_flight import RolloutsInFlight
 from environments.run.stop_signals import StopSignals
 from environments.run.stopped import StoppedError
 from environments.run.worker_pool import LostWorkerError, refuse_stray_cancellation
@@ -62,9 +64,15 @@ class ServeLoop:
         bounds: Bounds,
         console: Console,
         recorder: Recorder | None = None,
+        watched: RolloutsInFlight | None = None,
     ) -> None:
-        """Prepare a run; with a recorder every group is kept, delivered or not."""
+        """Prepare a run; with a recorder every group is kept, delivered or not.
+
+        `watched` knows the rollouts in flight, for the terminal.
+        """
         self.summary = Summary()
+        self._watched = RolloutsInFlight() if watched is None else watched
+        self._live = LiveView(console, self._picture)
         self.in_flight = 0
         self._delivery = delivery
         self._rollouts = rollouts
@@ -89,7 +97,7 @@ class ServeLoop:
         showing = asyncio.create_task(self._show_lines())
         stopping = asyncio.create_task(self._stop.wait())
         try:
-            with StopSignals(self._ask_for_the_end):
+            with StopSignals(self._ask_for_the_end), self._live:
                 await asyncio.wait({delivering, working, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 asked_to_end = self._stop.is_set()
                 self._stop.set()
@@ -256,7 +264,11 @@ class ServeLoop:
     async def _show_lines(self) -> None:
         while True:
             await asyncio.sleep(_LINE_EVERY_S)
-            self.say(self.line())
+            if not self._live.is_shown:
+                self.say(self.line())
+
+    def _picture(self) -> RenderableType:
+        return picture(self.line(), self.summary, self._watched, width=self._console.width)
 
     def _ask_for_the_end(self) -> None:
         self.say("stopping: no new item; once more to stop at once")

@@ -87,7 +87,14 @@ async def _serve_opened(
         say(f"view {in_words(shape)}: {_who_reads(env, shape)}")
         _say_what_holds(config, outbox, say)
         async with _delivery(env.name, config, shape, outbox, say) as delivery:
-            loop = ServeLoop(delivery, rollouts, bounds=_bounds(env), console=console, recorder=recorder)
+            loop = ServeLoop(
+                delivery,
+                rollouts,
+                bounds=_bounds(env),
+                console=console,
+                recorder=recorder,
+                watched=progress.in_flight,
+            )
             with watchdog.armed():
                 return await loop.run()
 

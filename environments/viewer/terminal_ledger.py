@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from environments.viewer.page_values import PageLedger, PageTerm, PageTurn, Peer
-from environments.viewer.terminal_text import in_line, number, signed
+from environments.viewer.terminal_text import in_line, number, precise, signed
 
 _MOST_PEERS = 8
 
@@ -21,7 +21,7 @@ def credit_lines(turn: PageTurn) -> Iterator[tuple[str, str]]:
 
 
 def _sum(ledger: PageLedger) -> str:
-    reward = "not scored" if ledger["reward"] is None else f"reward {number(ledger['reward'])}"
+    reward = "not scored" if ledger["reward"] is None else f"reward {precise(ledger['reward'])}"
     follows = "" if ledger["follows"] is None else f" {_added(ledger['follows'])} what follows"
     terms = [_term(each) for each in ledger["terms"]]
     compared = f" → {' + '.join(terms)}" if terms else ""
@@ -30,22 +30,22 @@ def _sum(ledger: PageLedger) -> str:
 
 
 def _added(value: float) -> str:
-    return f"- {number(-value)}" if value < 0 else f"+ {number(value)}"
+    return f"- {precise(-value)}" if value < 0 else f"+ {precise(value)}"
 
 
 def _subtracted(value: float) -> str:
-    return f"+ {number(-value)}" if value < 0 else f"- {number(value)}"
+    return f"+ {precise(-value)}" if value < 0 else f"- {precise(value)}"
 
 
 def _term(term: PageTerm) -> str:
-    text = f"{in_line(term['name'])} {number(term['value'])}"
+    text = f"{in_line(term['name'])} {precise(term['value'])}"
     if term["baseline"] is not None:
         text += f" {_subtracted(term['baseline'])} baseline"
     if term["divisor"] is not None or term["weight"] != 1:
         text = f"({text})"
     if term["divisor"] is not None:
-        text += f" / {number(term['divisor'])}"
-    return text if term["weight"] == 1 else f"{number(term['weight'])} * {text}"
+        text += f" / {precise(term['divisor'])}"
+    return text if term["weight"] == 1 else f"{precise(term['weight'])} * {text}"
 
 
 def _peers(term: PageTerm) -> str:
@@ -57,4 +57,4 @@ def _peers(term: PageTerm) -> str:
 
 def _peer(peer: Peer) -> str:
     turn = "" if peer["turn"] is None else f" turn {peer['turn']}"
-    return f"sibling {peer['sibling']}{turn}: {number(peer['value'])}"
+    return f"sibling {peer['sibling']}{turn}: {precise(peer['value'])}"

@@ -41,6 +41,11 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value + 0.0:.4g}"
 
 
+def precise(value: float) -> str:
+    """A number of a sum, which nearly cancel out now and then."""
+    return f"{value + 0.0:.6g}"
+
+
 def signed(value: float) -> str:
     """A number with its sign; 0 has none."""
     return f"{value:+.4g}" if value else "0"

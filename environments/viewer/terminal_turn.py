@@ -112,7 +112,7 @@ def judged_lines(calls: Sequence[PageJudgeCall]) -> Iterator[RenderableType]:
         if call["messages"]:
             yield Padding(Text(shown(call["messages"][-1]["content"]), style="dim"), _DEEPER)
         answer = "it takes no such question" if call["answer"] is None else shown(call["answer"])
-        yield Padding(Text(answer), _DEEPER)
+        yield Padding(Text(f"→ {answer}"), _DEEPER)
 
 
 def note_line(name: str, text: str) -> RenderableType:

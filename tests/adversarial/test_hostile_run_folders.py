@@ -236,6 +236,16 @@ def test_a_summary_that_cannot_be_written_at_the_end_is_said_and_the_run_has_don
     assert len(list(read_groups(FOLDER.record))) == 3
 
 
+@pytest.mark.parametrize(
+    "place", ["x" * 5000, "gone", "a/../b", "runs"], ids=["long", "gone", "up", "no-run"]
+)
+def test_what_is_no_record_is_told_in_one_line(place, capsys):
+    Path("runs/empty").mkdir(parents=True)
+    assert main(["export", place, "--out", "out.jsonl"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no record at" in line
+
+
 def test_a_class_without_a_file_has_a_run_without_source():
     space = {"__name__": "of_a_notebook", "AgentEnv": AgentEnv, "Chat": Chat}
     exec("class Typed(Chat):\n    name = 'typed'\n", space)

@@ -6,6 +6,7 @@ const page = {
   /** Every rollout: `{group, entry, acts, actOf, key}`. */
   rollouts: [],
   groupById: new Map(),
+  rolloutByEntry: new Map(),
   /** The advantage that is drawn in full colour. */
   fullColour: 1,
   /** Likewise by each of the other estimators. */
@@ -20,6 +21,7 @@ function takeIndex(index) {
   page.index = index;
   page.groupById = new Map(index.groups.map((group) => [group.id, group]));
   page.rollouts = index.groups.flatMap((group) => group.rollouts.map((entry) => rolloutOf(group, entry)));
+  page.rolloutByEntry = new Map(page.rollouts.map((rollout) => [rollout.entry, rollout]));
   page.fullColour = fullColourOf(({ turns }) => turns.advantages);
   page.otherColours = index.others.map((_, which) => fullColourOf(({ turns }) => turns.others[which]));
   page.longest = most(page.rollouts.map(({ entry }) => entry.turns.kind.length).concat(1));
@@ -46,7 +48,8 @@ function rolloutOf(group, entry) {
 }
 
 function findRollout(groupId, sibling) {
-  return page.rollouts.find(({ group, entry }) => group.id === groupId && entry.sibling === sibling);
+  const entry = page.groupById.get(groupId)?.rollouts.find((each) => each.sibling === sibling);
+  return entry && page.rolloutByEntry.get(entry);
 }
 
 function hasPassed(entry) {

@@ -34,6 +34,7 @@ function append(index) {
   takeIndex({ ...index, groups: [...known, ...added] });
   const old = new Map(kept.map((rollout) => [rollout.entry, rollout]));
   page.rollouts = page.rollouts.map((rollout) => old.get(rollout.entry) || rollout);
+  page.rolloutByEntry = new Map(page.rollouts.map((rollout) => [rollout.entry, rollout]));
   // Colours and the passing score stay while somebody looks, unless there were none.
   if (kept.length) Object.assign(page, { passing, fullColour });
   live.added += added.length;

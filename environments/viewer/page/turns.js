@@ -33,6 +33,7 @@ function turnsView() {
     const allowed = new Map(turns.map((turn) => [turn.rollout.entry, new Set()]));
     for (const turn of turns) allowed.get(turn.rollout.entry).add(turn.at);
     items = [];
+    results.items = items;
     list.show(items);
     cancel.hidden = false;
     count.textContent = "searching …";
@@ -40,10 +41,12 @@ function turnsView() {
       const kept = filtered ? hits.filter((each) => each.at !== null && allowed.get(each.rollout.entry)?.has(each.at)) : hits;
       if (!kept.length) return;
       // Hits come at the end: what the reader looks at stays where it is.
-      items.push(...kept);
-      list.show(items, true);
-      results.items = items;
-    }, (done, of) => (count.textContent = `${plural(items.length, "hit")}, ${percent(done, of)} read`)).catch((error) => {
+      for (const each of kept) items.push(each);
+      if (items.length === kept.length) list.grow();
+    }, (done, of) => {
+      list.grow();
+      count.textContent = `${plural(items.length, "hit")}, ${percent(done, of)} read`;
+    }).catch((error) => {
       count.textContent = error.message;
       return false;
     });

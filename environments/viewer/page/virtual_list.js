@@ -31,6 +31,12 @@ class VirtualList {
     this.draw();
   }
 
+  /** More items came to the end of those that are shown. */
+  grow() {
+    this.spacer.style.height = this.items.length * ROW_PX + "px";
+    this.draw();
+  }
+
   draw() {
     const first = Math.max(0, Math.floor(this.node.scrollTop / ROW_PX) - BEYOND);
     const end = Math.min(this.items.length, Math.ceil((this.node.scrollTop + this.node.clientHeight) / ROW_PX) + BEYOND);

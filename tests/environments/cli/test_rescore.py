@@ -90,7 +90,10 @@ def test_a_need_of_the_live_rollout_is_one_line_and_2(shell, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["gone.jsonl", "--env", "colour.py:Colour"], "cannot read gone.jsonl: No such file or directory"),
+        (
+            ["gone.jsonl", "--env", "colour.py:Colour"],
+            "no record at gone.jsonl: give a rollout JSONL, the folder of a run",
+        ),
         (["r.jsonl"], "no environment given"),
         (["--env", "colour.py:Colour"], "no record given"),
         (["r.jsonl", "--env", "terminal_tasks"], "it is of environment 'colour', and cannot be rescored by"),

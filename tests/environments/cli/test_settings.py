@@ -4,7 +4,7 @@ import pytest
 from atroposlib.envs.base import APIServerConfig
 from pydantic import Field
 
-from environments.cli.settings import Overrides, flag_rows, merge_settings, read_yaml, split_overrides
+from environments.cli.settings import Overrides, merge_settings, read_yaml, split_overrides
 from environments.config import AgentEnvConfig
 from environments.server_config import ServerConfig
 from tools.errors import ConfigError
@@ -263,14 +263,3 @@ def test_yaml_overrides_the_server_of_the_class_field_by_field(tmp_path):
     file = Overrides(openai={"model_name": "n"}, origin="f.yaml")
     (server,) = merged(servers=[default], file=file).servers
     assert (server.base_url, server.model_name, server.num_max_requests_at_once) == ("http://a", "n", 5)
-
-
-def test_help_lists_every_setting_with_its_default_and_bounds():
-    rows = dict(flag_rows(MyConfig(group_size=3), "env"))
-    assert set(rows) == {f"--env.{name}" for name in MyConfig.model_fields}
-    assert rows["--env.group_size"] == "Rollouts per item. [default: 3; ≥ 1; ≤ 1024]"
-    assert rows["--env.colour"] == "Colour. [default: red; one of red, blue]"
-
-
-def test_help_puts_the_settings_of_the_environment_first():
-    assert flag_rows(MyConfig(), "env")[0][0] == "--env.weights"

@@ -73,6 +73,11 @@ def test_the_ledger_of_a_turn_adds_up_to_its_advantage(show):
     )
 
 
+def test_a_small_difference_of_large_numbers_can_be_seen(show):
+    printed = words(show(credited(((1.2231,), (1.2224,))), asked=["a", "--sibling", "0"]))
+    assert "return 1.2231 - 1.2224 baseline → advantage +0.0007" in printed
+
+
 def test_a_turn_says_whom_it_was_compared_with(show):
     assert "compared sibling 1 turn 0: 0.25" in words(show(credited(), asked=["a", "--sibling", "0"]))
 
@@ -139,7 +144,7 @@ def test_verdicts_are_beside_the_turn_that_they_are_of(show):
         answer='{"score": 3}',
     )
     each = with_trajectory(credited(), judge_calls=(call,))
-    verdict = 'judge judge-1, asked by score_turn Is it good? {"score": 3}'
+    verdict = 'judge judge-1, asked by score_turn Is it good? → {"score": 3}'
     assert verdict in words(show(each, asked=["a", "--turn", "1"]))
     assert verdict not in words(show(each, asked=["a", "--turn", "0"]))
 
@@ -202,3 +207,10 @@ def test_a_run_is_found_by_its_folder(show, tmp_path):
     show(credited())
     done = CliRunner().invoke(command, [str(tmp_path)], catch_exceptions=False)
     assert (done.exit_code, "policy        p" in done.stdout) == (0, True)
+
+
+def test_a_run_that_was_killed_in_a_line_is_shown_without_it(tmp_path):
+    line = encode_group(credited())
+    (tmp_path / "r.jsonl").write_bytes(line + line[:-20])
+    done = CliRunner().invoke(command, [str(tmp_path / "r.jsonl")], catch_exceptions=False)
+    assert "groups        done 1, ok 1" in done.stdout

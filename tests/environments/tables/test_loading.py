@@ -272,6 +272,13 @@ def test_a_record_that_is_as_it_was_is_not_read_twice(load, tmp_path):
     assert Path(load(record).cache_files[0]["filename"]).stat().st_ino == written
 
 
+def test_of_a_run_that_was_killed_in_a_line_the_whole_lines_are_there(load, tmp_path):
+    record = tmp_path / "record.jsonl"
+    line = encode_group(credited([1.0]))
+    record.write_bytes(line + line[:-20])
+    assert len(load(record)) == 1
+
+
 def test_a_malformed_line_is_named_and_leaves_no_table(load, tmp_path):
     record = tmp_path / "record.jsonl"
     record.write_bytes(encode_group(credited([1.0])) + b"{}\n")

@@ -1,0 +1,197 @@
+"""Environments of installed packages: listed with whose they are, found by name, and none breaks a list."""
+
+import subprocess
+import sys
+
+import pytest
+
+from environments.cli.discovery import find_environment
+from environments.cli.main import main
+from environments.cli.shipped import SHIPPED
+from environments.scaffold.new_environment import make_environment
+from tools.errors import ConfigError
+
+ENV = '''
+from turnwise import AgentEnv
+
+class Theirs(AgentEnv):
+    """{summary}"""
+
+    name = "theirs"
+'''
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder on Python's path, as pip fills it."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    before = set(sys.modules)
+
+    def install(package, entries, text="", summary=""):
+        info = tmp_path / f"{package}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\nSummary: {summary}\n"
+        )
+        (info / "entry_points.txt").write_text(entries)
+        (tmp_path / f"{package}.py").write_text(text)
+
+    yield install
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def registered(name, target):
+    return f"[turnwise.environments]\n{name} = {target}\n"
+
+
+def listed(capsys):
+    """The lines of the list after those that are shipped."""
+    assert main(["list"]) == 0
+    return capsys.readouterr().out.splitlines()[len(SHIPPED) :]
+
+
+def test_an_installed_environment_is_listed_with_its_line_and_its_package(site, capsys):
+    site("their_pack", registered("theirs", "their_pack:Theirs"), ENV.format(summary="Do a thing."))
+    assert [line.split(maxsplit=1) for line in listed(capsys)] == [["theirs", "Do a thing. [their_pack]"]]
+
+
+def test_an_installed_environment_is_found_by_its_name(site):
+    site("their_pack", registered("theirs", "their_pack:Theirs"), ENV.format(summary=""))
+    assert find_environment("theirs").name == "theirs"
+
+
+def test_the_list_runs_no_code_of_a_package(site, capsys):
+    site(
+        "their_pack",
+        registered("theirs", "their_pack:Theirs"),
+        "raise SystemExit(3)\nclass Theirs: ...\n",
+        "One line.",
+    )
+    assert listed(capsys) == ["theirs          One line. [their_pack]"]
+    assert "their_pack" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "said"),
+    [
+        ("their_pack:Gone", "", "their_pack has no Gone"),
+        ("no_such_pack:Env", "", "no module no_such_pack"),
+        ("their_pack.deeper:Env", "", "no module their_pack.deeper"),
+        ("their_pack", "", "'their_pack' is not module:Class"),
+        ("their_pack:Theirs", "class Theirs(:\n", "invalid syntax"),
+        ("their_pack:Theirs", "\x00", "null bytes"),
+    ],
+    ids=["class", "module", "submodule", "no-class", "syntax", "nul"],
+)
+def test_a_broken_one_is_named_and_the_list_goes_on(site, capsys, target, text, said):
+    site("their_pack", registered("theirs", target), text)
+    site("whole", registered("whole", "whole:Theirs"), ENV.format(summary="Whole."))
+    broken, whole = listed(capsys)
+    assert broken.startswith("theirs ")
+    assert "[their_pack] broken: " in broken
+    assert said in broken
+    assert whole.endswith("Whole. [whole]")
+
+
+def test_what_breaks_when_it_is_loaded_is_told_in_one_line(site, capsys):
+    site("their_pack", registered("theirs", "their_pack:Theirs"), "class Theirs: ...\n1 / 0\n")
+    assert main(["process", "theirs"]) == 2
+    error = capsys.readouterr().err
+    assert "ZeroDivisionError" in error
+    assert error.count("\n") == 1
+
+
+def test_a_broken_one_keeps_nobody_from_the_others(site):
+    site("their_pack", registered("theirs", "no_such_pack:Env"))
+    assert find_environment("code_debug").name == "code_debug"
+    with pytest.raises(ConfigError, match="environment 'theirs' of the package their_pack cannot be loaded"):
+        find_environment("theirs")
+
+
+def test_metadata_that_cannot_be_read_breaks_nothing(site, capsys):
+    site("their_pack", "[turnwise.environments]\nno equals sign\n")
+    assert listed(capsys) == []
+    with pytest.raises(ConfigError, match="no environment 'theirs'"):
+        find_environment("theirs")
+
+
+def test_the_shipped_one_has_its_name_and_the_list_says_so(site, capsys):
+    site("their_pack", registered("code_debug", "their_pack:Theirs"), ENV.format(summary=""))
+    (line,) = listed(capsys)
+    assert "[their_pack] hidden by the shipped one of that name; give their_pack:Theirs" in line
+    assert find_environment("code_debug").__module__.startswith("environments.")
+
+
+def test_a_name_of_two_packages_is_refused_with_both(site, capsys):
+    for package in ("one_pack", "other_pack"):
+        site(package, registered("theirs", f"{package}:Theirs"), ENV.format(summary=""))
+    assert all("one of 2 packages that have this name" in line for line in listed(capsys))
+    with pytest.raises(
+        ConfigError, match="2 packages, one_pack, other_pack; give one_pack:Theirs or other_pack"
+    ):
+        find_environment("theirs")
+
+
+def test_a_name_that_is_nearly_an_installed_one_is_told_so(site):
+    site("their_pack", registered("theirs", "their_pack:Theirs"), ENV.format(summary=""))
+    with pytest.raises(ConfigError, match="did you mean 'theirs'"):
+        find_environment("thiers")
+
+
+def test_what_would_steer_a_terminal_is_not_printed(site, capsys):
+    site("their_pack", registered("theirs", "their_pack:Theirs"), "class Theirs:\n    '''\x1b[31mred'''\n")
+    assert "\x1b" not in listed(capsys)[0]
+
+
+def test_a_new_environment_that_is_installed_is_in_the_list(tmp_path, monkeypatch, capsys):
+    make_environment(tmp_path / "my_first", "game", shipped=SHIPPED)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
+    subprocess.run(
+        [*pip, "--target", tmp_path / "site", tmp_path / "my_first"], check=True, capture_output=True
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site")])
+    (line,) = listed(capsys)
+    assert line.startswith("my_first")
+    assert line.endswith("Find a secret number; each guess earns what it told. [my_first]")
+    monkeypatch.chdir(tmp_path / "site")
+    assert main(["process", "my_first", "--out", str(tmp_path / "rollouts.jsonl")]) == 0
+
+
+def test_a_folder_whose_changes_would_count_for_nothing_is_refused(tmp_path, monkeypatch):
+    for place in ("here", "installed"):
+        make_environment(tmp_path / place / "my_second", "scalar", shipped=SHIPPED)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "installed" / "my_second")])
+    with pytest.raises(ConfigError, match="another copy is installed"):
+        find_environment(str(tmp_path / "here" / "my_second"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[project]\nname = 'x'\n", "registers no environment"),
+        ("[project.entry-points]\n'turnwise.environments' = 3\n", "registers no environment"),
+        ("[project.entry-points.'turnwise.environments']\n", "registers none"),
+        ("[project.entry-points.'turnwise.environments']\na = 'b:C'\nd = 'e:F'\n", "registers a, d"),
+        ("[project.entry-points.'turnwise.environments']\na = 'gone:C'\n", "there is no such module"),
+        ("not toml", "cannot read"),
+    ],
+    ids=["none", "number", "empty", "two", "gone", "no-toml"],
+)
+def test_a_folder_that_is_no_environment_is_told_in_one_line(tmp_path, monkeypatch, text, said):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(text)
+    with pytest.raises(ConfigError, match=said) as error:
+        find_environment(str(folder))
+    assert "\n" not in str(error.value)

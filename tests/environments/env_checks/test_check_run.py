@@ -1,0 +1,94 @@
+"""What each check finds: one environment with one thing wrong for each."""
+
+import pytest
+
+from environments.config import AgentEnvConfig
+from environments.env_checks.call_trace import CallTrace
+from environments.env_checks.check_run import NAMES, CheckRun
+from environments.env_checks.checked_env import CheckedEnv
+from environments.server_config import ServerConfig
+from tests.environments.env_checks import checked_envs
+from tests.environments.env_checks.listed_report import ListedReport
+
+
+async def checked(env_cls, monkeypatch, tmp_path, servers=(), items=2):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    report = ListedReport()
+    run = CheckedEnv(
+        env_cls=env_cls,
+        config=AgentEnvConfig(),
+        servers=servers,
+        items=items,
+        trace=CallTrace(doing=report.doing),
+    )
+    await CheckRun(run, report).run()
+    return report
+
+
+async def test_an_environment_without_fault_passes_all_that_applies(monkeypatch, tmp_path):
+    report = await checked(checked_envs.Right, monkeypatch, tmp_path)
+    assert {each.check for each in report.findings} == set(NAMES)
+    skipped = [each.check for each in report.findings if each.result != "ok"]
+    assert skipped == ["tools", "model"]
+
+
+async def test_hooks_are_shown_in_the_order_of_their_calls_with_what_they_gave(monkeypatch, tmp_path):
+    report = await checked(checked_envs.Right, monkeypatch, tmp_path, items=1)
+    calls = [(each["name"], each["given"]) for each in report.parts["hooks"]]
+    assert [name for name, _ in calls] == [
+        "format_prompt",
+        *["scripted_choices", "respond", "score_turn"] * 3,
+        "compute_turn_rewards",
+        "compute_outcome",
+    ]
+    assert calls[0] == ("format_prompt", '"Say yes, 0."')
+    assert report.parts["prompt"] == [{"role": "user", "content": "Say yes, 0."}]
+    assert [turn["answers"] for turn in report.parts["rollout"]] == [["Go on."], ["Go on."], []]
+
+
+@pytest.mark.parametrize(
+    ("env", "check", "result", "found"),
+    [
+        ("Raises", "rollout", "fail", "KeyError: 'no such key' (checked_envs.py:"),
+        ("Raises", "hooks", "fail", "score_turn raised KeyError"),
+        ("Raises", "skill", "skipped", "the first rollout broke"),
+        ("RaisesForBad", "failures", "fail", "ZeroDivisionError"),
+        ("Lucky", "rewards twice", "fail", "(part luck); score_turn gives another value"),
+        ("Lucky", "resume", "fail", "rewards differ when the run was interrupted and resumed"),
+        ("LuckyReply", "rewards twice", "ok", "respond is not the same twice, which no reward shows"),
+        ("LuckyReply", "resume", "fail", "turn 0: the reply differs"),
+        ("Constant", "skill", "fail", "skill 1 scores 1.5, skill 0 1.5"),
+        ("Constant", "rewards by turn", "warn", "all turns of a rollout earn the same"),
+        ("Constant", "rewards in a group", "fail", "0 of 2 groups have advantages"),
+        ("Inverted", "skill", "fail", "skill 1 scores -3, skill 0 0"),
+        ("Unscored", "rewards by turn", "warn", "turns is scored"),
+        ("Scalar", "rewards by turn", "skipped", "one reward for the whole rollout"),
+        ("Scalar", "skill", "skipped", "no scripted agent of its own"),
+        ("Twins", "items", "fail", "have the same id '1'"),
+        ("Twins", "opens", "fail", "have the same id '1'"),
+        ("Twins", "rollout", "skipped", "the environment does not open"),
+        ("Unclosed", "closes", "fail", "teardown broke: RuntimeError: it does not close"),
+        ("Opaque", "items", "warn", "1 hold what JSON has no form for (one)"),
+        ("Silent", "prompt", "fail", "a prompt is empty"),
+        ("NearMiss", "opens", "warn", "if it is meant to be compute_outcome, rename it"),
+    ],
+    ids=lambda given: given[:20].replace(" ", "-") if isinstance(given, str) else None,
+)
+async def test_a_fault_is_found(env, check, result, found, monkeypatch, tmp_path):
+    report = await checked(getattr(checked_envs, env), monkeypatch, tmp_path)
+    assert (report.result(check), found in report.found(check)) == (result, True), report.found(check)
+
+
+async def test_a_model_that_does_not_answer_is_a_row(monkeypatch, tmp_path):
+    server = ServerConfig(base_url="http://127.0.0.1:9/v1", model_name="none")
+    report = await checked(checked_envs.Right, monkeypatch, tmp_path, servers=[server], items=1)
+    assert report.result("model") == "fail"
+    assert report.result("skill") == "ok"  # which the scripted agent plays all the same
+
+
+async def test_what_rollouts_leave_behind_is_named(monkeypatch, tmp_path):
+    report = await checked(checked_envs.Leaks, monkeypatch, tmp_path, items=1)
+    assert report.result("leaks") == "fail"
+    for left in ("processes (sleep ", "threads (left-thread", "temporary files (left-folder"):
+        assert left in report.found("leaks")

@@ -1,0 +1,44 @@
+"""A live page in a real Chromium: what is recorded meanwhile comes to it, and its reader stays there."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from environments.credit import credited
+from environments.record.recorder import Recorder
+from environments.testing import group_of
+from tests.environments.viewer.chromium import chromium
+
+
+def record_one(path, number):
+    group = replace(group_of([[0.5, 0.0], [0.0, 0.0]]), item_id=f"item-{number}", group_id=f"item-{number}/0")
+    with Recorder(path) as recorder:
+        recorder.append(credited(group, "turn_return", policy="scripted"))
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A record with one group, and the URL of its page."""
+    path = tmp_path / "record.jsonl"
+    record_one(path, 0)
+    command = [sys.executable, "-m", "turnwise", "view", "--serve", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        yield path, re.search(r"http://\S+", server.stdout.readline())[0]
+        server.terminate()
+
+
+def test_new_groups_come_to_an_open_turn_without_moving_its_reader(served):
+    path, url = served
+    with chromium() as browser:
+        page = browser.new_page()
+        page.goto(url)
+        page.wait_for_selector(".tile")
+        page.evaluate("go({g: 'item-0/0', s: 1, t: 1})")
+        page.wait_for_selector("#drawer .ledger")
+        ledger = page.query_selector("#drawer .ledger")
+        record_one(path, 1)
+        page.wait_for_selector("#live:has-text('2 groups')")
+        assert (ledger.is_visible(), page.evaluate("route().t")) == (True, "1")

@@ -7,10 +7,10 @@ number that was recorded; there is no second computation that could say somethin
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from environments.credit.estimator_registry import ESTIMATORS, explanations
-from environments.credit.stats import deviation
-from environments.credit.terms import Explanation, Term
+from environments.credit.terms import Explanation, Term, spread_of
 from environments.trajectory import CreditedGroup, Trajectory, Turn
 
 _TOLERANCE = 1e-9
@@ -60,8 +60,8 @@ def peers_of(
     term: Term, trajectories: Sequence[Trajectory], turn: Turn, *, most: int | None = None
 ) -> list[LedgerPeer]:
     """What the baseline of a turn's term was made of, or the first of that."""
-    shown = term.peers[:most]
-    acts = {each.trajectory: trajectories[each.trajectory].acts for each in shown if each.turn is not None}
+    shown = list(islice((each for each in term.pool if each is not term.own), most))
+    acts = {i: trajectories[i].acts for i in {each.trajectory for each in shown if each.turn is not None}}
     return [
         LedgerPeer(
             sibling=trajectories[each.trajectory].sibling,
@@ -72,10 +72,9 @@ def peers_of(
     ]
 
 
-def spread_of(term: Term) -> float | None:
+def peers_spread(term: Term) -> float | None:
     """The sample deviation of the values that the baseline was made of; `None` with fewer than two."""
-    values = [each.value for each in term.peers]
-    return deviation(values, 1) if len(values) > 1 else None
+    return term.pool_spread if term.own is None else spread_of(term.peers)
 
 
 def _index(acts: Sequence[Turn], number: int, turn: Turn) -> int:
@@ -97,7 +96,21 @@ def _explained(credited: CreditedGroup) -> tuple[Sequence[Sequence[Explanation]]
     shape = [len(row) for row in credited.advantages]
     if explained is not None and [len(row) for row in explained] != shape:
         return None, f"{name} says it for other turns"
+    if explained is not None and credited.status == "no_credit" and not _all_add_up(explained, credited):
+        # An evaluation, or a session with nobody to compare it with: nothing was computed.
+        return None, credited.reason or "no credit"
     return explained, f"{name} does not say how"
+
+
+def _all_add_up(explained: Sequence[Sequence[Explanation]], credited: CreditedGroup) -> bool:
+    return all(
+        _adds_up(explanation.terms, advantage)
+        for trajectory, rows, advantages in zip(
+            credited.group.trajectories, explained, credited.advantages, strict=True
+        )
+        for turn, explanation, advantage in zip(trajectory.turns, rows, advantages, strict=True)
+        if turn.trained
+    )
 
 
 def _entry(

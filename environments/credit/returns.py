@@ -8,7 +8,7 @@ from environments.credit.estimator_registry import Advantages, register_estimato
 from environments.credit.parameters import Param
 from environments.credit.scored import each_trained, read
 from environments.credit.stats import mean, means_of_others, size_of
-from environments.credit.terms import NO_PEER, Compared, Explanation, Explanations, Term
+from environments.credit.terms import NO_PEER, Compared, Explanation, Explanations, Term, spread_of
 from environments.trajectory import TrajectoryGroup
 
 Baseline = Literal["loo_index", "loo_total", "group_mean", "none"]
@@ -30,6 +30,7 @@ def _explained(
     baselines = _baselines(returns, totals, baseline)
     unit = (_unit(_minus_baselines(returns, baselines)) if scale == "group_std" else 0.0) or None
     wholes = tuple(Compared(trajectory=i, turn=None, value=total) for i, total in enumerate(totals))
+    spread = spread_of(wholes)
     own = [
         [Compared(trajectory=i, turn=turn, value=value) for turn, value in enumerate(to_go)]
         for i, to_go in enumerate(returns)
@@ -50,6 +51,7 @@ def _explained(
             divisor=unit,
             pool=() if level is None else pools[turn],
             own=left_out,
+            pool_spread=spread if baseline == "group_mean" else None,
         )
         alone = (NO_PEER,) if level is None and baseline != "none" else ()
         return Explanation(terms=(term,), sums_forward=True, notes=alone + notes)

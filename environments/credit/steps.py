@@ -7,7 +7,7 @@ from environments.credit.estimator_registry import Advantages, register_estimato
 from environments.credit.parameters import Param
 from environments.credit.scored import Scored, read
 from environments.credit.stats import deviation, mean, vary, z_scores
-from environments.credit.terms import Compared, Explanation, Explanations, Term
+from environments.credit.terms import Compared, Explanation, Explanations, Term, spread_of
 from environments.trajectory import TrajectoryGroup
 
 
@@ -23,6 +23,7 @@ def _supervision_explained(group: TrajectoryGroup, *, gamma: float) -> Explanati
     centre = mean(values) if values else 0.0
     varied = bool(values) and vary(values)
     divisor = deviation(values, 0) if varied else None
+    spread = spread_of(pool)
     note = (
         "the baseline is the mean of all step rewards of the group, discounted, once for each scored turn "
         "from here on; divided by their standard deviation"
@@ -33,7 +34,16 @@ def _supervision_explained(group: TrajectoryGroup, *, gamma: float) -> Explanati
         levels = _summed([None if reward is None else centre for reward in row], gamma) if varied else sums
         return [
             Explanation(
-                terms=(Term(name="return", value=value, baseline=level, divisor=divisor, pool=pool),),
+                terms=(
+                    Term(
+                        name="return",
+                        value=value,
+                        baseline=level,
+                        divisor=divisor,
+                        pool=pool,
+                        pool_spread=spread,
+                    ),
+                ),
                 sums_forward=True,
                 notes=(note,) if varied else ("the step rewards of the group do not vary",),
             )

@@ -31,6 +31,8 @@ class Term:
     """What the baseline is made of; terms of one baseline share it."""
     own: Compared | None = None
     """The one of the pool that is left out."""
+    pool_spread: float | None = None
+    """The deviation of the pool, where none of it is left out: terms share it."""
 
     @property
     def advantage(self) -> float:
@@ -70,10 +72,23 @@ def normalised(
     values = [each.value for each in pool]
     if not values:
         return []
-    centre = mean(values)
-    if not vary(values) or (by_std and len(values) <= ddof):
-        # Equal but for rounding.
-        return [Term(name=name, value=each.value, baseline=each.value, pool=tuple(pool)) for each in pool]
-    divisor = deviation(values, ddof) + eps if by_std else None
-    shared = tuple(pool)
-    return [Term(name=name, value=each.value, baseline=centre, divisor=divisor, pool=shared) for each in pool]
+    centre, shared, spread = mean(values), tuple(pool), spread_of(pool)
+    # What does not vary is equal but for rounding.
+    varied = vary(values) and not (by_std and len(values) <= ddof)
+    divisor = deviation(values, ddof) + eps if by_std and varied else None
+    return [
+        Term(
+            name=name,
+            value=each.value,
+            baseline=centre if varied else each.value,
+            divisor=divisor,
+            pool=shared,
+            pool_spread=spread,
+        )
+        for each in pool
+    ]
+
+
+def spread_of(compared: Sequence[Compared]) -> float | None:
+    """The sample deviation of their values; `None` with fewer than two."""
+    return deviation([each.value for each in compared], 1) if len(compared) > 1 else None

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from environments.credit.ledger import TurnLedger, peers_of, spread_of
+from environments.credit.ledger import TurnLedger, peers_of, peers_spread
 from environments.credit.terms import Term
 from environments.trajectory import Kept, Message, Trajectory, Turn
 from environments.viewer.page_texts import TextCutter
@@ -150,7 +150,7 @@ def _term(term: Term, turn: Turn, siblings: Sequence[Trajectory]) -> PageTerm:
         divisor=term.divisor,
         peers=[Peer(sibling=each.sibling, turn=each.turn, value=each.value) for each in peers],
         peer_count=term.peer_count,
-        spread=spread_of(term),
+        spread=peers_spread(term),
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environments.credit import ESTIMATORS, PRESETS, credited, register_estimator, resolve
-from environments.credit.ledger import ledger, peers_of, spread_of
+from environments.credit.ledger import ledger, peers_of, peers_spread
 from environments.credit.terms import NO_PEER
 from environments.testing import group_of
 
@@ -160,7 +160,7 @@ def test_a_turn_that_no_sibling_reached_has_no_baseline_and_says_so():
 def test_the_spread_is_that_of_the_peers_alone():
     done = credit(group_of([[1.0], [2.0], [4.0]]), "turn_return")
 
-    assert spread_of(ledger(done)[0][0].terms[0]) == statistics.stdev([2.0, 4.0])
+    assert peers_spread(ledger(done)[0][0].terms[0]) == statistics.stdev([2.0, 4.0])
 
 
 def test_a_turn_that_is_not_trained_trains_no_token_and_says_so():
@@ -222,6 +222,20 @@ def test_numbers_that_are_not_the_estimators_are_not_explained():
 
     assert (first.terms, len(second.terms)) == ((), 1)
     assert "another number" in first.notes[0]
+
+
+def test_a_group_that_nobody_credited_says_why_for_every_turn():
+    done = credit(group_of([[1.0], [1.0], [4.0]]), "turn_return")
+    evaluated = replace(done, advantages=((0.0,),) * 3, status="no_credit", reason="an evaluation")
+
+    assert {(entry.terms, entry.notes) for _, entry in entries(evaluated)} == {((), ("an evaluation",))}
+
+
+def test_a_group_whose_rewards_do_not_vary_is_explained():
+    done = credit(group_of([[1.0], [1.0]]), "turn_return")
+
+    assert done.status == "no_credit"
+    assert all(len(entry.terms) == 1 for _, entry in entries(done))
 
 
 def test_parameters_that_the_estimator_no_longer_has_explain_nothing():

@@ -67,6 +67,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         help="Make one HTML file of a rollout JSONL or a run, to be looked at.",
         group="Look",
     ),
+    "compare": LazyCommand(
+        target="environments.cli.compare_runs:command",
+        help="Put two runs, evaluations or records side by side.",
+        group="Look",
+    ),
     "recredit": LazyCommand(
         target="environments.cli.recredit:command",
         help="Give a rollout JSONL new advantages with another estimator.",

@@ -39,9 +39,20 @@ class LazyCommand:
 
 
 COMMANDS: Mapping[str, LazyCommand] = {
+    "new": LazyCommand(
+        target="environments.cli.new:command",
+        help="Make a folder with an environment that runs: code, data, test, README.",
+        group="First steps",
+    ),
+    "check": LazyCommand(
+        target="environments.cli.check_env:command",
+        help="Find out whether an environment is right, without a model.",
+        runs_env=True,
+        group="First steps",
+    ),
     "list": LazyCommand(
         target="environments.cli.list_environments:command",
-        help="Name the shipped environments.",
+        help="Name the environments: those that are shipped, and those of installed packages.",
         group="First steps",
     ),
     "process": LazyCommand(
@@ -61,6 +72,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         help="Roll out for ever and feed a trainer behind an Atropos trajectory API.",
         runs_env=True,
         group="Run",
+    ),
+    "runs": LazyCommand(
+        target="environments.cli.runs:command",
+        help="List what has been run: groups, score, fingerprint, finished or not.",
+        group="Look",
     ),
     "view": LazyCommand(
         target="environments.cli.view:command",

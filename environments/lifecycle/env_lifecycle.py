@@ -49,6 +49,8 @@ class Lifecycle(Hooks):
     """The model servers whose connections are ours to close."""
     second_models: "SecondModels"
     """The judge's and the user's, as far as they have servers."""
+    new_hook_calls: Callable[..., HookCalls] = HookCalls
+    """Makes what `hook_calls` gives; whoever examines an environment traces them."""
 
     def __init__(self) -> None:
         """Not open yet.
@@ -137,7 +139,9 @@ class Lifecycle(Hooks):
     def hook_calls(self, in_flight: InFlight) -> HookCalls:
         """How the hooks of one rollout are called."""
         limit_s, is_profiled = self.config.hook_timeout_s, self.config.profile
-        return HookCalls(in_flight, self._abandoned, hook_timeout_s=limit_s, is_profiled=is_profiled)
+        return self.new_hook_calls(
+            in_flight, self._abandoned, hook_timeout_s=limit_s, is_profiled=is_profiled
+        )
 
     async def _hook(
         self, calls: HookCalls, name: str, function: Callable[[], Any], limit_s: float | None = None

@@ -24,8 +24,6 @@ def write_private(path: Path, data: bytes) -> None:
         try:
             with open(unfinished, "wb", opener=private) as file:  # `Path.open` takes no opener
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)

@@ -40,6 +40,12 @@ def read_summary(path: Path) -> dict[str, Any] | None:
     return known if known.get("schema") == SCHEMA else None
 
 
+def covered_by(fields: Mapping[str, Any] | None) -> dict[str, Any]:
+    """How much of the record a summary is of: `groups` and `bytes`, as far as it says so."""
+    of: Any = (fields or {}).get("of")
+    return cast("dict[str, Any]", of) if isinstance(of, dict) else {}
+
+
 def summary_of(recorder: Recorder) -> Summary:
     """What all groups of a record come to, see `counted_groups`.
 

@@ -64,8 +64,8 @@ def _notes(numbers: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield (
         f"{items['paired']} items are paired, by id and content. B - A is over these, means of a "
-        f"side over all its items. 95 % intervals are bootstraps over items, {numbers['resamples']} resamples, "
-        f"seed {numbers['seed']}."
+        f"side over all its items. 95 % intervals are bootstraps over items, {numbers['resamples']} "
+        f"resamples, seed {numbers['seed']}."
     )
     if numbers["a"]["env"] != numbers["b"]["env"]:
         yield f"A is of {_text(numbers['a']['env'])}, B of {_text(numbers['b']['env'])}."

@@ -83,6 +83,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         help="Make one HTML file of a rollout JSONL or a run, to be looked at.",
         group="Look",
     ),
+    "show": LazyCommand(
+        target="environments.cli.show:command",
+        help="Print a rollout JSONL or a run in the terminal: its groups, or an item turn by turn.",
+        group="Look",
+    ),
     "compare": LazyCommand(
         target="environments.cli.compare_runs:command",
         help="Put two runs, evaluations or records side by side.",
@@ -101,7 +106,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "export": LazyCommand(
         target="environments.cli.export:command",
-        help="Write a rollout JSONL as the rows that a trainer would get.",
+        help="Write a rollout JSONL as the rows that a trainer would get, as text or as a table.",
         group="Credit",
     ),
     "import": LazyCommand(

@@ -1,5 +1,11 @@
-"""`turnwise view`: a record as one HTML file that opens from disk."""
+"""`turnwise view`: a record as one HTML file that opens from disk, or as a page that follows it."""
 
+import asyncio
+import os
+import sys
+import webbrowser
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +14,9 @@ import click
 from environments.cli.credit_options import load_code
 from environments.record.run_folder import RECORD, record_at
 from environments.run.console_streams import outlived_console
+from environments.viewer.demo_record import demo_record
+from environments.viewer.live_record import LiveRecord
+from environments.viewer.page_server import serve_page
 from environments.viewer.page_texts import TextCutter
 from environments.viewer.record_page import PageSize, write_record_page
 from environments.viewer.token_texts import TokenTexts
@@ -19,8 +28,12 @@ _DIGITS = 15
 
 
 @click.command(name="view")
-@click.argument("record", type=click.Path(path_type=Path))
+@click.argument("record", required=False, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="The HTML file; else beside the record.")
+@click.option("--demo", is_flag=True, help="Show a record that comes with Turnwise, as demo.html here.")
+@click.option("--open", "opens", is_flag=True, help="Open it in a browser, where there is a display.")
+@click.option("--serve", is_flag=True, help="Serve it on loopback instead, and follow RECORD as it grows.")
+@click.option("--port", type=click.IntRange(0, 65535), help="--serve: where.  [default: a free one]")
 @click.option(
     "--estimator",
     "estimators",
@@ -40,11 +53,7 @@ _DIGITS = 15
     help="Characters of one text beyond which its middle is cut.",
 )
 @click.option(
-    "--max-size",
-    type=click.IntRange(min=1),
-    default=500,
-    show_default=True,
-    help="MB that the page may become.",
+    "--max-size", type=click.IntRange(min=1), default=500, show_default=True, help="MB that it may become."
 )
 @click.option(
     "--load",
@@ -54,16 +63,45 @@ _DIGITS = 15
     expose_value=False,
     is_eager=True,
 )
-def command(record: Path, out: Path | None, **options: Any) -> None:
-    """Make one HTML file of RECORD, a rollout JSONL or a run, to be looked at from disk."""
-    record = record_at(record)
-    has_tokens = not options["no_tokens"]
-    content = PageContent(
-        cutter=TextCutter(max_chars=options["max_text"]),
-        tokens=has_tokens,
-        token_texts=TokenTexts.of(options["tokenizer"]) if has_tokens else None,
-    )
-    page = page_of(record) if out is None else out
+def command(record: Path | None, **options: Any) -> None:
+    """Make one HTML file of RECORD, a rollout JSONL or a run, to be looked at.
+
+    It opens from disk and asks nobody for anything. The middle of long texts is left out, and said.
+    """
+    _check(record, options)
+    with ExitStack() as stack:
+        if options["demo"]:
+            record, page = stack.enter_context(demo_record()), Path("demo.html")
+        else:
+            record = record_at(record or Path())
+            page = record.with_name("view.html") if record.name == RECORD else record.with_suffix(".html")
+        token_texts = None if options["no_tokens"] else TokenTexts.of(options["tokenizer"])
+
+        def content() -> PageContent:
+            cutter = TextCutter(max_chars=options["max_text"])
+            return PageContent(cutter=cutter, tokens=not options["no_tokens"], token_texts=token_texts)
+
+        if options["serve"]:
+            live = LiveRecord(record, content, options["estimators"] or None)
+            asyncio.run(serve_page(live, options["port"] or 0, lambda url: _served(url, options)))
+        else:
+            _write(record, options["out"] or page, content(), options)
+
+
+def _check(record: Path | None, options: Mapping[str, Any]) -> None:
+    if (record is None) != options["demo"]:
+        raise ConfigError("give a RECORD to look at, or --demo, and not both")
+    if options["serve"]:
+        given = [name for name in ("out", "groups") if options[name] is not None]
+        if given:
+            raise ConfigError(f"--{given[0]} is of a file, and --serve writes none")
+    elif options["port"] is not None:
+        raise ConfigError("--port is for --serve")
+
+
+def _write(record: Path, page: Path, content: PageContent, options: Mapping[str, Any]) -> None:
+    if page.exists() and page.samefile(record):
+        raise ConfigError(f"{page} is the record: give --out another file")
     size = write_record_page(
         record,
         page,
@@ -75,11 +113,22 @@ def command(record: Path, out: Path | None, **options: Any) -> None:
     with outlived_console():  # the work is done, whoever reads of it
         click.echo(page)
         click.echo(_in_words(size), err=True)
+        if options["opens"]:
+            _open(page.resolve().as_uri())
 
 
-def page_of(record: Path) -> Path:
-    """Where the page of a record stands when nobody says it."""
-    return record.with_name("view.html") if record.name == RECORD else record.with_suffix(".html")
+def _served(url: str, options: Mapping[str, Any]) -> None:
+    with outlived_console():
+        click.echo(f"{url} shows the record as it grows; ^C ends")
+        if options["opens"]:
+            _open(url)
+
+
+def _open(url: str) -> None:
+    """Open a browser with a window: one in the terminal would take it."""
+    has_display = sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
+    if not has_display or not webbrowser.open(url):
+        click.echo("no browser can be opened here", err=True)
 
 
 def _lines(text: str | None) -> tuple[range, ...] | None:
@@ -95,5 +144,7 @@ def _lines(text: str | None) -> tuple[range, ...] | None:
 
 
 def _in_words(size: PageSize) -> str:
+    groups = f"{size.groups:,} group{'' if size.groups == 1 else 's'}"
+    rollouts = f"{size.rollouts:,} rollout{'' if size.rollouts == 1 else 's'}"
     cut = f"; not in it: {', '.join(size.cut)}" if size.cut else ""
-    return f"{size.size / _MB:,.2f} MB, {size.groups:,} groups, {size.rollouts:,} rollouts{cut}"
+    return f"{size.size / _MB:,.2f} MB, {groups}, {rollouts}{cut}"

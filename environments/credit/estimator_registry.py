@@ -48,7 +48,7 @@ class EstimatorSpec:
 
 _functions: dict[str, Estimator] = {}
 _without_peer: dict[str, Callable[..., Sequence[Sequence[bool]]]] = {}
-_explained: dict[str, Callable[..., Explanations]] = {}
+_explained: dict[str, Callable[..., Explanations] | None] = {}
 _specs: dict[str, EstimatorSpec] = {}
 
 ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(_functions)
@@ -108,8 +108,7 @@ def register_estimator(
         _functions[name] = checked
         if without_peer is not None:
             _without_peer[name] = without_peer
-        if explained is not None:
-            _explained[name] = explained
+        _explained[name] = explained
         _specs[name] = spec
         return checked
 

@@ -14,6 +14,7 @@ from environments.inference.endpoint import without_credentials
 from environments.record.aggregates import aggregates
 from environments.record.append_file import AppendFile
 from environments.record.origin import OtherRunError, RunOrigin, credit_text, in_short
+from environments.record.private_file import read_small
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
 from environments.record.summary import Summary
@@ -31,6 +32,8 @@ _LARGE = 200_000_000
 """Bytes of a record that takes a while to be read."""
 OF_RECORD = ("of", "experiments", "failed", "score", "aggregates")
 """What `summary.json` says of the record, and not of the run that wrote it last."""
+_LONGEST_SETTINGS = 1_000_000
+"""Bytes of a `config.yaml` that is read; a longer one is damaged."""
 _INSTEAD = "start over with --fresh, run it as --name OTHER, or go on all the same with --accept"
 
 
@@ -241,9 +244,7 @@ def _begun(env: AgentEnv, origin: RunOrigin, run: OpenRun, sources: Sources | No
 
 def _diff(env: AgentEnv, origin: RunOrigin, folder: RunFolder, sources: Sources | None) -> Iterator[str]:
     """The settings and the source that differ from those of a folder."""
-    before = ""
-    with suppress(OSError, UnicodeDecodeError):
-        before = folder.config.read_text(encoding="utf-8")
+    before = (read_small(folder.config, _LONGEST_SETTINGS) or b"").decode("utf-8", "replace")
     yield from changed_settings(before, settings_text(env, sources), origin.experiment)
     yield from source_diff(folder.environment, environment_files(env))
 

@@ -1,13 +1,12 @@
 """`summary.json` of a run: how it stands, and what the whole of its record comes to."""
 
 import json
-import os
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from environments.record.contents import GroupKey
-from environments.record.private_file import write_private
+from environments.record.private_file import read_small, write_private
 from environments.record.recorder import Recorder, read_groups
 from environments.record.summary import Summary
 from environments.trajectory import CreditedGroup
@@ -30,11 +29,8 @@ def write_summary(path: Path, fields: Mapping[str, Any]) -> None:
 def read_summary(path: Path) -> dict[str, Any] | None:
     """What was written; `None` where there is nothing, or nothing of ours."""
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size > _LONGEST:
-                return None
-            fields: Any = json.loads(file.read())
-    except (OSError, ValueError, RecursionError):
+        fields: Any = json.loads(read_small(path, _LONGEST) or b"")
+    except (ValueError, RecursionError):
         return None
     known = cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
     return known if known.get("schema") == SCHEMA else None

@@ -1,5 +1,6 @@
 """A record as a page: read one group at a time, so that memory holds one group and the index."""
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,9 +39,17 @@ class IndexBuilder:
     _ids: set[str] = field(default_factory=set[str])
 
     def add(self, credited: CreditedGroup, number: int, add_block: AddBlock) -> None:
-        """Take one more group in, whose line has this number; its blocks are given away."""
-        self.summary.add(credited)
-        entry = group_values(credited, number, self.content, self.others, add_block)
+        """Take one more group in, whose line has this number; its blocks are given away.
+
+        Raises:
+            RecordError: the line has fields that do not fit each other.
+        """
+        try:
+            entry = group_values(credited, number, self.content, self.others, add_block)
+            self.summary.add(credited)
+        except (LookupError, ValueError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise RecordError(f"{self.source}, line {number}: cannot be shown: {reason}") from None
         if entry["id"] in self._ids:
             entry["id"] = f"{entry['id']}~{number}"
         self._ids.add(entry["id"])
@@ -120,7 +129,7 @@ def write_record_page(
         CreditError: no such estimator.
     """
     builder = IndexBuilder(
-        title=title_of(record), source=str(record), content=content, facts=facts_of(record)
+        title=title_of(record), source=text_of(record), content=content, facts=facts_of(record)
     )
     left_out = 0
     with folder_for(out), PageFile(out, max_bytes=max_bytes) as page:
@@ -141,14 +150,22 @@ def write_record_page(
 
 def title_of(record: Path) -> str:
     """What a page of the record is called: `ENV/NAME` of a run's folder, or the file's name."""
-    parts = record.parent.parts[-2:] if record.name == RECORD else (record.name,)
-    return "/".join(parts) or record.name
+    parts = record.absolute().parent.parts[-2:] if record.name == RECORD else (record.name,)
+    return text_of("/".join(parts))
+
+
+def text_of(path: Path | str) -> str:
+    """A path as text that any page can hold: its bytes may be no UTF-8."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def facts_of(record: Path) -> dict[str, str]:
     """What the experiments of a record's groups are made of, by name."""
-    origins = read_contents(record).origins.values()
-    return {name: value for facts in origins for name, value in facts.items()}
+    known: dict[str, dict[str, None]] = {}
+    for facts in read_contents(record).origins.values():
+        for name, value in facts.items():
+            known.setdefault(name, {})[value] = None
+    return {name: " and ".join(values) for name, values in known.items()}
 
 
 def other_estimators(recorded: str, names: Sequence[str] | None) -> tuple[OtherEstimator, ...]:

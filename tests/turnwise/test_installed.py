@@ -17,6 +17,8 @@ DATA_FILES = {
     "environments/policy/rendering/embedded_tokenizer/tokenizer.json",
     "environments/policy/rendering/embedded_tokenizer/tokenizer_config.json",
     "environments/py.typed",
+    "environments/viewer/demo/demo.jsonl.gz",
+    *(f"environments/viewer/page/{path.name}" for path in (ROOT / "environments/viewer/page").iterdir()),
     "tools/py.typed",
     "turnwise/py.typed",
 }

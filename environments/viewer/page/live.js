@@ -9,7 +9,7 @@ async function poll() {
   for (;;) {
     await new Promise((go_on) => setTimeout(go_on, document.hidden ? 5 * POLL_MS : POLL_MS));
     try {
-      const index = JSON.parse(await inflated(await served("index")));
+      const index = JSON.parse(await inflated(await served("index?after=" + page.index.groups.length)));
       live.lost = 0;
       append(index);
       if (!index.live) return drawLive();

@@ -1,0 +1,190 @@
+"""Records that would break out of their page, or keep it from being made."""
+
+import json
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+from environments.cli.main import main
+from environments.testing import group_of
+from environments.trajectory import Failure, JudgeCall, Message
+from environments.viewer.record_page import IndexBuilder
+from tests.environments.record.any_group import Draw
+from tests.environments.viewer.pages import blocks_of, content, page, recorded
+
+HOSTILE = "</script><script>alert(1)</script><!--\"'>&amp;\u2028\x00\u202e\U0001f600<style>"
+GROUP = group_of([[1.0, 2.0], [0.0]])
+FIRST = Path(__file__).parents[1] / "environments" / "record" / "group_1.jsonl"
+
+
+def everywhere(text):
+    """A group that says it wherever a text can stand."""
+    call = JudgeCall(
+        hook=text, turn=0, model=text, messages=(Message(role="user", content=text),), answer=text
+    )
+    failure = Failure(sibling=9, stop_reason=None, error=text, traceback=text, turns=0, where=text)
+    trajectory = GROUP.trajectories[0]
+    turn = replace(
+        trajectory.turns[0],
+        message=Message(role="assistant", content=text, reasoning=text),
+        replies=(Message(role="user", content=text),),
+        anchor=text,
+        finish_reason=text,
+        weight_version=text,
+        sampling={text: text},
+        fork=text,
+    )
+    said = replace(
+        trajectory,
+        turns=(turn, replace(trajectory.turns[1], anchor=text)),
+        judge_calls=(call,),
+        end_reason=text,
+        metrics={text: 1.0},
+    )
+    return replace(
+        GROUP,
+        trajectories=(said, GROUP.trajectories[1]),
+        failures=(failure,),
+        item={text: text},
+        judge_calls=(call,),
+    )
+
+
+def test_no_text_gets_out_of_its_block(tmp_path):
+    plain, hostile = (
+        recorded(tmp_path / f"{name}.jsonl", everywhere(text)) for name, text in (("a", "x"), ("b", HOSTILE))
+    )
+    page(plain)
+    page(hostile)
+
+    around = [
+        re.sub(r'(id="block-[\w.]+">)[^<]*', r"\1", path.with_suffix(".html").read_text())
+        for path in (plain, hostile)
+    ]
+
+    assert around[0].replace("a.jsonl", "") == around[1].replace("b.jsonl", "")
+
+
+def test_every_text_is_in_the_page_as_it_was(tmp_path):
+    blocks = page(recorded(tmp_path / "r.jsonl", everywhere(HOSTILE)))
+
+    turn = blocks["g1r0p0"]["turns"][0]
+    assert turn["message"] == {"role": "assistant", "content": HOSTILE, "reasoning": HOSTILE}
+    assert blocks["g1"]["item"] == {HOSTILE: HOSTILE}
+
+
+@pytest.mark.parametrize(
+    "name", ["</title><script>alert(1)</script>", "a\"b'c&lt;", "-->", "\udcff"], ids=ascii
+)
+def test_the_name_of_a_record_is_text(tmp_path, name):
+    folder = tmp_path / "runs" / "toy" / name.replace("/", "%")
+    folder.mkdir(parents=True)
+    recorded(folder / "record.jsonl", GROUP)
+
+    assert main(["view", str(folder)]) == 0
+
+    text = (folder / "view.html").read_text()
+    assert text.count("<title>") == text.count("</title>") == 1
+    assert "<script>alert" not in text
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_group_that_a_record_may_hold_has_a_page(seed):
+    blocks = {}
+    credited = Draw(seed).credited()
+    builder = IndexBuilder(title="t", source="s", content=content())
+
+    builder.add(credited, 1, blocks.__setitem__)
+
+    index = builder.index(cut=[], live=False)
+    named = [name for group in index["groups"] for rollout in group["rollouts"] for name in rollout["blocks"]]
+    assert {*named, "g1"} == set(blocks)
+    assert orjson.dumps([index, blocks])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_record_with_a_field_of_another_value_has_a_page_or_is_refused_in_one_line(seed, tmp_path, capsys):
+    choices = random.Random(seed)
+    fields = json.loads(recorded(tmp_path / "r.jsonl", everywhere("x"), GROUP).read_bytes().splitlines()[0])
+    where = fields
+    while isinstance(where, dict | list) and where:
+        before, key = where, choices.choice(list(where) if isinstance(where, dict) else range(len(where)))
+        where = where[key]
+        if choices.random() < 0.2:
+            break
+    before[key] = choices.choice([None, -1, 10**30, "x", [], {}, True, 1e308])
+    (tmp_path / "r.jsonl").write_bytes(
+        orjson.dumps(fields) if before[key] != 10**30 else json.dumps(fields).encode()
+    )
+    with (tmp_path / "r.jsonl").open("ab") as file:
+        file.write(b"\n")
+
+    code = main(["view", str(tmp_path / "r.jsonl")])
+
+    error = capsys.readouterr().err
+    assert code in (0, 2)
+    assert error.count("\n") == 1, error
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"{", b"\xff\xfe\n", b"null\n", b"[]\n", b'{"schema":"turnwise.group/9"}\n', b"\n", b'{"a":' * 3000],
+    ids=lambda text: repr(text[:20]),
+)
+def test_what_is_no_record_is_refused_in_one_line(text, tmp_path, capsys):
+    (tmp_path / "r.jsonl").write_bytes(text)
+
+    assert main(["view", str(tmp_path / "r.jsonl")]) == 2
+
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert not list(tmp_path.glob("*.html*"))
+
+
+def test_a_record_that_is_torn_is_refused_and_an_older_page_stays(tmp_path, capsys):
+    record = recorded(tmp_path / "r.jsonl", GROUP, GROUP)
+    (tmp_path / "r.html").write_text("old")
+    record.write_bytes(record.read_bytes()[:-200])
+
+    assert main(["view", str(record)]) == 2
+
+    assert "line 2" in capsys.readouterr().err
+    assert (tmp_path / "r.html").read_text() == "old"
+
+
+def test_a_group_that_nobody_credited_has_a_page(tmp_path):
+    unscored = replace(GROUP, trajectories=tuple(replace(each, rewards=None) for each in GROUP.trajectories))
+
+    blocks = page(recorded(tmp_path / "r.jsonl", unscored))
+
+    turn = blocks["g1r0p0"]["turns"][0]
+    assert (turn["ledger"]["reward"], turn["ledger"]["terms"]) == (None, [])
+
+
+def test_a_rollout_without_a_turn_has_a_page(tmp_path):
+    blocks = page(recorded(tmp_path / "r.jsonl", group_of([[], [1.0]], outcomes=[1.0, 2.0])))
+
+    assert blocks["g1r0p0"]["turns"] == []
+
+
+def test_a_record_of_the_first_schema_has_a_page(tmp_path):
+    record = tmp_path / "first.jsonl"
+    record.write_bytes(FIRST.read_bytes())
+
+    assert main(["view", str(record)]) == 0
+
+    assert blocks_of(record.with_suffix(".html").read_text())["g1r0p0"]["turns"]
+
+
+def test_logged_sessions_without_a_peer_have_a_page_that_says_so(tmp_path):
+    lone = group_of([[1.0]])
+    lone = replace(lone, trajectories=(replace(lone.trajectories[0], session_id="s"),))
+
+    blocks = page(recorded(tmp_path / "r.jsonl", lone))
+
+    assert blocks["index"]["groups"][0]["status"] == "no_credit"
+    assert blocks["g1r0p0"]["turns"][0]["ledger"]["terms"] == []

@@ -40,6 +40,7 @@ class GroupLine(FirstLine):
     messages: list[Any]
     """Per row; of most rows of a forked trajectory nothing is read."""
     judge_calls: tuple[JudgeCall, ...]
+    evaluation: bool = False
     error: str | None = None
     profile: TimeProfile | None = None
     toolsets: tuple[tuple[ToolSpec, ...], ...] = ()
@@ -84,6 +85,8 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
     }
     if toolsets:
         fields["toolsets"] = [_TOOLS.dump_python(tools, mode="json", warnings=False) for tools in toolsets]
+    if group.is_evaluation:
+        fields["evaluation"] = True
     if group.error is not None:
         fields["error"] = group.error
     if group.profile is not None:
@@ -107,6 +110,7 @@ def read(fields: dict[str, Any]) -> CreditedGroup:
         item=line.item,
         item_hash=line.item_hash,
         fingerprint=line.fingerprint,
+        is_evaluation=line.evaluation,
         trajectories=tuple(
             _restored(_with_tools(each, line.toolsets), rows, line.messages) for each in line.trajectories
         ),
@@ -133,6 +137,7 @@ _CAME_LATER: dict[str, Any] = {
     "summariser_calls": [],
     "usage": {},
     "refuses_group": False,
+    "passed": None,
     "profile": None,
 }
 """Fields that the first lines of this schema, which stay as they were, have not: left out where neutral."""

@@ -29,6 +29,7 @@ _COLUMNS = {
     ),
     **dict.fromkeys(("estimator", "error"), _TEXT),
     **dict.fromkeys(("epoch", "turns_without_peer"), _INTEGER),
+    "evaluation": _hf.Value("bool"),
     **dict.fromkeys(("tokens", "masks"), _INTEGERS),
     **dict.fromkeys(("advantages", "inference_logprobs", "row_logprobs"), _NUMBERS),
     **dict.fromkeys(("messages", "toolsets"), _hf.List(_hf.List(_JSON))),

@@ -42,9 +42,9 @@ class Entry:
     """Those fields of the line that say which group it is, see `Contents.add`."""
 
     @classmethod
-    def of(cls, line: bytes, fields: Mapping[str, Any], *, number: int, start: int) -> "Entry":
-        """The entry of a line with these fields."""
-        facts = {name: fields[name] for name in FACTS if fields.get(name) is not None}
+    def of(cls, line: bytes, facts: Mapping[str, Any], *, number: int, start: int) -> "Entry":
+        """The entry of a line with these facts; `null` says nothing."""
+        facts = {name: value for name, value in facts.items() if value is not None}
         return cls(number=number, start=start, end=start + len(line), checksum=crc32(line), facts=facts)
 
 

@@ -91,14 +91,14 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
     return fields
 
 
-def read(fields: dict[str, Any]) -> CreditedGroup:
-    """The group of a line.
+def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
+    """The group of a line; without `rows` its trajectories have none.
 
     Raises:
         ValueError, LookupError, TypeError, AttributeError: a field is missing or wrong.
     """
     line = GroupLine.model_validate(fields)
-    rows = line.rows()
+    token_rows = line.rows() if rows else None
     group = TrajectoryGroup(
         group_id=line.group_id,
         env=line.env,
@@ -108,7 +108,8 @@ def read(fields: dict[str, Any]) -> CreditedGroup:
         item_hash=line.item_hash,
         fingerprint=line.fingerprint,
         trajectories=tuple(
-            _restored(_with_tools(each, line.toolsets), rows, line.messages) for each in line.trajectories
+            _restored(_with_tools(each, line.toolsets), token_rows, line.messages)
+            for each in line.trajectories
         ),
         failures=line.failures,
         judge_calls=line.judge_calls,
@@ -223,9 +224,10 @@ def _with_tools(fields: dict[str, Any], toolsets: Sequence[tuple[ToolSpec, ...]]
 
 
 def _restored(
-    fields: dict[str, Any], rows: Sequence[TokenRow], columns: Sequence[Sequence[dict[str, Any]]]
+    fields: dict[str, Any], rows: Sequence[TokenRow] | None, columns: Sequence[Sequence[dict[str, Any]]]
 ) -> Trajectory:
     own_rows: list[int] = fields["rows"]
+    token_rows = () if rows is None else tuple(rows[index] for index in own_rows)
     text: Sequence[dict[str, Any]] = fields["messages"] if "messages" in fields else columns[own_rows[-1]]
     spoken = [_message(each) for each in text]
     prompt = tuple(_at(spoken, index) for index in fields["prompt"])
@@ -235,7 +237,7 @@ def _restored(
         _turn({**turn, "context": context}, spoken)
         for turn, context in zip(fields["turns"], contexts, strict=True)
     )
-    return replace(bare, prompt=prompt, turns=turns, rows=tuple(rows[index] for index in own_rows))
+    return replace(bare, prompt=prompt, turns=turns, rows=token_rows)
 
 
 def _turn(fields: dict[str, Any], spoken: Sequence[Message]) -> Turn:

@@ -9,6 +9,8 @@ from environments.server_config import ServerConfig as ServerConfig  # its forme
 from tools.errors import ConfigError
 
 EMBEDDED_TOKENIZER = "embedded"
+NAME_PATTERN = r"^\w[\w.+=@-]{0,62}$"
+"""Of a folder's name: no path, nothing hidden, nothing that a shell or an option parser reads."""
 
 
 class AgentEnvConfig(Section):
@@ -71,7 +73,8 @@ class AgentEnvConfig(Section):
         default=None, description="Name of the run at Weights & Biases and of the environment at the API."
     )
     data_path_to_save_groups: str | None = Field(
-        default=None, description="The rollout JSONL; unset: process writes data/NAME.jsonl, serve none."
+        default=None,
+        description="A plain file for the rollout JSONL; unset: process has a folder of its own, serve none.",
     )
     data_dir_to_save_evals: str | None = Field(
         default=None, description="evaluate: folder for metrics.json and samples.jsonl."
@@ -83,11 +86,38 @@ class AgentEnvConfig(Section):
     dataset_split: str = Field(default="train", description="Split of the hub dataset.")
     dataset_path: str | None = Field(default=None, description="Local .jsonl, .json or .parquet file.")
     max_items: int | None = Field(default=None, ge=1, description="Use only the first items.")
+    shuffle: bool = Field(
+        default=False,
+        description="Roll the items out in another order each time round, as --env.seed decides.",
+    )
+    weight_field: str | None = Field(
+        default=None,
+        description="Field of the items with how often each is rolled out, relative to the others; 0: never.",
+    )
+    eval_share: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of the items, chosen by their ids, that only evaluate rolls out: process and "
+        "serve leave it out.",
+    )
 
     # The record.
+    run_name: str | None = Field(
+        default=None,
+        pattern=NAME_PATTERN,
+        description="Which run of the environment: its folder is runs/ENV/NAME; unset: default. Letters, "
+        "digits and _.+=@- after a letter or digit, 63 at most.",
+    )
     fresh: bool = Field(
         default=False,
-        description="Empty the rollout JSONL instead of resuming it; serve: put what the outbox holds aside.",
+        description="Start over instead of resuming: a run's folder is put aside, a plain file is emptied; "
+        "serve: put what the outbox holds aside.",
+    )
+    accept: bool = Field(
+        default=False,
+        description="Go on in a record of another experiment, for changes that you know to change nothing; "
+        "each group keeps its own fingerprint.",
     )
 
     profile: bool = Field(

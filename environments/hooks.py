@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from environments.config import AgentEnvConfig
 from environments.data.items import load_items
+from environments.data.run_history import RunHistory
 from environments.policy.scripted import Choice, generic_script, generic_summary
 from environments.reward_context import GroupContext, Reward, RolloutContext
 from environments.rollout.context import Condenser
@@ -71,6 +72,14 @@ class Hooks:
     def load_eval_items(self) -> MaybeAsync[Sequence[Item]]:
         """The items that `evaluate` uses; by default those of `load_items`."""
         return self.load_items()
+
+    def next_items(self, history: RunHistory) -> MaybeAsync[Sequence[str] | None]:
+        """The ids of the items to roll out next, such as a curriculum; without it all come in turn.
+
+        Asked by `process` and `serve` when all that it named is rolling out, and only for items of the run:
+        an id may come several times. Nothing: it is asked again after the next group, and ends the run where
+        no group is in flight.
+        """
 
     def format_prompt(self, item: Item, *args: Any, **kwargs: Any) -> MaybeAsync[str | Said | Sequence[Said]]:
         """The task: the text of one user message, or a whole opening conversation."""
@@ -173,13 +182,14 @@ def writes(env: Hooks, hook: str) -> bool:
 
 
 def refuse_missing_parts(env: Hooks, estimator: str) -> None:
-    """Raise ConfigError where a class lacks a name, a prompt, or what its estimator compares."""
+    """Raise ConfigError where a class lacks a name, a prompt, or what its settings ask for."""
     if not env.name:
         raise ConfigError(f"class {type(env).__name__} has no name; set the class attribute `name`")
     if not writes(env, "format_prompt"):
         raise ConfigError(f"environment {env.name!r} has no prompt; write format_prompt(self, item)")
     if estimator == "gigpo" and not writes(env, "state_key"):
         raise ConfigError(f"gigpo compares turns taken in equal states; write state_key in {env.name!r}")
+    _refuse_item_settings(env)
 
 
 def refuse_no_reward(env: Hooks) -> None:
@@ -189,4 +199,20 @@ def refuse_no_reward(env: Hooks) -> None:
             f"environment {env.name!r} has no reward; write compute_reward, or list "
             f"TurnLevelRewardMixin before AgentEnv and write score_turn, compute_turn_rewards or "
             f"compute_outcome"
+        )
+
+
+def _refuse_item_settings(env: Hooks) -> None:
+    """Raise ConfigError for settings of items that a hook of the class leaves without effect."""
+    config = env.config
+    if config.eval_share and writes(env, "load_eval_items"):
+        raise ConfigError(
+            f"environment {env.name!r} writes load_eval_items: evaluate takes those, and nobody would "
+            f"evaluate what --env.eval_share holds out; leave it out"
+        )
+    ordered = [name for name in ("shuffle", "weight_field") if getattr(config, name)]
+    if ordered and writes(env, "next_items"):
+        raise ConfigError(
+            f"environment {env.name!r} writes next_items, which says what comes next; leave out "
+            f"--env.{ordered[0]}"
         )

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from environments.server_config import JudgeConfig, ServerConfig, SummariserConfig, UserConfig
     from environments.simulated_user import SimulatedUser
+    from environments.tables.loading import features, load
     from environments.testing import group_of
     from environments.trajectory import (
         Completion,
@@ -118,6 +119,7 @@ __all__ = [
     "context_efficiency",
     "estimate",
     "exact_match",
+    "features",
     "file",
     "fit_context",
     "function_cases",
@@ -126,6 +128,7 @@ __all__ = [
     "has_text",
     "keep_last_turns",
     "length_penalty",
+    "load",
     "longest_context",
     "novelty_rewards",
     "numeric_match",
@@ -201,6 +204,7 @@ _MODULES = {
     "context_efficiency": "environments.rewards.economy",
     "estimate": "environments.credit",
     "exact_match": "environments.rewards.answers",
+    "features": "environments.tables.loading",
     "file": "tools.files",
     "fit_context": "environments.rollout.context",
     "function_cases": "environments.rewards.code_cases",
@@ -209,6 +213,7 @@ _MODULES = {
     "has_text": "environments.rewards.text_format",
     "keep_last_turns": "environments.rollout.context",
     "length_penalty": "environments.rewards.economy",
+    "load": "environments.tables.loading",
     "longest_context": "environments.rewards.economy",
     "novelty_rewards": "environments.rewards.relative",
     "numeric_match": "environments.rewards.answers",

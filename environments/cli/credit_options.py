@@ -70,7 +70,7 @@ def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any
             "--load",
             metavar="FILE",
             help="A Python file or module that registers the estimator.",
-            callback=_load,
+            callback=load_code,
             is_eager=True,
         ),
     )
@@ -99,7 +99,8 @@ def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any
     return decorated
 
 
-def _load(_: click.Context, __: click.Parameter, code: str | None) -> str | None:
+def load_code(_: click.Context, __: click.Parameter, code: str | None) -> str | None:
+    """Load a file or module that the user names, as a callback of an option."""
     if code is not None:
         load(code)
     return code

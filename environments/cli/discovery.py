@@ -1,27 +1,37 @@
-"""From what a user types to an environment class: a shipped name, a file or a module."""
+"""From what a user types to an environment class: a shipped or installed name, a folder, a file, a module."""
 
 import difflib
 import inspect
+import os
+import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from environments.base_env import AgentEnv
+from environments.cli.installed import GROUP, installed_environments
 from environments.cli.shipped import SHIPPED
-from environments.cli.user_code import load_file, load_module
+from environments.cli.user_code import append_to_path, load_file, load_module
 from tools.errors import ConfigError
+
+_PROJECT = "pyproject.toml"
 
 
 def find_environment(given: str) -> type[AgentEnv]:
-    """The class that `given` names: `code_debug`, `path/to/file.py[:Class]` or `package.module[:Class]`.
+    """The class that `given` names.
 
-    A file's folder, or the current one for a module, goes to the end of Python's path: it never hides
-    Turnwise's own packages.
+    `code_debug`, a name that is shipped; `my_env`, the folder of a project that registers an environment, or
+    a name that an installed package registers; `path/to/file.py[:Class]`; `package.module[:Class]`. Of equal
+    names the first of these wins. A file's folder, or the current one for a module, goes to the end of
+    Python's path: it never hides Turnwise's own packages.
 
     Raises:
         ConfigError: nothing of that name, its code fails, or it holds no or several environments.
     """
     if given in SHIPPED:
         given = SHIPPED[given].target
+    elif given and os.path.isfile(Path(given) / _PROJECT):  # noqa: PTH113  # `is_file` may raise
+        return _of_folder(Path(given))
     source, _, class_name = given.rpartition(":") if ":" in given else (given, "", "")
     if source.endswith(".py"):
         if not Path(source).is_file():
@@ -30,19 +40,65 @@ def find_environment(given: str) -> type[AgentEnv]:
     else:
         module = load_module(source) if "." in source or class_name else None
     if module is None:
-        raise ConfigError(_unknown(source))
+        return _of_package(given, source)
     return _pick(module, class_name, source)
 
 
-def _unknown(given: str) -> str:
+def _of_folder(folder: Path) -> type[AgentEnv]:
+    """The environment that a project's folder registers, whether or not it is installed."""
+    path = folder / _PROJECT
+    try:
+        project: Any = tomllib.loads(path.read_text("utf-8"))
+        registered: Any = project["project"]["entry-points"][GROUP]
+        targets = {str(name): str(target) for name, target in registered.items()}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    except (LookupError, TypeError, AttributeError):
+        raise ConfigError(
+            f'{path} registers no environment; write [project.entry-points."{GROUP}"] with NAME = '
+            f'"module:Class", or give path/to/file.py:Class'
+        ) from None
+    own = folder.resolve().name
+    if own not in targets and len(targets) != 1:
+        names = ", ".join(sorted(targets)) or "none"
+        raise ConfigError(f"{path} registers {names} of the group {GROUP}; give path/to/file.py:Class")
+    name = own if own in targets else next(iter(targets))
+    append_to_path(folder.resolve())
+    return _registered(targets[name], f"environment {name!r} of {path}")
+
+
+def _of_package(given: str, source: str) -> type[AgentEnv]:
+    """The environment that an installed package registers under this name."""
+    known = installed_environments()
+    found = [each for each in known if each.name == given]
+    if len(found) > 1:
+        targets = " or ".join(each.target for each in found)
+        packages = ", ".join(each.package for each in found)
+        raise ConfigError(f"{given!r} is an environment of {len(found)} packages, {packages}; give {targets}")
+    if not found:
+        raise ConfigError(_unknown(source, [each.name for each in known]))
+    return _registered(found[0].target, f"environment {given!r} of the package {found[0].package}")
+
+
+def _registered(target: str, where: str) -> type[AgentEnv]:
+    source, _, class_name = target.partition(":")
+    module = load_module(source) if source and class_name else None
+    if module is None:
+        raise ConfigError(
+            f"{where} cannot be loaded: it is registered as {target!r}, and there is no such module"
+        )
+    return _pick(module, class_name, where)
+
+
+def _unknown(given: str, installed: list[str]) -> str:
     if given in SHIPPED:
         return (
             f"{given!r} is an environment and takes no class; give {given!r} alone, or path/to/file.py:Class"
         )
-    close = difflib.get_close_matches(given, SHIPPED, n=1)
+    names = sorted({*SHIPPED, *installed})
+    close = difflib.get_close_matches(given, names, n=1)
     meant = f"; did you mean {close[0]!r}?" if close else ""
-    names = ", ".join(sorted(SHIPPED))
-    return f"no environment {given!r}{meant}; choose one of {names}, or give path/to/file.py:Class"
+    return f"no environment {given!r}{meant}; choose one of {', '.join(names)}, or give path/to/file.py:Class"
 
 
 def _pick(module: ModuleType, class_name: str, source: str) -> type[AgentEnv]:

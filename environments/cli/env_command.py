@@ -17,10 +17,12 @@ from environments.cli.settings import (
     flag_rows,
     merge_settings,
     read_yaml,
+    setting_sources,
     split_overrides,
 )
 from environments.config import AgentEnvConfig
 from environments.run.console_streams import outlived_console
+from environments.run.run_settings import Sources
 from environments.server_config import JudgeConfig, ServerConfig, SummariserConfig, UserConfig
 from tools.errors import ConfigError
 
@@ -49,6 +51,10 @@ class EnvCall:
         """
         settings = self.settings(defaults or {}, flags or {})
         return self.env_cls(settings.env, with_proxies([*settings.servers, *settings.second]))
+
+    def sources(self) -> Sources:
+        """Where settings came from that the class does not give."""
+        return setting_sources(self.file, self.flags)
 
     def settings(self, defaults: Mapping[str, Any], flags: Mapping[str, Any]) -> Settings:
         """The settings alone, checked."""

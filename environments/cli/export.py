@@ -2,16 +2,18 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from environments.record.private_file import folder_for
 from environments.record.recorder import read_groups
+from environments.record.run_folder import record_at
 from environments.run.console_streams import outlived_console
 from environments.text_exports.line_file import LineFile
 from environments.text_exports.openai_chat import openai_chat
@@ -22,6 +24,9 @@ from environments.wire.training_rows import check_rows
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, PrefixWeighting
 from tools.errors import CreditError, RecordError, UsageError, WireError
 
+if TYPE_CHECKING:
+    from environments.tables.group_rows import Per
+
 Lines = Callable[[CreditedGroup, Counter[str]], Iterable[dict[str, Any]]]
 
 _OPTION_OF: Mapping[str, tuple[str, ...]] = {
@@ -29,11 +34,13 @@ _OPTION_OF: Mapping[str, tuple[str, ...]] = {
     "prefix_weighting": ("prefix_rows",),
     "min_score": ("openai",),
     "min_advantage": ("openai",),
+    "per": ("parquet",),
 }
 """The views that each option is for."""
 MADE_UP = "rollouts have rows made from text: nobody knows the tokens that were sampled"
 
-_VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS])
+PARQUET = "parquet"
+_VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS, PARQUET])
 
 
 @click.command(name="export")
@@ -54,9 +61,15 @@ _VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS])
 )
 @click.option("--min-score", type=float, help="openai: train only rollouts of this score or more.")
 @click.option("--min-advantage", type=float, help="openai: train only turns of this advantage or more.")
+@click.option(
+    "--per",
+    type=click.Choice(["group", "rollout", "turn"]),
+    show_default="turn",
+    help="parquet: what a row is.",
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
 def command(record: Path, out: Path, **options: Any) -> None:
-    """Write the groups of RECORD as a trainer reads them, as JSON lines.
+    """Write the groups of RECORD as a trainer reads them, as JSON lines or parquet.
 
     \b
     Views of tokens, a group a line. Groups without credit are left out.
@@ -75,29 +88,60 @@ def command(record: Path, out: Path, **options: Any) -> None:
                         siblings gave to the very same prompt (DPO)
 
     Groups that failed are left out.
+
+    \b
+    A table of all groups, with its types (datasets, DuckDB, polars, pandas):
+      parquet           a row per turn, or --per rollout or group
     """  # noqa: D301  # click reads the backspace
+    record = record_at(record)
     if out.exists() and out.stat().st_size:
         raise RecordError(f"{out} exists; export writes a new file, choose another path")
     view = options["view"] or options["encoding"] or "token_advantages"
-    shown = _shown(view, options)
-    left_out = ("failed",) if view in TEXT_VIEWS else ("failed", "no_credit")
-    counted = ExportCounts()
+    given = _given(view, options)
+    with _new_file(out) as unfinished:
+        text = (
+            _table(record, unfinished, **given) if view == PARQUET else _text(record, unfinished, view, given)
+        )
+    with outlived_console():  # the work is done, whoever reads of it
+        click.echo(text, err=True)
+
+
+@contextmanager
+def _new_file(out: Path) -> Generator[Path]:
+    """Where to write what stands at `out` once all of it is written.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
     # Of its own, so that two exports at once do not write into one file.
     unfinished = out.with_name(f"{out.name}.{os.getpid()}.part")
     with folder_for(out):
         try:
-            with LineFile(unfinished) as file:
-                for line in _lines(record, shown, left_out, counted):
-                    file.write(line)
-                if view in TEXT_VIEWS:
-                    file.put_early()
+            yield unfinished
             unfinished.replace(out)
         except OSError as error:
             raise RecordError(f"cannot write {out}: {error.strerror}") from error
         finally:
             unfinished.unlink(missing_ok=True)
-    with outlived_console():  # the work is done, whoever reads of it
-        click.echo(counted.text(view, file.lines), err=True)
+
+
+def _text(record: Path, unfinished: Path, view: str, given: Mapping[str, Any]) -> str:
+    """Write the lines of a view; what is to be said of them."""
+    left_out = ("failed",) if view in TEXT_VIEWS else ("failed", "no_credit")
+    counted = ExportCounts()
+    with LineFile(unfinished) as file:
+        for line in _lines(record, _shown(view, given), left_out, counted):
+            file.write(line)
+        if view in TEXT_VIEWS:
+            file.put_early()
+    return counted.text(view, file.lines)
+
+
+def _table(record: Path, unfinished: Path, per: "Per" = "turn") -> str:
+    """Write a table; what is to be said of it."""
+    from environments.tables.parquet_file import write_parquet  # noqa: PLC0415  # slow
+
+    return f"{write_parquet(record, per, unfinished)} rows of a {per} each"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,17 +163,22 @@ class ExportCounts:
         return "; ".join(parts)
 
 
-def _shown(view: str, options: Mapping[str, Any]) -> Lines:
-    """How a group's lines are made.
+def _given(view: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a user gave beside the view.
 
     Raises:
-        UsageError: an option that the view has no use for.
+        UsageError: one that the view has no use for.
     """
     given = {name: options[name] for name in _OPTION_OF if options[name] is not None}
     for name in given:
         if view not in _OPTION_OF[name]:
             option, views = name.replace("_", "-"), " or ".join(_OPTION_OF[name])
             raise UsageError(f"--{option} is for --view {views}, not {view}")
+    return given
+
+
+def _shown(view: str, given: Mapping[str, Any]) -> Lines:
+    """How a group's lines are made."""
     if view in TEXT_VIEWS:
         return partial(openai_chat, **given) if given else TEXT_VIEWS[view]
     scaling = (given.get("score_divisor", TOKENS_PER_TURN), given.get("prefix_weighting", "once"))

@@ -39,9 +39,20 @@ class LazyCommand:
 
 
 COMMANDS: Mapping[str, LazyCommand] = {
+    "new": LazyCommand(
+        target="environments.cli.new:command",
+        help="Make a folder with an environment that runs: code, data, test, README.",
+        group="First steps",
+    ),
+    "check": LazyCommand(
+        target="environments.cli.check_env:command",
+        help="Find out whether an environment is right, without a model.",
+        runs_env=True,
+        group="First steps",
+    ),
     "list": LazyCommand(
         target="environments.cli.list_environments:command",
-        help="Name the shipped environments.",
+        help="Name the environments: those that are shipped, and those of installed packages.",
         group="First steps",
     ),
     "process": LazyCommand(
@@ -61,6 +72,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         help="Roll out for ever and feed a trainer behind an Atropos trajectory API.",
         runs_env=True,
         group="Run",
+    ),
+    "view": LazyCommand(
+        target="environments.cli.view:command",
+        help="Make one HTML file of a rollout JSONL or a run, to be looked at.",
+        group="Look",
     ),
     "recredit": LazyCommand(
         target="environments.cli.recredit:command",
@@ -202,6 +218,8 @@ def exit_code_of(error: BaseException) -> int:
     # Rollouts run in task groups: an error that the user can mend comes out once per rollout.
     causes = _leaves(error)
     if all(isinstance(cause, UsageError) for cause in causes):
+        for line in getattr(causes[0], "__notes__", ()):
+            click.echo(without_credentials(line), err=True)
         return _fail(str(causes[0]))
     if not isinstance(error, TurnwiseError):
         traceback.print_exception(error)

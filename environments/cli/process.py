@@ -9,16 +9,23 @@ from environments.run.whole_run import run_whole
 
 
 @click.command("process", cls=EnvCommand)
-@click.option("--out", metavar="FILE", help="The rollout JSONL; --env.data_path_to_save_groups.")
-@click.option("--fresh", is_flag=True, help="Start the file over instead of resuming it; --env.fresh.")
-def command(call: EnvCall, out: str | None, fresh: bool) -> int:
-    """Roll out an environment's items into a rollout JSONL.
+@click.option("--name", metavar="NAME", help="The run's folder is runs/ENV/NAME [default]; --env.run_name.")
+@click.option("--out", metavar="FILE", help="A plain file instead; --env.data_path_to_save_groups.")
+@click.option("--fresh", is_flag=True, help="Start over: what is there is put aside; --env.fresh.")
+@click.option("--accept", is_flag=True, help="Go on although the experiment has changed; --env.accept.")
+def command(call: EnvCall, name: str | None, out: str | None, fresh: bool, accept: bool) -> int:
+    """Roll out an environment's items into the record of a run.
 
     ENV is a shipped name (see `turnwise list`), path/to/file.py:Class or package.module:Class. The same
-    command again goes on where the last one stopped.
+    command again goes on where the last one stopped. Beside record.jsonl the run's folder has its
+    settings, its source, its log and a summary; --out writes a rollout JSONL with nothing beside it.
     """
     env = call.open(
-        defaults={"data_path_to_save_groups": f"data/{call.env_cls.name}.jsonl"},
-        flags={"data_path_to_save_groups": out, "fresh": fresh or None},
+        flags={
+            "run_name": name,
+            "data_path_to_save_groups": out,
+            "fresh": fresh or None,
+            "accept": accept or None,
+        }
     )
-    return run_whole(process(env, Console()))
+    return run_whole(process(env, Console(), sources=call.sources()))

@@ -17,6 +17,7 @@ from environments.record.credit_patch import with_credit
 from environments.record.group_line import SCHEMA, encode_group, group_of_fields, parse_line
 from environments.record.line_fields import LineFields
 from environments.record.recorder import Recorder, new_record
+from environments.record.run_folder import record_at
 from environments.run.console_streams import outlived_console
 from environments.run.line_pass import results
 from environments.trajectory import CreditedGroup, Trajectory
@@ -35,6 +36,7 @@ def command(record: Path, credit: CreditOptions, out: Path) -> None:
     Groups that failed are copied as they are, but for those that --missing-outcome settles. Prints how
     credit moved from the recorded estimator's to the new one's.
     """
+    record = record_at(record)
     with new_record(out, doing="recredit") as recorder:
         change, names, failed = _rewrite(record, recorder, Recredit(credit=credit))
     with outlived_console():  # the work is done, whoever reads of it

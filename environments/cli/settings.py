@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from environments.config import AgentEnvConfig
 from environments.config_section import Section
 from environments.inference.endpoint import without_credentials
+from environments.run.run_settings import COMMAND_LINE
 from environments.server_config import (
     JudgeConfig,
     ModelServerConfig,
@@ -176,6 +177,20 @@ def merge_settings(
     known = server_configs(servers)
     policies = _servers(known, file, cast(Mapping[str, Any], command_line.openai))
     return Settings(env=env, servers=policies, second=_second_models(known, file, command_line))
+
+
+def setting_sources(file: Overrides | None, command_line: Overrides) -> dict[str, str]:
+    """Where settings came from, by `section.name`: the file's name, or the command line."""
+    sources: dict[str, str] = {}
+    for layer in filter(None, (file, command_line)):
+        several = layer.openai if isinstance(layer.openai, Sequence) else [layer.openai]
+        given = [(AgentEnvConfig, layer.env), *((ServerConfig, each) for each in several)]
+        given += [(each, layer.second.get(each.section, {})) for each in SECOND_MODELS]
+        for section, names in given:
+            for written in names:
+                name = f"{section.section}.{section.current_name(written)[0]}"
+                sources[name] = Path(layer.origin).name if layer.origin else COMMAND_LINE
+    return sources
 
 
 def flag_rows(config: BaseModel, namespace: str) -> list[tuple[str, str]]:

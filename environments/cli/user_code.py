@@ -37,7 +37,7 @@ def load_file(name: str) -> ModuleType:
     if not Path(name).is_file():
         raise ConfigError(f"no file {name}")
     path = Path(name).resolve()
-    _append_to_path(path.parent)
+    append_to_path(path.parent)
     known = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None
     if known is not None and known.origin == str(path):
         # By its own name, so that files next to it may import it too.
@@ -58,7 +58,7 @@ def load_module(name: str) -> ModuleType | None:
     Raises:
         ConfigError: its code fails.
     """
-    _append_to_path(Path.cwd())
+    append_to_path(Path.cwd())
     try:
         known = importlib.util.find_spec(name)
     except ValueError:
@@ -75,7 +75,8 @@ def load_module(name: str) -> ModuleType | None:
     return _run(lambda: importlib.import_module(name), Path(known.origin))
 
 
-def _append_to_path(folder: Path) -> None:
+def append_to_path(folder: Path) -> None:
+    """Let modules of a folder be found, after all others."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 

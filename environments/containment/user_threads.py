@@ -14,7 +14,7 @@ def contain_threads(loop: asyncio.AbstractEventLoop) -> None:
     """Let no `asyncio.to_thread` of an environment's code that never ends fill the pool that ours uses."""
     # Where somebody chose an executor, or asyncio made its own already, it stays.
     if getattr(loop, "_default_executor", loop) is None:
-        loop.set_default_executor(_DefaultExecutor())
+        loop.set_default_executor(_DefaultExecutor(thread_name_prefix="turnwise-pool"))
 
 
 class _DefaultExecutor(ThreadPoolExecutor):

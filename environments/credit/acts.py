@@ -16,8 +16,8 @@ from tools.errors import CreditError
 Value = TypeVar("Value")
 Values = Mapping[str, Sequence[Sequence[float]]]
 """Parameters of one value per turn, by name."""
-Credit = Callable[[TrajectoryGroup, Values], Sequence[Sequence[float]]]
-"""What an estimator gives for a group without summaries."""
+Credit = Callable[[TrajectoryGroup, Values], Sequence[Sequence[Value]]]
+"""What an estimator gives for the turns of a group without summaries."""
 
 
 def has_summaries(group: TrajectoryGroup) -> bool:
@@ -38,8 +38,8 @@ def acts_alone(group: TrajectoryGroup) -> TrajectoryGroup:
     )
 
 
-def over_all_turns(credit: Credit, group: TrajectoryGroup, values: Values) -> list[list[float]]:
-    """What an estimator gives for the acts of a group, as advantages of all its turns.
+def over_all_turns(credit: Credit[Value], group: TrajectoryGroup, values: Values) -> list[list[Value]]:
+    """What an estimator gives for the acts of a group, for all its turns.
 
     Raises:
         CreditError: as for `acts_alone`, or values do not match the turns.
@@ -47,9 +47,9 @@ def over_all_turns(credit: Credit, group: TrajectoryGroup, values: Values) -> li
     acts = acts_alone(group)
     values_of_acts = {name: _values_of_acts(rows, group, name) for name, rows in values.items()}
     of_acts = credit(acts, values_of_acts)
-    spread: list[list[float]] = []
+    spread: list[list[Value]] = []
     for index, trajectory in enumerate(group.trajectories):
-        row: list[float] = []
+        row: list[Value] = []
         number = 0
         for turn, summary in enumerate(trajectory.turns):
             has_act = number < len(of_acts[index])

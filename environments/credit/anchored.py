@@ -2,12 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from environments.credit.estimator_registry import Advantages, register_estimator
 from environments.credit.parameters import Param
 from environments.credit.scored import Scored, each_trained, read
 from environments.credit.stats import centred, z_scores
+from environments.credit.terms import Compared, Explanation, Explanations, Term, normalised
 from environments.trajectory import TrajectoryGroup
 from tools.errors import CreditError
 
@@ -20,6 +22,55 @@ def _without_peer(group: TrajectoryGroup, *, episode_stats: str, **_: object) ->
     return [[each and alone for each in row] for row in trained]
 
 
+def _explained(
+    group: TrajectoryGroup,
+    *,
+    gamma: float,
+    step_weight: float,
+    mode: Mode,
+    episode_stats: str,
+    eps: float,
+) -> Explanations:
+    scored = read(group)
+
+    def terms(name: str, pool: Sequence[Compared]) -> list[Term]:
+        return normalised(name, pool, ddof=1, eps=eps, by_std=mode == "mean_std_norm")
+
+    copies = [len(each.turns) if episode_stats == "rows" else 1 for each in scored]
+    scores = [
+        Compared(trajectory=i, turn=None, value=each.score)
+        for i, (each, count) in enumerate(zip(scored, copies, strict=True))
+        for _ in range(count)
+    ]
+    wholes = {each.trajectory: term for each, term in zip(scores, terms("score", scores), strict=True)}
+    notes: tuple[str, ...] = ()
+    if episode_stats == "rows" and len(scores) == 1:
+        divisor = None if mode == "mean_norm" else 1.0 + eps
+        wholes = {each.trajectory: Term(name="score", value=each.value, divisor=divisor) for each in scores}
+        notes = ("no other turn to compare the score with: it stays raw",)
+    members: defaultdict[str, list[Compared]] = defaultdict(list)
+    states = _states(group)
+    for i, each in enumerate(scored):
+        for turn, (state, value) in enumerate(zip(states[i], each.returns(gamma), strict=True)):
+            if state is not None:
+                members[state].append(Compared(trajectory=i, turn=turn, value=value))
+    steps = {
+        (each.trajectory, each.turn): replace(term, weight=step_weight)
+        for pool in members.values()
+        for each, term in zip(pool, terms("return from equal states", pool), strict=True)
+    }
+
+    def explained(i: int, turn: int) -> Explanation:
+        step = steps.get((i, turn))
+        lone = step is not None and len(step.pool) == 1
+        return Explanation(
+            terms=(wholes[i],) if step is None or lone else (wholes[i], step),
+            notes=notes + (("no other turn began in its state",) if lone else ()),
+        )
+
+    return [[explained(i, turn) for turn in range(len(each.turns))] for i, each in enumerate(scored)]
+
+
 @register_estimator(
     "gigpo",
     formula="A[i,k] = norm(S)[i] + w * norm(R[j,l] for every turn with the state of turn (i,k))[i,k],  "
@@ -28,6 +79,7 @@ def _without_peer(group: TrajectoryGroup, *, episode_stats: str, **_: object) ->
     "episode_stats=rows, and where one state hides different histories",
     source="arXiv 2505.10978, reference langfengQ/verl-agent",
     without_peer=_without_peer,
+    explained=_explained,
 )
 def gigpo(
     group: TrajectoryGroup,

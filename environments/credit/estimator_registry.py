@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, cast
 from environments.credit.acts import Values, acts_alone, has_summaries, over_all_turns
 from environments.credit.parameters import Parameter, Value, check_all, parameters_of, unknown
 from environments.credit.presets import PRESETS
+from environments.credit.terms import Explanations
 from environments.trajectory import TrajectoryGroup
 from tools.errors import CreditError
 
@@ -47,6 +48,7 @@ class EstimatorSpec:
 
 _functions: dict[str, Estimator] = {}
 _without_peer: dict[str, Callable[..., Sequence[Sequence[bool]]]] = {}
+_explained: dict[str, Callable[..., Explanations]] = {}
 _specs: dict[str, EstimatorSpec] = {}
 
 ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(_functions)
@@ -60,13 +62,15 @@ def register_estimator(
     bias: str = "",
     source: str = "",
     without_peer: Callable[..., Sequence[Sequence[bool]]] | None = None,
+    explained: Callable[..., Explanations] | None = None,
 ) -> Callable[[Callable[P, Advantages]], Callable[P, Advantages]]:
     """Make a function an estimator: it takes a group, and keyword-only parameters with defaults.
 
     Parameters are described in their annotation, `Annotated[float, Param("discount", low=0, high=1)]`.
     `without_peer` gets the same arguments, and says of each turn whether it keeps its raw return since no
-    sibling has a comparable one. The returned function checks its parameters before each call and its
-    advantages after it; turns that are not trained get 0, whatever it computed.
+    sibling has a comparable one; `explained` gets them, too, and gives the terms that each advantage is the
+    sum of. The returned function checks its parameters before each call and its advantages after it; turns
+    that are not trained get 0, whatever it computed.
 
     Raises:
         CreditError: the name is taken by another function, or a parameter cannot be described.
@@ -104,6 +108,8 @@ def register_estimator(
         _functions[name] = checked
         if without_peer is not None:
             _without_peer[name] = without_peer
+        if explained is not None:
+            _explained[name] = explained
         _specs[name] = spec
         return checked
 
@@ -148,6 +154,31 @@ def without_peer(
     if [len(row) for row in alone] != counts:
         raise CreditError(f"without_peer of {name} has to say of each turn whether it has no peer")
     return [[bool(each) for each in row] for row in alone]
+
+
+def explanations(name: str, group: TrajectoryGroup, params: Mapping[str, Any]) -> Explanations | None:
+    """How the estimator comes to each turn's advantage; `None`: it was registered without that.
+
+    Args:
+        name: the estimator.
+        group: siblings with rewards.
+        params: every parameter of it, see `resolve`.
+
+    Raises:
+        CreditError: as for `estimate`.
+    """
+    explained = _explained.get(name)
+    if explained is None:
+        return None
+    used = resolve(name, **params)
+    if not has_summaries(group):
+        return explained(group, **used)
+
+    def of_acts(seen: TrajectoryGroup, values: Values) -> Explanations:
+        return explained(seen, **{**used, **values})
+
+    given = {each.name: used[each.name] for each in describe(name).parameters if _is_per_turn(each, used)}
+    return over_all_turns(of_acts, group, cast("Values", given))
 
 
 def describe(name: str) -> EstimatorSpec:

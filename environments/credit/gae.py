@@ -6,8 +6,29 @@ from typing import Annotated
 from environments.credit.estimator_registry import Advantages, register_estimator
 from environments.credit.parameters import Param, PerTurn
 from environments.credit.scored import check_turns, read
+from environments.credit.terms import Explanation, Explanations, Term
 from environments.trajectory import TrajectoryGroup
 from tools.errors import CreditError
+
+
+def _explained(group: TrajectoryGroup, *, gamma: float, lam: float, values: PerTurn) -> Explanations:
+    scored = read(group)
+    levels = values or [[0.0] * len(trajectory.turns) for trajectory in scored]
+    advantages = [
+        _gae(trajectory.steps, row, gamma, lam) for trajectory, row in zip(scored, levels, strict=True)
+    ]
+    notes = () if values is None else ("the baseline is the critic's value",)
+    return [
+        [
+            Explanation(
+                terms=(Term(name="return", value=value + level, baseline=None if values is None else level),),
+                sums_forward=True,
+                notes=notes,
+            )
+            for value, level in zip(*rows, strict=True)
+        ]
+        for rows in zip(advantages, levels, strict=True)
+    ]
 
 
 @register_estimator(
@@ -15,6 +36,7 @@ from tools.errors import CreditError
     formula="A[i,k] = d[k] + gamma lam A[i,k+1],  d[k] = r[i,k] + gamma V[i,k+1] - V[i,k]",
     bias="none at gamma=lam=1, below it that of the critic; without values there is no baseline",
     source="arXiv 1506.02438 over turns, reference mll-lab-nu/VAGEN (before its batch whitening)",
+    explained=_explained,
 )
 def turn_gae(
     group: TrajectoryGroup,

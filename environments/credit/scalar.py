@@ -7,6 +7,7 @@ from environments.credit.estimator_registry import Advantages, register_estimato
 from environments.credit.parameters import Param
 from environments.credit.scored import Scored, each_trained, read
 from environments.credit.stats import centred, means_of_others, vary, z_scores
+from environments.credit.terms import Compared, Explanation, Explanations, Term, normalised
 from environments.trajectory import TrajectoryGroup
 from tools.errors import CreditError
 
@@ -18,6 +19,52 @@ def _without_peer(group: TrajectoryGroup, *, singleton: Singleton, **_: object) 
     return [[each and alone for each in row] for row in each_trained(group)]
 
 
+def _grpo_explained(
+    group: TrajectoryGroup, *, norm_by_std: bool, ddof: int, eps: float, singleton: Singleton, **_: object
+) -> Explanations:
+    scores = _scores(group)
+    if len(scores) == 1:
+        return _alone_explained(group, scores[0], singleton, 1.0 + eps if norm_by_std else None)
+    notes = ("divided by the standard deviation of the scores",) if norm_by_std else ()
+    return _on_turns(normalised("score", scores, ddof=ddof, eps=eps, by_std=norm_by_std), group, notes)
+
+
+def _rloo_explained(group: TrajectoryGroup, *, singleton: Singleton) -> Explanations:
+    scores = _scores(group)
+    if len(scores) == 1:
+        return _alone_explained(group, scores[0], singleton, None)
+    others = means_of_others([each.value for each in scores]) if scores else []
+    pool = tuple(scores)
+    terms = [
+        Term(name="score", value=own.value, baseline=other, pool=pool, own=own)
+        for own, other in zip(scores, others, strict=True)
+    ]
+    return _on_turns(terms, group)
+
+
+def _scores(group: TrajectoryGroup) -> list[Compared]:
+    return [Compared(trajectory=i, turn=None, value=each.score) for i, each in enumerate(read(group))]
+
+
+def _alone_explained(
+    group: TrajectoryGroup, score: Compared, singleton: Singleton, divisor: float | None
+) -> Explanations:
+    if singleton == "raw":
+        term = Term(name="score", value=score.value, divisor=divisor)
+        return _on_turns([term], group, ("no sibling to compare it with: the advantage is the raw score",))
+    return [
+        [Explanation(notes=("no sibling to compare it with: no advantage",))]
+        * len(group.trajectories[0].turns)
+    ]
+
+
+def _on_turns(terms: Sequence[Term], group: TrajectoryGroup, notes: tuple[str, ...] = ()) -> Explanations:
+    return [
+        [Explanation(terms=(term,), notes=notes)] * len(trajectory.turns)
+        for term, trajectory in zip(terms, group.trajectories, strict=True)
+    ]
+
+
 @register_estimator(
     "grpo",
     formula="A[i,k] = (S[i] - mean S) / (std S + eps),  S the trajectory's score",
@@ -25,6 +72,7 @@ def _without_peer(group: TrajectoryGroup, *, singleton: Singleton, **_: object) 
     "without (Dr. GRPO): none, shrunk by (G-1)/G",
     source="arXiv 2402.03300; without std arXiv 2503.20783",
     without_peer=_without_peer,
+    explained=_grpo_explained,
 )
 def grpo(
     group: TrajectoryGroup,
@@ -64,6 +112,7 @@ def grpo(
     bias="none; a turn also carries what came before it, which is only noise",
     source="arXiv 2402.14740",
     without_peer=_without_peer,
+    explained=_rloo_explained,
 )
 def rloo(
     group: TrajectoryGroup,

@@ -4,10 +4,11 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 from environments.data.item_ids import checked_id
+from environments.data.item_order import IN_ORDER, ItemOrder
 from environments.trajectory import Failure, Trajectory
 from tools.errors import DatasetError
 
@@ -50,12 +51,16 @@ class GroupTask:
         return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest()) >> 1
 
 
-def plan(items: Sequence[Any], item_ids: Sequence[str], total: int) -> list[GroupTask]:
-    """The first `total` groups, going round the items as often as needed; -1: every item once."""
-    return list(islice(plan_for_ever(items, item_ids, 0), len(items) if total == -1 else total))
+def plan(
+    items: Sequence[Any], item_ids: Sequence[str], total: int, order: ItemOrder = IN_ORDER
+) -> list[GroupTask]:
+    """The first `total` groups, going round the items as often as needed; -1: one round."""
+    return list(islice(plan_for_ever(items, item_ids, 0, order), len(items) if total == -1 else total))
 
 
-def plan_for_ever(items: Sequence[Any], item_ids: Sequence[str], first: int) -> Iterator[GroupTask]:
+def plan_for_ever(
+    items: Sequence[Any], item_ids: Sequence[str], first: int, order: ItemOrder = IN_ORDER
+) -> Iterator[GroupTask]:
     """The same plan without an end, from group number `first` (0 is the first of all) on."""
-    for epoch, index in (divmod(group, len(items)) for group in count(first)):
+    for index, epoch in order.groups(item_ids, first):
         yield GroupTask(item=items[index], item_id=item_ids[index], epoch=epoch)

@@ -1,7 +1,7 @@
 """An environment's life: opened with its items once everything is checked, and closed however it ends."""
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any, Self
 from environments.containment.abandoned import Abandoned
 from environments.containment.hook_calls import HookCalls, finished
 from environments.containment.in_flight import InFlight
+from environments.data.held_out import kept_indices
 from environments.data.item_ids import item_ids
+from environments.data.item_order import IN_ORDER, ItemOrder, item_weights
 from environments.data.items import checked_items
-from environments.data.tasks import GroupTask, plan
+from environments.data.run_history import RunHistory, next_ids
+from environments.data.tasks import GroupTask, plan, plan_for_ever
 from environments.hooks import Hooks, Item, writes
 from environments.lifecycle.item_images import ItemImages
 from environments.lifecycle.sandboxes import Sandboxes
@@ -46,6 +49,8 @@ class Lifecycle(Hooks):
     """The model servers whose connections are ours to close."""
     second_models: "SecondModels"
     """The judge's and the user's, as far as they have servers."""
+    new_hook_calls: Callable[..., HookCalls] = HookCalls
+    """Makes what `hook_calls` gives; whoever examines an environment traces them."""
 
     def __init__(self) -> None:
         """Not open yet.
@@ -59,6 +64,8 @@ class Lifecycle(Hooks):
         self._images = ItemImages(self.sandboxes.prepare)
         self.item_ids: Sequence[str] = ()
         self._items: Sequence[Item] | None = None
+        self._known_ids: Collection[str] = ()
+        self._order = IN_ORDER
         self._is_open = False
         self._opened: AbstractAsyncContextManager[Self] | None = None
         self._abandoned = Abandoned()
@@ -107,7 +114,8 @@ class Lifecycle(Hooks):
             name = "load_eval_items" if evaluation else "load_items"
             items = await self._hook(calls, name, self.load_eval_items if evaluation else self.load_items)
             # Reading them runs code of theirs, too.
-            await self._hook(calls, f"the items of {name}", partial(self._keep_items, items))
+            keep = partial(self._keep_items, items, evaluation=evaluation)
+            await self._hook(calls, f"the items of {name}", keep)
             yield self
 
     @asynccontextmanager
@@ -126,7 +134,9 @@ class Lifecycle(Hooks):
     def hook_calls(self, in_flight: InFlight) -> HookCalls:
         """How the hooks of one rollout are called."""
         limit_s, is_profiled = self.config.hook_timeout_s, self.config.profile
-        return HookCalls(in_flight, self._abandoned, hook_timeout_s=limit_s, is_profiled=is_profiled)
+        return self.new_hook_calls(
+            in_flight, self._abandoned, hook_timeout_s=limit_s, is_profiled=is_profiled
+        )
 
     async def _hook(
         self, calls: HookCalls, name: str, function: Callable[[], Any], limit_s: float | None = None
@@ -141,9 +151,17 @@ class Lifecycle(Hooks):
             cause = raised_by_user(error)
             raise RunError(f"environment {self.name!r}: {name} broke: {reason_of(cause)}") from cause
 
-    def _keep_items(self, items: Any) -> None:
-        self._items = checked_items(items, self.config.max_items, env=self.name)
-        self.item_ids = item_ids(self._items)
+    def _keep_items(self, items: Any, *, evaluation: bool) -> None:
+        config = self.config
+        kept = checked_items(items, config.max_items, env=self.name)
+        ids = item_ids(kept)
+        if config.eval_share:
+            left = kept_indices(ids, config.eval_share, evaluation=evaluation)
+            kept, ids = [kept[index] for index in left], [ids[index] for index in left]
+        field = None if evaluation else config.weight_field
+        weights = None if field is None else item_weights(kept, field)
+        self._order = ItemOrder(seed=config.seed, shuffle=config.shuffle, weights=weights)
+        self._items, self.item_ids, self._known_ids = kept, ids, dict.fromkeys(ids)
 
     def _close(self) -> None:
         self._is_open, self._items = False, None
@@ -186,7 +204,24 @@ class Lifecycle(Hooks):
         Raises:
             ConfigError: the environment is not open.
         """
-        return plan(self.items, self.item_ids, self.config.total_steps)
+        return plan(self.items, self.item_ids, self.config.total_steps, self._order)
+
+    def tasks_for_ever(self, first: int) -> Iterator[GroupTask]:
+        """The same groups without an end, from group number `first` on."""
+        return plan_for_ever(self.items, self.item_ids, first, self._order)
+
+    async def next_ids(self, calls: HookCalls, history: RunHistory) -> list[str]:
+        """What `next_items` gives.
+
+        Raises:
+            RunError: it broke, which is the cause, or took longer than `hook_timeout_s`.
+            ConfigError: it gave something else than ids of the run's items.
+        """
+        limit_s = self.config.hook_timeout_s
+        given = await self._hook(calls, "next_items", partial(self.next_items, history), limit_s)
+        # Reading it runs code of theirs, too.
+        read = partial(next_ids, given, self._known_ids, env=self.name)
+        return await self._hook(calls, "the ids of next_items", read, limit_s)
 
     def refuse_abandoned(self) -> None:
         """Raise RunError while too much of the environment's code goes on beyond its limits."""

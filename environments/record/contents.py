@@ -51,7 +51,12 @@ class Contents:
             self.item_hashes.setdefault(key[0], line["item_hash"])
 
     def differences(self, now: RunOrigin) -> list[str]:
-        """How a run differs from the one that made the groups, each difference in words."""
+        """How a run differs from the one that made the groups, each difference in words.
+
+        None where groups of this very run are among them: to go on was accepted then.
+        """
+        if now.fingerprint in self.fingerprints:
+            return []
         return [each for fingerprint in self.fingerprints for each in self._differences(fingerprint, now)]
 
     def changed_items(self, items: Iterable[tuple[str, Any]], *, all_items: bool) -> list[str]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -97,6 +97,10 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return changed
 
 
+class OtherRunError(RecordError):
+    """A file holds groups of another run."""
+
+
 def refuse_other_run(file: str, changed: list[str], *, instead: str) -> None:
     """Refuse to mix the groups of two runs.
 
@@ -106,12 +110,16 @@ def refuse_other_run(file: str, changed: list[str], *, instead: str) -> None:
         instead: what the user can do.
 
     Raises:
-        RecordError: they differ; it names each difference and what to do.
+        OtherRunError: they differ; it names each difference and what to do.
     """
     if changed:
-        more = len(changed) - _SHOWN_DIFFERENCES
-        shown = "; ".join(changed[:_SHOWN_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
-        raise RecordError(f"{file} holds groups of another run ({shown}); {instead}")
+        raise OtherRunError(f"{file} holds groups of another run ({in_short(changed)}); {instead}")
+
+
+def in_short(changed: Sequence[str]) -> str:
+    """Differences in a line; of many the first."""
+    more = len(changed) - _SHOWN_DIFFERENCES
+    return "; ".join(changed[:_SHOWN_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _shown(value: str) -> str:

@@ -13,6 +13,26 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file whole, or leave it as it was; a link in its place is replaced, not followed.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        try:
+            with open(unfinished, "wb", opener=private) as file:  # `Path.open` takes no opener
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error.strerror}") from error
+
+
 @contextmanager
 def folder_for(path: Path) -> Generator[None]:
     """The folder of a file to come, made where it lacks; what was made goes again where the work fails.

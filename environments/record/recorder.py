@@ -19,7 +19,7 @@ from environments.record.unrecordable import failed_instead
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
-_INSTEAD = "choose another --out, or start over with --fresh"
+_INSTEAD = "choose another --out, start over with --fresh, or go on all the same with --accept"
 
 
 class Recorder:
@@ -81,28 +81,42 @@ class Recorder:
         return (item_id, epoch) in self._failed_before
 
     def begin(
-        self, now: RunOrigin, items: Iterable[tuple[str, Any]] = (), *, all_items: bool = False
-    ) -> None:
+        self,
+        now: RunOrigin,
+        items: Iterable[tuple[str, Any]] = (),
+        *,
+        all_items: bool = False,
+        accept: bool = False,
+        instead: str = _INSTEAD,
+    ) -> list[str]:
         """Make this the record of a run, whose groups are marked from here on, unless it is another's.
 
         Args:
             now: the run.
             items: its items, each with its id.
             all_items: whether those are all that the dataset has.
+            accept: whether to go on where it is another's.
+            instead: what the user can do where it is, in words.
+
+        Returns:
+            How the run that made the file's groups differs, in words, where that is accepted.
 
         Raises:
-            RecordError: the file's groups are of another experiment, or their items have changed.
+            OtherRunError: the file's groups are of another experiment, or their items have changed.
+            RecordError: they are of the first schema.
         """
         if self._contents.old_schema is not None:
             raise RecordError(
                 f"{self.path} is a record of {self._contents.old_schema}, which does not say what its groups "
-                f"came from; it can be read, exported and recredited, but not continued: {_INSTEAD}"
+                f"came from; it can be read, exported and recredited, but not continued: choose another file"
             )
         changed = self._contents.differences(now)
         changed += self._contents.changed_items(items, all_items=all_items)
-        refuse_other_run(str(self.path), changed, instead=_INSTEAD)
+        if not accept:
+            refuse_other_run(str(self.path), changed, instead=instead)
         self._run = now.fingerprint
         self.explain({now.fingerprint: now.facts()})
+        return changed
 
     def explain(self, origins: Mapping[str, Mapping[str, str]]) -> None:
         """Take in what fingerprints stand for; the first group of each says it in the file."""

@@ -1,13 +1,17 @@
 """A run folder: the record, and beside it what says how the record came to be."""
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from tools.errors import RecordError
 
 RUNS = Path("runs")
 RECORD = "record.jsonl"
+_LONGEST_NAME = 200
+"""Of an environment's folder, in bytes: file systems take 255."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,12 @@ class RunFolder:
 
 
 def run_folder(env: str, name: str) -> RunFolder:
-    """Where a run of this name is, or will be."""
-    return RunFolder(RUNS / env / name)
+    """Where a run of this name is, or will be; an environment may be called what no folder can be."""
+    folder = quote(env, safe=" +=@,")
+    folder = f"%2E{folder[1:]}" if folder.startswith(".") else folder
+    if len(folder) > _LONGEST_NAME:
+        folder = f"{folder[:_LONGEST_NAME]}-{hashlib.sha256(env.encode()).hexdigest()[:8]}"
+    return RunFolder(RUNS / folder / name)
 
 
 def record_at(place: Path) -> Path:

@@ -16,17 +16,18 @@ from environments.data.item_json import stable_text
 from environments.inference.endpoint import without_credentials
 from environments.lifecycle.env_condensers import condenser_facts
 from environments.record.origin import RunOrigin, digest
-from environments.run.experiment_code import code_facts
+from environments.record.run_folder import run_folder
+from environments.run.experiment_code import code_facts, code_files
 from environments.second_models.asked_model import SCRIPTED
 from environments.server_config import ServerConfig
 
 NOT_COUNTED = frozenset({
     # Where it is written.
-    "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_path", "outbox_groups", "fresh",
-    "use_wandb", "wandb_name", "profile",
+    "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_path", "outbox_groups", "run_name", "fresh",
+    "accept", "use_wandb", "wandb_name", "profile",
     # How much is run, and how fast.
-    "max_items", "total_steps", "max_concurrent_rollouts", "max_num_workers", "max_num_workers_per_node",
-    "max_failed_groups", "request_tries", "eval_rollouts", "pass_score",
+    "max_items", "total_steps", "shuffle", "max_concurrent_rollouts", "max_num_workers",
+    "max_num_workers_per_node", "max_failed_groups", "request_tries", "eval_rollouts", "pass_score",
     # How it reaches a trainer.
     "credit_view", "score_divisor", "prefix_weighting", "include_messages", "allow_approximate_tokens",
     "inference_weight", "max_batches_offpolicy", "min_batch_allocation",
@@ -68,9 +69,14 @@ def origin_of(env: AgentEnv) -> RunOrigin:
                 f"tool {spec.name}": digest(orjson.dumps(spec.to_openai(), option=orjson.OPT_SORT_KEYS))
                 for spec in env.toolset.specs
             },
-            **code_facts(type(env), apart=_apart(config)),
+            **code_facts(type(env), apart=_apart(env)),
         },
     )
+
+
+def environment_files(env: AgentEnv) -> dict[str, Path]:
+    """The files that the fingerprint counts, by the name that each has in a copy."""
+    return code_files(type(env), apart=_apart(env))
 
 
 def _settings(config: AgentEnvConfig) -> dict[str, str]:
@@ -116,10 +122,11 @@ def _dataset(config: AgentEnvConfig) -> dict[str, str]:
         return {"dataset": f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"}
 
 
-def _apart(config: AgentEnvConfig) -> list[Path]:
-    """Files that a run writes, and its dataset."""
+def _apart(env: AgentEnv) -> list[Path]:
+    """What runs write, and the dataset."""
+    config = env.config
     paths = config.data_path_to_save_groups, config.outbox_path, config.dataset_path
-    return [Path(path) for path in paths if path is not None]
+    return [run_folder(env.name, "").path, *(Path(path) for path in paths if path is not None)]
 
 
 def turnwise_version() -> str:

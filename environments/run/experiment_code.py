@@ -33,24 +33,47 @@ def code_facts(env_cls: type, *, apart: Iterable[Path] = ()) -> dict[str, str]:
     class that it inherits from. Docstrings count: they are prompts. A class without a file (a notebook, a
     REPL) counts by its functions, tools and states, and by functions of the same module that they name.
     """
-    facts: dict[str, str] = {}
-    files: set[Path] = set()
-    left_out = {path.resolve() for path in apart}
-    for cls in env_cls.__mro__:
-        file = _file_of(cls.__module__)
-        if cls.__module__ == "builtins" or _is_turnwise(cls.__module__):
-            continue
-        if file is None:
-            facts[f"code of class {cls.__qualname__}"] = digest(_class_text(cls, set()).encode())
-        else:
-            files.add(file)
-    for root in sorted({_root(file) for file in files}):
-        for file, code in _code_below(root, files, left_out).items():
+    facts = {
+        f"code of class {cls.__qualname__}": digest(_class_text(cls, set()).encode())
+        for cls in _classes(env_cls)
+        if _file_of(cls.__module__) is None
+    }
+    for root, code_of in _code_by_root(env_cls, apart).items():
+        for file, code in code_of.items():
             kind = "data" if file.suffix in _DATA else "code"
             name = f"{kind} of {file.relative_to(root).as_posix()}"
             # Classes from two folders may have files of one name.
             facts[name] = digest((facts.get(name, "") + code).encode())
     return facts
+
+
+def code_files(env_cls: type, *, apart: Iterable[Path] = ()) -> dict[str, Path]:
+    """The files that `code_facts` is of, by the names of a copy that Python could import from."""
+    named: dict[str, Path] = {}
+    for root, code_of in _code_by_root(env_cls, apart).items():
+        top = root.parent if (root / "__init__.py").is_file() else root
+        for file in code_of:
+            name = file.relative_to(top).as_posix()
+            named[name if name not in named else f"{len(named)}/{name}"] = file
+    return named
+
+
+def same_code(one: Path, other: Path) -> bool:
+    """Whether two files differ in nothing that counts."""
+    return _source_of(one).code == _source_of(other).code
+
+
+def _classes(env_cls: type) -> list[type]:
+    return [
+        cls for cls in env_cls.__mro__ if cls.__module__ != "builtins" and not _is_turnwise(cls.__module__)
+    ]
+
+
+def _code_by_root(env_cls: type, apart: Iterable[Path]) -> dict[Path, dict[Path, str]]:
+    """By the folder that each class of an environment's stands in, what counts of the files below it."""
+    files = {file for cls in _classes(env_cls) if (file := _file_of(cls.__module__)) is not None}
+    left_out = {path.resolve() for path in apart}
+    return {root: _code_below(root, files, left_out) for root in sorted({_root(file) for file in files})}
 
 
 def has_file(cls: type) -> bool:

@@ -63,8 +63,11 @@ async def first_alone(
     tasks: Iterator[GroupTask],
     roll_out: Callable[[GroupTask], Awaitable[TrajectoryGroup]],
     say: Callable[[str], None],
+    ready: Callable[[], Awaitable[object]] | None = None,
 ) -> list[GroupTask]:
     """Roll out the first siblings one after another, until one does not fail in the environment's code.
+
+    `ready` is waited for before a task is taken.
 
     Returns:
         The tasks that were begun, each with its first rollout done: it is not rolled out again.
@@ -74,8 +77,11 @@ async def first_alone(
     """
     first = FirstAlone(say)
     begun: list[GroupTask] = []
-    for task in tasks:
-        begun.append(first.take(task, await roll_out(task)))
-        if first.done:
+    while not first.done:
+        if ready is not None:
+            await ready()
+        task = next(tasks, None)
+        if task is None:
             break
+        begun.append(first.take(task, await roll_out(task)))
     return begun

@@ -1,21 +1,24 @@
 """`process`: an environment's groups into one rollout JSONL, resuming what the file already holds."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
+from functools import partial
 
 from rich.console import Console
 
 from environments.base_env import AgentEnv
+from environments.containment.in_flight import InFlight
 from environments.data.tasks import GroupTask
-from environments.record.origin import RunOrigin, credit_text
 from environments.record.recorder import Recorder
 from environments.record.summary import print_summary
 from environments.run.experiment import origin_of
-from environments.run.experiment_code import has_file
 from environments.run.first_alone import first_alone
+from environments.run.next_tasks import NextTasks, next_tasks
+from environments.run.open_run import OpenRun, opened_run, place_of
 from environments.run.progress import Progress
+from environments.run.run_log import RunLog
+from environments.run.run_settings import Sources
 from environments.run.stopped import StoppedError
 from environments.run.streak import Streak
 from environments.run.tracking import Track, tracked
@@ -28,8 +31,13 @@ FAILED = 1
 """Exit code of a run that did not do what it was asked for."""
 
 
-async def process(env: AgentEnv, console: Console) -> int:
+async def process(env: AgentEnv, console: Console, *, sources: Sources | None = None) -> int:
     """Open an environment and roll out its tasks; a group is on disk before it counts as done.
+
+    Args:
+        env: the environment; its settings say where the record is.
+        console: where to show how it goes.
+        sources: where the settings came from; `None`: from a program.
 
     Returns:
         The exit code: 0; 130 or 143 when a signal ended the run; `FAILED` when every group failed,
@@ -38,35 +46,41 @@ async def process(env: AgentEnv, console: Console) -> int:
     Raises:
         UsageError: the environment cannot be opened, or the record is not this run's.
     """
-    path = Path(env.config.data_path_to_save_groups or f"data/{env.name}.jsonl")
-    progress = Progress(console)
+    place, log = place_of(env.config, env.name), RunLog()
+    progress = Progress(console, log=log)
     with watchdog_of(env, progress) as watchdog:
         async with env.opened(notify=progress.say):
-            return await _process_opened(env, console, progress, path, watchdog)
+            with ExitStack() as files:
+                # First what can still refuse: `--fresh` puts the former run aside.
+                track = files.enter_context(tracked(env.config, env.name))
+                opened = opened_run(env, origin_of(env), place, sources=sources, log=log, say=progress.say)
+                run = files.enter_context(opened)
+                return await _process_opened(env, console, progress, run, track, watchdog)
 
 
 async def _process_opened(
-    env: AgentEnv, console: Console, progress: Progress, path: Path, watchdog: Watchdog
+    env: AgentEnv, console: Console, progress: Progress, run: OpenRun, track: Track, watchdog: Watchdog
 ) -> int:
-    tasks = env.tasks()
-    with ExitStack() as files:
-        # First what can still refuse: `--fresh` empties the record.
-        track = files.enter_context(tracked(env.config, env.name))
-        recorder = files.enter_context(Recorder(path, fresh=env.config.fresh))
-        begin_record(env, recorder, notify=progress.say)
-        done = sum(recorder.holds(task.item_id, task.epoch) for task in tasks)
-        print_start(console, recorder, done=done, total=len(tasks))
-        progress.start(total=len(tasks), done_before=done)
+    recorder = run.recorder
+    with env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
+        tasks = next_tasks(env, recorder, calls, progress.say)
+        run.planned(groups=tasks.total, done=tasks.done)
+        progress.print(partial(print_start, recorder=recorder, done=tasks.done, total=tasks.total))
+        progress.start(total=tasks.total, done_before=tasks.done)
         progress.ready()
         with watchdog.armed():
             code = await process_tasks(env, tasks, recorder, progress, track)
-        left = len(tasks) - done - progress.summary.done
-        print_end(console, recorder, progress, left=left)
-    return code or (FAILED if left else 0)
+    left = tasks.left(progress.summary.done)
+    code = code or (FAILED if left else 0)
+    await run.end(progress.summary, done=tasks.held(), planned=tasks.total, code=code)
+    progress.print(partial(print_end, recorder=recorder, progress=progress, left=left))
+    if tasks.error is not None:
+        raise tasks.error
+    return code
 
 
 async def process_tasks(
-    env: AgentEnv, tasks: Sequence[GroupTask], recorder: Recorder, progress: Progress, track: Track
+    env: AgentEnv, tasks: NextTasks, recorder: Recorder, progress: Progress, track: Track
 ) -> int:
     """Roll out the tasks that the record does not hold yet; the exit code, see `process`."""
 
@@ -74,54 +88,34 @@ async def process_tasks(
         credited = await asyncio.to_thread(recorder.append, credited)
         progress.group_done(credited)
         track(credited)
+        tasks.ended(task, credited)
         if not recorder.failed_before(task.item_id, task.epoch):
             streak.add(credited.group)
 
-    async def begin(tasks: Iterator[GroupTask]) -> list[GroupTask]:
+    async def begin(left: Iterator[GroupTask]) -> list[GroupTask]:
         return await first_alone(
-            tasks, lambda task: env.rollout_group(task, 1, watch=progress.rollout), progress.say
+            left,
+            lambda task: env.rollout_group(task, 1, watch=progress.rollout),
+            progress.say,
+            partial(tasks.ready, wait=False),
         )
 
     streak = Streak(env.config.max_failed_groups)
-    left = [task for task in tasks if not recorder.holds(task.item_id, task.epoch)]
-    # Last, and no sign that everything fails, is what an earlier run could not do.
-    left.sort(key=lambda task: recorder.failed_before(task.item_id, task.epoch))
     try:
         with progress:
             code = await run_groups(
-                left,
+                tasks,
                 lambda task: env.run_group(task, watch=progress.rollout),
                 record,
                 max_in_flight=groups_at_once(env.config.max_concurrent_rollouts, env.config.group_size),
                 begin=begin,
+                ready=tasks.ready,
             )
     except (StoppedError, RunError) as error:
         progress.say(f"stopped: {error}")
         return FAILED
     groups = progress.summary.groups
     return code or (FAILED if groups.total() > 0 and groups.total() == groups["failed"] else 0)
-
-
-def begin_record(env: AgentEnv, recorder: Recorder, *, notify: Callable[[str], None]) -> RunOrigin:
-    """Make a record this run's; what of its origin cannot be known is said.
-
-    Raises:
-        RecordError: it holds groups of another experiment, or of items that have changed.
-    """
-    origin = origin_of(env)
-    if not has_file(type(env)):
-        notify(
-            f"{type(env).__name__} has no file: when the record is continued, changes in its own functions "
-            f"will be noticed, and none in what they import"
-        )
-    recorder.begin(origin, zip(env.item_ids, env.items, strict=True), all_items=env.config.max_items is None)
-    others = sorted(recorder.estimators - {credit_text(origin.estimator, origin.estimator_params)})
-    if others:
-        notify(
-            f"the groups in {recorder.path} keep the advantages of {', '.join(others)}; "
-            f"`turnwise recredit` computes all of them anew"
-        )
-    return origin
 
 
 def print_start(console: Console, recorder: Recorder, *, done: int, total: int) -> None:

@@ -1,5 +1,6 @@
 """What a run shows while it goes: one live line on a terminal, a plain line now and then elsewhere."""
 
+from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from environments.record.summary import EVALUATED, Summary, duration
 from environments.run.rollouts_in_flight import RolloutsInFlight
+from environments.run.run_log import RunLog
 from environments.trajectory import CreditedGroup, TrajectoryGroup
 
 PLAIN_EVERY_S = 5.0
@@ -27,6 +29,7 @@ class Progress:
         total: int | None = None,
         done_before: int = 0,
         plain_every_s: float = PLAIN_EVERY_S,
+        log: RunLog | None = None,
     ) -> None:
         """Start the clock.
 
@@ -35,11 +38,13 @@ class Progress:
             total: groups of the whole job; `None` while unknown.
             done_before: groups that an earlier run of the same job finished.
             plain_every_s: least time between two plain lines.
+            log: takes every line, too.
         """
         self.summary = Summary()
         self.in_flight = RolloutsInFlight()
         self.rollout = self.in_flight.watch
         self._console = console
+        self._log = log
         self._last_line = monotonic()
         self._is_ready = False
         self._plain_every_s = plain_every_s
@@ -86,6 +91,14 @@ class Progress:
         """Show a line."""
         self._last_line = monotonic()
         self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+        if self._log is not None:
+            self._log.add(line)
+
+    def print(self, show: Callable[[Console], None]) -> None:
+        """Have a function print."""
+        show(self._console)
+        if self._log is not None:
+            self._log.add_printed(show)
 
     def heartbeat(self, where: str | None) -> None:
         """Show what is waited for if nothing was shown for a while; any thread may call it.

@@ -1,8 +1,8 @@
 """Many groups at once, in the order of their items, until they are done or a signal says stop."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from itertools import chain
 from typing import TypeVar
 
 from environments.run.stop_signals import StopSignals
@@ -24,6 +24,7 @@ async def run_groups(
     *,
     max_in_flight: int,
     begin: Callable[[Iterator[Key]], Awaitable[Iterable[Key]]] | None = None,
+    ready: Callable[[], Awaitable[object]] | None = None,
 ) -> int:
     """Run a group for every key and hand each result over as it ends.
 
@@ -38,6 +39,7 @@ async def run_groups(
         on_done: takes a result.
         max_in_flight: groups at once.
         begin: goes alone, takes the first keys, and gives back those to run before the others.
+        ready: waited for before a key is taken, where keys are only found as groups end.
 
     Returns:
         0, or 128 + the signal's number, as a shell reports it.
@@ -49,8 +51,14 @@ async def run_groups(
 
     async def work() -> None:
         left = iter(keys)
-        begun = () if begin is None else await begin(left)
-        await _pool(chain(begun, left), run_group, on_done, max_in_flight)
+        begun = deque(() if begin is None else await begin(left))
+
+        async def next_key() -> Key | None:
+            if not begun and ready is not None:
+                await ready()
+            return begun.popleft() if begun else next(left, None)
+
+        await _pool(next_key, run_group, on_done, max_in_flight)
 
     pool = asyncio.ensure_future(work())
     with StopSignals(pool.cancel) as signals:
@@ -76,13 +84,13 @@ def refuse_stray_cancellation() -> None:
 
 
 async def _pool(
-    keys: Iterator[Key],
+    next_key: Callable[[], Awaitable[Key | None]],
     run_group: Callable[[Key], Awaitable[Result]],
     on_done: Callable[[Key, Result], Awaitable[None]],
     max_in_flight: int,
 ) -> None:
     async def worker() -> None:
-        for key in keys:
+        while (key := await next_key()) is not None:
             try:
                 result = await run_group(key)
                 await to_the_end(on_done(key, result))
@@ -97,5 +105,5 @@ async def _pool(
         # One error is what people can act on: the others followed from it.
         raise errors.exceptions[0] from None
     # A task group takes a cancelled child for one that is done.
-    if any(worker.cancelled() for worker in workers) or next(keys, None) is not None:
+    if any(worker.cancelled() for worker in workers) or await next_key() is not None:
         raise LostWorkerError("work is left, and nobody works on it")

@@ -60,9 +60,16 @@ class CircuitBreaker:
         """Whether a group may start now."""
         return not self.is_open or self._clock() >= self._next_at
 
-    def take(self) -> Entry:
-        """The next task to roll out; while every group fails, the one after it has to wait."""
-        entry = self._retries.popleft() if self._retries else next(self._entries)
+    @property
+    def has_retries(self) -> bool:
+        """Whether the next task is one that was tried before."""
+        return bool(self._retries)
+
+    def take(self) -> Entry | None:
+        """The next task to roll out, if there is one; while every group fails, the next one has to wait."""
+        entry = self._retries.popleft() if self._retries else next(self._entries, None)
+        if entry is None:
+            return None
         if self.is_open:
             self._probes.add(entry[0])
             self._pause(min(2 * self._pause_s, LONGEST_PAUSE_S))

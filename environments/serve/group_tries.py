@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from environments.data.tasks import GroupTask
 from environments.record.origin import RunOrigin
+from environments.run.next_tasks import AskedTasks
 from environments.serve.model_watch import ModelWatch
 from environments.trajectory import CreditedGroup, StopReason, TrajectoryGroup
 
@@ -17,6 +18,8 @@ class Rollouts:
 
     tasks: Callable[[int], Iterable[GroupTask]]
     """What to roll out, in order and without end, from an index on."""
+    asked: AskedTasks | None = None
+    """What to roll out instead, where the environment is asked for it."""
     run_group: Callable[[GroupTask], Awaitable[CreditedGroup]]
     credit: Callable[[TrajectoryGroup], CreditedGroup]
     """Gives a group its advantages, such as one that lost a rollout afterwards."""

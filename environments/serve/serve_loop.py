@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 from time import monotonic
@@ -76,14 +76,14 @@ class ServeLoop:
         self._begun: deque[Entry] = deque()
         """Tasks whose first rollout went alone."""
         self._model = ModelWatch(rollouts.probe, self._stop, self.say)
+        self._asked = rollouts.asked
         self._tries = GroupTries(rollouts, self._model, timeout_s=bounds.group_timeout_s, say=self.say)
         self._started_at = monotonic()
 
     async def run(self) -> int:
         """Serve; 0 after a signal or the trainer's last step, `API_AWAY` or `STOPPED` otherwise."""
         first, finished = await self._delivery.progress()
-        numbered = zip(count(first), self._rollouts.tasks(first), strict=False)
-        breaker = CircuitBreaker((each for each in numbered if each[0] not in finished), self.say)
+        breaker = CircuitBreaker(self._entries(first, finished), self.say)
         delivering = asyncio.create_task(self._delivery.run())
         working = asyncio.create_task(self._work(breaker))
         showing = asyncio.create_task(self._show_lines())
@@ -117,6 +117,15 @@ class ServeLoop:
                     f"{self._delivery.unconfirmed} posts are at the API, and no trainer is known to have "
                     "them; the next serve with the same outbox sends them again if they are lost"
                 )
+
+    def _entries(self, first: int, finished: frozenset[int]) -> Iterator[Entry]:
+        """The tasks that are left, each with its number."""
+        if self._asked is not None:
+            numbers = (number for number in count(first) if number not in finished)
+            # Not `zip`, which would spend a number where no task is known yet.
+            return map(lambda task: (next(numbers), task), self._asked)  # noqa: C417  # a generator would end
+        numbered = zip(count(first), self._rollouts.tasks(first), strict=False)
+        return (each for each in numbered if each[0] not in finished)
 
     def line(self) -> str:
         """How it goes, in one line."""
@@ -158,6 +167,11 @@ class ServeLoop:
             raise errors.exceptions[0] from None
         if any(worker.cancelled() for worker in workers):
             raise LostWorkerError("a worker was cancelled by code that nobody asked to")
+        if self._asked is not None and not self._stop.is_set():
+            if self._asked.error is not None:
+                raise self._asked.error
+            self.say("next_items asks for nothing more")
+            self._stop.set()
 
     async def _begin(
         self, breaker: CircuitBreaker, run_first: Callable[[GroupTask], Awaitable[TrajectoryGroup]]
@@ -165,20 +179,24 @@ class ServeLoop:
         """Let first rollouts go alone, until one does not fail in the environment's code."""
         first = FirstAlone(self.say)
         while not first.done and await self._may_start(breaker):
-            number, task = breaker.take()
             self.in_flight += 1
             try:
+                if (entry := await self._next(breaker, wait=False)) is None:
+                    return
+                number, task = entry
                 self._begun.append((number, first.take(task, await run_first(task))))
             finally:
                 self.in_flight -= 1
 
     async def _worker(self, breaker: CircuitBreaker) -> None:
         while await self._may_start(breaker):
-            number, task = self._begun.popleft() if self._begun else breaker.take()
-            # What went alone is part of the first try only.
-            entry = number, replace(task, rolled_out=())
             self.in_flight += 1
             try:
+                if (entry := await self._next(breaker)) is None:
+                    return
+                number, task = entry
+                # What went alone is part of the first try only.
+                entry = number, replace(task, rolled_out=())
                 credited = await self._tries.run(task)
                 if credited is not None:
                     await to_the_end(self._finish(entry, credited, breaker))
@@ -187,6 +205,14 @@ class ServeLoop:
                 raise
             finally:
                 self.in_flight -= 1
+
+    async def _next(self, breaker: CircuitBreaker, *, wait: bool = True) -> Entry | None:
+        """The next task; `None` when there is none any more, or none yet and it is not waited for."""
+        if self._begun and wait:
+            return self._begun.popleft()
+        if self._asked is not None and not breaker.has_retries:
+            await self._asked.ready(wait=wait)
+        return breaker.take()
 
     async def _may_start(self, breaker: CircuitBreaker) -> bool:
         """Wait until one more group is wanted; false when no more are."""
@@ -223,6 +249,8 @@ class ServeLoop:
             await self._delivery.finish(number)
         if self._recorder is not None:
             credited = await asyncio.to_thread(self._recorder.append, credited)
+        if self._asked is not None:
+            self._asked.ended(entry[1], credited)
         self.summary.add(credited)
 
     async def _show_lines(self) -> None:

@@ -3,19 +3,22 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.containment.in_flight import Watch
-from environments.data.tasks import GroupTask, plan_for_ever
+from environments.containment.hook_calls import HookCalls
+from environments.containment.in_flight import InFlight, Watch
+from environments.data.tasks import GroupTask
+from environments.hooks import writes
 from environments.record.origin import RunOrigin, differences, refuse_other_run
+from environments.record.past_groups import past_groups
 from environments.record.recorder import Recorder
 from environments.run.experiment import origin_of
-from environments.run.process_run import begin_record
+from environments.run.next_tasks import AskedTasks
+from environments.run.open_run import begin_record
 from environments.run.progress import Progress
 from environments.run.tracking import Track, tracked
 from environments.run.watchdog import Watchdog, watchdog_of
@@ -67,13 +70,16 @@ async def _serve_opened(
 ) -> int:
     config, say = env.config, progress.say
     with ExitStack() as files:
-        rollouts = _rollouts(env, files.enter_context(tracked(config, env.name)), progress.rollout)
+        track = files.enter_context(tracked(config, env.name))
         recorder = None
         if config.data_path_to_save_groups is not None:
             recorder = files.enter_context(
                 Recorder(Path(config.data_path_to_save_groups), fresh=config.fresh)
             )
-            begin_record(env, recorder, notify=say)
+            begin_record(env, origin_of(env), recorder, say=say)
+        calls = files.enter_context(env.hook_calls(InFlight(item_id="", sibling=0)))
+        asked = _asked(env, recorder, calls, say)
+        rollouts = replace(_rollouts(env, track, progress.rollout), asked=asked)
         outbox = files.enter_context(Outbox(Path(config.outbox_path or f"data/{env.name}.outbox.sqlite")))
         if config.fresh and (posts := outbox.start_over("put aside by --env.fresh")):
             say(f"{posts} posts of an earlier run are put aside in {outbox.rejected_path}")
@@ -143,13 +149,25 @@ def _rollouts(env: AgentEnv, track: Track, watch: Watch) -> Rollouts:
         return await env.rollout_group(task, 1, watch=watch)
 
     return Rollouts(
-        tasks=partial(plan_for_ever, env.items, env.item_ids),
+        tasks=env.tasks_for_ever,
         run_group=run_group,
         run_first=run_first,
         credit=env.credit,
         probe=env.check_policy,
         origin=origin_of(env),
     )
+
+
+def _asked(
+    env: AgentEnv, recorder: Recorder | None, calls: HookCalls, say: Callable[[str], None]
+) -> AskedTasks | None:
+    """What `next_items` asks for, where the environment writes it."""
+    if not writes(env, "next_items"):
+        return None
+    if recorder is None:
+        say("next_items knows nothing of earlier runs: there is no record of them (--out)")
+    past = () if recorder is None else past_groups(recorder.path)
+    return AskedTasks(env, calls, most=-1, past=past, say=say)
 
 
 def _bounds(env: AgentEnv) -> Bounds:

@@ -26,13 +26,13 @@ class TurnColumns(TypedDict):
     """A letter per turn: `a` an act, `s` a summary."""
     rewards: list[float | None]
     returns: list[float | None]
-    """What the baseline was taken from; `None`: the estimator has no such number."""
+    """What the baseline was taken from; `None`: there is no such number, or several (`PageLedger.terms`)."""
     baselines: list[float | None]
     advantages: list[float]
-    others: list[list[float]]
-    """Advantages by each of `RunIndex.others`."""
+    others: list[list[float] | None]
+    """Advantages by each of `RunIndex.others`; `None`: it cannot take this group."""
     peers: list[int | None]
-    """How many sibling turns made the baseline; `None`: it was not made of turns."""
+    """How many siblings' turns, or siblings, it was compared with; `None`: nobody can say."""
     tokens: list[int]
     """Sampled."""
     trained: list[int]
@@ -69,6 +69,7 @@ class FailureEntry(TypedDict):
     sibling: int
     error_class: str
     error: str
+    """In one line, which may be cut."""
     where: str | None
     turns: int
 
@@ -154,30 +155,45 @@ class PageJudgeCall(TypedDict):
 
 
 class Peer(TypedDict):
-    """A sibling's turn that the baseline was made of."""
+    """What the baseline was made of: a sibling's turn, or a whole sibling."""
 
     sibling: int
-    turn: int
+    turn: int | None
+    """`None`: its whole."""
     value: float
 
 
+class PageTerm(TypedDict):
+    """One comparison: `weight * (value - baseline) / divisor`. An advantage is the sum of its terms."""
+
+    name: str
+    """What is compared: `return`, `score`, `outcome`, …"""
+    weight: float
+    value: float
+    baseline: float | None
+    """`None`: nothing was subtracted."""
+    divisor: float | None
+    """`None`: not divided."""
+    peers: list[Peer]
+    """The first of them, where they are many; with its own where the baseline has it in it."""
+    peer_count: int
+    spread: float | None
+    """Standard deviation of the peers' values; `None` with fewer than two."""
+
+
 class PageLedger(TypedDict):
-    """How the advantage of a turn came about: reward, then what follows it, less the baseline."""
+    """How the advantage of a turn came about: its reward, what follows, what that was compared with."""
 
     reward: float | None
     follows: float | None
-    """Discounted: later rewards and the outcome; `None`: the estimator has no returns."""
-    value: float | None
-    """What the baseline was taken from: reward and what follows, or what else the estimator compares."""
-    baseline: float | None
+    """Discounted: later rewards and the outcome; `None`: the estimator does not sum them up."""
+    terms: list[PageTerm]
+    """Empty where nothing was compared, or nobody can say how; then the notes say so."""
     advantage: float
-    peers: list[Peer]
-    spread: float | None
-    """Standard deviation of the peers' values; `None` with fewer than two."""
     tokens: int
     """Trained with this advantage."""
     notes: list[str]
-    """What the numbers alone do not say: no peer, divided by a deviation, as the act that follows."""
+    """What the numbers alone do not say: no peer, why a divisor, as the act that follows, not trained."""
 
 
 class PageTurn(TypedDict):
@@ -190,7 +206,7 @@ class PageTurn(TypedDict):
     replies: list[PageMessage]
     finish_reason: str
     trained: bool
-    anchor: str | None
+    anchor: Text | None
     parts: dict[str, float]
     raw: dict[str, float]
     noted: dict[str, float]
@@ -206,6 +222,7 @@ class PageTurn(TypedDict):
     """Of its sampled tokens; `None` where no tokenizer has them."""
     token_ids: list[int]
     logprobs: list[float] | None
+    """Of its sampled tokens, with four decimals."""
     weight_version: str | None
     sampling: dict[str, Any]
     model_s: float
@@ -227,7 +244,7 @@ class PageFailure(TypedDict):
     """A dropped sibling whole."""
 
     sibling: int
-    error: str
+    error: Text
     traceback: Text
     judge_calls: list[PageJudgeCall]
 
@@ -236,7 +253,10 @@ class GroupBlock(TypedDict):
     """What a group has beside its rollouts."""
 
     item: Any
+    """Long texts in it are cut in their middle; text as a whole where even that is too long."""
     tools: list[dict[str, Any]]
+    """`name`, `description`, `parameters`."""
     failures: list[PageFailure]
     judge_calls: list[PageJudgeCall]
+    """About the group as a whole."""
     error: str | None

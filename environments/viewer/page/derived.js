@@ -1,1 +1,111 @@
 "use strict";
+// What follows from the index: rollouts by acts, scales, and statistics of short lists.
+
+const page = {
+  index: null,
+  /** Every rollout: `{group, entry, acts, actOf, key}`. */
+  rollouts: [],
+  groupById: new Map(),
+  /** The advantage that is drawn in full colour. */
+  fullColour: 1,
+  /** Scores from here on count as passed where an evaluation does not say it. */
+  passing: 0,
+};
+
+function takeIndex(index) {
+  page.index = index;
+  page.groupById = new Map(index.groups.map((group) => [group.id, group]));
+  page.rollouts = index.groups.flatMap((group) => group.rollouts.map((entry) => rolloutOf(group, entry)));
+  const sizes = page.rollouts.flatMap(({ entry }) => entry.turns.advantages.map(Math.abs)).filter((size) => size > 0);
+  page.fullColour = quantile(sorted(sizes), 0.95) || 1;
+  const scores = page.rollouts.map(({ entry }) => entry.score).filter((score) => score !== null);
+  page.passing = scores.length ? (least(scores) + most(scores)) / 2 : 0;
+}
+
+/** Rows of a group are acts: a summary stands in the row of the act that follows it, as in credit. */
+function rolloutOf(group, entry) {
+  const acts = [];
+  const actOf = [];
+  [...entry.turns.kind].forEach((kind, turn) => {
+    actOf.push(acts.length);
+    if (kind === "a") acts.push(turn);
+  });
+  return { group, entry, acts, actOf };
+}
+
+function findRollout(groupId, sibling) {
+  return page.rollouts.find(({ group, entry }) => group.id === groupId && entry.sibling === sibling);
+}
+
+function hasPassed(entry) {
+  if (entry.passed !== null) return entry.passed;
+  return entry.score === null ? null : entry.score >= page.passing;
+}
+
+/** How it ended, in the words of the environment where there are any. */
+function ending(entry) {
+  return entry.end ? `${entry.stop}: ${entry.end}` : entry.stop;
+}
+
+function turnTitle(turn) {
+  return "turn " + turn;
+}
+
+// Statistics. Nothing is spread into arguments: a record has more turns than a call takes.
+
+function sorted(values) {
+  return Float64Array.from(values).sort();
+}
+
+function quantile(ordered, share) {
+  if (!ordered.length) return null;
+  const at = share * (ordered.length - 1);
+  const below = ordered[Math.floor(at)];
+  return below + (ordered[Math.ceil(at)] - below) * (at - Math.floor(at));
+}
+
+function least(values) {
+  return values.reduce((low, value) => (value < low ? value : low), Infinity);
+}
+
+function most(values) {
+  return values.reduce((high, value) => (value > high ? value : high), -Infinity);
+}
+
+function mean(values) {
+  return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
+}
+
+function rootMeanSquare(values) {
+  return Math.sqrt(mean(values.map((value) => value * value)) || 0);
+}
+
+/** Pearson's r; `null` where one side does not vary. */
+function correlation(pairs) {
+  const [mx, my] = [mean(pairs.map((pair) => pair[0])), mean(pairs.map((pair) => pair[1]))];
+  let [xx, yy, xy] = [0, 0, 0];
+  for (const [x, y] of pairs) {
+    xx += (x - mx) ** 2;
+    yy += (y - my) ** 2;
+    xy += (x - mx) * (y - my);
+  }
+  return xx > 1e-18 && yy > 1e-18 ? xy / Math.sqrt(xx * yy) : null;
+}
+
+/** `count` objects of what `make` gives for each index. */
+function range(count, make = (at) => at) {
+  return Array.from({ length: count }, (_, at) => make(at));
+}
+
+/** The background of a signed number: orange below zero, blue above, none at zero. */
+function heat(value) {
+  if (!value) return "transparent";
+  const share = Math.min(1, Math.abs(value) / page.fullColour);
+  const strength = Math.round(12 + 70 * Math.sqrt(share));
+  return `color-mix(in oklab, var(${value > 0 ? "--plus" : "--minus"}) ${strength}%, transparent)`;
+}
+
+/** A signed number on its colour. The sign is printed, so that the colour says nothing alone. */
+function heatChip(value, title) {
+  return el("span.heat", { style: { background: heat(value) }, title: title || exact(value) }, signed(value));
+}

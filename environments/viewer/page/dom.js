@@ -1,1 +1,104 @@
 "use strict";
+// Elements out of values. Data becomes text nodes and attributes, never markup: nothing here parses HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An element: `el("p.note", {title: "…"}, "text", child, null, [children])`; `on…` are listeners, `style` a mapping. */
+function el(spec, props, ...children) {
+  const [tag, ...classes] = spec.split(".");
+  return filled(document.createElement(tag || "div"), classes, props, children);
+}
+
+/** The same in SVG. */
+function svg(spec, props, ...children) {
+  const [tag, ...classes] = spec.split(".");
+  return filled(document.createElementNS(SVG, tag), classes, props, children);
+}
+
+function filled(node, classes, props, children) {
+  if (classes.length) node.classList.add(...classes);
+  for (const [name, value] of Object.entries(props || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "style") for (const [key, each] of Object.entries(value)) node.style.setProperty(key, each);
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  add(node, children);
+  return node;
+}
+
+/** Append children: elements, text, numbers, lists of these; what is empty is left out. */
+function add(node, children) {
+  for (const child of [children].flat(Infinity)) {
+    if (child === null || child === undefined || child === false || child === "") continue;
+    node.append(child instanceof Node ? child : String(child));
+  }
+  return node;
+}
+
+function replace(node, ...children) {
+  node.replaceChildren();
+  return add(node, children);
+}
+
+/** A button that looks like text or like a chip. */
+function button(spec, label, onclick, props) {
+  return el("button" + spec, { type: "button", onclick, ...props }, label);
+}
+
+function link(hash, ...children) {
+  return el("a", { href: hash }, ...children);
+}
+
+/** Copies text that is made when it is asked for, and says so. */
+function copyButton(label, text, what) {
+  const node = button(".quiet.copy", label, async (event) => {
+    event.stopPropagation();
+    await copied(await text());
+    node.textContent = "copied";
+    setTimeout(() => (node.textContent = label), 1200);
+  });
+  node.setAttribute("aria-label", "Copy " + what);
+  node.title = "Copy " + what;
+  return node;
+}
+
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // A page from disk may not have the clipboard: a selection can be copied all the same.
+    const area = el("textarea.offscreen");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+}
+
+/** What the pointer is on, in words, beside it. */
+function tip(node, words) {
+  const show = (event) => {
+    const box = document.getElementById("tip");
+    replace(box, ...[words()].flat().map((line) => el("div", {}, line)));
+    box.hidden = false;
+    const { clientX: x, clientY: y } = event;
+    const width = box.offsetWidth;
+    const height = box.offsetHeight;
+    box.style.left = Math.max(4, Math.min(x + 14, innerWidth - width - 8)) + "px";
+    box.style.top = (y + 18 + height > innerHeight ? Math.max(4, y - height - 10) : y + 18) + "px";
+  };
+  node.addEventListener("pointermove", show);
+  node.addEventListener("pointerleave", hideTip);
+  return node;
+}
+
+function hideTip() {
+  document.getElementById("tip").hidden = true;
+}
+
+/** Lets the browser paint and take input. */
+function pause() {
+  return new Promise((go) => setTimeout(go));
+}

@@ -1,1 +1,148 @@
 "use strict";
+// Numbers and texts as people read them.
+
+const MINUS = "\u2212";
+const FOLD_CHARS = 900;
+const FOLD_LINES = 14;
+
+/** Up to three decimals, none that say nothing. */
+function num(value, digits = 3) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  let text;
+  if (size !== 0 && (size >= 1e7 || size < 5e-4)) text = size.toExponential(2);
+  else if (Number.isInteger(size)) text = size.toLocaleString("en-US");
+  else text = size.toLocaleString("en-US", { maximumFractionDigits: size >= 1000 ? 1 : digits });
+  return (value < 0 ? MINUS : "") + text;
+}
+
+/** With its sign always. */
+function signed(value, digits = 3) {
+  if (value === null || value === undefined) return "–";
+  return (value > 0 ? "+" : "") + num(value, digits);
+}
+
+/** All of a number's digits, as the record has them. */
+function exact(value) {
+  return value === null || value === undefined ? "none" : String(value);
+}
+
+function percent(part, whole) {
+  return whole ? num((100 * part) / whole, part === whole ? 0 : 1) + " %" : "–";
+}
+
+function plural(count, word, words) {
+  return num(count) + " " + (count === 1 ? word : words || word + "s");
+}
+
+function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  if (value < 0.0995) return num(value * 1000, value < 0.01 ? 1 : 0) + " ms";
+  return value < 120 ? num(value, 1) + " s" : num(value / 60, 1) + " min";
+}
+
+// Controls, directions, invisible characters and half pairs: shown as what they are, so that they act on nothing.
+const HARMFUL =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\udb40[\udc00-\udc7f]/g;
+
+/** Text as it may be shown: `\x1b[31m` as `␛[31m`, an override of direction by its name. */
+function shown(text) {
+  return String(text).replace(/\r\n/g, "\n").replace(HARMFUL, visible);
+}
+
+function visible(character) {
+  const code = character.codePointAt(0);
+  if (code < 0x20) return String.fromCharCode(0x2400 + code);
+  if (code === 0x7f) return "\u2421";
+  if (code === 0x2028 || code === 0x2029) return "\n";
+  return "⟨U+" + code.toString(16).toUpperCase().padStart(4, "0") + "⟩";
+}
+
+/** A contract's `Text` as one string: what was cut out of it is said in its place. */
+function plain(text) {
+  if (text === null || text === undefined) return "";
+  if (typeof text === "string") return text;
+  return `${text.head}\n[… ${cutWords(text)} …]\n${text.tail}`;
+}
+
+function cutWords(text) {
+  return `${num(text.chars - text.head.length - text.tail.length)} of ${num(text.chars)} characters are not in this page`;
+}
+
+/** A text, folded where it is long. `tag` is `pre` or `div`; `needle` is marked. */
+function textBlock(text, { spec = "div.text", needle = "" } = {}) {
+  if (text === null || text === undefined || text === "") return null;
+  const parts = typeof text === "string" ? [text] : [text.head, text, text.tail];
+  const whole = parts.filter((part) => typeof part === "string").join("");
+  const node = el(spec, { dir: "auto" });
+  if (whole.length <= FOLD_CHARS && lineCount(whole, FOLD_LINES + 2) <= FOLD_LINES) return textParts(node, parts, needle);
+  const at = needle ? whole.toLowerCase().indexOf(needle) : -1;
+  const from = at > FOLD_CHARS / 2 ? at - 120 : 0;
+  const folded = () => {
+    const size = foldedSize(whole, from);
+    replace(node, from ? "… " : null, marked(shown(whole.slice(from, from + size)), needle), "…");
+    more.textContent = `show all ${num(typeof text === "string" ? text.length : text.chars)} characters`;
+  };
+  const more = button(".quiet.more", "", (event) => {
+    event.stopPropagation();
+    if (more.getAttribute("aria-expanded") === "true") folded();
+    else {
+      textParts(replace(node), parts, needle);
+      more.textContent = "show less";
+    }
+    more.setAttribute("aria-expanded", String(more.textContent === "show less"));
+  }, { "aria-expanded": "false" });
+  folded();
+  return el("div.folded", {}, node, more);
+}
+
+// A long text goes in by pieces, so that the browser lays out only those that are seen.
+const PIECE = 20_000;
+
+function textParts(node, parts, needle) {
+  for (const part of parts) {
+    if (typeof part !== "string") add(node, el("span.cut", {}, `[… ${cutWords(part)} …]`));
+    else if (part.length <= PIECE) add(node, marked(shown(part), needle));
+    else for (const piece of pieces(part)) add(node, el("div.piece", {}, marked(shown(piece), needle)));
+  }
+  return node;
+}
+
+/** Pieces that end at line ends where there are any. */
+function* pieces(text) {
+  for (let start = 0; start < text.length; ) {
+    const line = text.lastIndexOf("\n", start + PIECE);
+    const end = start + PIECE >= text.length ? text.length : line > start ? line + 1 : start + PIECE;
+    yield text.slice(start, end);
+    start = end;
+  }
+}
+
+function lineCount(text, most) {
+  let count = 1;
+  for (let at = text.indexOf("\n"); at >= 0 && count < most; at = text.indexOf("\n", at + 1)) count += 1;
+  return count;
+}
+
+function foldedSize(text, from) {
+  let end = from;
+  for (let line = 0; line < FOLD_LINES - 2 && end >= 0; line += 1) end = text.indexOf("\n", end + 1);
+  const size = (end < 0 ? text.length : end) - from;
+  return Math.min(size, FOLD_CHARS - 150);
+}
+
+/** The text with what was searched for in `mark`s; `needle` in lower case. */
+function marked(text, needle) {
+  if (!needle) return text;
+  const lower = text.toLowerCase();
+  // A few characters change their length in lower case; then nothing is marked rather than the wrong thing.
+  if (lower.length !== text.length) return text;
+  const found = [];
+  let from = 0;
+  for (let at = lower.indexOf(needle); at >= 0; at = lower.indexOf(needle, from)) {
+    found.push(text.slice(from, at), el("mark", {}, text.slice(at, at + needle.length)));
+    from = at + needle.length;
+  }
+  found.push(text.slice(from));
+  return found;
+}

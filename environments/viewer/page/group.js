@@ -1,1 +1,182 @@
 "use strict";
+// A group: a column per sibling, a row per act, so that what is compared stands side by side.
+
+const NEAR = "1200px 0px";
+
+class GroupView {
+  constructor(group) {
+    this.group = group;
+    this.siblings = group.rollouts.map((entry) => findRollout(group.id, entry.sibling));
+    this.rowCount = most(this.siblings.map(({ acts, actOf }) => Math.max(acts.length, actOf.length ? actOf.at(-1) + 1 : 0)).concat(0));
+    this.selected = { column: 0, turn: 0 };
+    this.observer = null;
+    this.node = el("div.group", { style: { "--siblings": Math.max(1, this.siblings.length) } });
+    this.matrix = el("div.matrix", { tabindex: "0", role: "group", "aria-label": "Siblings side by side, a row per turn" });
+    this.above = el("div.above");
+    this.rows = range(this.rowCount, (act) => el("div.mrow.pending", { "data-act": act }, el("div.gutter", {}, act)));
+    add(this.matrix, [this.head(), this.above, this.rows, this.outcomes()]);
+    add(this.node, [this.title(), this.matrix]);
+    this.observer = new IntersectionObserver((seen) => seen.forEach((each) => (each.isIntersecting ? this.fill(each.target) : this.empty(each.target))), { root: this.matrix, rootMargin: NEAR });
+    this.rows.forEach((row) => this.observer.observe(row));
+    this.opening();
+  }
+
+  title() {
+    const { groups } = page.index;
+    const at = groups.indexOf(this.group);
+    const step = (to, words) => (groups[to] ? el("a.quiet", { href: hashOf({ g: groups[to].id }), title: words + " group" }, words === "next" ? "next →" : "← previous") : el("span.quiet.off", {}, words === "next" ? "next →" : "← previous"));
+    return el("div.grouphead", {}, el("h1", {}, shown(this.group.item)), el("span.status." + this.group.status, {}, this.group.status),
+      this.group.reason ? el("span.muted", {}, shown(this.group.reason)) : null, el("span.muted", {}, `${plural(this.siblings.length, "sibling")}, epoch ${this.group.epoch}, group ${num(at + 1)} of ${num(groups.length)}`),
+      el("span.grow"), step(at - 1, "previous"), step(at + 1, "next"), copyButton("copy link", () => fullLink(hashOf({ g: this.group.id })), "the link to this group"), button(".quiet", "print", () => this.print(), { title: "Draw every turn, then print" }));
+  }
+
+  head() {
+    return el("div.mrow.mhead", {}, el("div.gutter", {}, "turn"), this.siblings.map((rollout, column) => {
+      const { entry } = rollout;
+      const passed = hasPassed(entry);
+      return el("div.sibling", { "data-sibling": entry.sibling }, el("div.sibline", {},
+        el("b", {}, "sibling " + entry.sibling), passed === null ? null : el("i.dot." + (passed ? "passed" : "failed"), { title: passed ? "passed" : "not passed" }),
+        el("span", { title: "score " + exact(entry.score) }, "score ", el("b", {}, num(entry.score))), entry.outcome === null ? null : el("span.muted", {}, "outcome " + num(entry.outcome)), el("span.grow"),
+        el("span.muted", { title: shown(ending(entry)) }, shown(ending(entry)))),
+      strip(entry, { height: 10, jump: (turn) => this.show(column, turn) }));
+    }));
+  }
+
+  /** What all siblings have before their first turn, and what befell those that were dropped. */
+  async opening() {
+    try {
+      const whole = await block(this.group.block);
+      const first = this.siblings.length ? await block(this.siblings[0].entry.blocks[0]) : null;
+      replace(this.above,
+        whole.error ? el("div.error", {}, el("b", {}, "Siblings could not be compared. "), shown(whole.error)) : null,
+        whole.failures.map((failure) => failureNode(failure, this.group.failures.find((each) => each.sibling === failure.sibling))),
+        el("div.openings", {}, first && first.prompt.length ? details(`prompt (${plural(first.prompt.length, "message")})`, promptNode(first.prompt), true) : null,
+          whole.item === null ? null : details("item", () => [copyButton("copy", () => JSON.stringify(whole.item, null, 2), "the item"), textBlock(JSON.stringify(whole.item, null, 2), { spec: "div.text.mono" })]),
+          whole.tools.length ? details(plural(whole.tools.length, "tool"), () => textBlock(JSON.stringify(whole.tools, null, 2), { spec: "div.text.mono" })) : null,
+          whole.judge_calls.length ? details(plural(whole.judge_calls.length, "question") + " about the group", () => whole.judge_calls.map((call) => judgeNode(call)), true) : null));
+    } catch (error) {
+      replace(this.above, el("div.error", {}, shown(error.message)));
+    }
+  }
+
+  fill(row) {
+    if (!row.classList.contains("pending")) return;
+    row.classList.remove("pending");
+    const act = Number(row.dataset.act);
+    row.style.minHeight = "";
+    const cells = this.siblings.map((rollout, column) => this.cell(rollout, column, act));
+    replace(row, el("div.gutter", {}, act), cells);
+    this.mark();
+  }
+
+  /** Rows far from sight leave the document and keep their height. */
+  empty(row) {
+    if (row.classList.contains("pending") || this.printing) return;
+    row.style.minHeight = row.offsetHeight + "px";
+    row.classList.add("pending");
+    replace(row, el("div.gutter", {}, row.dataset.act));
+  }
+
+  cell(rollout, column, act) {
+    const turns = rollout.actOf.flatMap((each, turn) => (each === act ? [turn] : []));
+    if (!turns.length) return el("div.cell.none", {}, act === rollout.actOf.at(-1) + 1 ? el("span.ended", {}, shown(ending(rollout.entry))) : null);
+    return el("div.cell", {}, turns.map((turn) => this.turn(rollout, column, turn)));
+  }
+
+  turn(rollout, column, turn) {
+    const { entry } = rollout;
+    const words = el("div.words", {}, el("span.wait", {}, "…"));
+    const parts = el("span.parts");
+    const node = el("article.turn", { "data-turn": turn, "data-column": column, "aria-label": `sibling ${entry.sibling}, ${turnTitle(turn)}` },
+      el("a.turnhead", { href: turnHash(this.group.id, entry.sibling, turn), title: "How this credit came about" }, turn === rollout.acts[rollout.actOf[turn]] && turn === rollout.actOf[turn] ? null : el("span.muted", {}, turnTitle(turn)),
+        heatChip(entry.turns.advantages[turn], "advantage " + exact(entry.turns.advantages[turn])),
+        el("span.reward", { title: "reward " + exact(entry.turns.rewards[turn]) }, entry.turns.rewards[turn] === null ? el("span.muted", {}, "not scored") : ["reward ", el("b", {}, signed(entry.turns.rewards[turn]))]),
+        parts, badgeList(rollout, turn), el("span.grow"), el("span.muted", {}, num(entry.turns.tokens[turn]) + " tok")), words);
+    turnOf(entry, turn).then((whole) => {
+      replace(parts, Object.entries(whole.parts).filter(([, value]) => value).map(([name, value]) => el("span.part", {}, `${shown(name)} ${signed(value)}`)));
+      replace(words, whole.condensed || whole.saw ? sawNode(whole) : null, turnWords(whole, page.needle));
+      if (!words.firstChild) replace(words, el("span.none", {}, "(no text)"));
+    }).catch((error) => replace(words, el("div.error", {}, shown(error.message))));
+    return node;
+  }
+
+  outcomes() {
+    return el("div.mrow.outcomes", {}, el("div.gutter", {}, "end"), this.siblings.map((rollout) => {
+      const { entry } = rollout;
+      const more = el("div");
+      if (entry.blocks.length) block(entry.blocks[0]).then((whole) => replace(more,
+        pairs(whole.outcome_parts, "outcome of"), pairs(whole.metrics, "noted"), whole.judge_calls.map((call) => judgeNode(call)))).catch(() => replace(more, "…"));
+      return el("div.cell", {}, el("div.turnhead", {}, el("span", {}, "outcome ", el("b", {}, signed(entry.outcome))), el("span", {}, "score ", el("b", {}, num(entry.score))), el("span.muted", {}, seconds(entry.wall_s)), entry.rows > 1 ? el("span.badge.fork", {}, entry.rows + " rows") : null,
+        entry.exact ? null : el("span.badge.masked", { title: "Token ids were made from text, not given by the sampler" }, "inexact tokens")),
+      el("div.words", {}, el("div", {}, shown(ending(entry))), more));
+    }));
+  }
+
+  /** Select a turn and bring its row into sight. */
+  async show(column, turn) {
+    this.selected = { column, turn };
+    const row = this.rows[this.siblings[column]?.actOf[turn]];
+    if (!row) return;
+    const into = () => row.scrollIntoView({ block: "start", inline: "nearest" });
+    this.fill(row);
+    into();
+    this.mark();
+    await turnOf(this.siblings[column].entry, turn).catch(() => null);
+    await pause();
+    // Rows above got their words meanwhile, and with them other heights.
+    const top = row.getBoundingClientRect().top - this.matrix.getBoundingClientRect().top;
+    if (top < 0 || top > this.matrix.clientHeight * 0.6) into();
+    this.node.querySelector(".turn.selected")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
+  mark() {
+    for (const node of this.node.querySelectorAll(".turn.selected")) node.classList.remove("selected");
+    const { column, turn } = this.selected;
+    this.node.querySelector(`.turn[data-column="${column}"][data-turn="${turn}"]`)?.classList.add("selected");
+  }
+
+  /** The neighbour of the selected turn: other siblings at the same act, other acts of the sibling. */
+  moved(columns, acts) {
+    const { column, turn } = this.selected;
+    const act = this.siblings[column].actOf[turn] + acts;
+    const to = Math.max(0, Math.min(this.siblings.length - 1, column + columns));
+    const turns = this.siblings[to].acts;
+    if (!turns.length) return null;
+    return { column: to, turn: turns[Math.max(0, Math.min(turns.length - 1, act))] };
+  }
+
+  columnOf(sibling) {
+    return this.siblings.findIndex(({ entry }) => entry.sibling === sibling);
+  }
+
+  /** Printing needs every row in the document. */
+  async print() {
+    this.printing = true;
+    for (const row of this.rows) this.fill(row);
+    await Promise.all(this.siblings.flatMap(({ entry }) => entry.blocks.map(block)));
+    await pause();
+    window.print();
+    this.printing = false;
+  }
+
+  close() {
+    this.observer.disconnect();
+  }
+}
+
+function failureNode(failure, entry) {
+  return el("div.failure", {}, el("b", {}, `sibling ${failure.sibling} was dropped`), entry ? ` after ${plural(entry.turns, "turn")}` : "", ": ", shown(failure.error), entry && entry.where ? el("span.muted", {}, " " + shown(entry.where)) : null,
+    failure.traceback ? details("traceback", () => [copyButton("copy", () => plain(failure.traceback), "the traceback"), textBlock(failure.traceback, { spec: "div.text.mono" })]) : null,
+    failure.judge_calls.length ? details(plural(failure.judge_calls.length, "question"), () => failure.judge_calls.map((call) => judgeNode(call))) : null);
+}
+
+/** What the model saw of the conversation, where that was not all. */
+function sawNode(turn) {
+  const head = turn.condensed ? `context condensed${turn.condensed.cause ? " by " + shown(turn.condensed.cause) : ""}${turn.condensed.tokens_before === undefined ? "" : `: ${num(turn.condensed.tokens_before)} → ${num(turn.condensed.tokens_after)} tokens`}` : "what the model saw";
+  return el("div.saw", {}, el("span.badge.condensed", {}, head), turn.saw ? details("what it saw", () => turn.saw.map((part) => (part.message ? messageNode(part.message) : el("div.muted", {}, `messages ${part.start} to ${part.end - 1} of the conversation`)))) : null);
+}
+
+function pairs(values, name) {
+  const rows = Object.entries(values);
+  return rows.length ? el("div.pairs", {}, rows.map(([key, value]) => el("span.part", { title: `${name} ${key}: ${exact(value)}` }, `${shown(key)} ${num(value)}`))) : null;
+}

@@ -1,1 +1,100 @@
 "use strict";
+// The first page: what was run, what came of it, and where to look.
+
+function overview() {
+  const columns = byAct();
+  const { index } = page;
+  const at = (turn) => hashOf({ v: "turns", at: turn, sort: "largest" });
+  const scores = page.rollouts.map(({ entry }) => entry.score).filter((score) => score !== null);
+  return el("div.page", {},
+    el("section.head", {}, el("h1", {}, shown(index.title)), el("p.lead", {}, runLine(index)), index.cut.length ? el("p.cutline", {}, index.cut.map((line) => el("span", {}, shown(line)))) : null),
+    el("section.tiles", {}, tiles(scores)),
+    el("section", {}, el("h2", {}, "Distributions"), el("div.figures", {},
+      scores.length ? figure("Score", histogram({ values: scores, label: "Distribution of the score", name: "score" }), [], `${plural(scores.length, "rollout")}: mean ${num(mean(scores))}, median ${num(quantile(sorted(scores), 0.5))}.`) : null,
+      figure("Reward by turn index", bandsByTurn({ columns: columns.map((c) => c.rewards), label: "Reward by turn index", name: "reward", href: at, diverging: true }), bandKeys(), unscoredNote(columns)),
+      figure("Advantage by turn index", bandsByTurn({ columns: columns.map((c) => c.advantages), label: "Advantage by turn index", name: "advantage", href: at, diverging: true }), bandKeys(),
+        `By ${shown(index.estimator)}. A mean that leaves zero at some turn says that those who got there differ from their peers.`),
+      columns.some((c) => c.returns.length) ? figure("Return by turn index", bandsByTurn({ columns: columns.map((c) => c.returns), label: "Return by turn index", name: "return", href: at, diverging: true }), bandKeys(), "The turn's reward and what follows it: what is compared.") : null)),
+    healthSection(columns),
+    lookAtSection(),
+    el("div.columns", {}, failureSection(), endingSection()),
+    el("div.columns", {}, factSection(), aggregateSection(index.aggregates)));
+}
+
+function bandKeys() {
+  return [["band-inner", "middle half"], ["band-outer", "middle 80 %"], ["mean-line", "mean"]];
+}
+
+function runLine(index) {
+  const others = index.others.length ? `, beside ${index.others.map(shown).join(", ")}` : "";
+  return `${shown(index.env)}, played by ${shown(index.policy)}; credit by ${shown(index.estimator)}${others}. Read from ${shown(index.source)}.`;
+}
+
+function tiles(scores) {
+  const { groups } = page.index;
+  const turns = page.rollouts.reduce((sum, { entry }) => sum + entry.turns.kind.length, 0);
+  const tokens = page.rollouts.reduce((sum, { entry }) => sum + tokensOf(entry), 0);
+  const lost = groups.reduce((sum, group) => sum + group.failures.length, 0);
+  const statuses = counted(groups.map((group) => group.status)).map(([status, count]) => `${num(count)} ${status}`).join(", ");
+  const tile = (value, name, detail, hash) => el("a.tile", { href: hash }, el("b", {}, value), el("span", {}, name), el("small", {}, detail));
+  const trained = page.rollouts.reduce((sum, { entry }) => sum + entry.turns.trained.reduce((a, b) => a + b, 0), 0);
+  return [
+    tile(num(groups.length), groups.length === 1 ? "group" : "groups", statuses, "#v=rollouts"),
+    tile(num(page.rollouts.length), "rollouts", lost ? plural(lost, "more was", "more were") + " dropped" : "none dropped", "#v=rollouts"),
+    tile(num(mean(scores)), "mean score", scores.length ? `${num(least(scores))} to ${num(most(scores))}` : "nothing was scored", "#v=rollouts&sort=score"),
+    tile(num(turns), "turns", `${num(turns / Math.max(1, page.rollouts.length), 1)} a rollout, ${percent(trained, turns)} trained`, "#v=turns"),
+    tile(num(tokens), "tokens sampled", `${num(tokens / Math.max(1, turns), 0)} a turn`, "#v=turns&sort=tokens"),
+  ];
+}
+
+function unscoredNote(columns) {
+  const unscored = columns.reduce((sum, column) => sum + column.unscored, 0);
+  return unscored ? `${plural(unscored, "turn")} not scored: they are left out here.` : "Every turn is scored.";
+}
+
+/** Turn queries with their counts: the places where credit is most often wrong. */
+function lookAtSection() {
+  const names = ["plus-failed", "minus-passed", "no-peer", "tool-error", "not-scored", "untrained", "fork", "condensed", "flips"];
+  const rows = names.map((q) => [q, matchingTurns({ q }).length]).filter(([, count]) => count);
+  return el("section", {}, el("h2", {}, "Where to look"), el("div.looks", {}, rows.map(([q, count]) =>
+    el("a.look", { href: hashOf({ v: "turns", q, sort: "largest" }) }, el("b", {}, num(count)), el("span", {}, TURN_QUERIES[q].label)))));
+}
+
+function failureSection() {
+  const failures = page.index.groups.flatMap((group) => group.failures.map((failure) => ({ group, failure })));
+  const reasons = counted(page.index.groups.filter((group) => group.reason).map((group) => `${group.status}: ${group.reason}`));
+  const byClass = counted(failures.map(({ failure }) => failure.error_class || "other"));
+  return el("section", {}, el("h2", {}, "Failures"),
+    failures.length ? el("table", {}, byClass.map(([name, count]) => {
+      const first = failures.find(({ failure }) => (failure.error_class || "other") === name);
+      return el("tr", {}, el("td.n", {}, num(count)), el("td", {}, el("b", {}, shown(name)), " ", link(hashOf({ g: first.group.id }), shown(first.failure.error).slice(0, 160)),
+        first.failure.where ? el("small", {}, " " + shown(first.failure.where)) : null));
+    })) : el("p.note", {}, "No rollout was dropped."),
+    reasons.length ? el("table", {}, reasons.map(([reason, count]) => el("tr", {}, el("td.n", {}, num(count)), el("td", {}, shown(reason))))) : null);
+}
+
+function endingSection() {
+  const rows = endings();
+  return el("section", {}, el("h2", {}, "How rollouts ended"), el("table", {}, rows.map(([words, count]) => {
+    const scores = page.rollouts.filter(({ entry }) => ending(entry) === words && entry.score !== null).map(({ entry }) => entry.score);
+    return el("tr", {}, el("td.n", {}, num(count)), el("td", {}, link(hashOf({ v: "turns", end: words, q: "last" }), shown(words))), el("td.n", { title: "mean score" }, num(mean(scores))));
+  })));
+}
+
+function factSection() {
+  return el("section", {}, el("h2", {}, "Run"), el("table.facts", {}, page.index.facts.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, shown(name)), el("td", {}, shown(value))))));
+}
+
+/** All numbers of the summary, as they are: names of what they are in, joined. */
+function aggregateSection(aggregates) {
+  const rows = [];
+  const walk = (value, name) => {
+    if (value === null || typeof value !== "object") rows.push([name, typeof value === "number" ? num(value, 4) : String(value)]);
+    else if (Array.isArray(value) && value.every((each) => typeof each === "number")) rows.push([name, value.slice(0, 24).map((each) => num(each)).join("  ") + (value.length > 24 ? " …" : "")]);
+    else for (const [key, each] of Object.entries(value)) walk(each, name ? `${name} / ${key}` : key);
+  };
+  walk(aggregates, "");
+  if (!rows.length) return null;
+  return el("section", {}, el("h2", {}, "Aggregates"), el("details", {}, el("summary", {}, `${num(rows.length)} numbers, as summary.json has them`),
+    el("table.facts", {}, rows.slice(0, 2000).map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, shown(name)), el("td", {}, shown(value)))))));
+}

@@ -1,1 +1,98 @@
 "use strict";
+// Questions about turns and rollouts, answered from the index alone.
+
+const EPSILON = 1e-12;
+
+/** Name → what a turn must be; all that are asked for must hold. `at` is the index of the turn in the columns. */
+const TURN_QUERIES = {
+  "plus-failed": {
+    label: "positive credit in a failed rollout",
+    holds: ({ entry }, at) => entry.turns.advantages[at] > EPSILON && hasPassed(entry) === false,
+  },
+  "minus-passed": {
+    label: "negative credit in a passed one",
+    holds: ({ entry }, at) => entry.turns.advantages[at] < -EPSILON && hasPassed(entry) === true,
+  },
+  "not-scored": { label: "not scored", holds: ({ entry }, at) => entry.turns.rewards[at] === null },
+  rewarded: { label: "rewarded", holds: ({ entry }, at) => Boolean(entry.turns.rewards[at]) },
+  "no-credit": { label: "no credit", holds: ({ entry }, at) => Math.abs(entry.turns.advantages[at]) <= EPSILON },
+  untrained: { label: "masked (not trained)", holds: ({ entry }, at) => !entry.turns.trained[at] },
+  "no-peer": { label: "no peer", holds: ({ entry }, at) => entry.turns.peers[at] === 0 },
+  "tool-error": { label: "tool error", holds: ({ entry }, at) => entry.turns.tool_errors[at] > 0 },
+  fork: { label: "fork", holds: ({ entry }, at) => entry.turns.forks[at] > 0 },
+  condensed: { label: "condensed context", holds: ({ entry }, at) => entry.turns.condensed[at] > 0 },
+  summary: { label: "summary", holds: ({ entry }, at) => entry.turns.kind[at] === "s" },
+  last: { label: "last turn", holds: ({ entry }, at) => at === entry.turns.kind.length - 1 },
+  flips: {
+    label: "sign differs between estimators",
+    holds: ({ entry }, at) => entry.turns.others.some((other) => other[at] * entry.turns.advantages[at] < -EPSILON),
+  },
+};
+
+const TURN_ORDERS = {
+  place: { label: "in order" },
+  largest: { label: "largest credit", by: (turn) => Math.abs(advantageOf(turn)) },
+  highest: { label: "most positive", by: advantageOf },
+  lowest: { label: "most negative", by: (turn) => -advantageOf(turn) },
+  tokens: { label: "most tokens", by: ({ rollout, at }) => rollout.entry.turns.tokens[at] },
+};
+
+function advantageOf({ rollout, at }) {
+  return rollout.entry.turns.advantages[at];
+}
+
+/** The turns that a mapping asks for: `q` names of queries, `end` how the rollout ended, `at` an index among acts. */
+function matchingTurns(asked) {
+  const tests = listed(asked.q).filter((name) => TURN_QUERIES[name]).map((name) => TURN_QUERIES[name].holds);
+  const act = asked.at === undefined ? null : Number(asked.at);
+  const found = [];
+  for (const rollout of page.rollouts) {
+    if (asked.end && ending(rollout.entry) !== asked.end) continue;
+    const count = rollout.entry.turns.kind.length;
+    for (let at = 0; at < count; at += 1) {
+      if (act !== null && rollout.actOf[at] !== act) continue;
+      if (tests.every((holds) => holds(rollout, at))) found.push({ rollout, at });
+    }
+  }
+  const order = TURN_ORDERS[asked.sort];
+  return order && order.by ? ordered(found, order.by) : found;
+}
+
+/** The largest first; equal ones stay as they were. */
+function ordered(items, by) {
+  const keys = new Map(items.map((item) => [item, by(item)]));
+  return items.sort((a, b) => keys.get(b) - keys.get(a));
+}
+
+function listed(text) {
+  return text ? text.split(",") : [];
+}
+
+/** How rollouts ended, the most frequent first. */
+function endings() {
+  return counted(page.rollouts.map(({ entry }) => ending(entry)));
+}
+
+/** [value, count], the most frequent first. */
+function counted(values) {
+  const counts = new Map();
+  for (const value of values) counts.set(value, (counts.get(value) || 0) + 1);
+  return [...counts].sort((a, b) => b[1] - a[1]);
+}
+
+/** What an index says of a turn beside its numbers. */
+function badges({ entry }, at) {
+  const turns = entry.turns;
+  return [
+    turns.kind[at] === "s" && ["summary", "The model was asked to shorten the conversation"],
+    turns.forks[at] && ["fork", "A new token row begins here"],
+    turns.condensed[at] && ["condensed", "The model saw less than all that came before"],
+    !turns.trained[at] && ["masked", "Not trained: its tokens are masked and it has no advantage"],
+    turns.peers[at] === 0 && ["no peer", "No sibling turn to be compared with"],
+    turns.tool_errors[at] && ["tool error", plural(turns.tool_errors[at], "tool call") + " failed"],
+  ].filter(Boolean);
+}
+
+function badgeList(rollout, at) {
+  return badges(rollout, at).map(([words, title]) => el("span.badge." + words.replace(" ", "-"), { title }, words));
+}

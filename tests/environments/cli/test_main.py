@@ -216,7 +216,7 @@ def test_the_same_command_again_resumes_and_fresh_starts_over(env_file, tmp_path
 def test_a_script_runs_its_own_environment_as_atropos_scripts_do(env_file, tmp_path):
     run = python("echo_env.py", "process", "--env.group_size", "2", "--env.seed=1", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-    assert [len(line["scores"]) for line in lines(tmp_path / "data/echo.jsonl")] == [2, 2, 2]
+    assert [len(line["scores"]) for line in lines(tmp_path / "runs/echo/default/record.jsonl")] == [2, 2, 2]
 
 
 def test_evaluate_writes_metrics_and_samples(env_file, tmp_path):

@@ -129,7 +129,7 @@ def test_another_experiment_is_refused_in_one_line_that_names_what_changed(again
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert says in line
-    assert "choose another --out, or start over with --fresh" in line
+    assert "choose another --out, start over with --fresh, or go on all the same with --accept" in line
     assert (again / "r.jsonl").read_bytes() == before
 
 

@@ -75,7 +75,7 @@ class World:
 
 
 @asynccontextmanager
-async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, **bounds):
+async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, asked=None, **bounds):
     outbox = Outbox(tmp_path / "o.sqlite")
     client = TrajectoryApi(api.url)
     name = f"env-{outbox.fact('run_id')}"
@@ -95,6 +95,7 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, **bou
     }
     rollouts = Rollouts(
         tasks=lambda first: plan_for_ever(ITEMS, ITEMS, first),
+        asked=asked,
         run_group=world.run_group,
         run_first=getattr(world, "run_first", None),
         credit=credit,

@@ -1,0 +1,115 @@
+"""`turnwise check`: whether an environment is right, found out without a model, as one table."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from environments.cli.env_command import EnvCall, EnvCommand
+from environments.cli.proxies import with_proxies
+from environments.env_checks.call_trace import CallTrace
+from environments.env_checks.check_run import NAMES, CheckRun
+from environments.env_checks.checked_env import CheckedEnv
+from environments.env_checks.finding import Finding, Result
+from environments.env_checks.report_pipe import PipeReport
+from environments.env_checks.shown_parts import shown_lines
+from environments.env_checks.supervised_checks import Told, supervised
+from environments.run.whole_run import run_whole
+
+_STYLES: dict[Result, str] = {"ok": "green", "warn": "yellow", "fail": "red", "skipped": "dim"}
+_ARGS = "turnwise.check.args"
+_PIPED_WIDTH = 160
+FAILED, USAGE = 1, 2
+
+
+class CheckCommand(EnvCommand):
+    """An environment's code runs in a process of its own: whatever it does there, the table is shown."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep what the process is started with."""
+        ctx.meta[_ARGS] = list(args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Start the process and show what it tells; or be the process."""
+        options = ctx.params
+        if options.get("help") or options["report_fd"] is not None:
+            return super().invoke(ctx)
+        # -P: the current folder comes to the end of Python's path, where it hides nothing of ours.
+        program = ["-P", "-m", "turnwise"] if ctx.obj is None else [sys.argv[0]]
+        command = [sys.executable, *program, "check", *ctx.meta[_ARGS]]
+        with Console(stderr=True).status("checking"):
+            told = supervised(command, NAMES, limit_s=options["limit"])
+        if told.exit_code is not None:
+            return told.exit_code
+        return _show_json(told) if options["as_json"] else _show(told)
+
+
+@click.command("check", cls=CheckCommand)
+@click.option("--model", metavar="URL", help="Roll out a few times with this model; --openai.base_url.")
+@click.option(
+    "--items", type=click.IntRange(1, 1000), default=3, show_default=True, help="How many items are played."
+)
+@click.option(
+    "--limit", type=click.FloatRange(1), default=300, show_default=True, help="Seconds for all of it."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: all that was found, and what is shown.")
+@click.option("--report-fd", type=int, hidden=True)
+def command(call: EnvCall, model: str | None, items: int, report_fd: int, **_: Any) -> int:
+    """Find out whether an environment is right, without a model; ENV as for `turnwise process`.
+
+    Its scripted agent plays some items at several skills. Shown are prompt, tools, hooks and one rollout, and
+    one row for each check. Exits with 0 when none failed, with 1 when one did.
+    """
+    report = PipeReport(report_fd)
+    openai = cast("dict[str, Any]", call.flags.openai)
+    flags = call.flags if model is None else replace(call.flags, openai={**openai, "base_url": model})
+    settings = replace(call, flags=flags).settings({}, {})
+    checked = CheckedEnv(
+        env_cls=call.env_cls,
+        config=settings.env,
+        servers=with_proxies([*settings.servers, *settings.second]),
+        items=items,
+        trace=CallTrace(doing=report.doing),
+    )
+    run_whole(CheckRun(checked, report).run())
+    report.end()
+    return 0
+
+
+def _show(told: Told) -> int:
+    """What was looked at, then the table."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, _PIPED_WIDTH)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(Text("check", style="underline"), no_wrap=True)
+    table.add_column(Text("", style="underline"), no_wrap=True)
+    table.add_column(Text("what was found", style="underline"), overflow="fold")
+    for finding in _sorted(told.findings):
+        table.add_row(finding.check, Text(finding.result, style=_STYLES[finding.result]), Text(finding.found))
+    with console.capture() as shown:  # rich ends the process when nobody reads on
+        console.print(table)
+    click.echo("\n".join(shown_lines(told.shown, console.width)))
+    click.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))
+    return _code(told.findings)
+
+
+def _show_json(told: Told) -> int:
+    checks = [finding.to_json() for finding in _sorted(told.findings)]
+    click.echo(json.dumps({"checks": checks, **told.shown}, indent=2, ensure_ascii=False))
+    return _code(told.findings)
+
+
+def _sorted(findings: Sequence[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: NAMES.index(finding.check))
+
+
+def _code(findings: Sequence[Finding]) -> int:
+    return FAILED if any(finding.result == "fail" for finding in findings) else 0

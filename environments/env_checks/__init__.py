@@ -1,0 +1,1 @@
+"""Whether an environment is right, found out without a model: `turnwise check`."""

@@ -1,0 +1,252 @@
+"""A run that writes: its record and, where it has one, the folder around it, from its start to its end."""
+
+import asyncio
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig
+from environments.record.aggregates import aggregates
+from environments.record.append_file import AppendFile
+from environments.record.origin import OtherRunError, RunOrigin, credit_text, in_short
+from environments.record.recorder import Recorder
+from environments.record.run_folder import RunFolder, run_folder
+from environments.record.summary import Summary
+from environments.run.environment_copy import shown, source_diff
+from environments.run.experiment import environment_files
+from environments.run.experiment_code import has_file
+from environments.run.run_files import write_run_files
+from environments.run.run_log import RunLog, moment
+from environments.run.run_settings import Sources, changed_settings, settings_text
+from environments.run.run_summary import read_summary, summary_of, write_summary
+from tools.errors import ConfigError, RecordError
+
+DEFAULT_NAME = "default"
+_INSTEAD = "start over with --fresh, run it as --name OTHER, or go on all the same with --accept"
+
+
+def place_of(config: AgentEnvConfig, env: str) -> RunFolder | Path:
+    """Where a run writes: the folder of its name, or the plain file that its settings name.
+
+    Raises:
+        ConfigError: they name both.
+    """
+    path, name = config.data_path_to_save_groups, config.run_name
+    if path is None:
+        return run_folder(env, name or DEFAULT_NAME)
+    if name is not None:
+        raise ConfigError(
+            f"--name {name} is a run's folder, and --out {path} a plain file with no folder: give one of them"
+        )
+    return Path(path)
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenRun:
+    """A record that takes groups; its folder is brought up to date by `planned` and `end`."""
+
+    recorder: Recorder
+    folder: RunFolder | None
+    """`None`: a plain file."""
+    resumed: bool
+    """Whether the record held groups before."""
+    say: Callable[[str], None]
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What `summary.json` says beside the aggregates."""
+    _started: float = field(default_factory=monotonic)
+
+    def planned(self, *, groups: int, done: int) -> None:
+        """Say how many groups are planned, and how many of them were there before.
+
+        Raises:
+            RecordError: the summary cannot be written.
+        """
+        self.facts |= {"planned": groups, "done": done}
+        if self.folder is not None:
+            before = read_summary(self.folder.summary) or {}
+            kept = {name: before[name] for name in ("of", "aggregates") if self.resumed and name in before}
+            write_summary(self.folder.summary, self.facts | kept)
+
+    async def end(self, added: Summary, *, done: int, planned: int, code: int, **more: Any) -> None:
+        """Write what the whole record comes to; where that cannot be done it is said, and ends nothing.
+
+        Args:
+            added: what this run added to it.
+            done: of the planned groups, those that need not run again.
+            planned: groups of the whole job, as it is known now.
+            code: the exit code.
+            more: JSON values for `summary.json`, by name.
+        """
+        if self.folder is None:
+            return
+        state = "finished" if done == planned else "stopped"
+        self._close(state, planned=planned, done=done, exit_code=code, **more)
+        try:
+            self.recorder.wait_for_disk()
+            size = self.recorder.path.stat().st_size
+            whole = await asyncio.to_thread(summary_of, self.recorder) if self.resumed else added
+            self.facts["failed"] = whole.groups["failed"]
+            self.facts["score"] = whole.score.mean
+            of = {"groups": whole.done, "bytes": size}
+            write_summary(self.folder.summary, self.facts | {"of": of, "aggregates": aggregates(whole)})
+        except (RecordError, OSError, ValueError) as error:
+            self.say(f"the summary of the run could not be written: {error}")
+
+    def broke(self, error: BaseException) -> None:
+        """Say in the summary that an error ended the run."""
+        if self.folder is None:
+            return
+        self._close("broke", error=f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
+        with suppress(RecordError):
+            before = read_summary(self.folder.summary) or {}
+            kept = {name: before[name] for name in ("of", "aggregates") if name in before}
+            write_summary(self.folder.summary, self.facts | kept)
+
+    def _close(self, state: str, **more: Any) -> None:
+        ended = {"state": state, "ended": moment(), "wall_s": round(monotonic() - self._started, 3)}
+        self.facts |= ended | more
+
+
+@contextmanager
+def opened_run(
+    env: AgentEnv,
+    origin: RunOrigin,
+    place: RunFolder | Path,
+    *,
+    sources: Sources | None,
+    log: RunLog,
+    say: Callable[[str], None],
+) -> Generator[OpenRun]:
+    """Open a record and make it this run's; in a folder, with the files that say how it came to be.
+
+    Args:
+        env: an open environment.
+        origin: what its groups have in common.
+        place: see `place_of`.
+        sources: where its settings came from, see `settings_text`.
+        log: takes what the run says.
+        say: shows a line.
+
+    Raises:
+        OtherRunError: the record is of another experiment; in a folder with a diff as a note.
+        RecordError: it cannot be read or written, or another process writes it.
+    """
+    folder = place if isinstance(place, RunFolder) else None
+    record = place.record if isinstance(place, RunFolder) else place
+    fresh = env.config.fresh
+    if folder is not None and fresh:
+        _put_aside(folder, say)
+    with Recorder(record, fresh=fresh and folder is None) as recorder:
+        run = OpenRun(recorder=recorder, folder=folder, resumed=bool(recorder.path.stat().st_size), say=say)
+        accepted = _begun(env, origin, run, sources, say)
+        if folder is None:
+            yield run
+            return
+        try:
+            run.facts = _facts(env, origin)
+            notes = write_run_files(
+                folder, env, origin, sources=sources, accepted=accepted, resumed=run.resumed
+            )
+            for note in notes:
+                say(note)
+            log.open(folder.log, title=f"{env.name} as {folder.path.name}, fingerprint {origin.fingerprint}")
+            try:
+                yield run
+            except BaseException as error:
+                log.add(f"{type(error).__name__}: {error}")
+                run.broke(error)
+                raise
+        finally:
+            log.close()
+
+
+def begin_record(
+    env: AgentEnv,
+    origin: RunOrigin,
+    recorder: Recorder,
+    *,
+    say: Callable[[str], None],
+    instead: str | None = None,
+) -> list[str]:
+    """Make a record this run's; what of its origin cannot be known is said.
+
+    Returns:
+        How the experiment differs from that of its groups, where that was accepted.
+
+    Raises:
+        OtherRunError: it holds groups of another experiment, or of items that have changed.
+    """
+    if not has_file(type(env)):
+        say(
+            f"{type(env).__name__} has no file: when the record is continued, changes in its own functions "
+            f"will be noticed, and none in what they import"
+        )
+    items = zip(env.item_ids, env.items, strict=True)
+    config = env.config
+    options = {} if instead is None else {"instead": instead}
+    accepted = recorder.begin(
+        origin, items, all_items=config.max_items is None, accept=config.accept, **options
+    )
+    if accepted:
+        say(f"accepted: {recorder.path} holds groups of another run, too ({in_short(accepted)})")
+    others = sorted(recorder.estimators - {credit_text(origin.estimator, origin.estimator_params)})
+    if others:
+        say(
+            f"the groups in {recorder.path} keep the advantages of {', '.join(others)}; "
+            f"`turnwise recredit` computes all of them anew"
+        )
+    return accepted
+
+
+def _begun(
+    env: AgentEnv, origin: RunOrigin, run: OpenRun, sources: Sources | None, say: Callable[[str], None]
+) -> list[str]:
+    if run.folder is None:
+        return begin_record(env, origin, run.recorder, say=say)
+    try:
+        return begin_record(env, origin, run.recorder, say=say, instead=_INSTEAD)
+    except OtherRunError as error:
+        for line in shown(_diff(env, origin, run.folder, sources)):
+            error.add_note(line)
+        raise
+
+
+def _diff(env: AgentEnv, origin: RunOrigin, folder: RunFolder, sources: Sources | None) -> Iterator[str]:
+    """The settings and the source that differ from those of a folder."""
+    before = ""
+    with suppress(OSError, UnicodeDecodeError):
+        before = folder.config.read_text(encoding="utf-8")
+    yield from changed_settings(before, settings_text(env, sources), origin.experiment)
+    yield from source_diff(folder.environment, environment_files(env))
+
+
+def _facts(env: AgentEnv, origin: RunOrigin) -> dict[str, Any]:
+    return {
+        "env": env.name,
+        "policy": origin.policy,
+        "estimator": credit_text(origin.estimator, origin.estimator_params),
+        "fingerprint": origin.fingerprint,
+        "state": "running",
+        "started": moment(),
+    }
+
+
+def _put_aside(folder: RunFolder, say: Callable[[str], None]) -> None:
+    """Move the folder of a former run away, unless it holds no group."""
+    if not folder.record.is_file() or not folder.record.stat().st_size:
+        return
+    record = AppendFile(folder.record, fresh=False)  # locked: nobody writes it
+    try:
+        number = 1
+        while (aside := folder.path.with_name(f"{folder.path.name}.{number}")).exists():
+            number += 1
+        folder.path.rename(aside)
+    except OSError as error:
+        raise RecordError(f"cannot put {folder.path} aside: {error.strerror}") from error
+    finally:
+        record.close()
+    say(f"the former run is put aside as {aside}")

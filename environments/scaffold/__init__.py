@@ -1,0 +1,1 @@
+"""New environments: the folder that `turnwise new` makes, one template per kind."""

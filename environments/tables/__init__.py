@@ -1,0 +1,1 @@
+"""Records as tables: Arrow, parquet and `datasets`, one row per group, rollout or turn."""

@@ -1,0 +1,162 @@
+"""A record as a page: read one group at a time, so that memory holds one group and the index."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from environments.credit import recorded_params
+from environments.record.aggregates import aggregates
+from environments.record.origin import credit_text
+from environments.record.private_file import folder_for
+from environments.record.recorder import read_contents, read_groups
+from environments.record.run_folder import RECORD
+from environments.record.summary import Summary
+from environments.trajectory import CreditedGroup
+from environments.viewer.group_values import AddBlock, OtherEstimator, group_values
+from environments.viewer.page_file import PageFile
+from environments.viewer.page_values import GroupEntry, RunIndex
+from environments.viewer.turn_values import PageContent
+from tools.errors import RecordError
+
+VERSION = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class IndexBuilder:
+    """The index of a page, as it grows by groups."""
+
+    title: str
+    source: str
+    content: PageContent
+    others: tuple[OtherEstimator, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    entries: list[GroupEntry] = field(default_factory=list[GroupEntry])
+    summary: Summary = field(default_factory=Summary)
+    _names: Counter[str] = field(default_factory=Counter[str])
+    """Environments, policies and estimators of the groups, each with its kind before it."""
+    _ids: set[str] = field(default_factory=set[str])
+
+    def add(self, credited: CreditedGroup, number: int, add_block: AddBlock) -> None:
+        """Take one more group in, whose line has this number; its blocks are given away."""
+        self.summary.add(credited)
+        entry = group_values(credited, number, self.content, self.others, add_block)
+        if entry["id"] in self._ids:
+            entry["id"] = f"{entry['id']}~{number}"
+        self._ids.add(entry["id"])
+        self.entries.append(entry)
+        self._names[f"env {credited.group.env}"] += 1
+        self._names[f"policy {credited.policy}"] += 1
+        self._names[f"estimator {credit_text(credited.estimator, credited.estimator_params)}"] += 1
+
+    def index(self, *, cut: list[str], live: bool) -> RunIndex:
+        """The index of what came so far."""
+        return RunIndex(
+            version=VERSION,
+            title=self.title,
+            source=self.source,
+            env=self._all("env"),
+            policy=self._all("policy"),
+            estimator=self._all("estimator"),
+            others=[credit_text(other.name, other.params) for other in self.others],
+            facts=sorted(self.facts.items()),
+            aggregates=aggregates(self.summary),
+            cut=cut,
+            live=live,
+            groups=self.entries,
+        )
+
+    def cut(self) -> list[str]:
+        """What is not in the page, in words."""
+        content = self.content
+        texts = content.cutter.cut
+        cut = [f"the middle of {texts:,} texts of more than {content.cutter.max_chars:,} characters"]
+        cut = cut if texts else []
+        if not content.tokens:
+            cut.append("tokens")
+        elif content.untold_turns:
+            cut.append(f"texts of the tokens of {content.untold_turns:,} turns, whose tokenizer is not known")
+        return cut
+
+    def _all(self, kind: str) -> str:
+        return " and ".join(
+            name.removeprefix(f"{kind} ") for name in self._names if name.startswith(f"{kind} ")
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageSize:
+    """What a page came to."""
+
+    size: int
+    """In bytes."""
+    groups: int
+    rollouts: int
+    cut: tuple[str, ...]
+    """What is not in it, in words."""
+
+
+def write_record_page(
+    record: Path,
+    out: Path,
+    content: PageContent,
+    *,
+    others: Sequence[str] | None = None,
+    lines: Sequence[range] | None = None,
+    max_bytes: int,
+) -> PageSize:
+    """Make the page of a record, which stands at `out` once it is whole.
+
+    Args:
+        record: the rollout JSONL.
+        out: the HTML file.
+        content: what the page takes of rollouts.
+        others: further estimators; `None`: what suits the recorded one.
+        lines: which groups to show, by their numbers from 1; `None`: all.
+        max_bytes: how large its blocks may become.
+
+    Raises:
+        RecordError: unreadable, malformed, without a group to show, or the page cannot be written.
+        CreditError: no such estimator.
+    """
+    builder = IndexBuilder(
+        title=title_of(record), source=str(record), content=content, facts=facts_of(record)
+    )
+    left_out = 0
+    with folder_for(out), PageFile(out, max_bytes=max_bytes) as page:
+        for number, credited in enumerate(read_groups(record), start=1):
+            if lines is not None and not any(number in each for each in lines):
+                left_out += 1
+                continue
+            if not builder.entries:
+                builder.others = other_estimators(credited.estimator, others)
+            builder.add(credited, number, page.add)
+        if not builder.entries:
+            raise RecordError(f"{record} has no group to show" + (" in --groups" if left_out else ""))
+        cut = [*([f"{left_out:,} groups"] if left_out else []), *builder.cut()]
+        size = page.finish(builder.index(cut=cut, live=False))
+    rollouts = sum(len(entry["rollouts"]) for entry in builder.entries)
+    return PageSize(size=size, groups=len(builder.entries), rollouts=rollouts, cut=tuple(cut))
+
+
+def title_of(record: Path) -> str:
+    """What a page of the record is called: `ENV/NAME` of a run's folder, or the file's name."""
+    parts = record.parent.parts[-2:] if record.name == RECORD else (record.name,)
+    return "/".join(parts) or record.name
+
+
+def facts_of(record: Path) -> dict[str, str]:
+    """What the experiments of a record's groups are made of, by name."""
+    origins = read_contents(record).origins.values()
+    return {name: value for facts in origins for name, value in facts.items()}
+
+
+def other_estimators(recorded: str, names: Sequence[str] | None) -> tuple[OtherEstimator, ...]:
+    """The estimators beside the recorded one; by default the one that looks at scores alone.
+
+    Raises:
+        CreditError: no such estimator.
+    """
+    if names is None:
+        names = ("grpo",) if recorded == "turn_return" else ()
+    return tuple(OtherEstimator(name=name, params=recorded_params(name)) for name in names)

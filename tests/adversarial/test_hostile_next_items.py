@@ -1,0 +1,93 @@
+"""`next_items` that raises, hangs or gives nonsense: one clear end, and every group that ended is kept."""
+
+import asyncio
+import sys
+
+import pytest
+
+from environments.record.recorder import read_groups
+from environments.run.process_run import process
+from tests.environments.counted_items import Counted, counted, shown_console
+from tools.errors import ConfigError, RunError
+
+
+def processing(tmp_path, next_items, **fields):
+    hooked = type("Hooked", (Counted,), {"next_items": next_items})
+    return counted(hooked, data_path_to_save_groups=str(tmp_path / "r.jsonl"), total_steps=6, **fields)
+
+
+NONSENSE = {
+    "text": ("i1", "give a list of item ids"),
+    "number": (7, "give a list of item ids"),
+    "generator": ((each for each in ["i1"]), "is a generator"),
+    "items": ([{"id": "i1"}], "is the id of none of the run's 10 items"),
+    "unknown": (["i99"], r"gave 'i99', which is the id of none .* self.item_ids: 'i0', 'i1', 'i2', …"),
+    "none-in-list": ([None], "gave None, which is the id of none"),
+    "endless": (range(10**12), "more than 100,000 ids at once"),
+    "mapping": ({"i1": 1}, "give a list of item ids"),
+}
+
+
+@pytest.mark.parametrize("given", NONSENSE.values(), ids=NONSENSE)
+async def test_what_names_no_item_is_refused_in_one_line(tmp_path, given):
+    value, reason = given
+    with pytest.raises(ConfigError, match=reason):
+        await process(processing(tmp_path, lambda self, history: value), shown_console())
+
+
+def _raise(self, history):
+    raise ValueError("no level")
+
+
+def _exit(self, history):
+    sys.exit(3)
+
+
+async def _cancel(self, history):
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("hook", [_raise, _exit, _cancel], ids=["raises", "exits", "cancels"])
+async def test_a_hook_that_breaks_ends_the_run_after_what_is_in_flight(tmp_path, hook):
+    def next_items(self, history):
+        return hook(self, history) if history else ["i1"] if not history.in_flight else None
+
+    console = shown_console()
+    with pytest.raises(RunError, match="next_items broke"):
+        await process(processing(tmp_path, next_items), console)
+    assert [each.group.item_id for each in read_groups(tmp_path / "r.jsonl")] == ["i1"]
+    assert "stopped with 5 groups to go" in console.file.getvalue()
+
+
+async def test_a_hook_that_hangs_is_over_at_its_limit(tmp_path):
+    async def next_items(self, history):
+        await asyncio.Event().wait()
+
+    env = processing(tmp_path, next_items, hook_timeout_s=0.2)
+    with pytest.raises(RunError, match=r"next_items took longer than 0\.2 s \(--env\.hook_timeout_s\)"):
+        await process(env, shown_console())
+
+
+async def test_history_cannot_be_changed_by_the_hook(tmp_path):
+    def next_items(self, history):
+        with pytest.raises((AttributeError, TypeError)):
+            history[0:0] = []
+        return ["i1"] if not history and not history.in_flight else None
+
+    assert await process(processing(tmp_path, next_items), shown_console()) == 0
+
+
+async def test_waiting_for_ever_for_nothing_ends_the_run(tmp_path):
+    assert await process(processing(tmp_path, lambda self, history: []), shown_console()) == 0
+
+
+async def test_items_that_share_an_id_are_refused_before_the_hook_is_asked(tmp_path):
+    class Twice(Counted):
+        def load_items(self):
+            return [{"id": "i1"}, {"id": "i1"}]
+
+        def next_items(self, history):
+            raise AssertionError("asked")
+
+    with pytest.raises(Exception, match="have the same id 'i1'"):
+        await process(counted(Twice, data_path_to_save_groups=str(tmp_path / "r.jsonl")), shown_console())

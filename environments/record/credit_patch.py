@@ -70,9 +70,9 @@ def _by_row(trajectories: Sequence[dict[str, Any]], credited: CreditedGroup) -> 
     return rows
 
 
-def _fit(rows: Sequence[Credit], lengths: Sequence[int], overrides: Any) -> bool:
+def _fit(rows: Sequence[Credit], lengths: Sequence[int], overrides: list[Any] | None) -> bool:
     """Whether spans follow each other within their rows, and every row says what its credit is."""
-    if not isinstance(overrides, list) or not len(rows) == len(lengths) == len(overrides):
+    if overrides is None or not len(rows) == len(lengths) == len(overrides):
         return False
     for credit, length in zip(rows, lengths, strict=True):
         bounds = [bound for span, _ in credit for bound in (span.start, span.end)]

@@ -86,4 +86,5 @@ def _trajectory(fields: dict[str, Any], rows: list[TokenRow] | None) -> Trajecto
         for turn in fields["turns"]
     ]
     bare = _TRAJECTORY.validate_python({**fields, "turns": turns, "rows": ()})
-    return bare if rows is None else replace(bare, rows=tuple(rows[index] for index in fields["rows"]))
+    own_rows: list[int] = fields["rows"]
+    return bare if rows is None else replace(bare, rows=tuple(rows[index] for index in own_rows))

@@ -67,7 +67,7 @@ def results(path: Path, work: LineWork[T], *, processes: int | None = None) -> I
     """
     try:
         size = path.stat().st_size
-        wanted = processes or (len(os.sched_getaffinity(0)) if size > ALONE_BYTES else 1)
+        wanted = processes or (_cores() if size > ALONE_BYTES else 1)
         with path.open("rb") as file:
             stretches = _stretches(file)
             if wanted == 1:
@@ -82,6 +82,11 @@ def results(path: Path, work: LineWork[T], *, processes: int | None = None) -> I
 def lines_of(file: int, stretch: Stretch) -> list[bytes]:
     """The lines of a stretch, each with its end."""
     return os.pread(file, stretch.size, stretch.start).splitlines(keepends=True)
+
+
+def _cores() -> int:
+    """Those that this process may use, as far as the system says it."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _stretches(file: IO[bytes]) -> Iterator[Stretch]:

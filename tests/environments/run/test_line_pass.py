@@ -21,7 +21,7 @@ class Doing:
     """Gives each line with its number; what is in it may break something."""
 
     def prepare(self) -> None:
-        print("prepared, on what is no channel of answers")
+        sys.stdout.write("prepared, on what is no channel of answers")
 
     def __call__(self, path: Path, number: int, lines: Sequence[bytes]) -> list[tuple[int, bytes, bool]]:
         for at, line in enumerate(lines, start=number):

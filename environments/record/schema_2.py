@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from environments.record.contexts import read_contexts, written_contexts
 from environments.record.schema_1 import GroupLine as FirstLine
+from environments.record.shared_texts import restore, share
 from environments.time_profile import TimeProfile
 from environments.trajectory import (
     CreditedGroup,
@@ -42,6 +43,8 @@ class GroupLine(FirstLine):
     judge_calls: tuple[JudgeCall, ...]
     error: str | None = None
     profile: TimeProfile | None = None
+    texts: tuple[Any, ...] = ()
+    """What messages refer to, see `environments.record.shared_texts`."""
     toolsets: tuple[tuple[ToolSpec, ...], ...] = ()
     """Each once; trajectories name theirs by its index."""
 
@@ -88,6 +91,7 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
         fields["error"] = group.error
     if group.profile is not None:
         fields["profile"] = asdict(group.profile)
+    share(fields)
     return fields
 
 
@@ -97,6 +101,7 @@ def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
     Raises:
         ValueError, LookupError, TypeError, AttributeError: a field is missing or wrong.
     """
+    restore(fields)
     line = GroupLine.model_validate(fields)
     token_rows = line.rows() if rows else None
     group = TrajectoryGroup(

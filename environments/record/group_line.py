@@ -38,7 +38,8 @@ def encode_group(credited: CreditedGroup, *, origin: Mapping[str, str] | None = 
             raise RecordError(f"{'.'.join(map(str, path))} is no finite number")
         line = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
         # Types are not checked where values are made: what cannot be read must not get into the file.
-        schema_2.read(orjson.loads(line))
+        numbers = {name: fields[name] for name in schema_1.NO_ROWS if name in fields}
+        schema_2.read(LineFields(line, Path(), 0).parsed(schema_2.GroupLine.model_fields, instead=numbers))
     except _MALFORMED as error:
         raise RecordError(_first_line(error)) from error
     return line

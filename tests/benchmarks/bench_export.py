@@ -24,7 +24,7 @@ from environments.wire.views import VIEWS
 async def lines() -> list[bytes]:
     """A line per group: three items, plain, and the same condensed."""
     made: list[bytes] = []
-    for condenser in ([], ["keep_last_turns"]):
+    for condenser in (None, ["keep_last_turns"]):
         config = RetailEnv.env_config_cls(
             group_size=4, max_items=3, condenser=condenser, condenser_turns=2 if condenser else None
         )

@@ -56,6 +56,7 @@ class AgentEnvConfig(Section):
         "a Hugging Face name.",
     )
     use_wandb: bool = Field(default=False, description="Log to Weights & Biases.")
+    use_trackio: bool = Field(default=False, description="Log to trackio: offline, into a SQLite file.")
     total_steps: int = Field(
         default=-1,
         ge=-1,
@@ -70,7 +71,8 @@ class AgentEnvConfig(Section):
         default="http://localhost:8000", repr=False, description="serve: URL of the Atropos trajectory API."
     )
     wandb_name: str | None = Field(
-        default=None, description="Name of the run at Weights & Biases and of the environment at the API."
+        default=None,
+        description="Name of the run at Weights & Biases and trackio and of the environment at the API.",
     )
     data_path_to_save_groups: str | None = Field(
         default=None,

@@ -73,9 +73,19 @@ COMMANDS: Mapping[str, LazyCommand] = {
         runs_env=True,
         group="Run",
     ),
+    "runs": LazyCommand(
+        target="environments.cli.runs:command",
+        help="List what has been run: groups, score, fingerprint, finished or not.",
+        group="Look",
+    ),
     "view": LazyCommand(
         target="environments.cli.view:command",
         help="Make one HTML file of a rollout JSONL or a run, to be looked at.",
+        group="Look",
+    ),
+    "show": LazyCommand(
+        target="environments.cli.show:command",
+        help="Print a rollout JSONL or a run in the terminal: its groups, or an item turn by turn.",
         group="Look",
     ),
     "recredit": LazyCommand(
@@ -91,7 +101,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "export": LazyCommand(
         target="environments.cli.export:command",
-        help="Write a rollout JSONL as the rows that a trainer would get.",
+        help="Write a rollout JSONL as the rows that a trainer would get, as text or as a table.",
         group="Credit",
     ),
     "import": LazyCommand(

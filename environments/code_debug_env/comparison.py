@@ -1,7 +1,7 @@
 """The program that finds out whether calls fail: it makes them on the original and on the right solution.
 
-Standard input is a JSON request with the notes of `observer.py`. It prints `shown` when one of these calls
-went as noted on the original solution, and the right one does something else.
+Standard input is a JSON request with the notes of `observer.py`. It prints `ready` and, when one of these
+calls went as noted on the original solution and the right one does something else, `shown`.
 Only the standard library is there when this runs.
 """
 
@@ -48,6 +48,10 @@ def main() -> None:
     right = SolutionServer(request["right"], entry_point, limits)
     calls = list(noted_calls(request["notes"].splitlines()))[-request["max_calls"] :]
     try:
+        # What fails here is ours: nothing of either solution has run yet.
+        right.start()
+        original.start()
+        print("ready", flush=True)  # noqa: T201
         if any(fails(call, original, right) for call in reversed(calls)):
             print("shown")  # noqa: T201
     finally:

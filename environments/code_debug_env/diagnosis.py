@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from environments.code_debug_env.hidden_checks import CheckLimits, Verify, program
+from environments.code_debug_env.hidden_checks import STARVED_S, CheckLimits, Verify, program
 from environments.code_debug_env.workspace import buggy_text, fixed_text
 from environments.reward_context import RolloutContext
 from environments.trajectory import Turn
+from tools.errors import RewardError
 
 MAX_CALLS = 200
 RERUN_S = 10.0
@@ -23,7 +24,12 @@ def terminal_commands(turn: Turn) -> list[str]:
 
 
 async def note_calls(
-    ctx: RolloutContext, task: Mapping[str, Any], commands: Sequence[str], *, total_s: float = RERUN_S
+    ctx: RolloutContext,
+    task: Mapping[str, Any],
+    commands: Sequence[str],
+    limits: CheckLimits,
+    *,
+    total_s: float = RERUN_S,
 ) -> str:
     """How commands call the task's function as it was at the start, and what comes of it.
 
@@ -34,6 +40,7 @@ async def note_calls(
         ctx: Of the rollout; its workspace has to be as the commands left it.
         task: In HumanEvalPack's schema.
         commands: Of one turn, in order; each runs in a shell of its own.
+        limits: What a call of the task's function may take.
         total_s: Wall clock of all commands.
 
     Raises:
@@ -45,7 +52,9 @@ async def note_calls(
         "workspace": ctx.sandbox.workdir,
         "entry_point": task["entry_point"],
         "solution": buggy_text(task),
-        "call_s": CheckLimits().wall_s,
+        "cpu_s": limits.cpu_s,
+        # Here the clock also runs while it waits for a processor.
+        "wall_s": 2 * limits.wall_s,
         "total_s": total_s,
     }
     result = await ctx.verify(
@@ -53,22 +62,22 @@ async def note_calls(
         artefacts=["."],
         files=observer.files,
         stdin=json.dumps(request).encode(),
-        timeout_s=total_s + 5.0,
+        timeout_s=total_s + STARVED_S,
     )
     notes = result.text()
     return notes if "('called', " in notes else ""
 
 
-async def calls_fail(verify: Verify, task: Mapping[str, Any], notes: str) -> bool:
+async def calls_fail(verify: Verify, task: Mapping[str, Any], notes: str, limits: CheckLimits) -> bool:
     """Whether one of the noted calls goes as noted on the original, and the right solution does otherwise.
 
     The calls are made in a sandbox where nothing of the agent's runs. So whatever forges the notes has to
     know a call that fails, and how it does.
 
     Raises:
+        RewardError: the comparison itself failed.
         SandboxError: a sandbox is broken.
     """
-    limits = CheckLimits()
     comparison = program("comparison", "solution_server", "confinement", "object_graph")
     request = {
         "notes": notes,
@@ -82,6 +91,12 @@ async def calls_fail(verify: Verify, task: Mapping[str, Any], notes: str) -> boo
         command=comparison.command,
         files={**comparison.files, "original.py": buggy_text(task), "right.py": fixed_text(task)},
         stdin=json.dumps(request).encode(),
-        timeout_s=limits.total_s * 2 + 5.0,
+        timeout_s=limits.total_s * 2 + STARVED_S,
     )
-    return result.text() == "shown\n"
+    words = result.text().split()
+    if "ready" not in words:
+        said = result.stderr.decode("utf-8", "replace")[-500:].strip()
+        raise RewardError(
+            f"task {task['task_id']!r}: the comparison did not start, exit code {result.exit_code}: {said}"
+        )
+    return "shown" in words

@@ -1,6 +1,7 @@
 """`CodeDebugEnv`: find and fix the bug in a Python function, with a reward for every turn."""
 
 import asyncio
+import hashlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from pydantic import Field, model_validator
 
 from environments.base_env import AgentEnv
 from environments.code_debug_env.diagnosis import calls_fail, note_calls, terminal_commands
-from environments.code_debug_env.hidden_checks import CheckReport, run_checks
+from environments.code_debug_env.hidden_checks import CheckLimits, CheckReport, run_checks
 from environments.code_debug_env.row_checks import check_rows
 from environments.code_debug_env.script import debug_script
 from environments.code_debug_env.signals import (
@@ -22,6 +23,7 @@ from environments.code_debug_env.signals import (
     turn_signals,
 )
 from environments.code_debug_env.workspace import (
+    EXAMPLES_CPU_S,
     REQUIRED_FIELDS,
     SYSTEM_PROMPT,
     buggy_text,
@@ -42,6 +44,8 @@ from tools.terminal import terminal
 
 logger = logging.getLogger(__name__)
 
+MAX_REPORTS = 16
+"""Of an item."""
 Task = Mapping[str, Any]
 """One task in the schema of HumanEvalPack."""
 
@@ -111,6 +115,8 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
             return  # Our own are checked by the tests.
         notify(f"running the hidden checks of {len(self.items)} items against their own solutions")
         report = await check_rows(self.items, self.open_sandbox)
+        names = [item["task_id"] for item in self.items]
+        self._limits.update(zip(names, report.limits, strict=True))
         if not report.unsound:
             return
         policy = self.config.unsound_items
@@ -131,7 +137,9 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
 
     async def prepare(self, item: Task, sandbox: Sandbox) -> None:
         """The buggy solution and its example test."""
-        for name, text in workspace_files(item).items():
+        limits = self._limits.get(item["task_id"])
+        examples_cpu_s = EXAMPLES_CPU_S if limits is None else limits.total_s
+        for name, text in workspace_files(item, examples_cpu_s).items():
             await sandbox.write_file(name, text.encode())
 
     async def score_turn(self, item: Task, turn: Turn, ctx: RolloutContext) -> None:
@@ -140,7 +148,7 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         solution = await _read_solution(ctx.sandbox)
         changed = solution != judged.solution
         if changed:
-            judged.solution, judged.report = solution, await run_checks(ctx.verify, item, solution)
+            judged.solution, judged.report = solution, await self._checks(item, solution, ctx)
         untold = not changed and not any(fact.changed or fact.reproduced for fact in judged.facts)
         reproduced = untold and await self._shows_failure(item, terminal_commands(turn), ctx)
         judged.facts.append(
@@ -175,24 +183,38 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         judged = ctx.notes.get("judged")
         if not isinstance(judged, JudgedSoFar):
             solution = buggy_text(item).encode()
-            # Siblings start together: one of them judges the start, the others wait for it.
-            async with self._judging[ctx.item_id]:
-                if ctx.item_id not in self._starts:
-                    self._starts[ctx.item_id] = await run_checks(ctx.verify, item, solution)
-            start = self._starts[ctx.item_id]
+            start = await self._checks(item, solution, ctx)
             judged = ctx.notes["judged"] = JudgedSoFar(start=start, solution=solution, report=start, facts=[])
         return judged
 
     async def _shows_failure(self, item: Task, commands: Sequence[str], ctx: RolloutContext) -> bool:
         """Whether the commands of a turn made the function fail, as it was at the start."""
-        notes = await note_calls(ctx, item, commands) if commands else ""
+        limits = self._limits.get(item["task_id"], CheckLimits())
+        notes = await note_calls(ctx, item, commands, limits) if commands else ""
         if not notes:
             return False
         # Siblings run the same examples.
         async with self._judging[ctx.item_id]:
             if self._compared.get(ctx.item_id, ("", False))[0] != notes:
-                self._compared[ctx.item_id] = notes, await calls_fail(ctx.verify, item, notes)
+                self._compared[ctx.item_id] = notes, await calls_fail(ctx.verify, item, notes, limits)
             return self._compared[ctx.item_id][1]
+
+    async def _checks(self, item: Task, solution: bytes, ctx: RolloutContext) -> CheckReport:
+        """The hidden checks of a solution; siblings often write the same one, which is judged once."""
+        limits = self._limits.get(item["task_id"], CheckLimits())
+        digest = hashlib.sha256(solution).digest()
+        async with self._judging[ctx.item_id]:
+            reports = self._reports[ctx.item_id]
+            if digest not in reports:
+                if len(reports) >= MAX_REPORTS:
+                    del reports[next(iter(reports))]
+                reports[digest] = await run_checks(ctx.verify, item, solution, limits)
+            return reports[digest]
+
+    @cached_property
+    def _limits(self) -> dict[str, CheckLimits]:
+        """Of the tasks of a dataset, with room for their right solutions; ours need none."""
+        return {}
 
     @cached_property
     def _compared(self) -> dict[str, tuple[str, bool]]:
@@ -200,9 +222,9 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         return {}
 
     @cached_property
-    def _starts(self) -> dict[str, CheckReport]:
-        """The hidden checks of each item's buggy solution: the same for all its rollouts."""
-        return {}
+    def _reports(self) -> defaultdict[str, dict[bytes, CheckReport]]:
+        """The hidden checks of each item's solutions, by a hash of their text."""
+        return defaultdict(dict)
 
     @cached_property
     def _judging(self) -> defaultdict[str, asyncio.Lock]:

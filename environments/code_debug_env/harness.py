@@ -44,6 +44,7 @@ def judge(request: Mapping[str, Any]) -> None:
     records = Records(lambda: server.lost)
     namespace[request["entry_point"]] = server.call
     namespace["__assertions__"] = records
+    server.start()
     say(request["nonce"], "ready")
     stopped = ""
     try:

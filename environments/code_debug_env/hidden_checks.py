@@ -13,6 +13,10 @@ from tools.errors import RewardError
 from tools.sandbox.base import ExecResult
 
 FOLDER = Path(__file__).parent
+MARGIN = 10.0
+"""So many times what the right solution takes: solutions differ, and so do machines."""
+STARVED_S = 30.0
+"""Wall clock that the judge may take beyond the limits of the solution, to wait for processors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +57,30 @@ class Verify(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLimits:
-    """How long a solution may take. Processor time counts, so that a busy machine makes no hang."""
+    """How long a solution may take. Waiting for a processor counts nowhere: a busy machine makes no hang."""
 
-    cpu_s: float = 1.0
+    cpu_s: float = 0.5
     """Processor time of one call."""
     wall_s: float = 2.5
     """Wall clock of one call, for those that sleep."""
-    next_cpu_s: float = 0.25
+    next_cpu_s: float = 0.1
     """The limits of a call once another one has hung."""
     next_wall_s: float = 0.5
     total_s: float = 5.0
     """Wall clock of all calls together; those that find no time left fail."""
+
+    @classmethod
+    def beyond(cls, slowest_s: float, total_s: float) -> "CheckLimits":
+        """Limits with room for a right solution: its slowest call and all of them, in processor time."""
+        limits = cls()
+        cpu_s, next_cpu_s = max(limits.cpu_s, MARGIN * slowest_s), max(limits.next_cpu_s, MARGIN * slowest_s)
+        return cls(
+            cpu_s=cpu_s,
+            wall_s=max(limits.wall_s, 2 * cpu_s),
+            next_cpu_s=next_cpu_s,
+            next_wall_s=max(limits.next_wall_s, 2 * next_cpu_s),
+            total_s=max(limits.total_s, MARGIN * total_s),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +132,7 @@ async def run_checks(
         command=harness.command,
         files={**harness.files, "solution.py": solution},
         stdin=json.dumps(request).encode(),
-        timeout_s=limits.total_s + 5.0,
+        timeout_s=limits.total_s + STARVED_S,
     )
     reports = {
         word: data

@@ -73,7 +73,7 @@ def main() -> None:
     for command in request["commands"]:
         # They were written where the workspace had this name and was the home.
         command = command.replace(request["workspace"], str(Path.cwd()))
-        _run([shell, "-c", command], notes, deadline, request["call_s"])
+        _run([shell, "-c", command], OpenCall(notes, request["cpu_s"], request["wall_s"]), deadline)
     with notes.open("rb") as file:
         sys.stdout.buffer.write(file.read(MAX_NOTES_BYTES))
 
@@ -86,7 +86,42 @@ def _put_solution(request: Mapping[str, Any], notes: Path) -> None:
     solution.write_text(f"{request['solution']}{_NOTING}{call}")
 
 
-def _run(argv: list[str], notes: Path, deadline: float, call_s: float) -> None:
+class OpenCall:
+    """The call that was noted last, for as long as nothing is noted of how it ended."""
+
+    def __init__(self, notes: Path, cpu_s: float, wall_s: float) -> None:
+        self._notes, self._cpu_s, self._wall_s = notes, cpu_s, wall_s
+        self._bytes, self._is_open = -1, False
+        self._before_s, self._since = 0.0, 0.0
+
+    def hangs(self, session: int) -> bool:
+        """Whether it has taken too long: processor time of the session's processes, or wall clock."""
+        size = self._notes.stat().st_size
+        if size != self._bytes:
+            self._bytes, self._since = size, time.monotonic()
+            self._is_open = self._last_note().startswith(b"('called'")
+            self._before_s = _cpu_s(session) if self._is_open else 0.0
+        if not self._is_open:
+            return False
+        spent_s = _cpu_s(session) - self._before_s
+        return spent_s > self._cpu_s or time.monotonic() - self._since > self._wall_s
+
+    def _last_note(self) -> bytes:
+        return self._notes.read_bytes().rpartition(b"\n")[0].rpartition(b"\n")[2]
+
+
+def _cpu_s(session: int) -> float:
+    """Processor time of the processes of a session that still run."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _run(argv: list[str], call: OpenCall, deadline: float) -> None:
     """Run one command until it ends, the time is up or a call does not come back."""
     process = subprocess.Popen(
         argv,
@@ -96,18 +131,11 @@ def _run(argv: list[str], notes: Path, deadline: float, call_s: float) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    while process.poll() is None and time.monotonic() < deadline and not _hangs(notes, call_s):
+    while process.poll() is None and time.monotonic() < deadline and not call.hangs(process.pid):
         time.sleep(POLL_S)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _hangs(notes: Path, call_s: float) -> bool:
-    """Whether the last note is a call, and an old one."""
-    if time.time() - notes.stat().st_mtime < call_s:
-        return False
-    return notes.read_bytes().rpartition(b"\n")[0].rpartition(b"\n")[2].startswith(b"('called'")
 
 
 if __name__ == "__main__":

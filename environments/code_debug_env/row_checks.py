@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from environments.code_debug_env.hidden_checks import declaration_of, program
+from environments.code_debug_env.hidden_checks import CheckLimits, declaration_of, program
 from environments.code_debug_env.prepared_test import prepare_test
 from environments.code_debug_env.workspace import buggy_text, fixed_text
 from tools.errors import DatasetError
@@ -29,6 +29,8 @@ class RowReport:
     """Their own solution fails a check, or the checks cannot be read."""
     solved: tuple[int, ...]
     """The buggy solution holds every check."""
+    limits: tuple[CheckLimits, ...] = ()
+    """Of each task, with room for its right solution."""
 
     @property
     def unsound(self) -> frozenset[int]:
@@ -44,6 +46,16 @@ class RowReport:
         return "; ".join(f"{what}: {_named(ids, indices)}" for what, indices in kinds if indices)
 
 
+class _Verdict(NamedTuple):
+    right: bool
+    """Whether it holds every assertion, as the next."""
+    buggy: bool
+    limits: CheckLimits
+
+
+_UNREADABLE = _Verdict(right=False, buggy=False, limits=CheckLimits())
+
+
 async def check_rows(tasks: Sequence[Mapping[str, Any]], open_sandbox: OpenSandbox) -> RowReport:
     """Run every task's test against its own two solutions, many in one sandbox and some side by side.
 
@@ -55,7 +67,7 @@ async def check_rows(tasks: Sequence[Mapping[str, Any]], open_sandbox: OpenSandb
     indices = list(readable)
     slots = asyncio.Semaphore(min(4, os.cpu_count() or 1))
 
-    async def checked(batch: Sequence[int]) -> list[tuple[bool, bool]]:
+    async def checked(batch: Sequence[int]) -> list[_Verdict]:
         async with slots, open_sandbox() as sandbox:
             return await _check_batch(sandbox, [readable[index] for index in batch])
 
@@ -63,12 +75,13 @@ async def check_rows(tasks: Sequence[Mapping[str, Any]], open_sandbox: OpenSandb
     results = [verdict for found in await asyncio.gather(*map(checked, batches)) for verdict in found]
     verdicts = dict(zip(indices, results, strict=True))
     return RowReport(
-        unsolvable=tuple(index for index in range(len(tasks)) if not verdicts.get(index, (False, False))[0]),
-        solved=tuple(index for index, (right, buggy) in verdicts.items() if right and buggy),
+        unsolvable=tuple(i for i in range(len(tasks)) if not verdicts.get(i, _UNREADABLE).right),
+        solved=tuple(index for index, each in verdicts.items() if each.right and each.buggy),
+        limits=tuple(verdicts.get(index, _UNREADABLE).limits for index in range(len(tasks))),
     )
 
 
-async def _check_batch(sandbox: Sandbox, rows: Sequence[Mapping[str, Any]]) -> list[tuple[bool, bool]]:
+async def _check_batch(sandbox: Sandbox, rows: Sequence[Mapping[str, Any]]) -> list[_Verdict]:
     check = program("row_check", "harness", "solution_server", "confinement", "object_graph")
     for name, text in check.files.items():
         await sandbox.write_file(name, text.encode())
@@ -77,7 +90,10 @@ async def _check_batch(sandbox: Sandbox, rows: Sequence[Mapping[str, Any]]) -> l
     if len(verdicts) != len(rows):
         said = result.stderr.decode("utf-8", "replace")[-300:].strip()
         raise DatasetError(f"the items could not be checked, exit code {result.exit_code}: {said}")
-    return [(right == "1", buggy == "1") for right, buggy in verdicts]
+    return [
+        _Verdict(right == "1", buggy == "1", CheckLimits.beyond(float(slowest_s), float(total_s)))
+        for right, buggy, slowest_s, total_s in verdicts
+    ]
 
 
 def _row(task: Mapping[str, Any]) -> dict[str, Any] | None:

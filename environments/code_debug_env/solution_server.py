@@ -23,6 +23,8 @@ from environments.code_debug_env.object_graph import ObjectGraph
 
 MAX_REPLY_BYTES = 4 << 20
 POLL_S = 0.02
+START_S = 20.0
+"""For the start of Python, which takes a thousandth of it."""
 MAX_INT_DIGITS = 100_000
 """Reading a number takes time that grows with the square of its length."""
 PROGRAM = "environments.code_debug_env.solution_server"
@@ -37,18 +39,55 @@ class LostAnswer(BaseException):
     """
 
 
+class TookTooLong(LostAnswer):
+    """A call beyond its limits."""
+
+
+class Spent:
+    """What another process used since now."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._cpu_s, self._waited_s, self._started = _cpu_s(pid), _waited_s(pid), time.monotonic()
+
+    def cpu_s(self) -> float:
+        """Processor time."""
+        return _cpu_s(self._pid) - self._cpu_s
+
+    def wall_s(self) -> float:
+        """Wall clock, without that in which it could have gone on and others had the processors."""
+        return time.monotonic() - self._started - max(0.0, _waited_s(self._pid) - self._waited_s)
+
+
 class SolutionServer:
-    """The solution's process, started when it is first needed and again after it was lost."""
+    """The solution's process, started when it is first needed and again after it was lost.
+
+    No time in which it waited for a processor counts, so that a busy machine makes no verdict.
+    """
 
     def __init__(self, solution: str, entry_point: str, limits: Mapping[str, float]) -> None:
         self._argv = [*PYTHON, PROGRAM, solution, entry_point]
         self._limits = dict(limits)
-        self._deadline = time.monotonic() + limits["total_s"]
+        self._left_s = limits["total_s"]
+        """Of the time for all calls."""
         self._process: subprocess.Popen[bytes] | None = None
         self.hung = False
         """Whether a call had to be stopped."""
         self.lost = 0
         """Calls that got no usable answer."""
+
+    def start(self) -> None:
+        """Start the process; nothing of the solution runs yet.
+
+        Raises:
+            LostAnswer: it cannot be started, whatever the solution is.
+        """
+        self._process = process = self._popen()
+        try:
+            self._talk(process, b"", cpu_s=START_S, wall_s=START_S)
+        except (LostAnswer, OSError) as error:
+            self.kill()
+            raise LostAnswer(f"no process for the solution: {error}") from None
 
     def call(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the solution's function; arguments that it changed are changed here too."""
@@ -80,20 +119,39 @@ class SolutionServer:
             self._process = None
 
     def _exchange(self, request: bytes) -> bytes:
-        if time.monotonic() >= self._deadline:
+        if self._left_s <= 0:
             raise LostAnswer("the time for the whole test is up")
-        process = self._process = self._process or self._start()
-        if process.stdin is None or process.stdout is None:
-            raise LostAnswer("no pipes")
+        if self._process is None:
+            self.start()
         try:
-            return self._talk(process.pid, process.stdin.fileno(), process.stdout.fileno(), request)
+            return self._timed(request)
         except (LostAnswer, OSError) as error:
             self.kill()
             raise LostAnswer(str(error)) from None
 
-    def _talk(self, pid: int, requests: int, replies: int, request: bytes) -> bytes:
+    def _timed(self, request: bytes) -> bytes:
+        process = self._process
+        if process is None:
+            raise LostAnswer("no process")
+        spent = Spent(process.pid)
+        wall_s = min(self._limits["wall_s"], self._left_s)
+        try:
+            return self._talk(process, request, cpu_s=self._limits["cpu_s"], wall_s=wall_s)
+        except TookTooLong:
+            self.hung = True
+            # One hang is enough to know; the others must not use up the time of the whole test.
+            self._limits.update(cpu_s=self._limits["next_cpu_s"], wall_s=self._limits["next_wall_s"])
+            raise
+        finally:
+            self._left_s -= spent.wall_s()
+
+    @staticmethod
+    def _talk(process: subprocess.Popen[bytes], request: bytes, *, cpu_s: float, wall_s: float) -> bytes:
         """Send one line and read one, without ever waiting longer than the limits."""
-        started, spent, unread = time.monotonic(), _cpu_s(pid), b""
+        if process.stdin is None or process.stdout is None:
+            raise LostAnswer("no pipes")
+        requests, replies = process.stdin.fileno(), process.stdout.fileno()
+        spent, unread = Spent(process.pid), b""
         while not unread.endswith(b"\n"):
             readable, writable, _ = select.select([replies], [requests] if request else [], [], POLL_S)
             if writable:
@@ -103,19 +161,11 @@ class SolutionServer:
                 unread += data
                 if not data or len(unread) > MAX_REPLY_BYTES:
                     raise LostAnswer("the process ended" if not data else "the reply is too long")
-            now = time.monotonic()
-            if (
-                _cpu_s(pid) - spent > self._limits["cpu_s"]
-                or now - started > self._limits["wall_s"]
-                or now > self._deadline
-            ):
-                self.hung = True
-                # One hang is enough to know; the others must not use up the time of the whole test.
-                self._limits.update(cpu_s=self._limits["next_cpu_s"], wall_s=self._limits["next_wall_s"])
-                raise LostAnswer("the call took too long")
+            if spent.cpu_s() > cpu_s or spent.wall_s() > wall_s:
+                raise TookTooLong("the call took too long")
         return unread
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _popen(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             self._argv,
             stdin=subprocess.PIPE,
@@ -145,6 +195,9 @@ def serve(solution: Path, entry_point: str) -> None:
     module.__file__ = str(solution)
     sys.modules["solution"] = module
     broken: BaseException | None = None
+    # From here on what happens is the solution's doing.
+    replies.write(b"{}\n")
+    replies.flush()
     try:
         exec(compile(solution.read_bytes(), "solution.py", "exec"), module.__dict__)  # sandboxed
     except BaseException as error:  # noqa: BLE001  # told to the judge on every call
@@ -200,6 +253,14 @@ def _cpu_s(pid: int) -> float:
     try:
         return time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of the process, as in clock_getcpuclockid
     except OSError:
+        return 0.0
+
+
+def _waited_s(pid: int) -> float:
+    """For how long another process waited for a processor; 0 where the kernel does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
         return 0.0
 
 

@@ -19,6 +19,10 @@ REQUIRED_FIELDS = (
 )
 """Fields of a HumanEvalPack task that this environment needs; `example_test` may be empty or missing."""
 
+EXAMPLES_CPU_S = 0.3
+"""Of the embedded tasks: a hundred times what right solutions take. Without it a bug that hangs would cost
+whatever limit the agent's tool has, each time."""
+
 SYSTEM_PROMPT = (
     "You are a careful software engineer. You work in a sandbox through tools, one small step at a time. "
     "First see the failure, then change the code, then check that it works. When you are done, answer "
@@ -43,12 +47,22 @@ def task_prompt(task: Mapping[str, Any]) -> str:
     )
 
 
-def workspace_files(task: Mapping[str, Any]) -> dict[str, str]:
-    """The files the agent finds, by name."""
+def workspace_files(task: Mapping[str, Any], examples_cpu_s: float = EXAMPLES_CPU_S) -> dict[str, str]:
+    """The files the agent finds, by name.
+
+    Args:
+        task: In HumanEvalPack's schema.
+        examples_cpu_s: Processor time after which the examples end themselves.
+    """
     contents = {SOLUTION: buggy_text(task)}
     if task.get("example_test"):
-        imported = f"from solution import *\nfrom solution import {task['entry_point']}\n\n\n"
-        contents[EXAMPLE_TEST] = f"{imported}{task['example_test'].strip()}\nprint('all examples pass')\n"
+        contents[EXAMPLE_TEST] = (
+            "import signal\n\n"
+            f"from solution import *\nfrom solution import {task['entry_point']}\n\n"
+            "# The examples take far less processor time: a loop without an end is stopped.\n"
+            f"signal.setitimer(signal.ITIMER_VIRTUAL, {examples_cpu_s:g})\n\n\n"
+            f"{task['example_test'].strip()}\nprint('all examples pass')\n"
+        )
     return contents
 
 

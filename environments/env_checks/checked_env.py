@@ -54,6 +54,7 @@ class CheckedEnv:
             "group_size": SIBLINGS,
             "min_group_size": min(self.config.min_group_size, SIBLINGS),
             "use_wandb": False,
+            "use_trackio": False,
             "total_steps": -1,
         }
         servers = [each for each in self.servers if with_model or not isinstance(each, ServerConfig)]

@@ -1,6 +1,7 @@
 """Files that hold rollouts are their owner's alone."""
 
 import os
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,13 +25,23 @@ def write_private(path: Path, data: bytes) -> None:
         try:
             with open(unfinished, "wb", opener=private) as file:  # `Path.open` takes no opener
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read_small(path: Path, most_bytes: int) -> bytes | None:
+    """A file of ours; `None` where there is none, it is longer, or no regular file, which might never end."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
+                return None
+            return file.read(most_bytes)
+    except OSError:
+        return None
 
 
 @contextmanager

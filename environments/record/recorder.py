@@ -72,6 +72,11 @@ class Recorder:
         """Those of the groups that were finished when the file was opened, with their parameters."""
         return self._contents.estimators
 
+    @property
+    def fingerprints(self) -> set[str | None]:
+        """Those of the finished groups."""
+        return self._contents.fingerprints
+
     def holds(self, item_id: str, epoch: int) -> bool:
         """Whether this group is finished and need not run again."""
         return (item_id, epoch) in self.finished

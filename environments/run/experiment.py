@@ -24,7 +24,7 @@ from environments.server_config import ServerConfig
 NOT_COUNTED = frozenset({
     # Where it is written.
     "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_path", "outbox_groups", "run_name", "fresh",
-    "accept", "use_wandb", "wandb_name", "profile",
+    "accept", "use_wandb", "use_trackio", "wandb_name", "profile",
     # How much is run, and how fast.
     "max_items", "total_steps", "shuffle", "max_concurrent_rollouts", "max_num_workers",
     "max_num_workers_per_node", "max_failed_groups", "request_tries", "eval_rollouts", "pass_score",

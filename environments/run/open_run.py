@@ -10,9 +10,11 @@ from typing import Any
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
+from environments.inference.endpoint import without_credentials
 from environments.record.aggregates import aggregates
 from environments.record.append_file import AppendFile
 from environments.record.origin import OtherRunError, RunOrigin, credit_text, in_short
+from environments.record.private_file import read_small
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
 from environments.record.summary import Summary
@@ -22,10 +24,16 @@ from environments.run.experiment_code import has_file
 from environments.run.run_files import write_run_files
 from environments.run.run_log import RunLog, moment
 from environments.run.run_settings import Sources, changed_settings, settings_text
-from environments.run.run_summary import read_summary, summary_of, write_summary
+from environments.run.run_summary import covered_by, read_summary, summary_of, write_summary
 from tools.errors import ConfigError, RecordError
 
 DEFAULT_NAME = "default"
+_LARGE = 200_000_000
+"""Bytes of a record that takes a while to be read."""
+OF_RECORD = ("of", "experiments", "failed", "score", "aggregates")
+"""What `summary.json` says of the record, and not of the run that wrote it last."""
+_LONGEST_SETTINGS = 1_000_000
+"""Bytes of a `config.yaml` that is read; a longer one is damaged."""
 _INSTEAD = "start over with --fresh, run it as --name OTHER, or go on all the same with --accept"
 
 
@@ -67,9 +75,7 @@ class OpenRun:
         """
         self.facts |= {"planned": groups, "done": done}
         if self.folder is not None:
-            before = read_summary(self.folder.summary) or {}
-            kept = {name: before[name] for name in ("of", "aggregates") if self.resumed and name in before}
-            write_summary(self.folder.summary, self.facts | kept)
+            write_summary(self.folder.summary, self.facts | self._kept(self.folder))
 
     async def end(self, added: Summary, *, done: int, planned: int, code: int, **more: Any) -> None:
         """Write what the whole record comes to; where that cannot be done it is said, and ends nothing.
@@ -86,25 +92,42 @@ class OpenRun:
         state = "finished" if done == planned else "stopped"
         self._close(state, planned=planned, done=done, exit_code=code, **more)
         try:
-            self.recorder.wait_for_disk()
-            size = self.recorder.path.stat().st_size
-            whole = await asyncio.to_thread(summary_of, self.recorder) if self.resumed else added
-            self.facts["failed"] = whole.groups["failed"]
-            self.facts["score"] = whole.score.mean
-            of = {"groups": whole.done, "bytes": size}
-            write_summary(self.folder.summary, self.facts | {"of": of, "aggregates": aggregates(whole)})
+            self.facts |= await self._numbers(self.folder, added)
+            write_summary(self.folder.summary, self.facts)
         except (RecordError, OSError, ValueError) as error:
             self.say(f"the summary of the run could not be written: {error}")
+
+    async def _numbers(self, folder: RunFolder, added: Summary) -> dict[str, Any]:
+        """What the record comes to; all of it is read where groups were there before and others came."""
+        size = self.recorder.path.stat().st_size
+        covered = covered_by(read_summary(folder.summary))
+        if self.resumed and not self.recorder.written and covered.get("bytes") == size:
+            return self._kept(folder)
+        whole = added
+        if self.resumed:
+            if size > _LARGE:
+                self.say(f"reading {size // 1_000_000:,} MB for {folder.summary}")
+            whole = await asyncio.to_thread(summary_of, self.recorder)
+        return {
+            "of": {"groups": whole.done, "bytes": size},
+            "experiments": len(self.recorder.fingerprints | {self.facts["fingerprint"]}),
+            "failed": whole.groups["failed"],
+            "score": whole.score.mean,
+            "aggregates": aggregates(whole),
+        }
 
     def broke(self, error: BaseException) -> None:
         """Say in the summary that an error ended the run."""
         if self.folder is None:
             return
-        self._close("broke", error=f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
+        self._close("broke", error=without_credentials(f"{type(error).__name__}: {error}")[:500])
         with suppress(RecordError):
-            before = read_summary(self.folder.summary) or {}
-            kept = {name: before[name] for name in ("of", "aggregates") if name in before}
-            write_summary(self.folder.summary, self.facts | kept)
+            write_summary(self.folder.summary, self._kept(self.folder) | self.facts)
+
+    def _kept(self, folder: RunFolder) -> dict[str, Any]:
+        """What the former summary says of the record."""
+        before = read_summary(folder.summary) or {}
+        return {name: before[name] for name in OF_RECORD if self.resumed and name in before}
 
     def _close(self, state: str, **more: Any) -> None:
         ended = {"state": state, "ended": moment(), "wall_s": round(monotonic() - self._started, 3)}
@@ -142,7 +165,7 @@ def opened_run(
         _put_aside(folder, say)
     with Recorder(record, fresh=fresh and folder is None) as recorder:
         run = OpenRun(recorder=recorder, folder=folder, resumed=bool(recorder.path.stat().st_size), say=say)
-        accepted = _begun(env, origin, run, sources, say)
+        accepted = _begun(env, origin, run, sources, log)
         if folder is None:
             yield run
             return
@@ -193,6 +216,8 @@ def begin_record(
     )
     if accepted:
         say(f"accepted: {recorder.path} holds groups of another run, too ({in_short(accepted)})")
+    elif recorder.fingerprints - {origin.fingerprint}:
+        say(f"{recorder.path} holds groups of other experiments, too, as was accepted once")
     others = sorted(recorder.estimators - {credit_text(origin.estimator, origin.estimator_params)})
     if others:
         say(
@@ -202,24 +227,24 @@ def begin_record(
     return accepted
 
 
-def _begun(
-    env: AgentEnv, origin: RunOrigin, run: OpenRun, sources: Sources | None, say: Callable[[str], None]
-) -> list[str]:
+def _begun(env: AgentEnv, origin: RunOrigin, run: OpenRun, sources: Sources | None, log: RunLog) -> list[str]:
+    """As `begin_record`; of a folder its error shows what differs, or the log where that is accepted."""
     if run.folder is None:
-        return begin_record(env, origin, run.recorder, say=say)
+        return begin_record(env, origin, run.recorder, say=run.say)
     try:
-        return begin_record(env, origin, run.recorder, say=say, instead=_INSTEAD)
+        accepted = begin_record(env, origin, run.recorder, say=run.say, instead=_INSTEAD)
     except OtherRunError as error:
         for line in shown(_diff(env, origin, run.folder, sources)):
             error.add_note(line)
         raise
+    if accepted:
+        log.add("\n".join(shown(_diff(env, origin, run.folder, sources))))
+    return accepted
 
 
 def _diff(env: AgentEnv, origin: RunOrigin, folder: RunFolder, sources: Sources | None) -> Iterator[str]:
     """The settings and the source that differ from those of a folder."""
-    before = ""
-    with suppress(OSError, UnicodeDecodeError):
-        before = folder.config.read_text(encoding="utf-8")
+    before = (read_small(folder.config, _LONGEST_SETTINGS) or b"").decode("utf-8", "replace")
     yield from changed_settings(before, settings_text(env, sources), origin.experiment)
     yield from source_diff(folder.environment, environment_files(env))
 

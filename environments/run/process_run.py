@@ -52,7 +52,7 @@ async def process(env: AgentEnv, console: Console, *, sources: Sources | None = 
         async with env.opened(notify=progress.say):
             with ExitStack() as files:
                 # First what can still refuse: `--fresh` puts the former run aside.
-                track = files.enter_context(tracked(env.config, env.name))
+                track = files.enter_context(tracked(env))
                 opened = opened_run(env, origin_of(env), place, sources=sources, log=log, say=progress.say)
                 run = files.enter_context(opened)
                 return await _process_opened(env, console, progress, run, track, watchdog)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from environments.base_env import AgentEnv
 from environments.record.origin import RunOrigin
-from environments.record.private_file import write_private
+from environments.record.private_file import read_small, write_private
 from environments.record.run_folder import RunFolder
 from environments.run.environment_copy import copy_environment, remove
 from environments.run.experiment import environment_files
@@ -16,6 +16,8 @@ from environments.run.run_settings import Sources, settings_text
 from tools.errors import RecordError
 
 _MOST_EARLIER = 100
+_LONGEST = 16 * 1024 * 1024
+"""Bytes of a fingerprint that is read; a longer one is damaged."""
 _SHOWN_LEFT_OUT = 3
 
 
@@ -88,8 +90,8 @@ def _keep_source(folder: RunFolder, fingerprint: str) -> None:
 def _read(path: Path) -> dict[str, Any] | None:
     """What was written; `None` where there is nothing, or nothing of ours."""
     try:
-        fields: Any = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        fields: Any = json.loads(read_small(path, _LONGEST) or b"")
+    except (ValueError, RecursionError):
         return None
     known = isinstance(fields, dict) and isinstance(cast("dict[str, Any]", fields).get("fingerprint"), str)
     return cast("dict[str, Any]", fields) if known else None

@@ -18,6 +18,8 @@ from tools.errors import RecordError
 MOST_BYTES = 1_000_000
 """Of a run; of what earlier runs said, the last half of it is kept."""
 
+MOMENT = "%Y-%m-%d %H:%M:%S UTC"
+
 
 class RunLog:
     """Takes lines from the start; they are written once it is known where."""
@@ -88,7 +90,7 @@ def goes_on(log: Path) -> bool:
 
 def moment() -> str:
     """Now, for people: `2026-11-22 19:34:12 UTC`."""
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return datetime.now(UTC).strftime(MOMENT)
 
 
 def _cut(path: Path) -> None:

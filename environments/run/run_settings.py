@@ -18,7 +18,7 @@ COMMAND_LINE = "command line"
 
 _OF_ONE_COMMAND = frozenset({
     "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_path", "outbox_groups", "run_name", "fresh",
-    "accept", "use_wandb", "wandb_name", "profile",
+    "accept", "use_wandb", "use_trackio", "wandb_name", "profile",
 })  # fmt: skip
 """Where this run is written and shown; another that takes its settings says that itself."""
 _NO_PART = frozenset({"openai.base_url", "openai.num_max_requests_at_once", "openai.ca_file"})

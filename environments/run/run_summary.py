@@ -1,12 +1,11 @@
 """`summary.json` of a run: how it stands, and what the whole of its record comes to."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from environments.record.private_file import write_private
+from environments.record.private_file import read_small, write_private
 from environments.record.recorder import Recorder, read_groups
 from environments.record.summary import Summary
 
@@ -28,14 +27,17 @@ def write_summary(path: Path, fields: Mapping[str, Any]) -> None:
 def read_summary(path: Path) -> dict[str, Any] | None:
     """What was written; `None` where there is nothing, or nothing of ours."""
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size > _LONGEST:
-                return None
-            fields: Any = json.loads(file.read())
-    except (OSError, ValueError, RecursionError):
+        fields: Any = json.loads(read_small(path, _LONGEST) or b"")
+    except (ValueError, RecursionError):
         return None
     known = cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
     return known if known.get("schema") == SCHEMA else None
+
+
+def covered_by(fields: Mapping[str, Any] | None) -> dict[str, Any]:
+    """How much of the record a summary is of: `groups` and `bytes`, as far as it says so."""
+    of: Any = (fields or {}).get("of")
+    return cast("dict[str, Any]", of) if isinstance(of, dict) else {}
 
 
 def summary_of(recorder: Recorder) -> Summary:

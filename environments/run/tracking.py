@@ -1,80 +1,138 @@
-"""Weights & Biases, when it is asked for: a few numbers per group."""
+"""What a run's charts show: each group's numbers, those of the last groups by turn, samples of rollouts."""
 
-import logging
-import re
-import sys
+from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
-from environments.config import AgentEnvConfig
-from environments.extras import needs_extra
-from environments.inference.endpoint import without_credentials
-from environments.record.aggregates import aggregates, flat
+import yaml
+
+from environments.base_env import AgentEnv
+from environments.record.aggregates import CHARTED_TURNS, aggregates, flat
 from environments.record.summary import Summary
-from environments.trajectory import CreditedGroup
-from tools.errors import ConfigError
+from environments.run.run_settings import settings_text
+from environments.run.tracking_backends import Backend, trackio_backend, wandb_backend
+from environments.trajectory import CreditedGroup, Trajectory
 
-logger = logging.getLogger(__name__)
-
-MAX_NAMES = 100
+MAX_NAMES = 400
 """A chart each; environments name their metrics as they like."""
+WINDOW = 16
+"""Groups whose numbers are taken together: one group says little of late turns, and a mean over the whole run
+hides that a policy learns."""
+MAX_SAMPLES = 16
+MAX_VALUES = 10_000
+TEXT_CHARS = 1000
 
 Track = Callable[[CreditedGroup], None]
 
 
-def untracked(_: CreditedGroup) -> None:
-    """Nobody asked."""
-
-
 @contextmanager
-def tracked(config: AgentEnvConfig, env: str) -> Generator[Track]:
-    """A run that `Track` adds groups to; where it goes is wandb's own configuration (WANDB_MODE, login).
+def tracked(env: AgentEnv) -> Generator[Track]:
+    """A run that `Track` adds groups to, at each of the services that settings ask for.
 
     Raises:
-        ConfigError: wandb is not installed, or cannot start, for want of a key or of a connection.
+        ConfigError: a service's package is not installed, or cannot start.
     """
-    if not config.use_wandb:
-        yield untracked
-        return
-    with needs_extra("wandb", "--env.use_wandb"):
-        import wandb  # noqa: PLC0415
-    settings = {
-        name: without_credentials(value) if isinstance(value, str) else value
-        for name, value in config.model_dump(mode="json").items()
+    config, backends = env.config, list[Backend]()
+    with ExitStack() as closing:
+        for wanted, make in ((config.use_wandb, wandb_backend), (config.use_trackio, trackio_backend)):
+            if wanted:
+                # Without what may be a secret.
+                settings = yaml.safe_load(settings_text(env, None))
+                backends.append(make(config.wandb_name or env.name, settings))
+                closing.callback(backends[-1].finish)
+        tracker = Tracker(backends)
+        # Before they are finished.
+        closing.callback(tracker.end)
+        yield tracker.add if backends else _untracked
+
+
+class Tracker:
+    """Makes the steps of the charts: one per group, and every `WINDOW` groups those of the window with it."""
+
+    def __init__(self, backends: list[Backend]) -> None:
+        self._backends = backends
+        self._known: set[str] = set()
+        self._run = Summary()
+        self._begin_window()
+
+    def add(self, credited: CreditedGroup) -> None:
+        """Take one finished group in."""
+        self._run.add(credited)
+        self._window.add(credited)
+        self._add_values(credited)
+        numbers = group_numbers(credited)
+        if self._window.done == WINDOW:
+            self._log(numbers | self._windows())
+        else:
+            self._log(numbers, whole=False)
+
+    def end(self) -> None:
+        """Show what the last groups came to, too few for a window."""
+        if self._window.done:
+            self._log(self._windows())
+
+    def _windows(self) -> dict[str, float]:
+        return flat(aggregates(self._window), "window") | flat(aggregates(self._run), "run")
+
+    def _log(self, numbers: Mapping[str, float], *, whole: bool = True) -> None:
+        shown = few_names(numbers, self._known)
+        for backend in self._backends:
+            backend.log(shown, self._values if whole else {}, self._samples if whole else ())
+        if whole:
+            self._begin_window()
+
+    def _begin_window(self) -> None:
+        self._window = Summary()
+        self._values: defaultdict[str, list[float]] = defaultdict(list)
+        self._samples: list[dict[str, str | float | None]] = []
+
+    def _add_values(self, credited: CreditedGroup) -> None:
+        for trajectory, row in zip(credited.group.trajectories, credited.advantages, strict=True):
+            if trajectory.score is not None:
+                self._value("score", trajectory.score)
+            for index, reward in enumerate((trajectory.act_rewards or ())[:CHARTED_TURNS]):
+                if reward is not None:
+                    self._value(f"turn/{index + 1:02}/reward", reward)
+            advantages = [
+                (advantage, turn.trained)
+                for advantage, turn in zip(row, trajectory.turns, strict=True)
+                if turn.kind == "act"
+            ]
+            for index, (advantage, trained) in enumerate(advantages[:CHARTED_TURNS]):
+                if trained and credited.status != "failed":
+                    self._value(f"turn/{index + 1:02}/advantage", advantage)
+        if credited.group.trajectories and len(self._samples) < MAX_SAMPLES:
+            self._samples.append(sample(credited.group.trajectories[0], credited))
+
+    def _value(self, name: str, value: float) -> None:
+        values = self._values[f"histogram/{name}"]
+        if len(values) < MAX_VALUES:
+            values.append(value)
+
+
+def group_numbers(credited: CreditedGroup) -> dict[str, float]:
+    """What one group came to, without its numbers by turn; a mean over nothing is left out, never 0."""
+    summary = Summary()
+    summary.add(credited)
+    numbers = flat(aggregates(summary), "group")
+    return {name: value for name, value in numbers.items() if not name.startswith("group/turn/")}
+
+
+def sample(trajectory: Trajectory, credited: CreditedGroup) -> dict[str, str | float | None]:
+    """A rollout as a row of a table for people."""
+    rewards = trajectory.act_rewards
+    shown = ["-" if reward is None else f"{reward:.3g}" for reward in (rewards or ())[:CHARTED_TURNS]]
+    last = trajectory.messages[-1].content if trajectory.turns else ""
+    return {
+        "item": _text(trajectory.item_id),
+        "epoch": float(credited.group.epoch),
+        "sibling": float(trajectory.sibling),
+        "score": trajectory.score,
+        "turns": float(len(trajectory.acts)),
+        "rewards by turn": "  ".join(shown) + ("  …" if rewards and len(rewards) > CHARTED_TURNS else ""),
+        "stop reason": trajectory.stop_reason.value,
+        "last message": _text(last),
     }
-    try:
-        with _shown_arguments():
-            run = wandb.init(project="turnwise", name=config.wandb_name or env, config=settings)
-    except wandb.Error as error:
-        raise ConfigError(f"--env.use_wandb: {error}") from error
-    known: set[str] = set()
-    try:
-        yield lambda credited: _tolerated(lambda: run.log(few_names(group_numbers(credited), known)))
-    finally:
-        _tolerated(run.finish)
-
-
-def _tolerated(report: Callable[[], object]) -> None:
-    """A run goes on without those who only watch it."""
-    try:
-        report()
-    except Exception as error:  # noqa: BLE001  # whatever a client of a web service raises
-        logger.warning("Weights & Biases: %s: %s", type(error).__name__, error)
-
-
-@contextmanager
-def _shown_arguments() -> Generator[None]:
-    """The command line as it can be shown, where wandb keeps a copy of it."""
-    arguments = sys.argv
-    after_key = [False, *(each.endswith("api_key") for each in arguments)]
-    sys.argv = [
-        "***" if secret else re.sub("(api_key=).*", r"\1***", without_credentials(each))
-        for secret, each in zip(after_key, arguments, strict=False)
-    ]
-    try:
-        yield
-    finally:
-        sys.argv = arguments
 
 
 def few_names(numbers: Mapping[str, float], known: set[str]) -> dict[str, float]:
@@ -85,8 +143,11 @@ def few_names(numbers: Mapping[str, float], known: set[str]) -> dict[str, float]
     return {name: value for name, value in numbers.items() if name in known}
 
 
-def group_numbers(credited: CreditedGroup) -> dict[str, float]:
-    """What a group came to; a mean over no trajectories is left out, never 0."""
-    summary = Summary()
-    summary.add(credited)
-    return flat(aggregates(summary), "group")
+def _text(text: str) -> str:
+    """Text that any table can hold."""
+    cut = text if len(text) <= TEXT_CHARS else f"{text[: TEXT_CHARS - 1]}…"
+    return cut.encode("utf-8", "replace").decode()
+
+
+def _untracked(_: CreditedGroup) -> None:
+    """Nobody asked."""

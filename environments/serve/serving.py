@@ -70,7 +70,7 @@ async def _serve_opened(
 ) -> int:
     config, say = env.config, progress.say
     with ExitStack() as files:
-        track = files.enter_context(tracked(config, env.name))
+        track = files.enter_context(tracked(env))
         recorder = None
         if config.data_path_to_save_groups is not None:
             recorder = files.enter_context(

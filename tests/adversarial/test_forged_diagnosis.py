@@ -3,6 +3,7 @@
 import pytest
 
 from environments.code_debug_env.diagnosis import calls_fail, note_calls
+from environments.code_debug_env.hidden_checks import CheckLimits
 from environments.code_debug_env.workspace import embedded_tasks, workspace_files
 from environments.reward_context import RolloutContext
 from tools.sandbox import open_sandbox
@@ -55,8 +56,8 @@ async def ctx():
 
 
 async def shown(ctx: RolloutContext, *commands: str) -> bool:
-    notes = await note_calls(ctx, TASK, commands, total_s=3.0)
-    return bool(notes) and await calls_fail(ctx.verify, TASK, notes)
+    notes = await note_calls(ctx, TASK, commands, CheckLimits(), total_s=3.0)
+    return bool(notes) and await calls_fail(ctx.verify, TASK, notes, CheckLimits())
 
 
 @pytest.mark.parametrize("command", FAKES.values(), ids=FAKES)

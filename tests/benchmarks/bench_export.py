@@ -24,10 +24,8 @@ from environments.wire.views import VIEWS
 async def lines() -> list[bytes]:
     """A line per group: three items, plain, and the same condensed."""
     made: list[bytes] = []
-    for condenser in (None, ["keep_last_turns"]):
-        config = RetailEnv.env_config_cls(
-            group_size=4, max_items=3, condenser=condenser, condenser_turns=2 if condenser else None
-        )
+    for condensed in ({}, {"condenser": ["keep_last_turns"], "condenser_turns": 2}):
+        config = RetailEnv.env_config_cls(group_size=4, max_items=3, **condensed)
         async with RetailEnv(config) as env:
             made += [encode_group(await env.run_group(task)) for task in env.tasks()]
     return made

@@ -67,7 +67,7 @@ def main(megabytes: int) -> None:
         recredit = ["-m", "turnwise", "recredit", *files, "--estimator", "turn_return"]
         for cores in ({min(every)}, every):
             speed = measure("recredit", recredit, record, out, cores)
-        print(f"recredit does {speed / plain:.1f} times as much per CPU second as the plain loop")
+            print(f"{speed / plain:.1f} times as much per CPU second as the plain loop")
         for view in (*TEXT_VIEWS, *VIEWS):
             measure(
                 f"export {view}", ["-m", "turnwise", "export", *files, "--view", view], record, out, every

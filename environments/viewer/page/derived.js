@@ -8,6 +8,10 @@ const page = {
   groupById: new Map(),
   /** The advantage that is drawn in full colour. */
   fullColour: 1,
+  /** Likewise by each of the other estimators. */
+  otherColours: [],
+  /** Turns of the longest rollout. */
+  longest: 1,
   /** Scores from here on count as passed where an evaluation does not say it. */
   passing: 0,
 };
@@ -16,14 +20,22 @@ function takeIndex(index) {
   page.index = index;
   page.groupById = new Map(index.groups.map((group) => [group.id, group]));
   page.rollouts = index.groups.flatMap((group) => group.rollouts.map((entry) => rolloutOf(group, entry)));
-  const sizes = page.rollouts.flatMap(({ entry }) => entry.turns.advantages.map(Math.abs)).filter((size) => size > 0);
-  page.fullColour = quantile(sorted(sizes), 0.95) || 1;
+  page.fullColour = fullColourOf(({ turns }) => turns.advantages);
+  page.otherColours = index.others.map((_, which) => fullColourOf(({ turns }) => turns.others[which]));
+  page.longest = most(page.rollouts.map(({ entry }) => entry.turns.kind.length).concat(1));
   const scores = page.rollouts.map(({ entry }) => entry.score).filter((score) => score !== null);
   page.passing = scores.length ? (least(scores) + most(scores)) / 2 : 0;
 }
 
+function fullColourOf(advantagesOf) {
+  const sizes = page.rollouts.flatMap(({ entry }) => advantagesOf(entry)).filter((each) => each).map(Math.abs);
+  return quantile(sorted(sizes), 0.95) || 1;
+}
+
 /** Rows of a group are acts: a summary stands in the row of the act that follows it, as in credit. */
 function rolloutOf(group, entry) {
+  // An estimator that cannot take the group has no number for any of its turns.
+  entry.turns.others = entry.turns.others.map((other) => other ?? entry.turns.advantages.map(() => null));
   const acts = [];
   const actOf = [];
   [...entry.turns.kind].forEach((kind, turn) => {
@@ -97,15 +109,26 @@ function range(count, make = (at) => at) {
   return Array.from({ length: count }, (_, at) => make(at));
 }
 
-/** The background of a signed number: orange below zero, blue above, none at zero. */
-function heat(value) {
+/** An estimator's name, without its parameters. */
+function shortName(estimator) {
+  return shown(estimator).replaceAll(/\([^()]*\)/g, "");
+}
+
+/** Its name, and its parameters smaller. */
+function estimatorNode(estimator) {
+  const [name, ...params] = shown(estimator).split("(");
+  return [el("b", {}, name), params.length ? el("small", {}, " " + params.join("(").replace(/\)$/, "").replaceAll("(", " ")) : null];
+}
+
+/** The background of a signed number: orange below zero, blue above, none at zero; `full` is drawn strongest. */
+function heat(value, full = page.fullColour) {
   if (!value) return "transparent";
-  const share = Math.min(1, Math.abs(value) / page.fullColour);
+  const share = Math.min(1, Math.abs(value) / full);
   const strength = Math.round(12 + 70 * Math.sqrt(share));
   return `color-mix(in oklab, var(${value > 0 ? "--plus" : "--minus"}) ${strength}%, transparent)`;
 }
 
 /** A signed number on its colour. The sign is printed, so that the colour says nothing alone. */
-function heatChip(value, title) {
-  return el("span.heat", { style: { background: heat(value) }, title: title || exact(value) }, signed(value));
+function heatChip(value, title, full) {
+  return el("span.heat", { style: { background: heat(value, full) }, title: title || exact(value) }, signed(value));
 }

@@ -36,6 +36,11 @@ function add(node, children) {
   return node;
 }
 
+/** What a mapping has under a name that somebody else wrote: nothing that every object has. */
+function own(mapping, name) {
+  return Object.hasOwn(mapping, name) ? mapping[name] : undefined;
+}
+
 function replace(node, ...children) {
   node.replaceChildren();
   return add(node, children);

@@ -42,10 +42,10 @@ function drawerHead(rollout, turn, whole) {
 function otherEstimators({ entry }, turn) {
   if (!page.index.others.length) return null;
   const own = entry.turns.advantages[turn];
-  return el("section", {}, el("h3", {}, "By other estimators"), el("table", {}, el("tr.own", {}, el("td", {}, shown(page.index.estimator)), el("td.n", {}, heatChip(own)), el("td")),
+  return el("section", {}, el("h3", {}, "By other estimators"), el("table", {}, el("tr", {}, el("td", {}, estimatorNode(page.index.estimator)), el("td.n", {}, heatChip(own)), el("td")),
     page.index.others.map((name, which) => {
       const value = entry.turns.others[which][turn];
-      return el("tr", {}, el("td", {}, shown(name)), el("td.n", {}, heatChip(value)), el("td.n", {}, value * own < -EPSILON ? el("span.badge.flip", {}, "other sign") : null));
+      return el("tr", {}, el("td", {}, estimatorNode(name)), el("td.n", {}, heatChip(value, null, page.otherColours[which])), el("td.n", {}, value * own < -EPSILON ? el("span.badge.flip", {}, "other sign") : null));
     })));
 }
 

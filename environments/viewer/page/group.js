@@ -8,6 +8,7 @@ class GroupView {
     this.group = group;
     this.siblings = group.rollouts.map((entry) => findRollout(group.id, entry.sibling));
     this.rowCount = most(this.siblings.map(({ acts, actOf }) => Math.max(acts.length, actOf.length ? actOf.at(-1) + 1 : 0)).concat(0));
+    this.longest = most(this.siblings.map(({ entry }) => entry.turns.kind.length).concat(0));
     this.selected = { column: 0, turn: 0 };
     this.observer = null;
     this.node = el("div.group", { style: { "--siblings": Math.max(1, this.siblings.length) } });
@@ -38,7 +39,7 @@ class GroupView {
         el("b", {}, "sibling " + entry.sibling), passed === null ? null : el("i.dot." + (passed ? "passed" : "failed"), { title: passed ? "passed" : "not passed" }),
         el("span", { title: "score " + exact(entry.score) }, "score ", el("b", {}, num(entry.score))), entry.outcome === null ? null : el("span.muted", {}, "outcome " + num(entry.outcome)), el("span.grow"),
         el("span.muted", { title: shown(ending(entry)) }, shown(ending(entry)))),
-      strip(entry, { height: 10, jump: (turn) => this.show(column, turn) }));
+      strip(entry, { height: 10, longest: Math.max(1, this.longest), jump: (turn) => this.show(column, turn) }));
     }));
   }
 
@@ -91,7 +92,7 @@ class GroupView {
       el("a.turnhead", { href: turnHash(this.group.id, entry.sibling, turn), title: "How this credit came about" }, turn === rollout.acts[rollout.actOf[turn]] && turn === rollout.actOf[turn] ? null : el("span.muted", {}, turnTitle(turn)),
         heatChip(entry.turns.advantages[turn], "advantage " + exact(entry.turns.advantages[turn])),
         el("span.reward", { title: "reward " + exact(entry.turns.rewards[turn]) }, entry.turns.rewards[turn] === null ? el("span.muted", {}, "not scored") : ["reward ", el("b", {}, signed(entry.turns.rewards[turn]))]),
-        parts, badgeList(rollout, turn), el("span.grow"), el("span.muted", {}, num(entry.turns.tokens[turn]) + " tok")), words);
+        parts, badgeList(rollout, turn), el("span.muted.right", {}, num(entry.turns.tokens[turn]) + " tok")), words);
     turnOf(entry, turn).then((whole) => {
       replace(parts, Object.entries(whole.parts).filter(([, value]) => value).map(([name, value]) => el("span.part", {}, `${shown(name)} ${signed(value)}`)));
       replace(words, whole.condensed || whole.saw ? sawNode(whole) : null, turnWords(whole, page.needle));

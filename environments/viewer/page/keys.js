@@ -20,7 +20,7 @@ function key(event) {
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
   if (event.key === "Escape") return escape(event, typing);
   if (typing) return;
-  const act = KEY_ACTS[event.key];
+  const act = own(KEY_ACTS, event.key);
   if (act && act(event) !== false) event.preventDefault();
 }
 

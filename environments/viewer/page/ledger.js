@@ -35,7 +35,7 @@ function ledgerRows(turn) {
 
 function partsNote(turn) {
   const named = Object.entries(turn.parts).map(([name, value]) => {
-    const raw = turn.raw[name];
+    const raw = own(turn.raw, name);
     return `${shown(name)} ${signed(value)}${raw !== undefined && raw !== value ? ` (raw ${num(raw)})` : ""}`;
   });
   return named.join(", ");

@@ -13,12 +13,12 @@ function overview() {
       scores.length ? figure("Score", histogram({ values: scores, label: "Distribution of the score", name: "score" }), [], `${plural(scores.length, "rollout")}: mean ${num(mean(scores))}, median ${num(quantile(sorted(scores), 0.5))}.`) : null,
       figure("Reward by turn index", bandsByTurn({ columns: columns.map((c) => c.rewards), label: "Reward by turn index", name: "reward", href: at, diverging: true }), bandKeys(), unscoredNote(columns)),
       figure("Advantage by turn index", bandsByTurn({ columns: columns.map((c) => c.advantages), label: "Advantage by turn index", name: "advantage", href: at, diverging: true }), bandKeys(),
-        `By ${shown(index.estimator)}. A mean that leaves zero at some turn says that those who got there differ from their peers.`),
+        `By ${shortName(index.estimator)}. A mean that leaves zero at some turn says that those who got there differ from their peers.`),
       columns.some((c) => c.returns.length) ? figure("Return by turn index", bandsByTurn({ columns: columns.map((c) => c.returns), label: "Return by turn index", name: "return", href: at, diverging: true }), bandKeys(), "The turn's reward and what follows it: what is compared.") : null)),
     healthSection(columns),
     lookAtSection(),
     el("div.columns", {}, failureSection(), endingSection()),
-    el("div.columns", {}, factSection(), aggregateSection(index.aggregates)));
+    factSection(), aggregateSection(index.aggregates));
 }
 
 function bandKeys() {
@@ -26,8 +26,8 @@ function bandKeys() {
 }
 
 function runLine(index) {
-  const others = index.others.length ? `, beside ${index.others.map(shown).join(", ")}` : "";
-  return `${shown(index.env)}, played by ${shown(index.policy)}; credit by ${shown(index.estimator)}${others}. Read from ${shown(index.source)}.`;
+  const others = index.others.length ? `, beside ${index.others.map(shortName).join(" and ")}` : "";
+  return [`${shown(index.env)}, played by ${shown(index.policy)}; credit by `, estimatorNode(index.estimator), `${others}. Read from ${shown(index.source)}.`];
 }
 
 function tiles(scores) {
@@ -82,7 +82,13 @@ function endingSection() {
 }
 
 function factSection() {
-  return el("section", {}, el("h2", {}, "Run"), el("table.facts", {}, page.index.facts.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, shown(name)), el("td", {}, shown(value))))));
+  const said = ([, value]) => value !== "null" && !/^sha256:/.test(value);
+  const [facts, rest] = [page.index.facts.filter(said), page.index.facts.filter((fact) => !said(fact))];
+  return el("section", {}, el("h2", {}, "Run"), factList(facts), rest.length ? details(`${num(rest.length)} more: hashes, and settings that are not set`, () => factList(rest)) : null);
+}
+
+function factList(facts) {
+  return el("dl.factlist", {}, facts.map(([name, value]) => el("div", {}, el("dt", {}, shown(name)), el("dd", { title: shown(value) }, shown(value)))));
 }
 
 /** All numbers of the summary, as they are: names of what they are in, joined. */
@@ -96,5 +102,5 @@ function aggregateSection(aggregates) {
   walk(aggregates, "");
   if (!rows.length) return null;
   return el("section", {}, el("h2", {}, "Aggregates"), el("details", {}, el("summary", {}, `${num(rows.length)} numbers, as summary.json has them`),
-    el("table.facts", {}, rows.slice(0, 2000).map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, shown(name)), el("td", {}, shown(value)))))));
+    factList(rows.slice(0, 2000))));
 }

@@ -43,7 +43,7 @@ function advantageOf({ rollout, at }) {
 
 /** The turns that a mapping asks for: `q` names of queries, `end` how the rollout ended, `at` an index among acts. */
 function matchingTurns(asked) {
-  const tests = listed(asked.q).filter((name) => TURN_QUERIES[name]).map((name) => TURN_QUERIES[name].holds);
+  const tests = listed(asked.q).filter((name) => own(TURN_QUERIES, name)).map((name) => TURN_QUERIES[name].holds);
   const act = asked.at === undefined ? null : Number(asked.at);
   const found = [];
   for (const rollout of page.rollouts) {
@@ -54,7 +54,7 @@ function matchingTurns(asked) {
       if (tests.every((holds) => holds(rollout, at))) found.push({ rollout, at });
     }
   }
-  const order = TURN_ORDERS[asked.sort];
+  const order = own(TURN_ORDERS, asked.sort);
   return order && order.by ? ordered(found, order.by) : found;
 }
 

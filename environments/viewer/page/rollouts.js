@@ -54,7 +54,7 @@ function matchingRollouts(asked) {
   const failed = asked.end || asked.from || asked.to || (asked.status && asked.status !== "dropped") ? [] : dropped.filter(({ group, failure }) =>
     !needle || `${group.item} ${group.id} ${failure.error}`.toLowerCase().includes(needle));
   const items = asked.status === "dropped" ? failed : kept;
-  const column = ROLLOUT_COLUMNS[asked.sort];
+  const column = own(ROLLOUT_COLUMNS, asked.sort);
   if (column && column.by && items === kept) ordered(items, (each) => (asked.up ? -column.by(each) : column.by(each)));
   return items === kept ? items.concat(failed) : items;
 }
@@ -85,10 +85,10 @@ function rolloutCells({ group, entry, failure, acts }) {
   ];
 }
 
-/** A rollout's advantages as a bar of colours: one rectangle a turn. */
-function strip(entry, { height = 12, jump = null } = {}) {
+/** A rollout's advantages as a bar of colours: one rectangle a turn, as wide in every strip. */
+function strip(entry, { height = 12, jump = null, longest = page.longest } = {}) {
   const advantages = entry.turns.advantages;
-  const node = svg("svg.strip", { viewBox: `0 0 ${advantages.length || 1} 1`, preserveAspectRatio: "none", role: "img", "aria-label": `Advantages of ${plural(advantages.length, "turn")}` });
+  const node = svg("svg.strip", { viewBox: `0 0 ${longest} 1`, preserveAspectRatio: "none", role: "img", "aria-label": `Advantages of ${plural(advantages.length, "turn")}` });
   node.style.height = height + "px";
   advantages.forEach((advantage, turn) => {
     const rect = svg("rect", { x: turn, y: 0, width: 1, height: 1 });

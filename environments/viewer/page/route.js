@@ -7,7 +7,7 @@ const VIEWS = { overview: "Overview", rollouts: "Rollouts", turns: "Turns", esti
 function route() {
   const asked = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   if (asked.g !== undefined) asked.v = "group";
-  else if (!VIEWS[asked.v]) asked.v = "overview";
+  else if (!own(VIEWS, asked.v)) asked.v = "overview";
   return asked;
 }
 

@@ -6,7 +6,7 @@ const views = { current: null, name: "", groupId: null };
 function bar() {
   const asked = route();
   const tabs = Object.entries(VIEWS).filter(([name]) => name !== "estimators" || page.index.others.length).map(([name, label]) =>
-    el("a.tab", { href: hashOf({ v: name }), "aria-current": asked.v === name ? "page" : null }, label));
+    el("a.tab", { href: hashOf({ v: name }), "aria-current": asked.v === name || (asked.v === "group" && name === "rollouts") ? "page" : null }, label));
   const search = el("input", { id: "search", type: "search", placeholder: "search all texts  /", value: page.needle, "aria-label": "Search all texts", onkeydown: (event) => {
     if (event.key === "Enter") go({ ...(asked.v === "turns" ? route() : { v: "turns" }), text: search.value });
   } });

@@ -49,7 +49,7 @@ function turnsView() {
     });
     if (!whole) return;
     cancel.hidden = true;
-    const by = TURN_ORDERS[asked.sort]?.by;
+    const by = own(TURN_ORDERS, asked.sort)?.by;
     if (by) list.show(ordered(items, (each) => (each.at === null ? -Infinity : by(each))), true);
     count.textContent = `${plural(items.length, "hit")} in ${plural(new Set(items.map((each) => each.rollout)).size, "rollout")}`;
   };

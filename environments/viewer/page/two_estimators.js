@@ -3,10 +3,10 @@
 
 function estimatorsView() {
   const asked = route();
-  const which = Math.min(page.index.others.length - 1, Number(asked.with || 0));
-  if (which < 0) return { node: el("p.notice", {}, "No second estimator was computed for this page."), again: () => {} };
+  const which = Math.min(page.index.others.length - 1, Math.trunc(Number(asked.with)) || 0);
+  if (!page.index.others[which]) return { node: el("p.notice", {}, "No second estimator was computed for this page."), again: () => {} };
   const moves = movesTo(which);
-  const list = new VirtualList({ label: "Turns by how far their credit moves", spec: ".moves", cells: (move) => moveCells(move), href: turnLink });
+  const list = new VirtualList({ label: "Turns by how far their credit moves", spec: ".moves", cells: (move) => moveCells(move, which), href: turnLink });
   const flips = moves.filter(({ flip }) => flip);
   const items = ordered(asked.flips ? flips : moves.slice(), ({ distance }) => distance);
   list.show(items);
@@ -14,7 +14,7 @@ function estimatorsView() {
   const set = (changed) => go({ ...asked, ...changed });
   const r = correlation(moves.map(({ own, other }) => [own, other]));
   const node = el("div.page.estimators", {}, el("section", {}, el("h2", {}, "Two estimators on the same rollouts"),
-    el("div.filters", {}, el("b", {}, shown(page.index.estimator)), "and", page.index.others.length > 1 ? choiceOf(page.index.others, which, (at) => set({ with: at })) : el("b", {}, shown(page.index.others[0])),
+    el("div.filters", {}, el("b", { title: shown(page.index.estimator) }, shortName(page.index.estimator)), "and", page.index.others.length > 1 ? choiceOf(page.index.others, which, (at) => set({ with: at })) : el("b", { title: shown(page.index.others[0]) }, shortName(page.index.others[0])),
       button(".chip", [`${num(flips.length)} sign flips only`], () => set({ flips: asked.flips ? "" : "1" }), { "aria-pressed": String(Boolean(asked.flips)) }), el("span.count", {}, plural(items.length, "turn"))),
     el("p.lead", {}, `Correlation ${num(r, 3)}; ${percent(flips.length, moves.length)} of ${num(moves.length)} turns change their sign. Each estimator has its own scale, so a move is measured after both are divided by their root mean square (${num(rootMeanSquare(moves.map((m) => m.own)))} and ${num(rootMeanSquare(moves.map((m) => m.other)))}).`)),
   el("div.twocolumn", {}, scatter(moves, which), el("div.listpage", {}, list.node)));
@@ -22,11 +22,11 @@ function estimatorsView() {
 }
 
 function choiceOf(names, chosen, changed) {
-  return el("select", { "aria-label": "second estimator", onchange: (event) => changed(event.target.value) }, names.map((name, at) => el("option", { value: at, selected: at === chosen }, shown(name))));
+  return el("select", { "aria-label": "second estimator", onchange: (event) => changed(event.target.value) }, names.map((name, at) => el("option", { value: at, selected: at === chosen, title: shown(name) }, shortName(name))));
 }
 
 function movesTo(which) {
-  const moves = page.rollouts.flatMap((rollout) => rollout.entry.turns.advantages.map((own, at) => ({ rollout, at, own, other: rollout.entry.turns.others[which][at] })));
+  const moves = page.rollouts.flatMap((rollout) => rollout.entry.turns.advantages.map((own, at) => ({ rollout, at, own, other: rollout.entry.turns.others[which][at] }))).filter(({ other }) => other !== null);
   const sizes = [rootMeanSquare(moves.map(({ own }) => own)) || 1, rootMeanSquare(moves.map(({ other }) => other)) || 1];
   for (const move of moves) {
     move.distance = Math.abs(move.other / sizes[1] - move.own / sizes[0]);
@@ -35,9 +35,9 @@ function movesTo(which) {
   return moves;
 }
 
-function moveCells({ rollout, at, own, other, flip }) {
+function moveCells({ rollout, at, own, other, flip }, which) {
   const { group, entry } = rollout;
-  return [el("span.c-item", {}, shown(group.item)), el("span.c-sibling", {}, "sib " + entry.sibling), el("span.c-turn", {}, turnTitle(at)), el("span.c-credit", {}, heatChip(own)), el("span.arrow", {}, "→"), el("span.c-credit", {}, heatChip(other)), el("span.c-badges", {}, flip ? el("span.badge.flip", {}, "sign flip") : null, badgeList(rollout, at))];
+  return [el("span.c-item", {}, shown(group.item)), el("span.c-sibling", {}, "sib " + entry.sibling), el("span.c-turn", {}, turnTitle(at)), el("span.c-credit", {}, heatChip(own)), el("span.arrow", {}, "→"), el("span.c-credit", {}, heatChip(other, null, page.otherColours[which])), el("span.c-badges", {}, flip ? el("span.badge.flip", {}, "sign flip") : null, badgeList(rollout, at))];
 }
 
 /** Every turn by both advantages, those with another sign marked; on a canvas, since they are many. */
@@ -65,15 +65,14 @@ function scatter(moves, which) {
   const axes = svg("svg.chart", { viewBox: `0 0 ${size} ${size}`, role: "img", "aria-label": "Advantage by both estimators, a point per turn" });
   for (const tick of ticks(...xs, 5)) add(axes, [svg("line.grid", { x1: x(tick), x2: x(tick), y1: 8, y2: size - edge }), svg("text.tick.mid", { x: x(tick), y: size - edge + 15 }, num(tick))]);
   for (const tick of ticks(...ys, 5)) add(axes, [svg("line.grid", { x1: edge, x2: size - 8, y1: y(tick), y2: y(tick) }), svg("text.tick.end", { x: edge - 5, y: y(tick) + 3 }, num(tick))]);
-  add(axes, [svg("line.zero", { x1: x(0), x2: x(0), y1: 8, y2: size - edge }), svg("line.zero", { x1: edge, x2: size - 8, y1: y(0), y2: y(0) }), svg("text.tick.mid", { x: size / 2, y: size - 3 }, shown(page.index.estimator).slice(0, 60))]);
+  add(axes, [svg("line.zero", { x1: x(0), x2: x(0), y1: 8, y2: size - edge }), svg("line.zero", { x1: edge, x2: size - 8, y1: y(0), y2: y(0) }), svg("text.tick.mid", { x: size / 2, y: size - 3 }, shortName(page.index.estimator))]);
   const box = el("div.points", {}, canvas, axes);
-  tip(box, () => []);
   box.addEventListener("pointermove", (event) => nearest(event, box, moves, x, y, size));
   box.addEventListener("click", (event) => {
     const found = nearest(event, box, moves, x, y, size);
     if (found) location.hash = turnLink(found);
   });
-  return el("figure", {}, el("figcaption", {}, el("h3", {}, "A point per turn"), el("div.keys", {}, el("span.key", {}, el("i.fill-main"), "same sign"), el("span.key", {}, el("i.fill-warn"), "sign flip"))), box, el("p.note", {}, `Across: ${shown(page.index.estimator)}. Up: ${shown(page.index.others[which])}. Points in the upper left and lower right have another sign.`));
+  return el("figure", {}, el("figcaption", {}, el("h3", {}, "A point per turn"), el("div.keys", {}, el("span.key", {}, el("i.fill-main"), "same sign"), el("span.key", {}, el("i.fill-warn"), "sign flip"))), box, el("p.note", {}, ["Across: ", estimatorNode(page.index.estimator), ". Up: ", estimatorNode(page.index.others[which]), ". Points in the upper left and lower right have another sign."]));
 }
 
 function nearest(event, box, moves, x, y, size) {

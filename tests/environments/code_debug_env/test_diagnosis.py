@@ -4,6 +4,7 @@ import pytest
 
 from environments.code_debug_env.comparison import NotedCall, Outcome, alike, noted_calls
 from environments.code_debug_env.diagnosis import calls_fail, note_calls
+from environments.code_debug_env.hidden_checks import CheckLimits
 from environments.code_debug_env.workspace import embedded_tasks, workspace_files
 from environments.reward_context import RolloutContext
 from tests.tools.sandbox.conftest import tier_c  # noqa: F401  # a fixture
@@ -38,8 +39,8 @@ async def shown(entry_point: str, *commands: str, opened=open_sandbox, **files: 
             await sandbox.write_file(name, text.encode())
         ctx = RolloutContext(env="code_debug", item_id="t", sandbox=sandbox, fresh_sandbox=opened)
         named = [command.replace("WORKSPACE", sandbox.workdir) for command in commands]
-        notes = await note_calls(ctx, task, named)
-        return bool(notes) and await calls_fail(ctx.verify, task, notes)
+        notes = await note_calls(ctx, task, named, CheckLimits())
+        return bool(notes) and await calls_fail(ctx.verify, task, notes, CheckLimits())
 
 
 @pytest.mark.parametrize("command", SHOWS.values(), ids=SHOWS)

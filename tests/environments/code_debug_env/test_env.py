@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from environments.code_debug_env import CodeDebugEnv
 from environments.code_debug_env.env import CodeDebugConfig
+from environments.code_debug_env.hidden_checks import run_checks
 from environments.code_debug_env.workspace import fixed_text
 from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
@@ -154,3 +155,25 @@ def test_the_weights_are_settings_and_add_up_to_at_most_one():
     assert CodeDebugConfig(weight_diagnosis=0.0).weight_test_signal == 0.5
     with pytest.raises(ValidationError, match=r"add up to 1\.2"):
         CodeDebugConfig(weight_diagnosis=0.5)
+
+
+async def test_examples_that_hang_end_themselves():
+    trajectory = await play(RUN, DONE, entry_point="binary_search")
+    (result,) = trajectory.turns[0].tool_results
+    assert (result.exit_code, result.timed_out) == (154, False)
+
+
+async def test_equal_solutions_of_siblings_are_judged_once(monkeypatch):
+    asked = []
+
+    async def counted(verify, task, solution, limits):
+        asked.append(solution)
+        return await run_checks(verify, task, solution, limits)
+
+    monkeypatch.setattr("environments.code_debug_env.env.run_checks", counted)
+    fixed = fixed_text(await item_of("moving_average"))
+    Played.moves = (await write(fixed), DONE)
+    env = open_env(Played)
+    group = await env.rollout_group(GroupTask(item=await item_of("moving_average"), item_id="item"), 3)
+    assert [each.score for each in group.trajectories] == [pytest.approx(0.68)] * 3
+    assert len(asked) == 2

@@ -1,6 +1,9 @@
 import ast
 import asyncio
 import json
+import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,6 +159,37 @@ async def test_a_solution_that_always_hangs_ends_within_the_time_of_the_whole_ru
     limits = CheckLimits(cpu_s=0.2, wall_s=0.3, next_cpu_s=0.1, next_wall_s=0.2, total_s=1.0)
     report = await run_checks(verify, many, "def double(x):\n    while True: pass\n", limits)
     assert (sum(report.held), report.hung) == (0, True)
+
+
+async def test_a_call_that_waits_for_processors_is_no_hang(verify):
+    """Twice as long as it may take on the clock, for the processors are busy with others."""
+    hog = [sys.executable, "-c", "while True: pass"]
+    hogs = [await asyncio.create_subprocess_exec(*hog) for _ in range(6 * (os.cpu_count() or 1))]
+    busy = "import time\ndef double(x):\n    end = time.process_time() + 0.2\n"
+    busy += "    while time.process_time() < end: pass\n    return 2 * x\n"
+    try:
+        report = await run_checks(verify, THREE, busy, replace(QUICK, cpu_s=0.6, wall_s=0.6))
+    finally:
+        for process in hogs:
+            process.kill()
+            await process.wait()
+    assert (report.held, report.hung) == ((True, True, True), False)
+
+
+async def test_a_solution_that_no_process_can_be_started_for_is_no_wrong_one(verify):
+    async def broken(*, files, **how):
+        name = next(name for name in files if name.endswith("/solution_server.py"))
+        cut = "if __name__ == '__main__':\n    raise SystemExit(1)\n"
+        return await verify(files={**files, name: cut + files[name]}, **how)
+
+    with pytest.raises(RewardError, match="no process for the solution"):
+        await run_checks(broken, THREE, "def double(x):\n    return 2 * x\n")
+
+
+def test_limits_have_room_for_a_right_solution():
+    limits = CheckLimits.beyond(0.2, 3.0)
+    assert (limits.cpu_s, limits.next_cpu_s, limits.total_s) == (2.0, 2.0, 30.0)
+    assert CheckLimits.beyond(1e-5, 1e-4) == CheckLimits()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 
 from environments.code_debug_env import CodeDebugEnv
 from environments.code_debug_env.env import CodeDebugConfig
+from environments.code_debug_env.hidden_checks import CheckLimits
 from environments.code_debug_env.row_checks import check_rows
 from tools.errors import DatasetError
 from tools.sandbox import open_sandbox
@@ -44,6 +45,14 @@ async def test_what_is_as_it_should_be_is_kept():
 async def test_what_nobody_can_solve_is_found_among_others():
     rows = [row for change in UNSOLVABLE.values() for row in (SOUND, {**SOUND, **change})]
     assert (await report_of(*rows, SOUND)).unsolvable == tuple(range(1, len(rows), 2))
+
+
+async def test_a_slow_right_solution_widens_the_limits_of_its_task():
+    slow = "    import time\n    end = time.process_time() + 0.1\n    while time.process_time() < end: pass\n"
+    report = await report_of(SOUND, {**SOUND, "canonical_solution": f"{slow}    return 2 * x\n"})
+    quick, slow = report.limits
+    assert (quick, report.unsound) == (CheckLimits(), frozenset())
+    assert slow.cpu_s >= 1.0
 
 
 async def test_what_is_solved_already_is_found():

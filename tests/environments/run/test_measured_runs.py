@@ -11,7 +11,7 @@ from environments.record.summary import Summary
 from environments.run.evaluation_run import evaluate
 from environments.run.process_run import process
 from environments.run.progress import Progress
-from environments.run.tracking import few_names, group_numbers
+from environments.run.tracking import MAX_NAMES, few_names, group_numbers
 from environments.serve.status_line import status_line
 from tests.environments.write_file import made
 from turnwise import AgentEnv, Rubric, TurnLevelRewardMixin
@@ -124,7 +124,7 @@ async def test_a_tracked_group_has_its_parts_and_metrics(credited):
 def test_a_tracked_run_has_few_names_however_many_come():
     known = set()
     tracked = [few_names({"score": 1.0, f"{number}": 1.0}, known) for number in range(500)]
-    assert len(set().union(*tracked)) == 100
+    assert len(set().union(*tracked)) == MAX_NAMES
     assert tracked[-1] == {"score": 1.0}
 
 

@@ -1,12 +1,49 @@
-"""wandb is off unless asked for, and then it gets every group."""
+"""Charts of a run: off unless asked for, and then they get every group and end nothing."""
 
 import os
 import subprocess
 import sys
+import time
+from dataclasses import replace
 
-from environments.run.tracking import group_numbers
+import pytest
+
+from environments.config import AgentEnvConfig
+from environments.credit import credited
+from environments.run.tracking import MAX_SAMPLES, TEXT_CHARS, WINDOW, Tracker, group_numbers, tracked
+from environments.run.tracking_backends import MOST_WARNINGS, Tolerated
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup
+from tests.environments.write_file import WriteFile
+from tools.errors import ConfigError
+
+
+class Charts:
+    """A backend that keeps its steps."""
+
+    def __init__(self):
+        self.steps, self.ended = [], False
+
+    def log(self, numbers, histograms, samples):
+        self.steps.append(
+            (dict(numbers), {name: list(each) for name, each in histograms.items()}, list(samples))
+        )
+
+    def finish(self):
+        self.ended = True
+
+
+def done(rewards):
+    return credited(group_of(rewards), "turn_return", policy="p")
+
+
+def charted(groups):
+    charts = Charts()
+    tracker = Tracker([charts])
+    for group in groups:
+        tracker.add(group)
+    tracker.end()
+    return charts.steps
 
 
 def rollouts(tmp_path, *options):
@@ -21,11 +58,13 @@ def test_nothing_is_tracked_unless_asked_for(tmp_path):
     assert not list(tmp_path.glob("wandb*"))
 
 
-def test_a_tracked_run_leaves_its_groups_with_wandb(tmp_path):
+def test_a_tracked_run_leaves_its_groups_windows_and_samples_with_wandb(tmp_path):
     done = rollouts(tmp_path, "--env.use_wandb", "true")
     assert done.returncode == 0, done.stderr
     (recorded,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    assert b"group/score/mean" in recorded.read_bytes()
+    held = recorded.read_bytes()
+    assert all(name in held for name in (b"group/score/mean", b"window/turn/01/rollouts", b"histogram/score"))
+    assert list(tmp_path.glob("wandb/offline-run-*/files/media/table/samples*"))
 
 
 def test_without_a_key_tracking_is_refused_in_one_line(tmp_path):
@@ -42,6 +81,13 @@ def test_without_a_key_tracking_is_refused_in_one_line(tmp_path):
     assert done.stderr.strip().splitlines()[-1].startswith("turnwise: error: --env.use_wandb:")
 
 
+def test_a_service_whose_package_is_missing_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    env = WriteFile(AgentEnvConfig(use_trackio=True))
+    with pytest.raises(ConfigError, match=r"trackio.*turnwise\[trackio\]"), tracked(env):
+        pass
+
+
 def test_a_group_without_trajectories_has_no_mean():
     group = group_of([[1.0]])
     empty = CreditedGroup(
@@ -50,3 +96,88 @@ def test_a_group_without_trajectories_has_no_mean():
     numbers = group_numbers(empty)
     assert "group/score/mean" not in numbers
     assert (numbers["group/groups/failed"], numbers["group/rollouts/kept"]) == (1.0, 0.0)
+
+
+def test_numbers_by_turn_come_with_each_window_and_at_the_end():
+    steps = charted([done([[1.0, 0.0], [0.0, 1.0]])] * (WINDOW + 2))
+    with_windows = [
+        index for index, (numbers, _, _) in enumerate(steps) if "window/turn/01/reward" in numbers
+    ]
+    assert with_windows == [WINDOW - 1, WINDOW + 2]
+    assert [steps[index][0]["window/groups/done"] for index in with_windows] == [WINDOW, 2]
+    assert steps[-1][0]["run/groups/done"] == WINDOW + 2
+
+
+def test_a_window_forgets_the_groups_before_it():
+    steps = charted([done([[0.0], [0.0]])] * WINDOW + [done([[1.0], [0.0]])] * WINDOW)
+    assert steps[2 * WINDOW - 1][0]["window/score/mean"] == 0.5
+    assert steps[2 * WINDOW - 1][0]["run/score/mean"] == 0.25
+
+
+def test_histograms_have_scores_rewards_and_advantages_by_turn():
+    _, histograms, _ = charted([done([[1.0, None], [0.0]])])[-1]
+    assert histograms["histogram/score"] == [1.0, 0.0]
+    assert histograms["histogram/turn/01/reward"] == [1.0, 0.0]
+    assert "histogram/turn/02/reward" not in histograms
+    assert histograms["histogram/turn/01/advantage"] == [1.0, -1.0]
+
+
+def test_samples_are_few_and_their_texts_cut():
+    group = done([[1.0, None], [0.0, 0.5]])
+    first, *others = group.group.trajectories
+    long = replace(first, item_id="\ud800" + "x" * 10 * TEXT_CHARS)
+    group = replace(group, group=replace(group.group, trajectories=(long, *others)))
+    _, _, samples = charted([group] * (WINDOW - 1))[-1]
+    assert len(samples) <= MAX_SAMPLES
+    assert (samples[0]["item"][0], len(samples[0]["item"])) == ("?", TEXT_CHARS)
+    assert samples[0]["rewards by turn"] == "1  -"
+
+
+class Broken:
+    def log(self, *_):
+        raise OSError("http://user:secret@example.org is away")
+
+    def finish(self):
+        raise OSError("away")
+
+
+def test_a_service_that_breaks_is_warned_of_a_few_times_and_ends_nothing(caplog):
+    backend = Tolerated("charts", Broken())
+    for _ in range(10):
+        backend.log({}, {}, ())
+    backend.finish()
+    assert len(caplog.records) == MOST_WARNINGS
+    assert "secret" not in caplog.text
+
+
+def test_a_service_that_hangs_at_its_end_keeps_no_run(monkeypatch, caplog):
+    class Hangs(Charts):
+        def finish(self):
+            time.sleep(100)
+
+    monkeypatch.setattr("environments.run.tracking_backends.FINISH_S", 0.05)
+    Tolerated("charts", Hangs()).finish()
+    assert "the run ends without it" in caplog.text
+
+
+def test_settings_that_may_be_secrets_are_sent_to_nobody(monkeypatch):
+    sent = []
+
+    def made(name, settings):
+        sent.append((name, settings))
+        return Charts()
+
+    monkeypatch.setattr("environments.run.tracking.wandb_backend", made)
+
+    class Config(AgentEnvConfig):
+        shop_api_key: str = "hidden-1"
+        shop_url: str = "https://me:hidden-2@example.org/x?key=hidden-3"
+
+    class Env(WriteFile):
+        env_config_cls = Config
+
+    with tracked(Env(Config(use_wandb=True))):
+        pass
+    ((_, settings),) = sent
+    assert "hidden" not in str(settings)
+    assert settings["env"]["group_size"] == 4

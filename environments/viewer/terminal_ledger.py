@@ -1,0 +1,60 @@
+"""The credit ledger of a turn in words: reward, what follows, what that was compared with, advantage."""
+
+from collections.abc import Iterator
+
+from environments.viewer.page_values import PageLedger, PageTerm, PageTurn, Peer
+from environments.viewer.terminal_text import in_line, number, signed
+
+_MOST_PEERS = 8
+
+
+def credit_lines(turn: PageTurn) -> Iterator[tuple[str, str]]:
+    """Names and texts: the sum, whom it was compared with, and what is to be said of it."""
+    ledger = turn["ledger"]
+    yield "credit", _sum(ledger)
+    for term in ledger["terms"]:
+        if term["peers"]:
+            several = f"{in_line(term['name'])}: " if len(ledger["terms"]) > 1 else ""
+            yield "compared", several + _peers(term)
+    for note in ledger["notes"]:
+        yield "note", in_line(note)
+
+
+def _sum(ledger: PageLedger) -> str:
+    reward = "not scored" if ledger["reward"] is None else f"reward {number(ledger['reward'])}"
+    follows = "" if ledger["follows"] is None else f" {_added(ledger['follows'])} what follows"
+    terms = [_term(each) for each in ledger["terms"]]
+    compared = f" → {' + '.join(terms)}" if terms else ""
+    tokens = f"{ledger['tokens']:,} trained token{'s' * (ledger['tokens'] != 1)}"
+    return f"{reward}{follows}{compared} → advantage {signed(ledger['advantage'])} → {tokens}"
+
+
+def _added(value: float) -> str:
+    return f"- {number(-value)}" if value < 0 else f"+ {number(value)}"
+
+
+def _subtracted(value: float) -> str:
+    return f"+ {number(-value)}" if value < 0 else f"- {number(value)}"
+
+
+def _term(term: PageTerm) -> str:
+    text = f"{in_line(term['name'])} {number(term['value'])}"
+    if term["baseline"] is not None:
+        text += f" {_subtracted(term['baseline'])} baseline"
+    if term["divisor"] is not None or term["weight"] != 1:
+        text = f"({text})"
+    if term["divisor"] is not None:
+        text += f" / {number(term['divisor'])}"
+    return text if term["weight"] == 1 else f"{number(term['weight'])} * {text}"
+
+
+def _peers(term: PageTerm) -> str:
+    peers = [_peer(each) for each in term["peers"][:_MOST_PEERS]]
+    more = term["peer_count"] - len(peers)
+    spread = "" if term["spread"] is None else f"; spread {number(term['spread'])}"
+    return ", ".join(peers) + (f" and {more} more" if more > 0 else "") + spread
+
+
+def _peer(peer: Peer) -> str:
+    turn = "" if peer["turn"] is None else f" turn {peer['turn']}"
+    return f"sibling {peer['sibling']}{turn}: {number(peer['value'])}"

@@ -1,0 +1,176 @@
+"""What an agent, a tool or an item writes does nothing in the viewer's page but stand there."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import environments.viewer
+from environments.cli.view import command
+from environments.credit import credited
+from environments.record.recorder import Recorder
+from environments.testing import group_of
+from environments.trajectory import Failure, JudgeCall, Message, StopReason
+from tests.environments.viewer.chromium import chromium, opened
+from tools.calls import ToolCall, ToolResult
+
+MARKUP = (
+    "<img src=x onerror=window.ran=1></script><script>window.ran=1</script><!--<script>"
+    "</textarea></title><svg onload=window.ran=1><a href=javascript:window.ran=1>link</a>{{hit}}${hit}"
+)
+TERMINAL = "\x1b[31mred\x1b[0m\x07\r\x08 \u202egnp.exe\u2066 \u200b\ufeff \x00"
+FOLDER = Path(environments.viewer.__file__).parent / "page"
+FORBIDDEN = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc")
+
+
+def hostile_group():
+    """Markup and control characters wherever somebody's text gets into a record."""
+    text = MARKUP + TERMINAL
+    group = group_of([[0.5, 1.0], [0.0, 0.5]], outcomes=[1.0, 0.0])
+    first, second = group.trajectories
+    asked = JudgeCall(
+        hook=MARKUP, turn=0, model=MARKUP, messages=(Message(role="user", content=text),), answer=text
+    )
+    turn = replace(
+        first.turns[0],
+        message=Message(
+            role="assistant",
+            content=text,
+            reasoning=text,
+            tool_calls=(ToolCall(id="1", name=text, arguments=text),),
+        ),
+        tool_results=(ToolResult(call_id="1", name=text, content=text, error="tool_error", exit_code=1),),
+        replies=(Message(role="user", content=text),),
+        anchor=text,
+        fork=text,
+        weight_version=text,
+        finish_reason=text,
+        sampling={text: text},
+        noted={MARKUP: 1.0},
+    )
+    parts = replace(
+        first.rewards, turn_components=({MARKUP: 0.5}, {"b": 1.0}), outcome_components={MARKUP: 1.0}
+    )
+    first = replace(
+        first,
+        prompt=(Message(role="system", content=text),),
+        turns=(turn, first.turns[1]),
+        rewards=parts,
+        metrics={MARKUP: 1.0},
+        judge_calls=(asked,),
+        stop_reason=StopReason.ENDED,
+        end_reason=text,
+    )
+    lost = Failure(
+        sibling=7, stop_reason=None, error=text, error_class=MARKUP, traceback=text, turns=0, where=MARKUP
+    )
+    return replace(
+        group,
+        trajectories=(first, second),
+        failures=(lost,),
+        env=MARKUP,
+        item_id=text,
+        item={MARKUP: text},
+        group_id=f"{MARKUP}/0",
+        judge_calls=(replace(asked, turn=None),),
+    )
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    record = tmp_path_factory.mktemp("hostile") / "record.jsonl"
+    with Recorder(record) as recorder:
+        recorder.append(credited(hostile_group(), "turn_return", policy=MARKUP))
+    out = record.with_suffix(".html")
+    result = CliRunner().invoke(command, [str(record), "--out", str(out)], catch_exceptions=False)
+    assert result.exit_code == 0
+    return out.as_uri()
+
+
+@pytest.fixture(scope="module")
+def window(url):
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.set_default_timeout(4000)
+        page.asked, page.errors = [], []
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.on("pageerror", lambda error: page.errors.append(str(error)))
+        page.on("console", lambda said: said.type == "error" and page.errors.append(said.text))
+        yield page
+
+
+VIEWS = {
+    "overview": ("", ".tile"),
+    "rollouts": ("#v=rollouts", ".list .row"),
+    "turns": ("#v=turns", ".list .row"),
+    "search": ("#v=turns&text=onerror", ".list .row"),
+    "estimators": ("#v=estimators", ".list .row"),
+    "group": (None, ".turn"),
+    "turn": (None, "#drawer .ledger"),
+}
+
+
+def shown(window, url, view):
+    address, selector = VIEWS[view]
+    page = opened(window, url, address or "")
+    if address is None:
+        turn = ", t: 0" if view == "turn" else ""
+        page.evaluate(f"go({{ g: page.index.groups[0].id, s: 0{turn} }})")
+    page.wait_for_selector(selector)
+    if view in ("group", "turn"):
+        page.wait_for_selector(".turn .result")
+        page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
+        page.wait_for_timeout(50)
+    return page
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_hostile_text_runs_nothing_and_loads_nothing(window, url, view):
+    page = shown(window, url, view)
+    strangers = [each for each in window.asked if not each.startswith((url, "data:", "about:"))]
+    made = page.evaluate(
+        "document.querySelectorAll('img, iframe, object, embed, [onerror], a[href^=javascript]').length"
+    )
+    assert (page.evaluate("typeof window.ran"), strangers, made, window.errors) == ("undefined", [], 0, [])
+
+
+@pytest.mark.parametrize("view", ["group", "turn"])
+def test_control_characters_and_overrides_of_direction_are_shown_by_name(window, url, view):
+    page = shown(window, url, view)
+    text = page.inner_text("body")
+    assert "\u241b[31mred\u241b[0m" in text
+    assert "⟨U+202E⟩gnp.exe⟨U+2066⟩" in text
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
+
+
+def test_hostile_text_is_there_whole_to_be_read(window, url):
+    page = shown(window, url, "turn")
+    assert MARKUP in page.inner_text("#drawer .said")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "#g=nobody",
+        "#g=%E0%A4%A",
+        "#v=__proto__",
+        "#v=constructor&q=toString,__proto__&sort=constructor",
+        "#v=turns&q=hasOwnProperty&at=NaN&end=%3Cimg%20src%3Dx%20onerror%3Dwindow.ran%3D1%3E",
+        "#v=rollouts&from=abc&to=1e999&sort=__proto__&status=%22%3E%3Cimg%3E",
+        "#v=estimators&with=-1",
+        "#v=estimators&with=x",
+    ],
+    ids=["group", "broken-code", "prototype", "names", "values", "numbers", "minus", "no-number"],
+)
+def test_any_address_gives_a_page(window, url, address):
+    window.errors.clear()
+    page = opened(window, url, address)
+    page.wait_for_selector("#view > *")
+    assert (page.evaluate("typeof window.ran"), window.errors) == ("undefined", [])
+
+
+@pytest.mark.parametrize("script", sorted(FOLDER.glob("*.js")), ids=lambda path: path.stem)
+def test_no_script_makes_markup_of_text(script):
+    assert FORBIDDEN.findall(script.read_text()) == []

@@ -1,0 +1,254 @@
+"""Run folders under attack: names that lead elsewhere, secrets, links, full disks, damaged files."""
+
+import asyncio
+import json
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+from pydantic import Field, SecretStr
+
+from environments.base_env import AgentEnv
+from environments.cli.main import main
+from environments.cli.settings import Overrides, merge_settings, read_yaml
+from environments.config import AgentEnvConfig
+from environments.record.recorder import read_groups
+from environments.record.run_folder import RunFolder
+from environments.run.process_run import process
+from environments.run.run_log import MOST_BYTES, RunLog
+from environments.run.run_settings import settings_text
+from environments.server_config import JudgeConfig, ServerConfig
+from tests.environments.chat.chat_env import Chat, chat
+from tests.environments.write_file import quiet
+from tools.errors import RecordError, UsageError
+
+FOLDER = RunFolder(Path("runs/chat/default"))
+
+
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def run(**fields):
+    return asyncio.run(process(chat(**{"group_size": 2, **fields}), quiet()))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x", "a/b", "..", ".", "", ".hidden", "-x", "a" * 64, "a\nb", "a\0b", "/abs", "a b", "a\n"],
+    ids=[
+        "up",
+        "slash",
+        "dots",
+        "dot",
+        "empty",
+        "hidden",
+        "option",
+        "long",
+        "line",
+        "nul",
+        "abs",
+        "space",
+        "end",
+    ],
+)
+def test_a_name_that_is_no_plain_name_is_refused_in_one_line(name, capsys):
+    assert main(["process", "code_debug", f"--name={name}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "env.run_name" in line
+    assert not list(Path("..").rglob("record.jsonl"))
+
+
+def test_names_of_many_letters_and_many_bytes_are_taken():
+    assert run(run_name="ü" * 63) == 0
+
+
+class Secretive(AgentEnvConfig):
+    """Settings with secrets of every kind."""
+
+    search_key: str = "none"
+    hidden: str = Field(default="", repr=False)
+    password: SecretStr = SecretStr("")
+    nested: dict[str, object] = Field(default={})
+    database: str = ""
+    database_url: str = ""
+    hf_token: str = ""
+    stop: list[str] = Field(default=[])
+    plain: str = ""
+
+
+SECRETS = {
+    "search_key": "S3CRET-1",
+    "hidden": "S3CRET-2",
+    "password": SecretStr("S3CRET-3"),
+    "nested": {"deep": [{"Authorization": "Bearer S3CRET-4"}], "deeper": {"api_key": "S3CRET-5"}},
+    "database": "postgres://me:S3CRET-6@host/db",
+    "database_url": "http://host/?token=S3CRET-7",
+    "hf_token": "hf_S3CRET-8S3CRET",
+}
+
+
+def secretive(**fields):
+    servers = [
+        ServerConfig(
+            base_url="http://me:S3CRET-9@127.0.0.1:9/v1", api_key="S3CRET-a", proxy="http://a:S3CRET-b@p"
+        ),
+        JudgeConfig(
+            base_url="http://127.0.0.1:9/v1", api_key="S3CRET-c", extra_body={"api_token": "S3CRET-defgh"}
+        ),
+    ]
+    return Chat(Secretive(**SECRETS, **fields), servers)
+
+
+def test_no_secret_is_written_into_the_settings_and_those_left_out_are_named():
+    text = settings_text(secretive(plain="kept", stop=["</s>"]), None)
+    assert "S3CRET" not in text
+    assert "plain: kept" in text
+    assert "stop: [</s>]" in text
+    for name in (*SECRETS, "base_url", "api_key", "proxy", "extra_body"):
+        assert f"# {name}: not written" in text
+    assert "base_url: 'http://127.0.0.1:9/v1'" in text
+    Path("c.yaml").write_text(text)
+    read_yaml(Path("c.yaml"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: b # c",
+        "two\nlines",
+        "'\"",
+        "# x",
+        "- a",
+        "null",
+        "1e5",
+        "é😀",
+        "{a: [",
+        "\t",
+        " pad ",
+        "%",
+        "yes",
+        "~",
+        "@x",
+    ],
+    ids=range(15),
+)
+def test_any_text_comes_back_from_the_settings(text):
+    class Odd(AgentEnvConfig):
+        words: str = ""
+        more: dict[str, object] = Field(default={})
+
+    class Env(Chat):
+        @classmethod
+        def config_init(cls):
+            return Odd(), []
+
+    Path("c.yaml").write_text(settings_text(Env(Odd(words=text, more={text: [text, 1e-05]})), None))
+    again = merge_settings(Env.config_init(), read_yaml(Path("c.yaml")), Overrides()).env
+    assert (again.words, again.more) == (text, {text: [text, 1e-05]})
+
+
+def test_the_log_keeps_no_credentials_and_no_more_than_its_bound():
+    for _ in range(3):
+        log = RunLog()
+        log.add("asking http://me:S3CRET@host")
+        log.open(Path("log"), title="x")
+        for _ in range(200):
+            log.add("y" * 10_000)
+        log.close()
+    written = Path("log").read_bytes()
+    assert b"S3CRET" not in written
+    assert len(written) < 2 * MOST_BYTES
+    assert written.count(b"no more is kept") <= 2
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "summary.json", "fingerprint", "log", "environment"])
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe\x00"], ids=["torn", "binary"])
+def test_a_damaged_file_ends_no_run_and_no_refusal(file, content):
+    run(max_items=1)
+    path = FOLDER.path / file
+    if path.is_dir():
+        path.rename(FOLDER.path / "moved")
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match="max_turns was 10, is 5"):
+        run(max_turns=5)
+    assert run() == 0
+    assert json.loads(FOLDER.summary.read_text())["of"]["groups"] == 3
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "summary.json", "fingerprint", "log", "environment"])
+def test_a_link_in_the_place_of_a_file_leaves_what_it_leads_to(file):
+    Path("mine").write_text("all of it")
+    FOLDER.path.mkdir(parents=True)
+    (FOLDER.path / file).symlink_to(Path("mine").resolve())
+    assert run() == 0
+    assert Path("mine").read_text() == "all of it"
+
+
+@pytest.mark.parametrize("blocked", ["runs", "runs/chat", "runs/chat/default"])
+def test_a_file_where_the_folder_should_be_is_told_in_one_line(blocked):
+    Path(blocked).parent.mkdir(parents=True, exist_ok=True)
+    Path(blocked).write_text("in the way")
+    with pytest.raises(UsageError, match="cannot write"):
+        run()
+    with pytest.raises(UsageError, match="cannot write"):
+        run(fresh=True)
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "summary.json", "fingerprint"])
+def test_a_folder_where_a_file_should_be_is_told_in_one_line(file):
+    (FOLDER.path / file).mkdir(parents=True)
+    with pytest.raises(RecordError, match=r"cannot write .*Is a directory"):
+        run()
+    assert not list(FOLDER.path.glob(".*.part"))
+
+
+@pytest.fixture
+def full_disk():
+    """Files that grow no longer than so many bytes."""
+    before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_a_full_disk_before_the_first_group_is_told_in_one_line(full_disk):
+    full_disk(100)
+    with pytest.raises(RecordError, match=r"cannot write runs/chat/default/config\.yaml"):
+        run()
+    full_disk(resource.RLIM_INFINITY)
+    assert run() == 0
+
+
+def test_a_summary_that_cannot_be_written_at_the_end_is_said_and_the_run_has_done_its_work():
+    async def block(self, item, turn, ctx):
+        if FOLDER.summary.is_file():
+            FOLDER.summary.unlink()
+            FOLDER.summary.mkdir()
+        return 1.0
+
+    console = quiet()
+    assert asyncio.run(process(chat(group_size=2, score_turn=block), console)) == 0
+    assert "the summary of the run could not be written: cannot write" in console.file.getvalue()
+    assert len(list(read_groups(FOLDER.record))) == 3
+
+
+def test_a_class_without_a_file_has_a_run_without_source():
+    space = {"__name__": "of_a_notebook", "AgentEnv": AgentEnv, "Chat": Chat}
+    exec("class Typed(Chat):\n    name = 'typed'\n", space)
+    assert asyncio.run(process(space["Typed"](AgentEnvConfig(group_size=2)), quiet())) == 0
+    told = json.loads((Path("runs/typed/default") / "fingerprint").read_text())
+    assert "code of class Typed" in told["facts"]
+
+
+def test_a_record_without_its_other_files_is_refused_and_goes_on():
+    run(max_items=1)
+    for name in ("config.yaml", "fingerprint", "summary.json"):
+        (FOLDER.path / name).unlink()
+    with pytest.raises(RecordError, match="max_turns was 10, is 5"):
+        run(max_turns=5)
+    assert run() == 0
+    assert json.loads(FOLDER.summary.read_text())["of"]["groups"] == 3

@@ -1,0 +1,96 @@
+"""The copy of an environment's source: bounded, in the place of the former one, compared by what counts."""
+
+import pytest
+
+from environments.run import environment_copy
+from environments.run.environment_copy import SHOWN_LINES, copy_environment, shown, source_diff
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "source"
+    (folder / "prompts").mkdir(parents=True)
+    (folder / "env.py").write_text("A = 1  # one\n")
+    (folder / "prompts/judge.md").write_text("Judge.\n")
+    return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+
+
+def files_below(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_layout_stays(source, tmp_path):
+    assert copy_environment(source, tmp_path / "to") == {}
+    assert files_below(tmp_path / "to") == {"env.py", "prompts/judge.md"}
+
+
+def test_a_copy_takes_the_place_of_the_former_one(source, tmp_path):
+    copy_environment(source, tmp_path / "to")
+    copy_environment({"env.py": source["env.py"]}, tmp_path / "to")
+    assert files_below(tmp_path / "to") == {"env.py"}
+
+
+def test_data_of_100_mb_is_left_out_and_told(source, tmp_path):
+    large = tmp_path / "users.jsonl"
+    with large.open("wb") as file:
+        file.truncate(100_000_000)
+    assert copy_environment({**source, "users.jsonl": large}, tmp_path / "to") == {
+        "users.jsonl": "100,000,000 bytes"
+    }
+    assert files_below(tmp_path / "to") == {"env.py", "prompts/judge.md"}
+
+
+def test_files_beyond_the_most_are_left_out_and_told(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(environment_copy, "MOST_FILES", 1)
+    assert list(copy_environment(source, tmp_path / "to")) == ["env.py"]
+
+
+def test_a_file_that_went_away_is_told(source, tmp_path):
+    left_out = copy_environment({**source, "gone.py": tmp_path / "gone.py"}, tmp_path / "to")
+    assert left_out == {"gone.py": "cannot be read: No such file or directory"}
+
+
+def test_a_link_in_its_place_is_replaced_and_what_it_leads_to_stays(source, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("all of it")
+    (tmp_path / "to").symlink_to(tmp_path / "mine")
+    copy_environment(source, tmp_path / "to")
+    assert files_below(tmp_path / "mine") == {"thesis.txt"}
+    assert not (tmp_path / "to").is_symlink()
+
+
+def test_comments_are_no_difference(source, tmp_path):
+    copy_environment(source, tmp_path / "to")
+    source["env.py"].write_text("A = 1\n")
+    assert list(source_diff(tmp_path / "to", source)) == []
+
+
+def test_changed_new_and_missing_files_are_shown(source, tmp_path):
+    copy_environment(source, tmp_path / "to")
+    source["env.py"].write_text("A = 2  # one\n")
+    new = {"env.py": source["env.py"], "new.py": source["env.py"]}
+    *lines, missing, added = source_diff(tmp_path / "to", new)
+    assert lines[2:] == ["@@ -1 +1 @@", "-A = 1  # one", "+A = 2  # one"]
+    assert added == "environment/prompts/judge.md is no part of the environment any more"
+    assert missing == "environment/new.py is not in the copy of the earlier run"
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"x = 1\n" * 100_000], ids=["binary", "long"])
+def test_what_cannot_be_shown_is_named(source, tmp_path, data):
+    copy_environment(source, tmp_path / "to")
+    source["prompts/judge.md"].write_bytes(data)
+    assert list(source_diff(tmp_path / "to", source)) == ["environment/prompts/judge.md changed"]
+
+
+def test_without_a_former_copy_nothing_is_compared(source, tmp_path):
+    assert list(source_diff(tmp_path / "to", source)) == []
+
+
+def test_a_long_diff_is_cut_and_counted():
+    lines = list(shown(str(number) for number in range(SHOWN_LINES + 5)))
+    assert len(lines) == SHOWN_LINES + 1
+    assert lines[-1] == "… and 5 more lines"
+
+
+def test_a_diff_controls_no_terminal():
+    assert list(shown(iter(["\x1b[31m+red\r"]))) == ["?[31m+red?"]

@@ -1,0 +1,224 @@
+"""The folder of a run: what each file says, also after a resume, and what a new start leaves of the old."""
+
+import asyncio
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+
+from environments.cli.settings import Overrides, merge_settings, read_yaml, setting_sources, split_overrides
+from environments.record.origin import OtherRunError
+from environments.record.recorder import read_contents, read_groups
+from environments.record.run_folder import RunFolder, record_at, run_folder
+from environments.run.experiment import origin_of
+from environments.run.process_run import process
+from environments.run.run_log import goes_on
+from tests.environments.chat.chat_env import Chat, chat
+from tests.environments.write_file import quiet
+from tools.errors import ConfigError
+
+FOLDER = RunFolder(Path("runs/chat/default"))
+
+
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(sources=None, **fields):
+    """A run of the chat; what it showed."""
+    console = quiet()
+    code = asyncio.run(process(chat(**{"group_size": 2, **fields}), console, sources=sources))
+    return code, console.file.getvalue()
+
+
+def summary(folder=FOLDER):
+    return json.loads(folder.summary.read_text())
+
+
+def test_a_run_has_a_folder_whose_files_are_its_owners_alone():
+    assert run()[0] == 0
+    files = {
+        path.name: stat.S_IMODE(path.stat().st_mode) for path in FOLDER.path.rglob("*") if path.is_file()
+    }
+    names = {"config.yaml", "record.jsonl", "summary.json", "fingerprint", "log", "chat_env.py"}
+    assert names <= files.keys()
+    assert set(files.values()) == {0o600}
+
+
+def test_a_plain_file_has_no_folder_around_it():
+    run(data_path_to_save_groups="plain.jsonl")
+    assert {path.name for path in Path().iterdir()} == {"plain.jsonl", "plain.jsonl.index"}
+
+
+def test_a_name_and_a_plain_file_are_refused_together():
+    with pytest.raises(ConfigError, match="give one of them"):
+        run(data_path_to_save_groups="plain.jsonl", run_name="b")
+
+
+def test_the_settings_say_where_each_came_from():
+    Path("some.yaml").write_text("env: {max_turns: 5, group_size: 3}\n")
+    flags, _ = split_overrides(["--env.group_size", "2"])
+    file = read_yaml(Path("some.yaml"))
+    run(max_turns=5, sources=setting_sources(file, flags))
+    lines = [line.strip() for line in FOLDER.config.read_text().splitlines()]
+    assert "max_turns: 5  # some.yaml" in lines
+    assert "group_size: 2  # command line" in lines
+    assert "token_budget: 16384  # class default" in lines
+
+
+def test_the_settings_of_a_program_are_said_to_be_its():
+    run()
+    assert "group_size: 2  # program" in FOLDER.config.read_text()
+
+
+def test_the_settings_make_the_same_experiment_again():
+    run(temperature=0.3, estimator_params={"gamma": 1e-05}, condenser=["fit_context"])
+    again = merge_settings(Chat.config_init(), read_yaml(FOLDER.config), Overrides())
+    assert again.env.estimator_params == {"gamma": 1e-05}
+
+    async def fingerprint():
+        async with Chat(again.env) as env:
+            return origin_of(env).fingerprint
+
+    assert asyncio.run(fingerprint()) == json.loads(FOLDER.fingerprint.read_text())["fingerprint"]
+
+
+def test_the_fingerprint_is_told_with_what_it_is_of():
+    run()
+    told = json.loads(FOLDER.fingerprint.read_text())
+    assert read_contents(FOLDER.record).origins == {told["fingerprint"]: told["facts"]}
+
+
+def test_the_source_is_copied():
+    run()
+    from tests.environments.chat import chat_env
+
+    assert (FOLDER.environment / "chat_env.py").read_text() == Path(chat_env.__file__).read_text()
+
+
+def test_a_summary_is_of_the_whole_record_after_a_resume():
+    run(max_items=2)
+    _, shown = run()
+    assert "groups            1" in shown
+    told = summary()
+    scores = [t.score for each in read_groups(FOLDER.record) for t in each.group.trajectories]
+    assert told["of"] == {"groups": 3, "bytes": FOLDER.record.stat().st_size}
+    assert told["aggregates"]["score"]["count"] == len(scores) == 6
+    assert told["score"] == pytest.approx(sum(scores) / 6)
+    assert (told["state"], told["planned"], told["done"]) == ("finished", 3, 3)
+
+
+def test_a_group_that_failed_and_was_done_again_counts_once():
+    async def breaks(self, item, turn, ctx):
+        if item["id"] == "b" and Path("broken").exists():
+            raise OSError("the disk is away")
+        return 1.0
+
+    Path("broken").touch()
+    run(score_turn=breaks)
+    assert (summary()["failed"], summary()["done"]) == (1, 2)
+    Path("broken").unlink()
+    run(score_turn=breaks)
+    assert len(list(read_groups(FOLDER.record))) == 4
+    assert (summary()["failed"], summary()["of"]["groups"], summary()["state"]) == (0, 3, "finished")
+
+
+def test_the_log_has_what_each_run_said():
+    run(max_items=2)
+    run()
+    log = FOLDER.log.read_text()
+    assert log.count("== 20") == 2
+    assert "resuming: 2 of 3 groups" in log
+    assert log.count("score  ") == 2
+    assert not goes_on(FOLDER.log)
+
+
+def test_other_settings_are_refused_with_what_differs_and_change_no_file():
+    run()
+    before = {path: path.read_bytes() for path in FOLDER.path.rglob("*") if path.is_file()}
+    with pytest.raises(OtherRunError, match=r"max_turns was 10, is 5\); start over with --fresh, run it as"):
+        run(max_turns=5)
+    assert {path: path.read_bytes() for path in FOLDER.path.rglob("*") if path.is_file()} == before
+
+
+def test_the_refusal_shows_the_settings_that_count_and_no_others():
+    run()
+    with pytest.raises(OtherRunError) as refused:
+        run(max_turns=5, system_prompt="Be brief.", max_items=2, estimator="grpo")
+    assert refused.value.__notes__ == ["-env.max_turns: 10", "+env.max_turns: 5"]
+
+
+def test_another_estimator_alone_goes_on():
+    run(max_items=2)
+    assert run(estimator="grpo")[0] == 0
+
+
+def test_fresh_puts_the_former_run_aside_whole():
+    run(max_items=1)
+    run(max_items=2, fresh=True)
+    _, shown = run(max_turns=5, fresh=True)
+    assert "put aside as runs/chat/default.2" in shown
+    kept = [len(list(read_groups(record_at(Path("chat") / name)))) for name in ("default.1", "default.2")]
+    assert kept == [1, 2]
+    assert "max_turns: 10" in RunFolder(Path("runs/chat/default.2")).config.read_text()
+    assert summary()["of"]["groups"] == 3
+
+
+def test_accepting_goes_on_once_and_for_all_and_each_line_keeps_its_fingerprint():
+    run(max_items=1)
+    assert "accepted: " in run(max_items=2, max_turns=5, accept=True)[1]
+    assert "as was accepted once" in run(max_turns=5)[1]
+    prints = [each.group.fingerprint for each in read_groups(FOLDER.record)]
+    assert prints[0] != prints[1] == prints[2]
+    told = json.loads(FOLDER.fingerprint.read_text())
+    assert told["fingerprint"] == prints[1]
+    assert told["accepted"] == ["max_turns was 10, is 5"]
+    assert [each["fingerprint"] for each in told["earlier"]] == [prints[0]]
+    assert (FOLDER.path / f"environment-{prints[0][:8]}/chat_env.py").is_file()
+    assert "-env.max_turns: 10" in FOLDER.log.read_text()
+    assert summary()["experiments"] == 2
+
+
+def test_a_run_that_an_error_ended_says_so():
+    run()
+
+    async def broken(*_, **__):
+        raise ConfigError("the token at https://me:secret@host is wrong")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("environments.run.process_run._process_opened", broken)
+        with pytest.raises(ConfigError):
+            run()
+    told = summary()
+    assert told["state"] == "broke"
+    assert "https://***@host" in told["error"]
+    assert told["of"]["groups"] == 3
+    assert "secret" not in FOLDER.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("env", "folder"),
+    [("a/b", "a%2Fb"), ("..", "%2E."), (".x", "%2Ex"), ("ü", "%C3%BC"), ("plain", "plain")],
+    ids=["slash", "dots", "hidden", "umlaut", "plain"],
+)
+def test_an_environment_of_any_name_has_a_folder_below_runs(env, folder):
+    assert run_folder(env, "default").path == Path("runs") / folder / "default"
+
+
+def test_a_record_is_found_by_its_file_its_folder_and_its_name():
+    run()
+    assert (
+        record_at(FOLDER.record) == record_at(FOLDER.path) == record_at(Path("chat/default")) == FOLDER.record
+    )
+
+
+def test_a_record_that_was_moved_into_a_folder_goes_on_there():
+    run(data_path_to_save_groups="plain.jsonl", max_items=2)
+    FOLDER.path.mkdir(parents=True)
+    Path("plain.jsonl").rename(FOLDER.record)
+    assert "resuming: 2 of 3" in run()[1]
+    assert yaml.safe_load(FOLDER.config.read_text())["env"]["group_size"] == 2
+    assert summary()["of"]["groups"] == 3

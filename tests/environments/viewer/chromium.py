@@ -1,0 +1,46 @@
+"""A real Chromium without a screen, for tests of pages; skipped where there is none, unless required."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+CHROMIUM = Path("/usr/bin/chromium")
+_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser with a fresh profile."""
+    if not CHROMIUM.exists():
+        if os.environ.get("TURNWISE_REQUIRE_BROWSER") == "1":
+            pytest.fail(f"{CHROMIUM} is required and is not there")
+        pytest.skip(f"no {CHROMIUM}")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def opened(page: Page, url: str, address: str = "") -> Page:
+    """The page at an address of its own, loaded anew."""
+    page.goto("about:blank")
+    page.goto(url + address)
+    page.wait_for_selector(".tile, .group, .list, .notice:not(:text('Reading'))")
+    return page
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    """What stands in the elements, each without the space around it."""
+    return [text.strip() for text in page.locator(selector).all_inner_texts()]

@@ -1,0 +1,316 @@
+"""The viewer's page in a real Chromium, made from a record of real runs and of groups made by hand."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from environments.cli.view import command
+from environments.credit import credited
+from environments.long_math_env import LongMathEnv
+from environments.record.recorder import Recorder, read_groups
+from environments.run.process_run import process
+from environments.testing import group_of
+from environments.trajectory import Failure, StopReason
+from tests.environments.viewer.chromium import chromium, opened, texts
+from tests.environments.write_file import quiet
+
+SAID = "the word xylophone stands once"
+CONDENSED = {
+    "facts": 8,
+    "max_items": 1,
+    "group_size": 2,
+    "scripted_skill": 0.6,
+    "seed": 7,
+    "condenser": ["summarise", "fit_context"],
+    "condenser_turns": 4,
+    "condenser_tokens": 1200,
+}
+
+
+def chats():
+    """The seller's three chats of docs/credit.md: A sells, B chats, C bores and is not scored once."""
+    group = group_of([[0.5, 0.0], [0.5, 0.5, 0.5], [0.0, None]], outcomes=[1.0, 0.0, 0.0])
+    a, b, c = group.trajectories
+    second = replace(c.turns[1], trained=False, message=replace(c.turns[1].message, content=SAID))
+    c = replace(c, turns=(c.turns[0], second), stop_reason=StopReason.ENDED, end_reason="bored")
+    lost = Failure(
+        sibling=3,
+        stop_reason=None,
+        error="ShopClosed: nobody there",
+        error_class="ShopClosed",
+        traceback="Traceback (most recent call last):\n  shop.py, line 3",
+        turns=1,
+    )
+    return replace(group, trajectories=(a, b, c), failures=(lost,), item_id="chats", group_id="chats/0")
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "record.jsonl"
+    env = LongMathEnv(LongMathEnv.env_config_cls(**CONDENSED, data_path_to_save_groups=str(path)), ())
+    assert asyncio.run(process(env, quiet())) == 0
+    real = list(read_groups(path))
+    path.unlink()
+    with Recorder(path) as recorder:
+        for group in (chats(), replace(chats(), failures=(), item_id="again", group_id="again/0")):
+            recorder.append(credited(group, "turn_return", policy="scripted"))
+        for group in real:
+            recorder.append(group)
+    return path
+
+
+@pytest.fixture(scope="module")
+def url(record):
+    out = record.with_suffix(".html")
+    result = CliRunner().invoke(
+        command, [str(record), "--out", str(out), "--estimator", "mt_grpo"], catch_exceptions=False
+    )
+    assert result.exit_code == 0
+    return out.as_uri()
+
+
+@pytest.fixture(scope="module")
+def window(url):
+    """A page of one browser, with everything that it asked the network for and all that went wrong in it."""
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.set_default_timeout(8000)
+        page.asked, page.errors = [], []
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.on("pageerror", lambda error: page.errors.append(str(error)))
+        page.on("console", lambda said: said.type == "error" and page.errors.append(said.text))
+        yield page
+
+
+@pytest.fixture
+def at(window, url):
+    def go(address="", wait=None):
+        page = opened(window, url, address)
+        if wait:
+            page.wait_for_selector(wait)
+        return page
+
+    return go
+
+
+def test_siblings_stand_side_by_side_and_their_turns_in_rows_of_one_index(at):
+    page = at("#g=chats%2F0", ".turn")
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('.turn')].map((turn) => [turn.dataset.turn, turn.dataset.column,"
+        "turn.closest('.mrow').getBoundingClientRect().top, turn.getBoundingClientRect().left])"
+    )
+    tops, lefts = {}, {}
+    for turn, column, top, left in boxes:
+        tops.setdefault(turn, set()).add(top)
+        lefts.setdefault(column, set()).add(left)
+    assert len(boxes) == 7
+    assert all(len(seen) == 1 for seen in [*tops.values(), *lefts.values()])
+    assert len(set.union(*tops.values())) == 3
+    assert len(set.union(*lefts.values())) == 3
+
+
+def test_a_ledger_adds_up_on_screen_to_the_advantage_of_the_record(at, record):
+    page = at("#g=chats%2F0&s=1&t=1", "#drawer .ledger")
+    rows = page.locator("#drawer .ledger tr:not(.total):not(.last) td.n").evaluate_all(
+        "cells => cells.map((cell) => Number(cell.dataset.exact))"
+    )
+    shown = float(page.locator("#drawer .ledger tr.last td.n").get_attribute("data-exact"))
+    recorded = next(read_groups(record)).advantages[1][1]
+    assert (sum(rows), shown) == (pytest.approx(recorded, abs=1e-12), recorded)
+    assert rows == [0.5, 0.5, -0.5]
+
+
+def test_a_ledger_names_the_siblings_it_was_compared_with(at):
+    page = at("#g=chats%2F0&s=0&t=1", "#drawer .peers")
+    assert texts(page, "#drawer .peerlist a") == ["sibling 1, turn 1", "sibling 2, turn 1"]
+
+
+def test_a_peer_is_a_link_to_its_own_turn(at):
+    page = at("#g=chats%2F0&s=0&t=1", "#drawer .peers")
+    page.click("#drawer .peerlist a >> nth=0")
+    page.wait_for_selector("#drawer h2:text('sibling 1, turn 1')")
+    assert page.evaluate("route()") == {"v": "group", "g": "chats/0", "s": "1", "t": "1"}
+
+
+def test_a_turn_without_a_peer_says_so(at):
+    page = at("#g=chats%2F0&s=1&t=2", "#drawer .ledger")
+    assert "no peer" in texts(page, "#drawer .drawerhead .badge")
+
+
+def test_a_masked_turn_trains_no_token(at):
+    page = at("#g=chats%2F0&s=2&t=1", "#drawer .ledger")
+    assert texts(page, "#drawer .trained") == ["masked: no token of this turn is trained"]
+
+
+def test_back_returns_from_a_turn_to_its_group(at):
+    page = at("#g=chats%2F0", ".turn")
+    page.click(".turn[data-column='1'][data-turn='0'] .turnhead")
+    page.wait_for_selector("#drawer .ledger")
+    page.go_back()
+    page.wait_for_selector("#drawer", state="hidden")
+    assert page.evaluate("location.hash") == "#g=chats%2F0"
+
+
+def test_a_dropped_sibling_has_its_error_and_traceback(at):
+    page = at("#g=chats%2F0", ".failure")
+    page.click(".failure summary")
+    page.wait_for_selector(".failure .text")
+    assert "ShopClosed: nobody there" in page.inner_text(".failure")
+    assert "shop.py, line 3" in page.inner_text(".failure .text")
+
+
+def test_search_finds_the_one_rollout_that_said_a_word(at):
+    page = at("#v=turns&text=xylophone", ".list .row")
+    page.wait_for_selector(".count:has-text('hits in')")
+    assert texts(page, ".row .c-turn") == ["turn 1", "turn 1"]
+    assert set(texts(page, ".row mark")) == {"xylophone"}
+
+
+def test_a_query_and_a_text_hold_together(at):
+    page = at("#v=turns&q=no-peer&text=turn", ".list .row")
+    page.wait_for_selector(".count:has-text('hits in')")
+    items = page.evaluate("results.items.map(({rollout, at}) => rollout.entry.turns.peers[at])")
+    assert set(items) == {0}
+
+
+@pytest.mark.parametrize(
+    ("query", "turns"),
+    [
+        ("untrained", [(2, 1), (2, 1)]),
+        ("not-scored", [(2, 1), (2, 1)]),
+        ("no-peer", [(1, 2), (1, 2)]),
+        ("minus-passed,last", []),
+    ],
+    ids=["masked", "not-scored", "no-peer", "none"],
+)
+def test_turn_queries_give_the_turns_they_ask_for(at, query, turns):
+    page = at(f"#v=turns&q={query}", ".list")
+    found = page.evaluate(
+        "results.items.filter(({rollout}) => rollout.group.item !== page.index.groups[2].item)"
+        ".map(({rollout, at}) => [rollout.entry.sibling, at])"
+    )
+    assert [tuple(each) for each in found] == turns
+
+
+def test_turns_can_be_asked_for_by_how_their_rollout_ended(at):
+    page = at("#v=turns&end=ended%3A+bored", ".list .row")
+    assert texts(page, ".row .c-sibling") == ["sibling 2"] * 4
+
+
+def test_rollouts_are_filtered_by_score(at):
+    page = at("#v=rollouts&text=chats", ".list .row")
+    page.fill("input[aria-label='score from']", "1.5")
+    page.wait_for_selector(".count:has-text('2 of')")
+    assert set(texts(page, ".row .c-score")) == {"1.5"}
+
+
+def test_rollouts_are_sorted_by_a_column_and_back(at):
+    page = at("#v=rollouts", ".list .row")
+    page.click(".heads >> text=turns")
+    longest = texts(page, ".row .c-turns")
+    page.click(".heads >> text=turns")
+    assert [int(each) for each in longest[:-1]] == sorted(map(int, longest[:-1]), reverse=True)
+    assert [int(each) for each in texts(page, ".row .c-turns")] == sorted(map(int, longest))
+
+
+def test_keys_move_through_a_group_open_a_turn_and_close_it(at):
+    page = at("#g=chats%2F0", ".turn.selected")
+    for key in ("ArrowRight", "j", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_selector("#drawer h2:text('sibling 1, turn 1')")
+    page.keyboard.press("j")
+    page.wait_for_selector("#drawer h2:text('sibling 1, turn 2')")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#drawer", state="hidden")
+    assert page.evaluate("route().s") == "1"
+
+
+def test_keys_move_through_a_list_and_open_its_row(at):
+    page = at("#v=turns&q=no-peer", ".list .row")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#drawer h2:text('sibling 1, turn 2')")
+
+
+def test_a_slash_goes_to_the_search_and_a_question_mark_shows_the_keys(at):
+    page = at("", ".tile")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "search"
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    assert page.is_visible("#help kbd:text('j')")
+
+
+def test_dark_follows_the_system_and_a_button_overrules_it(at):
+    back = "getComputedStyle(document.body).backgroundColor"
+    page = at("", ".tile")
+    light = page.evaluate(back)
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(back)
+    page.click("button[aria-label='Light or dark']")
+    assert (dark != light, page.evaluate(back)) == (True, light)
+    page.emulate_media(color_scheme="light")
+    page.evaluate("localStorage.clear()")
+
+
+def test_print_shows_the_rows_and_not_the_bar(at):
+    page = at("#g=chats%2F0", ".turn")
+    page.emulate_media(media="print")
+    shown = (page.is_visible("#bar"), page.is_visible(".turn >> nth=0"))
+    page.emulate_media(media="screen")
+    assert shown == (False, True)
+
+
+def test_condensed_contexts_and_forks_are_marked_in_a_real_run(at):
+    page = at("#v=turns&q=condensed,fork", ".list .row")
+    page.click(".row >> nth=0")
+    page.wait_for_selector("#drawer .saw")
+    assert {"fork", "condensed"} <= set(texts(page, "#drawer .drawerhead .badge"))
+
+
+def test_a_summary_stands_in_the_row_of_the_act_that_follows_it(at):
+    page = at("#v=turns&q=summary", ".list .row")
+    page.click(".row >> nth=0")
+    page.wait_for_selector("#drawer .ledger")
+    row = page.evaluate(
+        "[...document.querySelector('.turn.selected').closest('.cell').querySelectorAll('.turn')]"
+        ".map((each) => drawer.rollout.entry.turns.kind[each.dataset.turn]).join('')"
+    )
+    assert row == "sa"
+
+
+def test_both_estimators_stand_beside_each_other_with_their_sign_flips(at):
+    page = at("#v=estimators&flips=1", ".list .row")
+    pairs = page.evaluate("results.items.map(({own, other}) => own * other)")
+    assert (len(pairs) > 1, max(pairs) < 0) == (True, True)
+
+
+def test_charts_of_the_overview_count_every_turn(at, record):
+    page = at("", ".tile")
+    turns = sum(len(each.turns) for group in read_groups(record) for each in group.group.trajectories)
+    assert page.inner_text(".tile:has-text('turns') b") == f"{turns:,}"
+
+
+def test_a_long_text_is_folded_until_it_is_asked_for(at):
+    page = at("#v=overview", ".tile")
+    page.evaluate("document.body.append(textBlock('line\\n'.repeat(5000)))")
+    folded = page.evaluate("document.body.lastChild.textContent.length")
+    page.click("body > .folded > .more")
+    assert (folded < 2000, page.evaluate("document.body.lastChild.textContent.length") > 25_000) == (
+        True,
+        True,
+    )
+
+
+def test_a_text_that_was_cut_says_how_much_is_not_there(at):
+    page = at("#v=overview", ".tile")
+    said = page.evaluate("textBlock({head: 'a', tail: 'z', chars: 1002}).textContent")
+    assert said == "a[… 1,000 of 1,002 characters are not in this page …]z"
+
+
+def test_nothing_leaves_the_page_and_nothing_breaks(at, window):
+    at("#g=chats%2F0&s=0&t=0", "#drawer .ledger")
+    strangers = [each for each in window.asked if not each.startswith(("file:", "data:", "about:"))]
+    assert (strangers, window.errors) == ([], [])

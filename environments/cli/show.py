@@ -12,7 +12,9 @@ from rich.console import Console, RenderableType
 
 from environments.record.entries import read_entries, read_group_at
 from environments.record.index_file import Entry
+from environments.record.recorder import read_contents
 from environments.record.run_folder import record_at
+from environments.run.run_summary import CountedOnce
 from environments.viewer.group_values import group_values
 from environments.viewer.page_texts import TextCutter
 from environments.viewer.page_values import GroupEntry, RolloutEntry
@@ -60,7 +62,12 @@ def command(record: Path, item: str | None, **options: Any) -> None:
 
 
 def _run(record: Path) -> Iterator[RenderableType]:
-    builder = IndexBuilder(title=title_of(record), source=str(record), content=_content(100))
+    builder = IndexBuilder(
+        title=title_of(record),
+        source=str(record),
+        content=_content(100),
+        counts=CountedOnce(read_contents(record).finished),
+    )
     for entry in read_entries(record):
         builder.add(read_group_at(record, entry), entry.number, _forget)
     yield from run_parts(builder.index(cut=[], live=False))

@@ -74,6 +74,14 @@ class Evaluation:
         lost = {"lost_items": self.lost_items, "lost_rollouts": self.dropped}
         return {"planned": self.planned, "tried": self.tried, "complete": self.complete, **lost}
 
+    def in_short(self) -> dict[str, Any]:
+        """For `summary.json`: its score is the mean over items, too."""
+        return {
+            "evaluation": self.completeness(),
+            "pass@1": self.pass_at[0].value,
+            "score": None if self.score is None else self.score.value,
+        }
+
 
 def item_result(group: TrajectoryGroup) -> ItemResult:
     """The numbers of one item's rollouts, each with its verdict."""

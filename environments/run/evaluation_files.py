@@ -22,6 +22,7 @@ from environments.run.evaluation import (
     sample_row,
 )
 from environments.run.run_summary import counted_groups
+from environments.run.tracking import ShownGroups
 from environments.trajectory import TrajectoryGroup
 from tools.errors import RecordError
 
@@ -36,6 +37,7 @@ class Evaluated:
     evaluation: Evaluation | None
     """`None`: no rollout is left to count."""
     summary: Summary
+    shown: ShownGroups
     tried: int
 
 
@@ -45,15 +47,22 @@ def evaluated(env: AgentEnv, recorder: Recorder) -> Evaluated:
     Raises:
         RecordError: it cannot be read.
     """
-    summary, results = Summary(), list[Any]()
+    summary, shown, results = Summary(), ShownGroups(), list[Any]()
     for group, credited in _groups(recorder, set(env.item_ids)):
         summary.add(credited)
+        shown.add(credited)
         results.append(item_result(group))
     config = env.config
     evaluation = evaluate_results(
         results, max_k=config.eval_rollouts, seed=config.seed, planned=len(env.item_ids)
     )
-    return Evaluated(evaluation=evaluation, summary=summary, tried=len(results))
+    return Evaluated(evaluation=evaluation, summary=summary, shown=shown, tried=len(results))
+
+
+def final_metrics(of: Evaluated) -> dict[str, float]:
+    """Its numbers by name, for `metrics.json` and charts."""
+    statistics = {} if of.evaluation is None else evaluation_metrics(of.evaluation)
+    return statistics | flat(aggregates(of.summary), "eval")
 
 
 def write_evaluation(
@@ -66,7 +75,7 @@ def write_evaluation(
     """
     assert of.evaluation is not None
     completeness = of.evaluation.completeness()
-    metrics = evaluation_metrics(of.evaluation) | flat(aggregates(of.summary), "eval")
+    metrics = final_metrics(of)
     results = {
         **completeness,
         "config_general": {

@@ -15,7 +15,13 @@ from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
 from environments.record.summary import print_rows, print_side_notes
 from environments.run.evaluation import print_evaluation
-from environments.run.evaluation_files import Evaluated, evaluated, refuse_other_files, write_evaluation
+from environments.run.evaluation_files import (
+    Evaluated,
+    evaluated,
+    final_metrics,
+    refuse_other_files,
+    write_evaluation,
+)
 from environments.run.experiment import origin_of
 from environments.run.first_alone import first_alone
 from environments.run.next_tasks import PlannedTasks
@@ -27,6 +33,7 @@ from environments.run.run_log import RunLog
 from environments.run.run_settings import Sources
 from environments.run.stopped import StoppedError
 from environments.run.streak import Streak
+from environments.run.tracking import tracking_backends
 from environments.run.watchdog import Watchdog, watchdog_of
 from environments.run.worker_pool import groups_at_once, run_groups
 from environments.trajectory import CreditedGroup
@@ -65,13 +72,22 @@ async def evaluate(env: AgentEnv, console: Console, *, sources: Sources | None =
     with watchdog_of(env, progress) as watchdog:
         async with env.opened(evaluation=True, notify=progress.say):
             origin = origin_of(env, evaluation=True)
-            with opened_run(env, origin, folder, sources=sources, log=log, say=progress.say) as run:
-                return await _evaluate_opened(env, folder, progress, run, watchdog)
+            opened = opened_run(env, origin, folder, sources=sources, log=log, say=progress.say)
+            # First what can still refuse: `--fresh` puts the former evaluation aside.
+            with tracking_backends(env) as backends, opened as run:
+                of, code = await _evaluate_opened(env, folder, progress, run, watchdog)
+                if of is not None:
+                    for backend in backends:
+                        await asyncio.to_thread(
+                            backend.log, final_metrics(of), of.shown.histograms, of.shown.samples
+                        )
+                return code
 
 
 async def _evaluate_opened(
     env: AgentEnv, folder: RunFolder, progress: Progress, run: OpenRun, watchdog: Watchdog
-) -> int:
+) -> tuple[Evaluated | None, int]:
+    """Its numbers, where there are any, and the exit code."""
     started, recorder = monotonic(), run.recorder
     tasks = PlannedTasks(plan(env.items, env.item_ids, -1), recorder)
     run.planned(groups=tasks.total, done=tasks.done)
@@ -94,11 +110,12 @@ async def _evaluate_opened(
         code = code or (0 if of.evaluation.complete else FAILED)
         seconds = monotonic() - started
         await asyncio.to_thread(write_evaluation, folder, env, recorder, of, seconds=seconds)
-    more = {} if of.evaluation is None else {"evaluation": of.evaluation.completeness()}
+    more = {} if of.evaluation is None else of.evaluation.in_short()
     await run.end(progress.summary, done=tasks.held(), planned=tasks.total, code=code, **more)
-    if stopped is None:
-        progress.print(partial(_print_end, of=of, planned=tasks.total))
-    return code
+    if stopped is not None:
+        return None, code
+    progress.print(partial(_print_end, of=of, planned=tasks.total))
+    return of, code
 
 
 async def _evaluate_tasks(env: AgentEnv, tasks: PlannedTasks, recorder: Recorder, progress: Progress) -> int:

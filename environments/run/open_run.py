@@ -30,7 +30,7 @@ from tools.errors import ConfigError, RecordError
 DEFAULT_NAME = "default"
 _LARGE = 200_000_000
 """Bytes of a record that takes a while to be read."""
-OF_RECORD = ("of", "experiments", "failed", "score", "aggregates")
+OF_RECORD = ("of", "experiments", "failed", "score", "pass@1", "evaluation", "aggregates")
 """What `summary.json` says of the record, and not of the run that wrote it last."""
 _LONGEST_SETTINGS = 1_000_000
 """Bytes of a `config.yaml` that is read; a longer one is damaged."""
@@ -85,14 +85,15 @@ class OpenRun:
             done: of the planned groups, those that need not run again.
             planned: groups of the whole job, as it is known now.
             code: the exit code.
-            more: JSON values for `summary.json`, by name.
+            more: further values of the whole record for `summary.json`, in the place of its own of that name.
         """
         if self.folder is None:
             return
-        state = "finished" if done == planned else "stopped"
-        self._close(state, planned=planned, done=done, exit_code=code, **more)
+        # Groups that failed are in the record, too.
+        state = "finished" if code == 0 or done == planned else "stopped"
+        self._close(state, planned=planned, done=done, exit_code=code)
         try:
-            self.facts |= await self._numbers(self.folder, added)
+            self.facts |= await self._numbers(self.folder, added) | more
             write_summary(self.folder.summary, self.facts)
         except (RecordError, OSError, ValueError) as error:
             self.say(f"the summary of the run could not be written: {error}")

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from environments.record.contents import Contents
-from environments.record.index_file import index_path, read_index
+from environments.record.index_file import INDEXED_BYTES, index_path, read_index
+from environments.record.recorder import read_contents
 from environments.record.run_folder import RunFolder
 from environments.run.run_log import MOMENT, goes_on
 from environments.run.run_summary import covered_by, read_summary
+from tools.errors import RecordError
 
 _DEPTH = 3
 """Folders of environments, runs, and one more: those that were moved together."""
@@ -32,7 +34,7 @@ class ListedRun:
     started: str
     """`2026-11-22 19:34:12 UTC`; where no summary says it, when the record was written last."""
     state: str
-    """`finished` (all planned groups are in the record), `stopped`, `broke` (an error ended it), `running`,
+    """`finished` (all planned groups are in the record, failed ones too), `stopped`, `broke` (an error ended it), `running`,
     `killed`, or `unknown`."""
     policy: str | None = None
     fingerprint: str | None = None
@@ -52,7 +54,7 @@ class ListedRun:
 
 
 def listed_runs(below: Path) -> list[ListedRun]:
-    """The runs in a folder and below it, newest first; no record is read, only the index beside it."""
+    """The runs in a folder and below it, newest first; a large record is not read, only the index beside it."""
     found = [_listed(RunFolder(path)) for path in _folders(below, _DEPTH)]
     return sorted(found, key=lambda run: (run.started, run.path), reverse=True)
 
@@ -77,7 +79,6 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
 def _listed(folder: RunFolder) -> ListedRun:
     fields = read_summary(folder.summary)
     size, changed = _record_state(folder.record)
-    counted = _counted(folder.record, size)
     notes: list[str] = []
     if size is None:
         notes.append("no record.jsonl")
@@ -94,8 +95,11 @@ def _listed(folder: RunFolder) -> ListedRun:
         notes.append(f"the score is of its first {_whole(known, 'groups') or 0} groups")
     if (experiments := _whole(fields, "experiments") or 1) > 1:
         notes.append(f"groups of {experiments} experiments")
-    told = _whole(fields, "done"), _whole(fields, "failed")
-    done, failed = counted if counted is not None and (is_behind or None in told) else told
+    done, failed = _whole(fields, "done"), _whole(fields, "failed")
+    if is_behind or done is None or failed is None:
+        counted = _counted(folder.record, size or 0)
+        # What the summary says of a record that has grown since is no longer so.
+        done, failed = counted or ((None, None) if is_behind else (done, failed))
     return ListedRun(
         path=str(folder.path),
         env=_text(fields, "env") or folder.path.resolve().parent.name,
@@ -122,18 +126,21 @@ def _record_state(record: Path) -> tuple[int | None, str]:
         return None, ""
 
 
-def _counted(record: Path, size: int | None) -> tuple[int, int] | None:
-    """Groups that are done and that failed, by the index, if it is that of the record."""
+def _counted(record: Path, size: int) -> tuple[int, int] | None:
+    """Groups that are done and that failed: by its index, if it is that of the record; of a small one, which
+    has none, by its lines.
+    """
     try:
-        if not size or index_path(record).stat().st_size > _LARGEST_INDEX:
-            return None
-        entries = read_index(record).entries
-        if not entries or entries[-1].end != size:
-            return None
-        contents = Contents()
-        for entry in entries:
-            contents.add(entry.facts)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        if size < INDEXED_BYTES:
+            contents = read_contents(record)
+        else:
+            entries = read_index(record).entries if index_path(record).stat().st_size <= _LARGEST_INDEX else []
+            if not entries or entries[-1].end != size:
+                return None
+            contents = Contents()
+            for entry in entries:
+                contents.add(entry.facts)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecordError):
         return None
     return len(contents.finished), len(contents.failed - contents.finished)
 

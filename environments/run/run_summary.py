@@ -64,11 +64,23 @@ def counted_groups(path: Path, finished: Container[GroupKey]) -> Iterator[Credit
     Raises:
         RecordError: unreadable, or a line is malformed.
     """
-    failed: set[GroupKey] = set()
-    for credited in read_groups(path):
+    counts = CountedOnce(finished)
+    return (credited for credited in read_groups(path) if counts(credited))
+
+
+class CountedOnce:
+    """Says of each group of a record, in order, whether it counts."""
+
+    def __init__(self, finished: Container[GroupKey]) -> None:
+        """Know the groups that did not fail in the end."""
+        self._finished = finished
+        self._failed: set[GroupKey] = set()
+
+    def __call__(self, credited: CreditedGroup) -> bool:
+        """Whether it is neither one that was done again later nor one that failed before."""
         key = credited.group.item_id, credited.group.epoch
-        if credited.status == "failed":
-            if key in finished or key in failed:
-                continue
-            failed.add(key)
-        yield credited
+        if credited.status != "failed":
+            return True
+        counts = key not in self._finished and key not in self._failed
+        self._failed.add(key)
+        return counts

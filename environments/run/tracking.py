@@ -32,6 +32,21 @@ def tracked(env: AgentEnv) -> Generator[Track]:
     Raises:
         ConfigError: a service's package is not installed, or cannot start.
     """
+    with tracking_backends(env) as backends:
+        tracker = Tracker(backends)
+        try:
+            yield tracker.add if backends else _untracked
+        finally:
+            tracker.end()
+
+
+@contextmanager
+def tracking_backends(env: AgentEnv) -> Generator[list[Backend]]:
+    """The services that settings ask for, until their ends.
+
+    Raises:
+        ConfigError: a service's package is not installed, or cannot start.
+    """
     config, backends = env.config, list[Backend]()
     with ExitStack() as closing:
         for wanted, make in ((config.use_wandb, wandb_backend), (config.use_trackio, trackio_backend)):
@@ -40,10 +55,7 @@ def tracked(env: AgentEnv) -> Generator[Track]:
                 settings = yaml.safe_load(settings_text(env, None))
                 backends.append(make(config.wandb_name or env.name, settings))
                 closing.callback(backends[-1].finish)
-        tracker = Tracker(backends)
-        # Before they are finished.
-        closing.callback(tracker.end)
-        yield tracker.add if backends else _untracked
+        yield backends
 
 
 class Tracker:
@@ -59,7 +71,7 @@ class Tracker:
         """Take one finished group in."""
         self._run.add(credited)
         self._window.add(credited)
-        self._add_values(credited)
+        self._shown.add(credited)
         numbers = group_numbers(credited)
         if self._window.done == WINDOW:
             self._log(numbers | self._windows())
@@ -77,16 +89,28 @@ class Tracker:
     def _log(self, numbers: Mapping[str, float], *, whole: bool = True) -> None:
         shown = few_names(numbers, self._known)
         for backend in self._backends:
-            backend.log(shown, self._values if whole else {}, self._samples if whole else ())
+            backend.log(
+                shown, self._shown.histograms if whole else {}, self._shown.samples if whole else ()
+            )
         if whole:
             self._begin_window()
 
     def _begin_window(self) -> None:
-        self._window = Summary()
-        self._values: defaultdict[str, list[float]] = defaultdict(list)
-        self._samples: list[dict[str, str | float | None]] = []
+        self._window, self._shown = Summary(), ShownGroups()
 
-    def _add_values(self, credited: CreditedGroup) -> None:
+
+class ShownGroups:
+    """What charts show of groups beside their numbers."""
+
+    def __init__(self) -> None:
+        """Of none so far."""
+        self.histograms: defaultdict[str, list[float]] = defaultdict(list)
+        """Scores, and by turn rewards and, where there is credit, advantages."""
+        self.samples: list[dict[str, str | float | None]] = []
+
+    def add(self, credited: CreditedGroup) -> None:
+        """Take one more group in."""
+        has_credit = credited.status != "failed" and not credited.group.is_evaluation
         for trajectory, row in zip(credited.group.trajectories, credited.advantages, strict=True):
             if trajectory.score is not None:
                 self._value("score", trajectory.score)
@@ -99,13 +123,13 @@ class Tracker:
                 if turn.kind == "act"
             ]
             for index, (advantage, trained) in enumerate(advantages[:CHARTED_TURNS]):
-                if trained and credited.status != "failed":
+                if trained and has_credit:
                     self._value(f"turn/{index + 1:02}/advantage", advantage)
-        if credited.group.trajectories and len(self._samples) < MAX_SAMPLES:
-            self._samples.append(sample(credited.group.trajectories[0], credited))
+        if credited.group.trajectories and len(self.samples) < MAX_SAMPLES:
+            self.samples.append(sample(credited.group.trajectories[0], credited))
 
     def _value(self, name: str, value: float) -> None:
-        values = self._values[f"histogram/{name}"]
+        values = self.histograms[f"histogram/{name}"]
         if len(values) < MAX_VALUES:
             values.append(value)
 

@@ -118,7 +118,7 @@ def _rollout(trajectory: Trajectory, turns: TurnColumns, blocks: list[str]) -> R
         outcome=None if rewards is None else rewards.outcome,
         stop=trajectory.stop_reason.value,
         end=None if trajectory.end_reason is None else _line(trajectory.end_reason),
-        passed=None,
+        passed=trajectory.passed,
         exact=trajectory.exact,
         rows=len(trajectory.rows),
         wall_s=trajectory.wall_s,

@@ -5,12 +5,16 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from environments.record.contents import GroupKey
 from environments.record.group_line import decode_group, parse_line
+from environments.record.recorder import read_contents
+from environments.run.run_summary import CountedOnce
 from environments.viewer.group_values import group_values
 from environments.viewer.page_file import compressed
 from environments.viewer.record_page import IndexBuilder, other_estimators, text_of, title_of
@@ -66,8 +70,14 @@ class LiveRecord:
             return self._blocks[number].get(name)
 
     def _begin(self) -> None:
+        finished: Container[GroupKey] = ()
+        with suppress(RecordError):  # said when its lines are read
+            finished = read_contents(self.path).finished
         self._builder = IndexBuilder(
-            title=title_of(self.path), source=text_of(self.path), content=self._content()
+            title=title_of(self.path),
+            source=text_of(self.path),
+            content=self._content(),
+            counts=CountedOnce(finished),
         )
         self._file: tuple[int, int] | None = None
         """Device and inode."""

@@ -2,17 +2,19 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from environments.credit import recorded_params
 from environments.record.aggregates import aggregates
+from environments.record.contents import Contents
 from environments.record.origin import credit_text
 from environments.record.private_file import folder_for
 from environments.record.recorder import read_contents, read_groups
 from environments.record.run_folder import RECORD
 from environments.record.summary import Summary
+from environments.run.run_summary import CountedOnce
 from environments.trajectory import CreditedGroup
 from environments.viewer.group_values import AddBlock, OtherEstimator, group_values
 from environments.viewer.page_file import PageFile
@@ -33,6 +35,8 @@ class IndexBuilder:
     others: tuple[OtherEstimator, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
     entries: list[GroupEntry] = field(default_factory=list[GroupEntry])
+    counts: Callable[[CreditedGroup], bool] = field(default_factory=lambda: CountedOnce(()))
+    """Whether a group is in the aggregates."""
     summary: Summary = field(default_factory=Summary)
     _names: Counter[str] = field(default_factory=Counter[str])
     """Environments, policies and estimators of the groups, each with its kind before it."""
@@ -46,7 +50,8 @@ class IndexBuilder:
         """
         try:
             entry = group_values(credited, number, self.content, self.others, add_block)
-            self.summary.add(credited)
+            if self.counts(credited):
+                self.summary.add(credited)
         except (LookupError, ValueError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise RecordError(f"{self.source}, line {number}: cannot be shown: {reason}") from None
@@ -128,8 +133,13 @@ def write_record_page(
         RecordError: unreadable, malformed, without a group to show, or the page cannot be written.
         CreditError: no such estimator.
     """
+    contents = read_contents(record)
     builder = IndexBuilder(
-        title=title_of(record), source=text_of(record), content=content, facts=facts_of(record)
+        title=title_of(record),
+        source=text_of(record),
+        content=content,
+        facts=facts_of(contents),
+        counts=CountedOnce(contents.finished),
     )
     left_out = 0
     with folder_for(out), PageFile(out, max_bytes=max_bytes) as page:
@@ -159,10 +169,10 @@ def text_of(path: Path | str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def facts_of(record: Path) -> dict[str, str]:
+def facts_of(contents: Contents) -> dict[str, str]:
     """What the experiments of a record's groups are made of, by name."""
     known: dict[str, dict[str, None]] = {}
-    for facts in read_contents(record).origins.values():
+    for facts in contents.origins.values():
         for name, value in facts.items():
             known.setdefault(name, {})[value] = None
     return {name: " and ".join(values) for name, values in known.items()}

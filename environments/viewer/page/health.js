@@ -12,13 +12,14 @@ function byAct() {
     for (let act = 0; act < count; act += 1) {
       const there = siblings.filter(({ acts }) => acts.length > act);
       if (!there.length) break;
-      countAct(columns[act], there, act);
+      countAct(columns[act], there, act, group.status !== "failed" && there.every(({ entry }) => entry.passed === null));
     }
   }
   return columns;
 }
 
-function countAct(column, there, act) {
+/** Groups that failed, and those of evaluations, have no credit: their zeros are no advantages. */
+function countAct(column, there, act, hasCredit) {
   const values = [];
   for (const { entry, acts } of there) {
     const { turns } = entry;
@@ -29,9 +30,10 @@ function countAct(column, there, act) {
     if (turns.rewards[at] === null) column.unscored += 1;
     else column.rewards.push(turns.rewards[at]);
     if (turns.returns[at] !== null) column.returns.push(turns.returns[at]);
-    column.advantages.push(turns.advantages[at]);
+    if (hasCredit && turns.trained[at]) column.advantages.push(turns.advantages[at]);
     values.push(turns.returns[at] === null ? turns.advantages[at] : turns.returns[at]);
   }
+  if (!hasCredit) return;
   if (there.length === 1) column.single += 1;
   else if (most(values) - least(values) > 1e-9) column.varied += 1;
   else column.flat += 1;

@@ -35,7 +35,11 @@ class MyEnv(AgentEnv):
     def compute_reward(self, item, trajectory, ctx):
         if helper.STOP_AT == item["id"]:
             import os
+            import pathlib
             import signal
+            import time
+            while pathlib.Path("runs/my/default/record.jsonl").read_bytes().count(b"\\n") < 2:
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         return helper.worth(trajectory.sibling)
 

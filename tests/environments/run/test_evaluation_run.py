@@ -1,13 +1,16 @@
 """`evaluate` in a run's folder: a record like any, taken up again, never written over."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 
 from environments.record.origin import OtherRunError
 from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate, evaluation_folder
+from environments.run import evaluation_run
 from environments.run.process_run import process
+from environments.run.run_list import listed_runs
 from tests.environments.counted_items import Counted, counted, shown_console
 from tools.errors import ConfigError, RecordError, SandboxError
 
@@ -183,3 +186,53 @@ async def test_an_items_change_is_named(tmp_path):
     await evaluate(evaluating(tmp_path), shown_console())
     with pytest.raises(OtherRunError, match="item 'i2' changed"):
         await evaluate(evaluating(tmp_path, Changed, accept=False), shown_console())
+
+
+class Mixed(Counted):
+    """Half of the items lose a rollout each, so that a mean over items is none over rollouts."""
+
+    def compute_reward(self, item, trajectory, ctx):
+        if item["share"] % 2 and trajectory.sibling == 0:
+            raise ValueError("no")
+        return float(len(trajectory.acts[-1].message.content) == 2)
+
+
+async def test_runs_are_listed_with_the_numbers_of_their_evaluations(tmp_path):
+    await evaluate(evaluating(tmp_path / "e", cls=Mixed, eval_rollouts=3), shown_console())
+    (run,) = listed_runs(tmp_path)
+    told = metrics(tmp_path / "e")["results"]["all"]
+    assert (run.score, run.pass_at_1) == (told["eval/mean_score"], told["eval/pass@1"])
+
+
+async def test_pass_at_1_stays_listed_when_nothing_was_left_to_do(tmp_path):
+    await evaluate(evaluating(tmp_path / "e"), shown_console())
+    (before,) = listed_runs(tmp_path)
+    await evaluate(evaluating(tmp_path / "e"), shown_console())
+    (run,) = listed_runs(tmp_path)
+    assert (run.score, run.pass_at_1) == (before.score, before.pass_at_1)
+
+
+async def test_with_a_lost_item_every_group_is_in_the_record_and_the_run_finished(tmp_path):
+    assert await evaluate(evaluating(tmp_path / "e", cls=Flaky), shown_console()) == 0
+    (run,) = listed_runs(tmp_path)
+    assert (run.state, run.done, run.failed) == ("finished", 9, 1)
+
+
+async def test_charts_get_the_numbers_of_metrics_json_once(tmp_path, monkeypatch):
+    steps = []
+
+    class Charts:
+        def log(self, numbers, histograms, samples):
+            steps.append((numbers, histograms, samples))
+
+    @contextmanager
+    def charts(env):
+        yield [Charts()]
+
+    monkeypatch.setattr(evaluation_run, "tracking_backends", charts)
+    await evaluate(evaluating(tmp_path), shown_console())
+    ((numbers, histograms, samples),) = steps
+    assert numbers == metrics(tmp_path)["results"]["all"]
+    assert len(histograms["histogram/score"]) == 20
+    assert not [name for name in histograms if "advantage" in name]
+    assert len(samples) == 10

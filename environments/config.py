@@ -79,7 +79,8 @@ class AgentEnvConfig(Section):
         description="A plain file for the rollout JSONL; unset: process has a folder of its own, serve none.",
     )
     data_dir_to_save_evals: str | None = Field(
-        default=None, description="evaluate: folder for metrics.json and samples.jsonl."
+        default=None,
+        description="evaluate: folder of the evaluation; unset: runs/NAME/eval-RUN_NAME.",
     )
 
     # Items.
@@ -314,6 +315,24 @@ class AgentEnvConfig(Section):
 
     # Evaluation.
     eval_rollouts: int = Field(default=4, ge=1, le=1024, description="Rollouts per evaluation item.")
+    eval_temperature: float | None = Field(
+        default=None, ge=0, le=2, description="evaluate: sampling temperature; unset: as in training."
+    )
+    eval_top_p: float | None = Field(
+        default=None, gt=0, le=1, description="evaluate: nucleus sampling; unset: as in training."
+    )
+    eval_max_turns: int | None = Field(
+        default=None, ge=1, le=10_000, description="evaluate: model calls per rollout; unset: as in training."
+    )
+    eval_dataset_path: str | None = Field(
+        default=None, description="evaluate: local file of items; unset: the dataset of training."
+    )
+    eval_dataset_name: str | None = Field(
+        default=None, description="evaluate: Hugging Face hub dataset; unset: the dataset of training."
+    )
+    eval_dataset_split: str | None = Field(
+        default=None, description="evaluate: split of the hub dataset; unset: that of training."
+    )
     pass_score: float = Field(
         default=1.0,
         allow_inf_nan=False,
@@ -341,6 +360,26 @@ class AgentEnvConfig(Section):
         if self.max_num_workers == 0:
             raise ValueError("--env.max_num_workers 0 would serve nothing; give 1 or more, or -1")
         return self
+
+    @model_validator(mode="after")
+    def _evaluates_one_set_of_items(self) -> Self:
+        given = [
+            f"--env.{name}"
+            for name in ("eval_share", "eval_dataset_path", "eval_dataset_name")
+            if getattr(self, name)
+        ]
+        if len(given) > 1:
+            raise ValueError(f"evaluation items come from one place; give one of {' and '.join(given)}")
+        return self
+
+    def for_evaluation(self) -> Self:
+        """The settings of an evaluation: what `eval_…` says stands in the place of training's."""
+        own = {name: getattr(self, f"eval_{name}") for name in ("temperature", "top_p", "max_turns")}
+        own["dataset_split"] = self.eval_dataset_split
+        update = {name: value for name, value in own.items() if value is not None}
+        if self.eval_dataset_path is not None or self.eval_dataset_name is not None:
+            update |= {"dataset_path": self.eval_dataset_path, "dataset_name": self.eval_dataset_name}
+        return self.model_copy(update=update)
 
     def all_estimator_params(self) -> dict[str, Any]:
         """The estimator's parameters: those of the setting, and fields `estimator_NAME` of a subclass."""

@@ -258,6 +258,8 @@ class Trajectory:
     rewards: Rewards | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """Numbers the environment noted for people; they carry no credit."""
+    passed: bool | None = None
+    """What an evaluation says of it; `None`: it is of none."""
     judge_calls: tuple[JudgeCall, ...] = ()
     """In the order they were answered."""
     user_calls: tuple[JudgeCall, ...] = ()
@@ -349,6 +351,8 @@ class TrajectoryGroup:
     """Equal for equal items; `None` when unknown."""
     fingerprint: str | None = None
     """The experiment that it belongs to (see `environments.record.origin`); `None` when unknown."""
+    is_evaluation: bool = False
+    """Whether it was rolled out to be judged, not to be trained on: then no advantage is computed."""
     trajectories: tuple[Trajectory, ...]
     failures: tuple[Failure, ...] = ()
     judge_calls: tuple[JudgeCall, ...] = ()

@@ -70,7 +70,7 @@ def command(call: EnvCall, model: str | None, items: int, report_fd: int, **_: A
     report = PipeReport(report_fd)
     openai = cast("dict[str, Any]", call.flags.openai)
     flags = call.flags if model is None else replace(call.flags, openai={**openai, "base_url": model})
-    settings = replace(call, flags=flags).settings({}, {})
+    settings = replace(call, flags=flags).settings({})
     checked = CheckedEnv(
         env_cls=call.env_cls,
         config=settings.env,

@@ -45,31 +45,33 @@ class EnvCall:
     flags: Overrides
 
     def open(
-        self, *, defaults: Mapping[str, Any] | None = None, flags: Mapping[str, Any] | None = None
+        self,
+        *,
+        flags: Mapping[str, Any] | None = None,
+        evaluation: bool = False,
     ) -> AgentEnv:
         """The environment with its settings.
 
         Args:
-            defaults: the command's own defaults, where the class leaves a setting unset.
             flags: settings that the command's own options stand for; they win.
+            evaluation: whether evaluation's settings stand in the place of training's.
 
         Raises:
             ConfigError: a setting is wrong.
         """
-        settings = self.settings(defaults or {}, flags or {})
-        return self.env_cls(settings.env, with_proxies([*settings.servers, *settings.second]))
+        settings = self.settings(flags or {})
+        config = settings.env.for_evaluation() if evaluation else settings.env
+        return self.env_cls(config, with_proxies([*settings.servers, *settings.second]))
 
     def sources(self) -> Sources:
         """Where settings came from that the class does not give."""
         return setting_sources(self.file, self.flags)
 
-    def settings(self, defaults: Mapping[str, Any], flags: Mapping[str, Any]) -> Settings:
+    def settings(self, flags: Mapping[str, Any]) -> Settings:
         """The settings alone, checked."""
-        config, servers = own_settings(self.env_cls)
-        unset = {name: value for name, value in defaults.items() if getattr(config, name) is None}
         given = {name: value for name, value in flags.items() if value is not None}
         return merge_settings(
-            (config.model_copy(update=unset), servers),
+            own_settings(self.env_cls),
             self.file,
             replace(self.flags, env={**self.flags.env, **given}),
         )

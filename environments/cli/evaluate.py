@@ -1,44 +1,37 @@
 """`turnwise evaluate`: the evaluation items several times each, then statistics."""
 
-import tempfile
-from pathlib import Path
-
 import click
 from rich.console import Console
 
 from environments.cli.env_command import EnvCall, EnvCommand
-from environments.run.evaluation_run import evaluate
+from environments.run.evaluation_files import METRICS
+from environments.run.evaluation_run import evaluate, evaluation_folder
 from environments.run.whole_run import run_whole
-from tools.errors import ConfigError
 
 
 @click.command("evaluate", cls=EnvCommand)
-@click.option(
-    "--out", metavar="DIR", help="Folder for metrics.json and samples.jsonl; --env.data_dir_to_save_evals."
-)
-def command(call: EnvCall, out: str | None) -> int:
+@click.option("--name", metavar="NAME", help="The folder is runs/ENV/eval-NAME [default]; --env.run_name.")
+@click.option("--out", metavar="DIR", help="Another folder instead; --env.data_dir_to_save_evals.")
+@click.option("--fresh", is_flag=True, help="Start over: what is there is put aside; --env.fresh.")
+@click.option("--accept", is_flag=True, help="Go on although the experiment has changed; --env.accept.")
+def command(call: EnvCall, name: str | None, out: str | None, fresh: bool, accept: bool) -> int:
     """Run the evaluation items --env.eval_rollouts times each; report mean score and pass@k.
 
     ENV is a name of `turnwise list`, a folder of `turnwise new`, path/to/file.py:Class or
-    package.module:Class.
+    package.module:Class. The same command again goes on where the last one stopped. The folder has
+    record.jsonl, metrics.json, samples.jsonl, and what the folder of a run has; `turnwise compare` puts two
+    of them side by side.
     """
     env = call.open(
-        defaults={"data_dir_to_save_evals": f"data/{call.env_cls.name}_eval"},
-        flags={"data_dir_to_save_evals": out},
+        flags={
+            "run_name": name,
+            "data_dir_to_save_evals": out,
+            "fresh": fresh or None,
+            "accept": accept or None,
+        },
+        evaluation=True,
     )
-    folder = Path(str(env.config.data_dir_to_save_evals))
-    _check_writable(folder)
-    code = run_whole(evaluate(env, Console()))
+    code = run_whole(evaluate(env, Console(), sources=call.sources()))
     if code == 0:
-        click.echo(folder / "metrics.json")
+        click.echo(evaluation_folder(env.config, env.name).path / METRICS)
     return code
-
-
-def _check_writable(folder: Path) -> None:
-    """Fail before the rollouts rather than after them."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ConfigError(f"cannot write into {folder}: {error.strerror or error}") from None

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from environments.record.group_line import decode_group
 from environments.record.private_file import folder_for
-from environments.record.recorder import read_groups
 from environments.record.run_folder import record_at
 from environments.run.console_streams import outlived_console
-from environments.text_exports.line_file import LineFile
+from environments.run.line_pass import results
+from environments.text_exports.line_file import FileLine, LineFile
 from environments.text_exports.openai_chat import openai_chat
 from environments.text_exports.text_views import TEXT_VIEWS
 from environments.trajectory import CreditedGroup
@@ -37,6 +38,8 @@ _OPTION_OF: Mapping[str, tuple[str, ...]] = {
     "per": ("parquet",),
 }
 """The views that each option is for."""
+_WITHOUT_ROWS = {"prompt_response", "openai"}
+"""Views that need no token ids."""
 MADE_UP = "rollouts have rows made from text: nobody knows the tokens that were sampled"
 
 PARQUET = "parquet"
@@ -127,11 +130,12 @@ def _new_file(out: Path) -> Generator[Path]:
 
 def _text(record: Path, unfinished: Path, view: str, given: Mapping[str, Any]) -> str:
     """Write the lines of a view; what is to be said of them."""
-    left_out = ("failed",) if view in TEXT_VIEWS else ("failed", "no_credit")
     counted = ExportCounts()
     with LineFile(unfinished) as file:
-        for line in _lines(record, _shown(view, given), left_out, counted):
-            file.write(line)
+        for part in results(record, Export(view=view, given=given)):
+            counted.add(part.counted)
+            for line in part.lines:
+                file.write(line)
         if view in TEXT_VIEWS:
             file.put_early()
     return counted.text(view, file.lines)
@@ -152,6 +156,12 @@ class ExportCounts:
     left_out: Counter[str] = field(default_factory=Counter[str])
     """Groups by status."""
     notes: Counter[str] = field(default_factory=Counter[str])
+
+    def add(self, other: "ExportCounts") -> None:
+        """Take those of some more lines in."""
+        self.groups += other.groups
+        self.left_out.update(other.left_out)
+        self.notes.update(other.notes)
 
     def text(self, view: str, lines: int) -> str:
         """One line."""
@@ -185,19 +195,45 @@ def _shown(view: str, given: Mapping[str, Any]) -> Lines:
     return partial(_rows, view, scaling)
 
 
-def _lines(
-    record: Path, shown: Lines, left_out: Container[str], counted: ExportCounts
-) -> Iterator[dict[str, Any]]:
-    """All lines of a view, without the groups of these statuses."""
-    for number, credited in enumerate(read_groups(record), start=1):
-        if credited.status in left_out:
-            counted.left_out[credited.status] += 1
-            continue
-        counted.groups += 1
-        try:
-            yield from shown(credited, counted.notes)
-        except (WireError, CreditError, ValueError) as error:
-            raise RecordError(f"{record}, line {number}: {error}") from error
+@dataclass(slots=True, kw_only=True)
+class Exported:
+    """What some lines of a record became."""
+
+    lines: list[FileLine] = field(default_factory=list[FileLine])
+    counted: ExportCounts = field(default_factory=ExportCounts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """Makes the lines of a view, see `environments.run.line_pass`."""
+
+    view: str
+    given: Mapping[str, Any]
+
+    def prepare(self) -> None:
+        """Nothing."""
+
+    def __call__(self, path: Path, number: int, lines: Sequence[bytes]) -> Exported:
+        """The lines of the groups that the view has.
+
+        Raises:
+            RecordError: a line is malformed, or has no such view.
+        """
+        shown, done = _shown(self.view, self.given), Exported()
+        is_text = self.view in TEXT_VIEWS
+        left_out = ("failed",) if is_text else ("failed", "no_credit")
+        for at, line in enumerate(lines, start=number):
+            credited = decode_group(line, path, at, rows=self.view not in _WITHOUT_ROWS)
+            if credited.status in left_out:
+                done.counted.left_out[credited.status] += 1
+                continue
+            done.counted.groups += 1
+            try:
+                for each in shown(credited, done.counted.notes):
+                    done.lines.append(FileLine.of(each, may_be_first=not done.lines))
+            except (WireError, CreditError, ValueError) as error:
+                raise RecordError(f"{path}, line {at}: {error}") from error
+        return done
 
 
 def _rows(

@@ -88,6 +88,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         help="Print a rollout JSONL or a run in the terminal: its groups, or an item turn by turn.",
         group="Look",
     ),
+    "compare": LazyCommand(
+        target="environments.cli.compare_runs:command",
+        help="Put two runs, evaluations or records side by side.",
+        group="Look",
+    ),
     "recredit": LazyCommand(
         target="environments.cli.recredit:command",
         help="Give a rollout JSONL new advantages with another estimator.",

@@ -136,7 +136,7 @@ async def script_of(env: AgentEnv, role: str) -> "Callable[[Sequence[Message]], 
             "is played",
             err=True,
         )
-    if writes(env, "load_eval_items"):
+    if writes(env, "load_eval_items") or env.config.eval_share:
         known = await _by_opening(env, await call_hook("load_eval_items", env.load_eval_items)) | known
     return partial(script_for, env, known)
 

@@ -1,6 +1,7 @@
 """`turnwise recredit`: compute a record's advantages anew, without a model, and say how credit moved."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -9,11 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from environments.cli.credit_options import CreditOptions, credit_options
+from environments.cli.user_code import load
 from environments.credit import Advantages, CreditChange, credit_change
 from environments.credit.comparable import ANY_GROUP, comparable
-from environments.record.recorder import Recorder, new_record, read_contents, read_groups
+from environments.record.credit_patch import with_credit
+from environments.record.group_line import SCHEMA, encode_group, group_of_fields, parse_line
+from environments.record.line_fields import LineFields
+from environments.record.recorder import Recorder, new_record
 from environments.record.run_folder import record_at
 from environments.run.console_streams import outlived_console
+from environments.run.line_pass import results
 from environments.trajectory import CreditedGroup, Trajectory
 from tools.errors import CreditError
 
@@ -32,7 +38,7 @@ def command(record: Path, credit: CreditOptions, out: Path) -> None:
     """
     record = record_at(record)
     with new_record(out, doing="recredit") as recorder:
-        change, names, failed = _rewrite(record, recorder, lambda old: credit.credited(old.group, old.policy))
+        change, names, failed = _rewrite(record, recorder, Recredit(credit=credit))
     with outlived_console():  # the work is done, whoever reads of it
         _report(Console(highlight=False), change, before=" and ".join(sorted(names)), after=credit.estimator)
         if failed:
@@ -40,29 +46,85 @@ def command(record: Path, credit: CreditOptions, out: Path) -> None:
         click.echo(str(out))
 
 
-def _rewrite(
-    record: Path, recorder: Recorder, anew: Callable[[CreditedGroup], CreditedGroup]
-) -> tuple[CreditChange, set[str], int]:
+@dataclass(slots=True, kw_only=True)
+class Recredited:
+    """Some lines of the new record, and how credit moved in them."""
+
+    content: bytes = b""
+    groups: int = 0
+    pairs: list[tuple[Advantages, Advantages]] = field(default_factory=list[tuple[Advantages, Advantages]])
+    names: set[str] = field(default_factory=set[str])
+    """Estimators before."""
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recredit:
+    """Gives lines of a record the credit of an estimator, see `environments.run.line_pass`."""
+
+    credit: CreditOptions
+
+    def prepare(self) -> None:
+        """Load the user's estimator."""
+        if self.credit.code is not None:
+            load(self.credit.code)
+
+    def __call__(self, path: Path, number: int, lines: Sequence[bytes]) -> Recredited:
+        """The lines anew.
+
+        Raises:
+            RecordError: a line is malformed.
+            CreditError: a group cannot be credited.
+        """
+        done = Recredited()
+        content: list[bytes] = []
+        for at, line in enumerate(lines, start=number):
+            try:
+                content.append(self._anew(parse_line(line, path, at), done) or line.rstrip(b"\n") + b"\n")
+            except CreditError as error:
+                raise CreditError(f"{path}, line {at}: {error}") from error
+            done.groups += 1
+        done.content = b"".join(content)
+        return done
+
+    def _anew(self, fields: LineFields, done: Recredited) -> bytes | None:
+        """The line of a group anew; `None`: as it is."""
+        # Estimators of ours look at no token ids.
+        old = group_of_fields(fields, rows=self.credit.code is not None)
+        if old.status == "failed" and not _missed_outcomes(old):
+            new = old
+        else:
+            new = self.credit.credited(old.group, old.policy)
+        if old.status == "failed":
+            done.failed += new.status == "failed"
+            is_same = new.status == "failed" and fields.value("schema") == SCHEMA
+            return None if is_same else _encoded(fields, None if new.status == "failed" else self.credit)
+        if new.status == "failed":
+            raise CreditError(new.reason or "")
+        done.names.add(old.estimator)
+        done.pairs.append((_of_the_left(old, new), _of_acts(new.group.trajectories, new.advantages)))
+        patched = with_credit(fields, new) if new.group is old.group else None
+        return patched or _encoded(fields, self.credit)
+
+
+def _rewrite(record: Path, recorder: Recorder, work: Recredit) -> tuple[CreditChange, set[str], int]:
     """Write every group anew; how credit moved, the estimators before, and how many groups had failed."""
     pairs: list[tuple[Advantages, Advantages]] = []
     names: set[str] = set()
     failed = 0
-    recorder.explain(read_contents(record).origins)
-    for number, old in enumerate(read_groups(record), start=1):
-        try:
-            new = anew(old) if old.status != "failed" or _missed_outcomes(old) else old
-        except CreditError as error:
-            raise CreditError(f"{record}, line {number}: {error}") from error
-        if old.status == "failed":
-            failed += new.status == "failed"
-            recorder.append(old if new.status == "failed" else new)
-            continue
-        if new.status == "failed":
-            raise CreditError(f"{record}, line {number}: {new.reason}")
-        recorder.append(new)
-        names.add(old.estimator)
-        pairs.append((_of_the_left(old, new), _of_acts(new.group.trajectories, new.advantages)))
+    for each in results(record, work):
+        recorder.append_lines(each.content, groups=each.groups)
+        pairs += each.pairs
+        names |= each.names
+        failed += each.failed
     return credit_change(pairs), names, failed
+
+
+def _encoded(fields: LineFields, credit: CreditOptions | None) -> bytes:
+    """The line of a group that is another one now, or that another version wrote."""
+    old = group_of_fields(fields)
+    new = old if credit is None else credit.credited(old.group, old.policy)
+    return encode_group(new, origin=fields.value("origin"))
 
 
 def _missed_outcomes(group: CreditedGroup) -> bool:

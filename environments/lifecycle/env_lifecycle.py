@@ -101,6 +101,11 @@ class Lifecycle(Hooks):
         """
         if self._is_open:
             raise ConfigError(f"environment {self.name!r} is open already; make another one")
+        if evaluation and self.config.for_evaluation() != self.config:
+            raise ConfigError(
+                f"environment {self.name!r} was made with the settings of training, and has others for "
+                f"evaluation; make it with config.for_evaluation()"
+            )
         self._is_open = True
         async with AsyncExitStack() as closing:
             closing.callback(self._close)

@@ -6,6 +6,7 @@ from itertools import takewhile
 from pathlib import Path
 from zlib import crc32
 
+from environments.record.contents import FACTS
 from environments.record.group_line import decode_group, parse_line
 from environments.record.index_file import Entry, IndexContent, read_index, stamp_of
 from environments.trajectory import CreditedGroup
@@ -39,8 +40,8 @@ def read_entries(path: Path) -> list[Entry]:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
 
 
-def read_group_at(path: Path, entry: Entry) -> CreditedGroup:
-    """One group of a record, of which nothing else is read.
+def read_group_at(path: Path, entry: Entry, *, rows: bool = True) -> CreditedGroup:
+    """One group of a record, of which nothing else is read; without `rows` its trajectories have none.
 
     Raises:
         RecordError: unreadable, malformed, or not the line any more that the entry is of.
@@ -52,7 +53,7 @@ def read_group_at(path: Path, entry: Entry) -> CreditedGroup:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
     if crc32(line) != entry.checksum:
         raise RecordError(f"{path}, line {entry.number}: it was changed since it was looked up")
-    return decode_group(line, path, entry.number)
+    return decode_group(line, path, entry.number, rows=rows)
 
 
 def entries_of(lines: Iterable[bytes], path: Path, *, number: int, start: int) -> Iterator[Entry]:
@@ -62,7 +63,7 @@ def entries_of(lines: Iterable[bytes], path: Path, *, number: int, start: int) -
         RecordError: a line is malformed.
     """
     for at, line in enumerate(lines, start=number):
-        entry = Entry.of(line, parse_line(line, path, at), number=at, start=start)
+        entry = Entry.of(line, parse_line(line, path, at).parsed(FACTS), number=at, start=start)
         yield entry
         start = entry.end
 

@@ -1,7 +1,7 @@
 """One group as one line of the rollout JSONL, and the line as an equal group again."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,15 +9,13 @@ import orjson
 from pydantic import ValidationError
 
 from environments.record import schema_1, schema_2
+from environments.record.line_fields import LineFields
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
 SCHEMA = schema_2.SCHEMA
 """What is written."""
-_READERS: Mapping[str, Callable[[dict[str, Any]], CreditedGroup]] = {
-    schema_1.SCHEMA: schema_1.read,
-    schema_2.SCHEMA: schema_2.read,
-}
+_READERS = {schema_1.SCHEMA: schema_1, schema_2.SCHEMA: schema_2}
 _PLAIN = frozenset({int, str, bool, type(None)})
 _MALFORMED = (ValidationError, ValueError, LookupError, TypeError, AttributeError)
 
@@ -40,7 +38,8 @@ def encode_group(credited: CreditedGroup, *, origin: Mapping[str, str] | None = 
             raise RecordError(f"{'.'.join(map(str, path))} is no finite number")
         line = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
         # Types are not checked where values are made: what cannot be read must not get into the file.
-        schema_2.read(orjson.loads(line))
+        numbers = {name: fields[name] for name in schema_1.NO_ROWS if name in fields}
+        schema_2.read(LineFields(line, Path(), 0).parsed(schema_2.GroupLine.model_fields, instead=numbers))
     except _MALFORMED as error:
         raise RecordError(_first_line(error)) from error
     return line
@@ -62,37 +61,51 @@ def facts_of(credited: CreditedGroup, origin: Mapping[str, str] | None) -> dict[
     }
 
 
-def decode_group(line: bytes, path: Path, number: int) -> CreditedGroup:
+def decode_group(line: bytes, path: Path, number: int, *, rows: bool = True) -> CreditedGroup:
     """One line as the value it was written from.
+
+    Args:
+        line: the line.
+        path: the file, for errors.
+        number: of the line, for errors.
+        rows: whether to read token ids and log-probabilities, most of a line; else no trajectory has rows.
 
     Raises:
         RecordError: malformed; it names the file, the line and the first field that is wrong.
     """
-    fields = parse_line(line, path, number)
+    return group_of_fields(parse_line(line, path, number), rows=rows)
+
+
+def group_of_fields(fields: LineFields, *, rows: bool = True) -> CreditedGroup:
+    """The group of a line that `parse_line` has looked at, see `decode_group`.
+
+    Raises:
+        RecordError: a field is missing or wrong.
+    """
+    schema = fields.value("schema")
+    reader = _READERS[schema]
     try:
-        return _READERS[fields["schema"]](fields)
+        parsed = fields.parsed(reader.GroupLine.model_fields, instead={} if rows else schema_1.NO_ROWS)
+        return reader.read(parsed, rows=rows)
     except _MALFORMED as error:
-        raise RecordError(
-            f"{path}, line {number}: not a {fields['schema']} line: {_first_line(error)}"
-        ) from error
+        raise RecordError(f"{fields.where}: not a {schema} line: {_first_line(error)}") from error
 
 
-def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
+def parse_line(line: bytes, path: Path, number: int) -> LineFields:
     """A line's fields, of which only the schema is checked.
 
     Raises:
         RecordError: not JSON, or not a line of the record.
     """
     try:
-        fields = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise RecordError(f"{path}, line {number}: not JSON ({error})") from error
-    schema = cast("dict[str, Any]", fields).get("schema") if isinstance(fields, dict) else None
-    if not isinstance(schema, str) or schema not in _READERS:
-        raise RecordError(
-            f"{path}, line {number}: not a {SCHEMA} line; this file was written by something else"
-        )
-    return cast("dict[str, Any]", fields)
+        fields = LineFields(line, path, number)
+        schema = fields.value("schema")
+    except TypeError:
+        schema = None
+    else:
+        if isinstance(schema, str) and schema in _READERS:
+            return fields
+    raise RecordError(f"{path}, line {number}: not a {SCHEMA} line; this file was written by something else")
 
 
 def _not_finite(value: object) -> tuple[object, ...] | None:

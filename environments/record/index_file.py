@@ -22,6 +22,8 @@ _OURS = b"turnwise.index/"
 _HEADER = _OURS + f"1 {' '.join(FACTS)}\n".encode()
 """An index that knows other facts of a group is made anew."""
 _CRC_DIGITS = 8
+INDEXED_BYTES = 16 << 20
+"""A smaller record needs none: all of it is read in less than half a second."""
 
 Stamp = tuple[int, int]
 """Inode of a record, and when it was changed last, in ns: no user can set that time."""
@@ -42,9 +44,9 @@ class Entry:
     """Those fields of the line that say which group it is, see `Contents.add`."""
 
     @classmethod
-    def of(cls, line: bytes, fields: Mapping[str, Any], *, number: int, start: int) -> "Entry":
-        """The entry of a line with these fields."""
-        facts = {name: fields[name] for name in FACTS if fields.get(name) is not None}
+    def of(cls, line: bytes, facts: Mapping[str, Any], *, number: int, start: int) -> "Entry":
+        """The entry of a line with these facts; `null` says nothing."""
+        facts = {name: value for name, value in facts.items() if value is not None}
         return cls(number=number, start=start, end=start + len(line), checksum=crc32(line), facts=facts)
 
 
@@ -78,13 +80,16 @@ class IndexFile:
     """The index of a record that is being written. Where it cannot be, the record goes on without one."""
 
     def __init__(self, record: Path) -> None:
-        """Open it, or make it; the record is locked already."""
+        """Open it where there is one; it is made when the record is large enough, which is locked already."""
+        self._path = index_path(record)
         self._fd = -1
+        self._is_wanted = True
+        self._waiting: list[Entry] = []
+        """The entries of a record that is too small yet."""
         self._checksum = 0
         self.content = IndexContent()
-        with suppress(OSError):
-            self._fd = _opened(index_path(record), os.O_RDWR | os.O_CREAT | os.O_APPEND)
-            self._begin()
+        if os.path.lexists(self._path):
+            self._open()
 
     def keep(self, count: int) -> None:
         """Throw away all but the first entries; those that are appended follow them."""
@@ -102,7 +107,16 @@ class IndexFile:
             entry: the entry.
             stamp: of the record with that line as its last; `None`: more follow.
         """
-        self._write({"end": entry.end, "crc": entry.checksum, "at": stamp, "of": entry.facts})
+        if self._is_wanted:
+            self._waiting.append(entry)
+            if entry.end < INDEXED_BYTES:
+                return
+            self._open()
+        *before, last = self._waiting or [entry]
+        self._waiting = []
+        for each in before:
+            self._write_entry(each, None)
+        self._write_entry(last, stamp)
 
     def stamp(self, stamp: Stamp) -> None:
         """Say how the record is now that its last entry is there."""
@@ -113,6 +127,12 @@ class IndexFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _open(self) -> None:
+        self._is_wanted = False
+        with suppress(OSError):
+            self._fd = _opened(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            self._begin()
 
     def _begin(self) -> None:
         with os.fdopen(self._fd, "rb", closefd=False) as file:
@@ -125,6 +145,9 @@ class IndexFile:
             os.ftruncate(self._fd, 0)
             os.write(self._fd, _HEADER)
         self.content = _content(content)
+
+    def _write_entry(self, entry: Entry, stamp: Stamp | None) -> None:
+        self._write({"end": entry.end, "crc": entry.checksum, "at": stamp, "of": entry.facts})
 
     def _write(self, fields: Mapping[str, Any]) -> None:
         if self._fd < 0:

@@ -8,6 +8,8 @@ from environments.data.run_history import PastGroup
 from environments.record.group_line import parse_line
 from tools.errors import RecordError
 
+_NEEDED = ("item_id", "epoch", "status", "trajectories", "failures")
+
 
 def past_groups(path: Path) -> Iterator[PastGroup]:
     """The groups of a record in the order they ended; of each, only what is needed is read.
@@ -18,7 +20,7 @@ def past_groups(path: Path) -> Iterator[PastGroup]:
     try:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
-                yield _past_group(parse_line(line, path, number))
+                yield _past_group(parse_line(line, path, number).parsed(_NEEDED))
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
 

@@ -155,6 +155,15 @@ class Recorder:
             self.finished.add((credited.group.item_id, credited.group.epoch))
         return credited
 
+    def append_lines(self, content: bytes, *, groups: int) -> None:
+        """Write lines as they are, into a record without an index.
+
+        Raises:
+            RecordError: see `append`.
+        """
+        self._file.append(content)
+        self.written += groups
+
     def wait_for_disk(self) -> None:
         """Wait until every group is on disk.
 
@@ -202,14 +211,18 @@ class Recorder:
         self.close()
 
 
-def read_groups(path: Path) -> Iterator[CreditedGroup]:
+def read_groups(path: Path, *, rows: bool = True) -> Iterator[CreditedGroup]:
     """The groups of a record, in the order they ended.
+
+    Args:
+        path: the record.
+        rows: whether to read token ids and log-probabilities, most of a record; else no trajectory has rows.
 
     Raises:
         RecordError: unreadable, or a line is malformed (file and line number are named).
     """
     for number, line in _lines(path):
-        yield decode_group(line, path, number)
+        yield decode_group(line, path, number, rows=rows)
 
 
 def read_contents(path: Path) -> Contents:

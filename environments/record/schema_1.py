@@ -1,5 +1,6 @@
 """The first schema of the record, `turnwise.group/1`: read for ever, written no more."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -8,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from environments.trajectory import CreditedGroup, Failure, TokenRow, Trajectory, TrajectoryGroup
 
 SCHEMA = "turnwise.group/1"
+NO_ROWS: Mapping[str, Any] = {"tokens": [], "inference_logprobs": None, "row_logprobs": None}
+"""In the place of the columns that token rows are read from."""
 
 
 class GroupLine(BaseModel):
@@ -54,20 +57,20 @@ class GroupLine(BaseModel):
         )
 
 
-def read(fields: dict[str, Any]) -> CreditedGroup:
-    """The group of a line.
+def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
+    """The group of a line; without `rows` its trajectories have none.
 
     Raises:
         ValueError, LookupError, TypeError, AttributeError: a field is missing or wrong.
     """
     line = GroupLine.model_validate(fields)
-    rows = line.rows()
+    token_rows = line.rows() if rows else None
     group = TrajectoryGroup(
         group_id=line.group_id,
         env=line.env,
         item_id=line.item_id,
         epoch=line.epoch,
-        trajectories=tuple(_trajectory(fields, rows) for fields in line.trajectories),
+        trajectories=tuple(_trajectory(fields, token_rows) for fields in line.trajectories),
         failures=line.failures,
     )
     return line.credited(group)
@@ -76,7 +79,7 @@ def read(fields: dict[str, Any]) -> CreditedGroup:
 _TRAJECTORY = TypeAdapter(Trajectory)
 
 
-def _trajectory(fields: dict[str, Any], rows: list[TokenRow]) -> Trajectory:
+def _trajectory(fields: dict[str, Any], rows: list[TokenRow] | None) -> Trajectory:
     # What is an anchor was called the state of a turn.
     turns = [
         {"anchor" if name == "state" else name: value for name, value in turn.items()}
@@ -84,4 +87,4 @@ def _trajectory(fields: dict[str, Any], rows: list[TokenRow]) -> Trajectory:
     ]
     bare = _TRAJECTORY.validate_python({**fields, "turns": turns, "rows": ()})
     own_rows: list[int] = fields["rows"]
-    return replace(bare, rows=tuple(rows[index] for index in own_rows))
+    return bare if rows is None else replace(bare, rows=tuple(rows[index] for index in own_rows))

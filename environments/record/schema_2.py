@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from environments.record.contexts import read_contexts, written_contexts
 from environments.record.schema_1 import GroupLine as FirstLine
+from environments.record.shared_texts import restore, share
 from environments.time_profile import TimeProfile
 from environments.trajectory import (
     CreditedGroup,
@@ -40,8 +41,11 @@ class GroupLine(FirstLine):
     messages: list[Any]
     """Per row; of most rows of a forked trajectory nothing is read."""
     judge_calls: tuple[JudgeCall, ...]
+    evaluation: bool = False
     error: str | None = None
     profile: TimeProfile | None = None
+    texts: tuple[Any, ...] = ()
+    """What messages refer to, see `environments.record.shared_texts`."""
     toolsets: tuple[tuple[ToolSpec, ...], ...] = ()
     """Each once; trajectories name theirs by its index."""
 
@@ -84,21 +88,25 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
     }
     if toolsets:
         fields["toolsets"] = [_TOOLS.dump_python(tools, mode="json", warnings=False) for tools in toolsets]
+    if group.is_evaluation:
+        fields["evaluation"] = True
     if group.error is not None:
         fields["error"] = group.error
     if group.profile is not None:
         fields["profile"] = asdict(group.profile)
+    share(fields)
     return fields
 
 
-def read(fields: dict[str, Any]) -> CreditedGroup:
-    """The group of a line.
+def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
+    """The group of a line; without `rows` its trajectories have none.
 
     Raises:
         ValueError, LookupError, TypeError, AttributeError: a field is missing or wrong.
     """
+    restore(fields)
     line = GroupLine.model_validate(fields)
-    rows = line.rows()
+    token_rows = line.rows() if rows else None
     group = TrajectoryGroup(
         group_id=line.group_id,
         env=line.env,
@@ -107,8 +115,10 @@ def read(fields: dict[str, Any]) -> CreditedGroup:
         item=line.item,
         item_hash=line.item_hash,
         fingerprint=line.fingerprint,
+        is_evaluation=line.evaluation,
         trajectories=tuple(
-            _restored(_with_tools(each, line.toolsets), rows, line.messages) for each in line.trajectories
+            _restored(_with_tools(each, line.toolsets), token_rows, line.messages)
+            for each in line.trajectories
         ),
         failures=line.failures,
         judge_calls=line.judge_calls,
@@ -133,6 +143,7 @@ _CAME_LATER: dict[str, Any] = {
     "summariser_calls": [],
     "usage": {},
     "refuses_group": False,
+    "passed": None,
     "profile": None,
 }
 """Fields that the first lines of this schema, which stay as they were, have not: left out where neutral."""
@@ -223,9 +234,10 @@ def _with_tools(fields: dict[str, Any], toolsets: Sequence[tuple[ToolSpec, ...]]
 
 
 def _restored(
-    fields: dict[str, Any], rows: Sequence[TokenRow], columns: Sequence[Sequence[dict[str, Any]]]
+    fields: dict[str, Any], rows: Sequence[TokenRow] | None, columns: Sequence[Sequence[dict[str, Any]]]
 ) -> Trajectory:
     own_rows: list[int] = fields["rows"]
+    token_rows = () if rows is None else tuple(rows[index] for index in own_rows)
     text: Sequence[dict[str, Any]] = fields["messages"] if "messages" in fields else columns[own_rows[-1]]
     spoken = [_message(each) for each in text]
     prompt = tuple(_at(spoken, index) for index in fields["prompt"])
@@ -235,7 +247,7 @@ def _restored(
         _turn({**turn, "context": context}, spoken)
         for turn, context in zip(fields["turns"], contexts, strict=True)
     )
-    return replace(bare, prompt=prompt, turns=turns, rows=tuple(rows[index] for index in own_rows))
+    return replace(bare, prompt=prompt, turns=turns, rows=token_rows)
 
 
 def _turn(fields: dict[str, Any], spoken: Sequence[Message]) -> Turn:

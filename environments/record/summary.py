@@ -69,6 +69,9 @@ class Summary:
 
     def add(self, credited: CreditedGroup) -> None:
         """Take one finished group in."""
+        if credited.group.is_evaluation:
+            self.add_rollouts(credited.group, "failed" if credited.status == "failed" else EVALUATED)
+            return
         if credited.reason is not None:
             tally(self.reasons, f"{credited.status}: {credited.reason}")
         if credited.status != "failed":

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
 from environments.record.measured import summed_parts
@@ -48,6 +47,8 @@ class Evaluation:
     """Mean over items of the item's mean score; `None` when nothing was scored."""
     pass_at: tuple[Estimate, ...]
     """`pass_at[k - 1]` is pass@k, over the items with at least k rollouts; ends where there are none."""
+    pass_at_least: tuple[float, ...]
+    """The same over all items that were tried, each lost rollout as one that failed: a lower bound."""
     turns_passed: float | None
     """Mean turns of the rollouts that passed; `None` when none did."""
     turns_failed: float | None
@@ -70,15 +71,16 @@ class Evaluation:
 
     def completeness(self) -> dict[str, int | bool]:
         """How many items the numbers speak of, for files."""
-        return {"planned": self.planned, "tried": self.tried, "complete": self.complete}
+        lost = {"lost_items": self.lost_items, "lost_rollouts": self.dropped}
+        return {"planned": self.planned, "tried": self.tried, "complete": self.complete, **lost}
 
 
-def item_result(group: TrajectoryGroup, passed: Sequence[bool]) -> ItemResult:
-    """The numbers of one item's rollouts; `passed` is ordered like the trajectories."""
+def item_result(group: TrajectoryGroup) -> ItemResult:
+    """The numbers of one item's rollouts, each with its verdict."""
     return ItemResult(
         item_id=group.item_id,
         scores=tuple(each.score for each in group.trajectories if each.score is not None),
-        passed=tuple(passed),
+        passed=tuple(bool(each.passed) for each in group.trajectories),
         turns=tuple(len(trajectory.acts) for trajectory in group.trajectories),
         dropped=len(group.failures),
     )
@@ -122,6 +124,7 @@ def evaluate_results(
     return Evaluation(
         score=_estimate(scores, seed) if scores else None,
         pass_at=tuple(pass_at),
+        pass_at_least=tuple(_pass_at_least(results, k) for k in range(1, len(pass_at) + 1)),
         turns_passed=_mean_turns(counted, lambda passed: passed),
         turns_failed=_mean_turns(counted, lambda passed: not passed),
         items=len(counted),
@@ -143,6 +146,7 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
     for k, estimate in enumerate(evaluation.pass_at, start=1):
         metrics[f"eval/pass@{k}"] = estimate.value
         metrics |= _interval(f"eval/pass@{k}", estimate)
+        metrics[f"eval/pass@{k}_at_least"] = evaluation.pass_at_least[k - 1]
     metrics |= {
         "eval/turns_passed": evaluation.turns_passed,
         "eval/turns_failed": evaluation.turns_failed,
@@ -157,7 +161,7 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if value is not None}
 
 
-def sample_row(trajectory: Trajectory, passed: bool) -> dict[str, Any]:
+def sample_row(trajectory: Trajectory) -> dict[str, Any]:
     """One rollout as a line of `samples.jsonl`: messages, score and how it went."""
     rewards = trajectory.rewards
     return {
@@ -165,7 +169,7 @@ def sample_row(trajectory: Trajectory, passed: bool) -> dict[str, Any]:
         "sibling": trajectory.sibling,
         "messages": [message.to_openai() for message in trajectory.messages],
         "score": trajectory.score,
-        "passed": passed,
+        "passed": bool(trajectory.passed),
         "turns": len(trajectory.acts),
         "summaries": len(trajectory.turns) - len(trajectory.acts),
         "turn_rewards": None if trajectory.act_rewards is None else list(trajectory.act_rewards),
@@ -186,7 +190,10 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
         items += f"; {evaluation.lost_items} lost, of which no rollout is left: they are in no number below"
     score = "nothing was scored" if evaluation.score is None else _shown(evaluation.score)
     rows = [("items", items), ("mean score", score)]
-    rows += [(f"pass@{k}", _shown(estimate)) for k, estimate in enumerate(evaluation.pass_at, start=1)]
+    for k, estimate in enumerate(evaluation.pass_at, start=1):
+        least = evaluation.pass_at_least[k - 1]
+        lost = f"; at least {least:.3f}, with lost rollouts as failed" if evaluation.dropped else ""
+        rows.append((f"pass@{k}", _shown(estimate) + lost))
     for name, turns, count in (
         ("passed", evaluation.turns_passed, evaluation.passed),
         ("failed", evaluation.turns_failed, evaluation.rollouts - evaluation.passed),
@@ -197,18 +204,29 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
     print_rows(console, rows)
 
 
-def _estimate(values: Sequence[float], seed: int) -> Estimate:
+def _pass_at_least(results: Sequence[ItemResult], k: int) -> float:
+    tries = [(len(r.passed) + r.dropped, sum(r.passed)) for r in results]
+    values = [pass_at_k(rollouts, passed, k) for rollouts, passed in tries if rollouts >= k]
+    return math.fsum(values) / len(values)
+
+
+def bootstrap_interval(values: Sequence[float], seed: int) -> tuple[float | None, float | None]:
+    """95 % percentile bootstrap of a mean (Efron & Tibshirani 1993); `None` with fewer than two values."""
+    if len(values) < 2:
+        return None, None
     sample = np.asarray(values, dtype=np.float64)
-    low, high = (None, None) if len(sample) < 2 else _bootstrap(sample, seed)
-    return Estimate(value=float(sample.mean()), low=low, high=high, items=len(sample))
-
-
-def _bootstrap(sample: NDArray[np.float64], seed: int) -> tuple[float, float]:
     rng = np.random.default_rng(seed)
     # One resample at a time: all of them at once would need RESAMPLES times the memory of the sample.
     means = [sample[rng.integers(len(sample), size=len(sample))].mean() for _ in range(RESAMPLES)]
     low, high = np.percentile(means, (2.5, 97.5))
     return float(low), float(high)
+
+
+def _estimate(values: Sequence[float], seed: int) -> Estimate:
+    low, high = bootstrap_interval(values, seed)
+    return Estimate(
+        value=float(np.mean(np.asarray(values, np.float64))), low=low, high=high, items=len(values)
+    )
 
 
 def _mean_turns(results: Sequence[ItemResult], wanted: Callable[[bool], bool]) -> float | None:

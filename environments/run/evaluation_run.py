@@ -1,104 +1,120 @@
-"""`evaluate`: every evaluation item several times, then statistics, `metrics.json` and `samples.jsonl`."""
+"""`evaluate`: every evaluation item several times, into a record of its own, then statistics."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from time import time
-from typing import Any
+from time import monotonic
 
-import jsonlines
 from rich.console import Console
 
 from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig
 from environments.data.tasks import GroupTask, plan
-from environments.record.aggregates import aggregates, flat
-from environments.record.private_file import private
+from environments.record.recorder import Recorder
+from environments.record.run_folder import RunFolder, run_folder
 from environments.record.summary import print_rows, print_side_notes
-from environments.run.evaluation import (
-    Evaluation,
-    ItemResult,
-    evaluate_results,
-    evaluation_metrics,
-    item_result,
-    print_evaluation,
-    sample_row,
-)
+from environments.run.evaluation import print_evaluation
+from environments.run.evaluation_files import Evaluated, evaluated, refuse_other_files, write_evaluation
+from environments.run.experiment import origin_of
 from environments.run.first_alone import first_alone
-from environments.run.passing import judged
-from environments.run.process_run import FAILED
+from environments.run.next_tasks import PlannedTasks
+from environments.run.open_run import DEFAULT_NAME, OpenRun, opened_run
+from environments.run.passing import judged, uncredited
+from environments.run.process_run import FAILED, print_start
 from environments.run.progress import Progress
+from environments.run.run_log import RunLog
+from environments.run.run_settings import Sources
 from environments.run.stopped import StoppedError
 from environments.run.streak import Streak
-from environments.run.watchdog import watchdog_of
+from environments.run.watchdog import Watchdog, watchdog_of
 from environments.run.worker_pool import groups_at_once, run_groups
-from environments.trajectory import TrajectoryGroup
+from environments.trajectory import CreditedGroup
 from tools.errors import RunError
 
+PREFIX = "eval-"
+"""Of the folders' names: an evaluation and a run of training may have the same name."""
 
-async def evaluate(env: AgentEnv, console: Console) -> int:
-    """Open an environment for evaluation and roll out every item `eval_rollouts` times.
+
+def evaluation_folder(config: AgentEnvConfig, env: str) -> RunFolder:
+    """Where an evaluation is written: the folder that its settings name, or one below `runs/`."""
+    if config.data_dir_to_save_evals is not None:
+        return RunFolder(Path(config.data_dir_to_save_evals).absolute())
+    name = config.run_name or DEFAULT_NAME
+    return run_folder(env, name if name.startswith(PREFIX) else PREFIX + name)
+
+
+async def evaluate(env: AgentEnv, console: Console, *, sources: Sources | None = None) -> int:
+    """Open an environment for evaluation and roll out each item `eval_rollouts` times, unless recorded.
+
+    Args:
+        env: the environment, made with `config.for_evaluation()` where settings of training differ.
+        console: where to show how it goes.
+        sources: where the settings came from; `None`: from a program.
 
     Returns:
         The exit code: 0 when every item was tried, 130 or 143 after a signal, `FAILED` when no rollout was
         left to count or something kept failing.
 
     Raises:
-        UsageError: the environment cannot be opened.
+        UsageError: the environment cannot be opened, or the folder is another evaluation's.
     """
-    started = time()
-    progress = Progress(console)
-    results: dict[str, ItemResult] = {}
-    samples: list[dict[str, Any]] = []
+    folder, log = evaluation_folder(env.config, env.name), RunLog()
+    refuse_other_files(folder)
+    progress = Progress(console, log=log)
     with watchdog_of(env, progress) as watchdog:
         async with env.opened(evaluation=True, notify=progress.say):
-            tasks = plan(env.items, env.item_ids, -1)
-            progress.start(total=len(tasks), done_before=0)
-            progress.ready()
-            try:
-                with watchdog.armed(), progress:
-                    code = await _evaluate_tasks(env, tasks, progress, results, samples)
-            except (StoppedError, RunError) as error:
-                progress.say(f"stopped: {error}")
-                progress.say(f"{len(results)} of {len(tasks)} items were tried, which is no evaluation")
-                return FAILED
-    evaluation = evaluate_results(
-        list(results.values()), max_k=env.config.eval_rollouts, seed=env.config.seed, planned=len(tasks)
-    )
-    if evaluation is None:
-        print_side_notes(console, progress.summary)
-        console.print(f"no rollout was left to evaluate; {len(results)} of {len(tasks)} items were tried")
-        return code or FAILED
-    print_evaluation(console, evaluation)
-    print_rows(console, progress.summary.measured.rows())
-    print_side_notes(console, progress.summary)
-    if env.config.data_dir_to_save_evals is not None:
-        folder = Path(env.config.data_dir_to_save_evals)
-        metrics = evaluation_metrics(evaluation) | flat(aggregates(progress.summary), "eval")
-        write_evaluation(folder, env, evaluation, metrics, samples, seconds=time() - started)
-    return code or (0 if evaluation.complete else FAILED)
+            origin = origin_of(env, evaluation=True)
+            with opened_run(env, origin, folder, sources=sources, log=log, say=progress.say) as run:
+                return await _evaluate_opened(env, folder, progress, run, watchdog)
 
 
-async def _evaluate_tasks(
-    env: AgentEnv,
-    tasks: Sequence[GroupTask],
-    progress: Progress,
-    results: dict[str, ItemResult],
-    samples: list[dict[str, Any]],
+async def _evaluate_opened(
+    env: AgentEnv, folder: RunFolder, progress: Progress, run: OpenRun, watchdog: Watchdog
 ) -> int:
-    """Roll out and judge; `results` and `samples` grow as items end. The exit code of a signal, or 0."""
+    started, recorder = monotonic(), run.recorder
+    tasks = PlannedTasks(plan(env.items, env.item_ids, -1), recorder)
+    run.planned(groups=tasks.total, done=tasks.done)
+    progress.print(partial(print_start, recorder=recorder, done=tasks.done, total=tasks.total))
+    progress.start(total=tasks.total, done_before=tasks.done)
+    progress.ready()
+    stopped = None
+    try:
+        with watchdog.armed(), progress:
+            code = await _evaluate_tasks(env, tasks, recorder, progress)
+    except (StoppedError, RunError) as error:
+        stopped, code = error, FAILED
+        progress.say(f"stopped: {error}")
+    of = await asyncio.to_thread(evaluated, env, recorder)
+    if stopped is not None:
+        progress.say(f"{of.tried} of {tasks.total} items were tried, which is no evaluation")
+    elif of.evaluation is None:
+        code = code or FAILED
+    else:
+        code = code or (0 if of.evaluation.complete else FAILED)
+        seconds = monotonic() - started
+        await asyncio.to_thread(write_evaluation, folder, env, recorder, of, seconds=seconds)
+    more = {} if of.evaluation is None else {"evaluation": of.evaluation.completeness()}
+    await run.end(progress.summary, done=tasks.held(), planned=tasks.total, code=code, **more)
+    if stopped is None:
+        progress.print(partial(_print_end, of=of, planned=tasks.total))
+    return code
+
+
+async def _evaluate_tasks(env: AgentEnv, tasks: PlannedTasks, recorder: Recorder, progress: Progress) -> int:
+    """Roll out and judge what the record does not hold yet. The exit code of a signal, or 0."""
     rollouts = env.config.eval_rollouts
     streak = Streak(env.config.max_failed_groups)
 
-    async def roll_out(task: GroupTask) -> tuple[TrajectoryGroup, tuple[bool, ...]]:
+    async def roll_out(task: GroupTask) -> CreditedGroup:
         group = await env.rollout_group(task, rollouts, watch=progress.rollout)
-        return await judged(env, task, group, progress.rollout)
+        return uncredited(env, await judged(env, task, group, progress.rollout))
 
-    async def take(task: GroupTask, result: tuple[TrajectoryGroup, tuple[bool, ...]]) -> None:
-        group, passed = result
-        results[task.item_id] = item_result(group, passed)
-        samples.extend(map(sample_row, group.trajectories, passed))
-        progress.rolled_out(group)
-        streak.add(group)
+    async def record(task: GroupTask, credited: CreditedGroup) -> None:
+        credited = await asyncio.to_thread(recorder.append, credited)
+        progress.group_done(credited)
+        if not recorder.failed_before(task.item_id, task.epoch):
+            streak.add(credited.group)
 
     async def begin(left: Iterator[GroupTask]) -> list[GroupTask]:
         return await first_alone(
@@ -108,36 +124,19 @@ async def _evaluate_tasks(
     return await run_groups(
         tasks,
         roll_out,
-        take,
+        record,
         max_in_flight=groups_at_once(env.config.max_concurrent_rollouts, rollouts),
         begin=begin,
     )
 
 
-def write_evaluation(
-    folder: Path,
-    env: AgentEnv,
-    evaluation: Evaluation,
-    metrics: Mapping[str, float],
-    samples: list[dict[str, Any]],
-    *,
-    seconds: float,
-) -> None:
-    """Write `metrics.json`, as Atropos' `evaluate_log` shapes it, and `samples.jsonl`, one rollout a line."""
-    folder.mkdir(parents=True, exist_ok=True)
-    results = {
-        **evaluation.completeness(),
-        "config_general": {
-            "model_name": env.policy_name,
-            "total_evaluation_time_seconds": str(seconds),
-            "generation_parameters": {"max_new_tokens": env.config.max_token_length},
-        },
-        "results": {f"atropos|{env.name}_eval|0": dict(metrics), "all": dict(metrics)},
-    }
-    (folder / "metrics.json").write_text(json.dumps(results, indent=2), encoding="utf-8")
-    # `Path.open` takes no opener.
-    with (
-        open(folder / "samples.jsonl", "w", encoding="utf-8", opener=private) as file,
-        jsonlines.Writer(file) as lines,
-    ):
-        lines.write_all({**sample, "evaluation": evaluation.completeness()} for sample in samples)
+def _print_end(console: Console, *, of: Evaluated, planned: int) -> None:
+    if of.evaluation is None:
+        print_side_notes(console, of.summary)
+        console.print(f"no rollout was left to evaluate; {of.tried} of {planned} items were tried")
+        return
+    print_evaluation(console, of.evaluation)
+    print_rows(console, of.summary.measured.rows())
+    print_side_notes(console, of.summary)
+    if not of.evaluation.complete or of.evaluation.lost_items:
+        console.print("the same command goes on from here, and tries lost items once more", soft_wrap=True)

@@ -27,7 +27,10 @@ NOT_COUNTED = frozenset({
     "accept", "use_wandb", "use_trackio", "wandb_name", "profile",
     # How much is run, and how fast.
     "max_items", "total_steps", "shuffle", "max_concurrent_rollouts", "max_num_workers",
-    "max_num_workers_per_node", "max_failed_groups", "request_tries", "eval_rollouts", "pass_score",
+    "max_num_workers_per_node", "max_failed_groups", "request_tries",
+    # Of an evaluation, where they count as what they stand for, see `origin_of`.
+    "eval_rollouts", "pass_score", "eval_temperature", "eval_top_p", "eval_max_turns", "eval_dataset_path",
+    "eval_dataset_name", "eval_dataset_split",
     # How it reaches a trainer.
     "credit_view", "score_divisor", "prefix_weighting", "include_messages", "allow_approximate_tokens",
     "inference_weight", "max_batches_offpolicy", "min_batch_allocation",
@@ -43,9 +46,18 @@ _NOT_COUNTED = re.compile(r"estimator.*|.*(_s|timeout|_url|key|secret|password|c
 _LONG = 200
 
 
-def origin_of(env: AgentEnv) -> RunOrigin:
+OF_TRAINING = ("group_size", "min_group_size")
+"""Settings that an evaluation has no use for."""
+
+
+def origin_of(env: AgentEnv, *, evaluation: bool = False) -> RunOrigin:
     """What the groups of an open environment have in common, for its record and its outbox."""
     config = env.config
+    settings = _settings(config)
+    if evaluation:
+        settings = {name: text for name, text in settings.items() if name not in OF_TRAINING}
+        counted = {"eval_rollouts": config.eval_rollouts, "pass_score": config.pass_score}
+        settings |= {"evaluation": "true", **{name: stable_text(each) for name, each in counted.items()}}
     return RunOrigin(
         env=env.name,
         policy=env.policy_name,
@@ -57,7 +69,7 @@ def origin_of(env: AgentEnv) -> RunOrigin:
             "turnwise": turnwise_version(),
             "class": type(env).__qualname__,
             "system prompt": digest((env.system_prompt or "").encode("utf-8", "surrogatepass")),
-            **_settings(config),
+            **settings,
             # What the class says counts like a setting.
             "sandbox": env.sandboxes.kind,
             "verify_sandbox": env.sandboxes.verifier_kind,
@@ -125,7 +137,12 @@ def _dataset(config: AgentEnvConfig) -> dict[str, str]:
 def _apart(env: AgentEnv) -> list[Path]:
     """What runs write, and the dataset."""
     config = env.config
-    paths = config.data_path_to_save_groups, config.outbox_path, config.dataset_path
+    paths = (
+        config.data_path_to_save_groups,
+        config.data_dir_to_save_evals,
+        config.outbox_path,
+        config.dataset_path,
+    )
     return [run_folder(env.name, "").path, *(Path(path) for path in paths if path is not None)]
 
 

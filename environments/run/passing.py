@@ -1,4 +1,4 @@
-"""Whether the rollouts of an evaluation passed, as the environment says."""
+"""The groups of an evaluation: whether each rollout passed, as the environment says, and no credit."""
 
 from dataclasses import replace
 
@@ -6,28 +6,39 @@ import numpy as np
 
 from environments.base_env import AgentEnv
 from environments.containment.in_flight import InFlight, Watch
+from environments.credit import recorded_params
 from environments.data.tasks import GroupTask
 from environments.rollout.failures import failure_of
-from environments.trajectory import Failure, Trajectory, TrajectoryGroup
+from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
 from tools.errors import RewardError
 
 
-async def judged(
-    env: AgentEnv, task: GroupTask, group: TrajectoryGroup, watch: Watch
-) -> tuple[TrajectoryGroup, tuple[bool, ...]]:
-    """A group whose rollouts without a verdict are failures, and the verdict on each that is left."""
+async def judged(env: AgentEnv, task: GroupTask, group: TrajectoryGroup, watch: Watch) -> TrajectoryGroup:
+    """A group with the verdict on each rollout; those without one are failures."""
     kept: list[Trajectory] = []
-    verdicts: list[bool] = []
     failures = list(group.failures)
     for trajectory in group.trajectories:
         verdict = await _verdict(env, task, trajectory, watch)
         if isinstance(verdict, Failure):
             failures.append(verdict)
         else:
-            kept.append(trajectory)
-            verdicts.append(verdict)
+            kept.append(replace(trajectory, passed=verdict))
     failures.sort(key=lambda failure: failure.sibling)
-    return replace(group, trajectories=tuple(kept), failures=tuple(failures)), tuple(verdicts)
+    return replace(group, trajectories=tuple(kept), failures=tuple(failures), is_evaluation=True)
+
+
+def uncredited(env: AgentEnv, group: TrajectoryGroup) -> CreditedGroup:
+    """A group as the record of an evaluation has it; one of which no rollout is left is to be tried again."""
+    params = recorded_params(env.estimator, preset=env.config.estimator_preset, params=env.estimator_params)
+    return CreditedGroup(
+        group=group,
+        advantages=tuple((0.0,) * len(trajectory.turns) for trajectory in group.trajectories),
+        policy=env.policy_name,
+        estimator=env.estimator,
+        estimator_params=params,
+        status="no_credit" if group.trajectories else "failed",
+        reason="an evaluation" if group.trajectories else "no rollout is left",
+    )
 
 
 async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch: Watch) -> bool | Failure:

@@ -1,13 +1,15 @@
 """`summary.json` of a run: how it stands, and what the whole of its record comes to."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from environments.record.contents import GroupKey
 from environments.record.private_file import read_small, write_private
 from environments.record.recorder import Recorder, read_groups
 from environments.record.summary import Summary
+from environments.trajectory import CreditedGroup
 
 SCHEMA = "turnwise.run/1"
 _LONGEST = 64 * 1024 * 1024
@@ -41,18 +43,32 @@ def covered_by(fields: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def summary_of(recorder: Recorder) -> Summary:
-    """What all groups of a record come to; a group that failed and was done again counts once.
+    """What all groups of a record come to, see `counted_groups`.
 
     Raises:
         RecordError: unreadable, or a line is malformed.
     """
     summary = Summary()
-    failed: set[tuple[str, int]] = set()
-    for credited in read_groups(recorder.path):
-        key = credited.group.item_id, credited.group.epoch
-        if credited.status == "failed":
-            if key in recorder.finished or key in failed:
-                continue
-            failed.add(key)
+    for credited in counted_groups(recorder.path, recorder.finished):
         summary.add(credited)
     return summary
+
+
+def counted_groups(path: Path, finished: Container[GroupKey]) -> Iterator[CreditedGroup]:
+    """The groups of a record, of which one that failed and was done again counts once.
+
+    Args:
+        path: the record.
+        finished: its groups that did not fail in the end.
+
+    Raises:
+        RecordError: unreadable, or a line is malformed.
+    """
+    failed: set[GroupKey] = set()
+    for credited in read_groups(path):
+        key = credited.group.item_id, credited.group.epoch
+        if credited.status == "failed":
+            if key in finished or key in failed:
+                continue
+            failed.add(key)
+        yield credited

@@ -24,6 +24,7 @@ from pydantic import Field, create_model
 from environments.base_env import AgentEnv
 from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig
 from environments.containment.in_flight import InFlight
+from environments.data.held_out import kept_indices
 from environments.data.item_ids import item_id
 from environments.data.tasks import GroupTask
 from environments.lifecycle.group_reward import has_group_reward
@@ -180,16 +181,25 @@ class AtroposEnv(BaseEnv):
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Roll out the evaluation items, and log what they come to, as Atropos does."""
         await self.setup()
-        rollouts = self.agent_env.config.eval_rollouts
+        config = self.agent_env.config
+        if config.for_evaluation() != config:
+            raise ConfigError(
+                "Atropos evaluates as it samples; `turnwise evaluate` has settings of its own for it"
+            )
+        rollouts = config.eval_rollouts
         results: list[ItemResult] = []
         summary = Summary()
         with self.agent_env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
             items = await calls.hook("load_eval_items", self.agent_env.load_eval_items)
-            for item in items[: self.agent_env.config.max_items]:
+            items = items[: config.max_items]
+            if config.eval_share:
+                left = kept_indices([item_id(item) for item in items], config.eval_share, evaluation=True)
+                items = [items[index] for index in left]
+            for item in items:
                 task = GroupTask(item=item, item_id=item_id(item))
                 group = await self.agent_env.rollout_group(task, rollouts)
-                group, passed = await judged(self.agent_env, task, group, unwatched)
-                results.append(item_result(group, passed))
+                group = await judged(self.agent_env, task, group, unwatched)
+                results.append(item_result(group))
                 summary.add_rollouts(group, EVALUATED)
         evaluation = evaluate_results(results, max_k=rollouts, seed=self.agent_env.config.seed)
         if evaluation is not None:

@@ -115,7 +115,7 @@ class LiveRecord:
             if not builder.entries:
                 builder.others = other_estimators(credited.estimator, self._others)
             if credited.group.fingerprint is not None and not builder.facts:
-                builder.facts = parse_line(line, self.path, self._lines).get("origin") or {}
+                builder.facts = parse_line(line, self.path, self._lines).value("origin") or {}
             builder.add(credited, self._lines, _nowhere)
         except RecordError:
             self._trouble.append(f"line {self._lines}, which is malformed")

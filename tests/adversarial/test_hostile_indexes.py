@@ -8,12 +8,19 @@ from pathlib import Path
 import pytest
 
 from environments.record import entries as entries_module
+from environments.record import index_file
 from environments.record.entries import read_entries
 from environments.record.group_line import encode_group
 from environments.record.index_file import index_path, read_index
 from environments.record.recorder import Recorder, read_contents
 from tests.environments.record.recorded import TWO, credited
 from tools.errors import RecordError
+
+
+@pytest.fixture(autouse=True)
+def every_record_has_an_index(monkeypatch):
+    """However small it is."""
+    monkeypatch.setattr(index_file, "INDEXED_BYTES", 0)
 
 
 @pytest.fixture
@@ -181,8 +188,10 @@ def test_an_index_is_no_record(record):
 WRITER = """
 import sys
 from pathlib import Path
+from environments.record import index_file
 from environments.record.recorder import Recorder
 from tests.environments.record.recorded import TWO, credited
+index_file.INDEXED_BYTES = 0
 with Recorder(Path(sys.argv[1]), each_on_disk=False) as recorder:
     for number in range(1_000_000):
         recorder.append(credited(TWO, str(recorder.written + len(recorder.finished))))

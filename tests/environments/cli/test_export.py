@@ -122,7 +122,7 @@ def test_tools_that_nobody_recorded_are_said_once(record, tmp_path):
 def test_a_limit_is_refused_where_a_line_has_the_number_itself(record, tmp_path, view, option):
     with pytest.raises(UsageError, match=f"{option} is for --view openai, not {view}"):
         export(record, "--view", view, option, "0", "--out", tmp_path / "out.jsonl")
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["r.jsonl", "r.jsonl.index"]
+    assert [each.name for each in tmp_path.iterdir()] == ["r.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_line_that_is_cut_leaves_no_file_of_text(record, tmp_path, view):
         file.write(b'{"schema": "turnwise.group/2", ')
     with pytest.raises(RecordError, match=r"r\.jsonl, line 3: not JSON"):
         export(record, "--view", view, "--out", tmp_path / "out.jsonl")
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["r.jsonl", "r.jsonl.index"]
+    assert [each.name for each in tmp_path.iterdir()] == ["r.jsonl"]
 
 
 def test_an_export_can_be_read_by_its_owner_alone(record, tmp_path):

@@ -175,7 +175,7 @@ def test_help_of_a_command_with_an_environment_lists_its_settings(capsys, env_fi
         (["process", "{env}", "--env.estimator", "bogus"], "bogus"),
         (["process", "code_debug", "--env.dataset_path", "gone.jsonl"], "no dataset file at gone.jsonl"),
         (["process", "{env}", "--openai.base_url", "http://127.0.0.1:9/v1"], "http://127.0.0.1:9/v1"),
-        (["evaluate", "{env}", "--out", "{env_path}"], "cannot write into"),
+        (["evaluate", "{env}", "--out", "{env_path}"], "cannot write"),
         (["evaluate", "{env}", "--env.eval_rollouts", "0"], "--env.eval_rollouts should be greater"),
         (["mock-model", "{env}", "--host", "256.0.0.1"], "cannot listen on 256.0.0.1:8000"),
         (["mock-model", "{env}", "--port", "x"], "'x' is not a valid integer"),

@@ -189,7 +189,12 @@ async def test_evaluate_does_not_ask(tmp_path):
     def score_group(self, item, trajectories, ctx):
         raise AssertionError
 
-    assert await evaluate(chat(score_group=score_group, eval_rollouts=2), quiet()) == 0
+    assert (
+        await evaluate(
+            chat(score_group=score_group, eval_rollouts=2, data_dir_to_save_evals=str(tmp_path)), quiet()
+        )
+        == 0
+    )
 
 
 @pytest.mark.parametrize("name", ["sandbox", "state", "verify", "metrics"])

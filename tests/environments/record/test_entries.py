@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environments.record import entries as entries_module
+from environments.record import index_file
 from environments.record.entries import read_entries, read_group_at
 from environments.record.group_line import encode_group
 from environments.record.index_file import index_path, read_index
@@ -14,6 +15,12 @@ from environments.record.recorder import Recorder, new_record, read_contents, re
 from tests.environments.record.any_group import Draw
 from tests.environments.record.recorded import TWO, credited
 from tools.errors import RecordError
+
+
+@pytest.fixture(autouse=True)
+def every_record_has_an_index(monkeypatch):
+    """However small it is."""
+    monkeypatch.setattr(index_file, "INDEXED_BYTES", 0)
 
 
 @pytest.fixture
@@ -91,7 +98,7 @@ def test_an_index_says_of_a_record_what_its_lines_say(tmp_path_factory, seeds):
         for seed in seeds:
             recorder.append(Draw(seed).credited())
     known = read_contents(record)
-    index_path(record).unlink()
+    index_path(record).unlink(missing_ok=True)
     assert known == read_contents(record)
 
 
@@ -183,3 +190,15 @@ def test_an_old_schema_is_known_from_the_index(tmp_path, parsed):
     parsed.clear()
     assert read_contents(path).old_schema == "turnwise.group/1"
     assert parsed == []
+
+
+def test_a_small_record_has_no_index_until_it_is_large(tmp_path, monkeypatch):
+    monkeypatch.setattr(index_file, "INDEXED_BYTES", 2 * len(encode_group(credited(TWO))))
+    record = tmp_path / "r.jsonl"
+    with Recorder(record) as recorder:
+        recorder.append(credited(TWO, "a"))
+        assert not index_path(record).exists()
+    with Recorder(record) as recorder:
+        recorder.append(credited(TWO, "b"))
+        recorder.append(credited(TWO, "c"))
+    assert [entry.facts["item_id"] for entry in read_index(record).entries] == ["a", "b", "c"]

@@ -133,8 +133,8 @@ async def test_an_evaluation_says_what_was_condensed(tmp_path):
     assert await evaluate(env, console) == 0
 
     numbers = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
-    assert numbers["eval/summaries_per_rollout"] > 0
-    assert numbers["eval/tokens_before_condensing"] > numbers["eval/tokens_after_condensing"]
+    assert numbers["eval/condensed/summaries_per_rollout"] > 0
+    assert numbers["eval/condensed/tokens_before"] > numbers["eval/condensed/tokens_after"]
     assert "condensed" in console.file.getvalue()
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert all(len(each["turn_rewards"]) == each["turns"] for each in samples)

@@ -140,4 +140,4 @@ def test_a_sample_keeps_a_turn_that_was_not_scored_apart_from_zero():
         rows=(TokenRow(token_ids=(1, 2), logprobs=None),),
         rewards=Rewards(turns=(None, 0.0), score=0.0),
     )
-    assert sample_row(trajectory, passed=False)["turn_rewards"] == [None, 0.0]
+    assert sample_row(trajectory)["turn_rewards"] == [None, 0.0]

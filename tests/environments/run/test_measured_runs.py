@@ -104,7 +104,7 @@ async def credited(tmp_path):
         return await env.run_group(env.tasks()[0])
 
 
-async def test_an_evaluation_says_how_often_its_judge_answered(capsys):
+async def test_an_evaluation_says_how_often_its_judge_answered(tmp_path, capsys):
     class Judged(Scalar):
         async def compute_reward(self, item, trajectory, ctx):
             return await ctx.judge("Good?")
@@ -112,7 +112,7 @@ async def test_an_evaluation_says_how_often_its_judge_answered(capsys):
         def scripted_judge(self, item, messages):
             return '{"score": 1}'
 
-    await evaluate(made(Judged, eval_rollouts=2), Console(width=200))
+    await evaluate(made(Judged, eval_rollouts=2, data_dir_to_save_evals=str(tmp_path)), Console(width=200))
     assert rows(capsys.readouterr().out, "judge") == {"judge": "4 answers"}
 
 

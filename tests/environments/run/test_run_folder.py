@@ -50,7 +50,7 @@ def test_a_run_has_a_folder_whose_files_are_its_owners_alone():
 
 def test_a_plain_file_has_no_folder_around_it():
     run(data_path_to_save_groups="plain.jsonl")
-    assert {path.name for path in Path().iterdir()} == {"plain.jsonl", "plain.jsonl.index"}
+    assert {path.name for path in Path().iterdir()} == {"plain.jsonl"}
 
 
 def test_a_name_and_a_plain_file_are_refused_together():

@@ -1,0 +1,185 @@
+"""`evaluate` in a run's folder: a record like any, taken up again, never written over."""
+
+import json
+
+import pytest
+
+from environments.record.origin import OtherRunError
+from environments.record.recorder import read_groups
+from environments.run.evaluation_run import evaluate, evaluation_folder
+from environments.run.process_run import process
+from tests.environments.counted_items import Counted, counted, shown_console
+from tools.errors import ConfigError, RecordError, SandboxError
+
+
+def evaluating(folder, cls=Counted, **fields):
+    fields.setdefault("eval_rollouts", 2)
+    return counted(cls, data_dir_to_save_evals=str(folder), **fields)
+
+
+def groups(folder):
+    return list(read_groups(folder / "record.jsonl"))
+
+
+def metrics(folder):
+    return json.loads((folder / "metrics.json").read_text())
+
+
+class Flaky(Counted):
+    """The rollouts of one item, or some of them, are lost."""
+
+    lost = ("i3",)
+    seen = 0
+
+    def prepare(self, item, sandbox, ctx):
+        type(self).seen += 1
+        if item["id"] in self.lost:
+            raise SandboxError("gone")
+        if item["id"] == "i4" and type(self).seen % 2:
+            raise SandboxError("gone")
+
+
+async def test_its_record_says_that_it_is_an_evaluation_and_which_rollouts_passed(tmp_path):
+    assert await evaluate(evaluating(tmp_path), shown_console()) == 0
+    recorded = groups(tmp_path)
+    assert {each.group.is_evaluation for each in recorded} == {True}
+    assert all(t.passed == (t.score == 1.0) for each in recorded for t in each.group.trajectories)
+
+
+async def test_nobody_trains_on_its_groups(tmp_path):
+    await evaluate(evaluating(tmp_path), shown_console())
+    assert {(each.status, each.reason) for each in groups(tmp_path)} == {("no_credit", "an evaluation")}
+
+
+async def test_a_record_of_training_says_nothing_of_evaluations(tmp_path):
+    await process(counted(data_path_to_save_groups=str(tmp_path / "r.jsonl")), shown_console())
+    line = json.loads((tmp_path / "r.jsonl").read_text().splitlines()[0])
+    assert "evaluation" not in line
+    assert "passed" not in line["trajectories"][0]
+
+
+async def test_what_is_recorded_is_not_rolled_out_again(tmp_path):
+    await evaluate(evaluating(tmp_path), shown_console())
+    before, lines = metrics(tmp_path), (tmp_path / "record.jsonl").read_bytes()
+    console = shown_console()
+    assert await evaluate(evaluating(tmp_path), console) == 0
+    assert (tmp_path / "record.jsonl").read_bytes() == lines
+    assert metrics(tmp_path)["results"]["all"]["eval/pass@1"] == before["results"]["all"]["eval/pass@1"]
+    assert "resuming: 10 of 10 groups" in console.file.getvalue()
+
+
+async def test_numbers_are_of_all_starts(tmp_path):
+    await evaluate(evaluating(tmp_path, max_items=4), shown_console())
+    assert await evaluate(evaluating(tmp_path), shown_console()) == 0
+    assert (metrics(tmp_path)["planned"], metrics(tmp_path)["tried"]) == (10, 10)
+    assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 20
+
+
+async def test_two_evaluations_in_one_folder_are_refused_by_what_differs(tmp_path):
+    await evaluate(evaluating(tmp_path), shown_console())
+    with pytest.raises(OtherRunError, match="eval_rollouts was 2, is 3"):
+        await evaluate(evaluating(tmp_path, eval_rollouts=3), shown_console())
+
+
+@pytest.mark.parametrize(
+    "fields", [{"pass_score": 0.5}, {"scripted_skill": 0.1}, {"max_turns": 3}], ids=["pass", "skill", "turns"]
+)
+async def test_what_shapes_an_evaluation_counts(tmp_path, fields):
+    await evaluate(evaluating(tmp_path), shown_console())
+    with pytest.raises(OtherRunError):
+        await evaluate(evaluating(tmp_path, **fields), shown_console())
+
+
+async def test_the_group_size_of_training_does_not_count(tmp_path):
+    await evaluate(evaluating(tmp_path), shown_console())
+    assert await evaluate(evaluating(tmp_path, group_size=8), shown_console()) == 0
+
+
+async def test_an_evaluation_and_a_run_of_training_share_no_record(tmp_path):
+    await evaluate(evaluating(tmp_path), shown_console())
+    record = str(tmp_path / "record.jsonl")
+    with pytest.raises(OtherRunError, match="evaluation is gone"):
+        await process(counted(data_path_to_save_groups=record), shown_console())
+
+
+async def test_fresh_puts_the_former_evaluation_aside(tmp_path):
+    folder = tmp_path / "eval"
+    await evaluate(evaluating(folder), shown_console())
+    assert await evaluate(evaluating(folder, eval_rollouts=3, fresh=True), shown_console()) == 0
+    assert len(groups(tmp_path / "eval.1")[0].group.trajectories) == 2
+
+
+async def test_files_of_an_evaluation_without_a_record_are_not_written_over(tmp_path):
+    (tmp_path / "metrics.json").write_text("{}")
+    with pytest.raises(RecordError, match=r"has metrics\.json of an evaluation without a record"):
+        await evaluate(evaluating(tmp_path), shown_console())
+    assert (tmp_path / "metrics.json").read_text() == "{}"
+
+
+def test_its_folder_is_no_run_of_trainings():
+    names = [
+        evaluation_folder(counted(run_name=name).config, "e").path.name for name in (None, "a", "eval-a")
+    ]
+    assert names == ["eval-default", "eval-a", "eval-a"]
+
+
+async def test_lost_rollouts_are_a_lower_bound(tmp_path):
+    Flaky.seen = 0
+    fields = {"scripted_skill": 1.0, "max_concurrent_rollouts": 1, "max_failed_groups": 0}
+    assert await evaluate(evaluating(tmp_path, Flaky, **fields), shown_console()) == 0
+    numbers = metrics(tmp_path)
+    of_all = numbers["results"]["all"]
+    assert (numbers["planned"], numbers["tried"], numbers["lost_items"], numbers["lost_rollouts"]) == (
+        (10, 10, 1, 3)
+    )
+    assert (of_all["eval/pass@1"], of_all["eval/pass@1_at_least"]) == (1.0, pytest.approx(0.85))
+
+
+async def test_a_lost_item_is_tried_once_more(tmp_path):
+    fields = {"max_failed_groups": 0, "scripted_skill": 1.0}
+    Flaky.lost = ("i3",)
+    await evaluate(evaluating(tmp_path, Flaky, **fields), shown_console())
+    Flaky.lost = ()
+    try:
+        assert await evaluate(evaluating(tmp_path, Flaky, accept=True, **fields), shown_console()) == 0
+    finally:
+        Flaky.lost = ("i3",)
+    assert metrics(tmp_path)["lost_items"] == 0
+
+
+def test_settings_of_its_own_stand_in_the_place_of_trainings():
+    config = counted(eval_temperature=0.0, eval_top_p=0.9, eval_max_turns=3).config.for_evaluation()
+    assert (config.temperature, config.top_p, config.max_turns) == (0.0, 0.9, 3)
+    assert config.for_evaluation() == config
+
+
+def test_unset_they_are_as_in_training():
+    config = counted(temperature=0.5, max_turns=4).config
+    assert config.for_evaluation() == config
+
+
+def test_an_evaluation_dataset_takes_the_place_of_trainings():
+    config = counted(dataset_name="train", eval_dataset_path="test.jsonl", eval_dataset_split="test").config
+    own = config.for_evaluation()
+    assert (own.dataset_name, own.dataset_path, own.dataset_split) == (None, "test.jsonl", "test")
+
+
+async def test_an_environment_made_for_training_is_not_evaluated_with_its_settings(tmp_path):
+    with pytest.raises(ConfigError, match=r"make it with config\.for_evaluation\(\)"):
+        await evaluate(evaluating(tmp_path, eval_temperature=0.1), shown_console())
+
+
+@pytest.mark.parametrize("name", ["eval_dataset_path", "eval_dataset_name"])
+def test_evaluation_items_come_from_one_place(name):
+    with pytest.raises(ValueError, match="evaluation items come from one place; give one of"):
+        counted(eval_share=0.5, **{name: "x"})
+
+
+async def test_an_items_change_is_named(tmp_path):
+    class Changed(Counted):
+        def load_items(self):
+            return [{**item, "share": 9} if item["id"] == "i2" else item for item in super().load_items()]
+
+    await evaluate(evaluating(tmp_path), shown_console())
+    with pytest.raises(OtherRunError, match="item 'i2' changed"):
+        await evaluate(evaluating(tmp_path, Changed, accept=False), shown_console())

@@ -1,5 +1,6 @@
 """A record that may still grow, as a page's index and blocks: whole lines are read once, as they come."""
 
+import itertools
 import os
 import re
 import threading
@@ -44,6 +45,7 @@ class LiveRecord:
         self._content = content
         self._others = others
         self._one_at_a_time = threading.Lock()
+        self._generations = itertools.count()
         self._begin()
 
     def index(self, after: int = 0) -> bytes:
@@ -78,6 +80,7 @@ class LiveRecord:
             source=text_of(self.path),
             content=self._content(),
             counts=CountedOnce(finished),
+            generation=next(self._generations),
         )
         self._file: tuple[int, int] | None = None
         """Device and inode."""

@@ -34,6 +34,7 @@ class IndexBuilder:
     content: PageContent
     others: tuple[OtherEstimator, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    generation: int = 0
     entries: list[GroupEntry] = field(default_factory=list[GroupEntry])
     counts: Callable[[CreditedGroup], bool] = field(default_factory=lambda: CountedOnce(()))
     """Whether a group is in the aggregates."""
@@ -77,6 +78,7 @@ class IndexBuilder:
             aggregates=aggregates(self.summary),
             cut=cut,
             live=live,
+            generation=self.generation,
             groups=self.entries,
         )
 

@@ -13,7 +13,7 @@ const page = {
   otherColours: [],
   /** Turns of the longest rollout. */
   longest: 1,
-  /** Scores from here on count as passed where an evaluation does not say it. */
+  /** Scores from here on count as passed where no evaluation says it. */
   passing: 0,
 };
 
@@ -62,8 +62,9 @@ function ending(entry) {
   return entry.end ? `${entry.stop}: ${entry.end}` : entry.stop;
 }
 
+/** People count from 1, the record and links from 0. */
 function turnTitle(turn) {
-  return "turn " + turn;
+  return "turn " + (turn + 1);
 }
 
 // Statistics. Nothing is spread into arguments: a record has more turns than a call takes.

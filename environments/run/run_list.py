@@ -34,8 +34,8 @@ class ListedRun:
     started: str
     """`2026-11-22 19:34:12 UTC`; where no summary says it, when the record was written last."""
     state: str
-    """`finished` (all planned groups are in the record, failed ones too), `stopped`, `broke` (an error ended it), `running`,
-    `killed`, or `unknown`."""
+    """`finished` (all planned groups are in the record, failed ones too), `stopped`, `broke` (an error ended
+    it), `running`, `killed`, or `unknown`."""
     policy: str | None = None
     fingerprint: str | None = None
     planned: int | None = None
@@ -54,7 +54,7 @@ class ListedRun:
 
 
 def listed_runs(below: Path) -> list[ListedRun]:
-    """The runs in a folder and below it, newest first; a large record is not read, only the index beside it."""
+    """The runs in a folder and below it, newest first; of a large record only the index is read."""
     found = [_listed(RunFolder(path)) for path in _folders(below, _DEPTH)]
     return sorted(found, key=lambda run: (run.started, run.path), reverse=True)
 
@@ -127,17 +127,16 @@ def _record_state(record: Path) -> tuple[int | None, str]:
 
 
 def _counted(record: Path, size: int) -> tuple[int, int] | None:
-    """Groups that are done and that failed: by its index, if it is that of the record; of a small one, which
-    has none, by its lines.
-    """
+    """Groups that are done and that failed: by the index, if it is the record's; a small record has none."""
     try:
         if size < INDEXED_BYTES:
             contents = read_contents(record)
+        elif index_path(record).stat().st_size > _LARGEST_INDEX:
+            return None
         else:
-            entries = read_index(record).entries if index_path(record).stat().st_size <= _LARGEST_INDEX else []
+            entries, contents = read_index(record).entries, Contents()
             if not entries or entries[-1].end != size:
                 return None
-            contents = Contents()
             for entry in entries:
                 contents.add(entry.facts)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecordError):

@@ -89,9 +89,7 @@ class Tracker:
     def _log(self, numbers: Mapping[str, float], *, whole: bool = True) -> None:
         shown = few_names(numbers, self._known)
         for backend in self._backends:
-            backend.log(
-                shown, self._shown.histograms if whole else {}, self._shown.samples if whole else ()
-            )
+            backend.log(shown, self._shown.histograms if whole else {}, self._shown.samples if whole else ())
         if whole:
             self._begin_window()
 

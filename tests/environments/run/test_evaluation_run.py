@@ -7,8 +7,8 @@ import pytest
 
 from environments.record.origin import OtherRunError
 from environments.record.recorder import read_groups
-from environments.run.evaluation_run import evaluate, evaluation_folder
 from environments.run import evaluation_run
+from environments.run.evaluation_run import evaluate, evaluation_folder
 from environments.run.process_run import process
 from environments.run.run_list import listed_runs
 from tests.environments.counted_items import Counted, counted, shown_console

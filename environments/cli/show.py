@@ -32,7 +32,7 @@ _NAMED_ITEMS = 8
 @click.argument("item", required=False)
 @click.option("--epoch", type=click.IntRange(min=0), help="Only this epoch of the item.")
 @click.option("--sibling", type=int, multiple=True, help="Only this sibling; may be given again.")
-@click.option("--turn", type=int, multiple=True, help="Only this turn, from 0; may be given again.")
+@click.option("--turn", type=int, multiple=True, help="Only this turn, from 1; may be given again.")
 @click.option("--width", type=click.IntRange(min=20), help="Columns of a line.  [default: the terminal's]")
 @click.option(
     "--max-text",
@@ -113,8 +113,8 @@ def _refuse_others(group: GroupEntry, siblings: Iterable[int], turns: Iterable[i
             )
     longest = max(map(_turn_count, group["rollouts"]), default=0)
     for turn in turns:
-        if turn not in range(longest):
-            raise UsageError(f"no turn {turn}; the longest rollout has {longest}, counted from 0")
+        if turn not in range(1, longest + 1):
+            raise UsageError(f"no turn {turn}; the longest rollout has {longest}, counted from 1")
 
 
 def _turn_count(rollout: RolloutEntry) -> int:

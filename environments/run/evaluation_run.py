@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from rich.console import Console
 
@@ -14,7 +15,7 @@ from environments.data.tasks import GroupTask, plan
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
 from environments.record.summary import print_rows, print_side_notes
-from environments.run.evaluation import print_evaluation
+from environments.run.evaluation import Evaluation, print_evaluation
 from environments.run.evaluation_files import Evaluated, evaluated, refuse_other_files, write_evaluation
 from environments.run.experiment import origin_of
 from environments.run.first_alone import first_alone
@@ -94,7 +95,7 @@ async def _evaluate_opened(
         code = code or (0 if of.evaluation.complete else FAILED)
         seconds = monotonic() - started
         await asyncio.to_thread(write_evaluation, folder, env, recorder, of, seconds=seconds)
-    more = {} if of.evaluation is None else {"evaluation": of.evaluation.completeness()}
+    more = {} if of.evaluation is None else _facts(of.evaluation)
     await run.end(progress.summary, done=tasks.held(), planned=tasks.total, code=code, **more)
     if stopped is None:
         progress.print(partial(_print_end, of=of, planned=tasks.total))
@@ -128,6 +129,12 @@ async def _evaluate_tasks(env: AgentEnv, tasks: PlannedTasks, recorder: Recorder
         max_in_flight=groups_at_once(env.config.max_concurrent_rollouts, rollouts),
         begin=begin,
     )
+
+
+def _facts(evaluation: Evaluation) -> dict[str, Any]:
+    """What `summary.json` says of an evaluation, so that `turnwise runs` need read nothing else."""
+    pass_at_1 = {"pass@1": evaluation.pass_at[0].value} if evaluation.pass_at else {}
+    return {"evaluation": evaluation.completeness(), **pass_at_1}
 
 
 def _print_end(console: Console, *, of: Evaluated, planned: int) -> None:

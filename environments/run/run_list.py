@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from environments.record.contents import Contents
-from environments.record.index_file import index_path, read_index
+from environments.record.entries import read_entries
+from environments.record.index_file import INDEXED_BYTES, index_path, read_index
 from environments.record.run_folder import RunFolder
 from environments.run.run_log import MOMENT, goes_on
 from environments.run.run_summary import covered_by, read_summary
+from tools.errors import RecordError
 
 _DEPTH = 3
 """Folders of environments, runs, and one more: those that were moved together."""
@@ -77,7 +79,6 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
 def _listed(folder: RunFolder) -> ListedRun:
     fields = read_summary(folder.summary)
     size, changed = _record_state(folder.record)
-    counted = _counted(folder.record, size)
     notes: list[str] = []
     if size is None:
         notes.append("no record.jsonl")
@@ -95,7 +96,8 @@ def _listed(folder: RunFolder) -> ListedRun:
     if (experiments := _whole(fields, "experiments") or 1) > 1:
         notes.append(f"groups of {experiments} experiments")
     told = _whole(fields, "done"), _whole(fields, "failed")
-    done, failed = counted if counted is not None and (is_behind or None in told) else told
+    counted = _counted(folder.record, size) if is_behind or None in told else None
+    done, failed = counted or told
     return ListedRun(
         path=str(folder.path),
         env=_text(fields, "env") or folder.path.resolve().parent.name,
@@ -123,17 +125,22 @@ def _record_state(record: Path) -> tuple[int | None, str]:
 
 
 def _counted(record: Path, size: int | None) -> tuple[int, int] | None:
-    """Groups that are done and that failed, by the index, if it is that of the record."""
+    """Groups that are done and that failed, by the index if it has all of them, or by a small record."""
+    contents = Contents()
     try:
-        if not size or index_path(record).stat().st_size > _LARGEST_INDEX:
+        if not size:
             return None
-        entries = read_index(record).entries
-        if not entries or entries[-1].end != size:
+        if size < INDEXED_BYTES:
+            entries = read_entries(record)
+        elif index_path(record).stat().st_size > _LARGEST_INDEX:
             return None
-        contents = Contents()
+        else:
+            entries = read_index(record).entries
+            if not entries or entries[-1].end != size:
+                return None
         for entry in entries:
             contents.add(entry.facts)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (RecordError, OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
     return len(contents.finished), len(contents.failed - contents.finished)
 

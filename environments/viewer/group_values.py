@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from environments.credit import estimate
+from environments.credit import estimate, without_peer_of
 from environments.credit.ledger import TurnLedger, ledger
 from environments.credit.terms import Term
 from environments.trajectory import CreditedGroup, Failure, Trajectory
@@ -61,6 +61,7 @@ def group_values(
     group = credited.group
     ledgers = ledger(credited)
     beside = [other.advantages(credited) for other in others]
+    alone = without_peer_of(credited)
     rollouts: list[RolloutEntry] = []
     for position, (trajectory, entries) in enumerate(zip(group.trajectories, ledgers, strict=True)):
         names: list[str] = []
@@ -68,7 +69,8 @@ def group_values(
             names.append(f"g{number}r{position}p{len(names)}")
             add(names[-1], block)
         own = [None if rows is None else rows[position] for rows in beside]
-        rollouts.append(_rollout(trajectory, _columns(trajectory, entries, own), names))
+        columns = _columns(trajectory, entries, own, () if alone is None else alone[position])
+        rollouts.append(_rollout(trajectory, columns, names))
     name = f"g{number}"
     add(name, _group_block(credited, content.cutter))
     return GroupEntry(
@@ -84,19 +86,30 @@ def group_values(
 
 
 def _columns(
-    trajectory: Trajectory, ledgers: Sequence[TurnLedger], others: list[list[float] | None]
+    trajectory: Trajectory,
+    ledgers: Sequence[TurnLedger],
+    others: list[list[float] | None],
+    acts_alone: Sequence[bool],
 ) -> TurnColumns:
     turns = trajectory.turns
+    raw = {act.index for act, is_alone in zip(trajectory.acts, acts_alone, strict=False) if is_alone}
+    alone = [
+        1 if turn.index in raw else 0 if _is_compared(entry.terms) else None
+        for turn, entry in zip(turns, ledgers, strict=True)
+    ]
     rows = [-1 if not turns else turns[0].span.row, *(turn.span.row for turn in turns)]
     single = [_only(entry.terms) for entry in ledgers]
     return TurnColumns(
         kind="".join(turn.kind[0] for turn in turns),
         rewards=[entry.reward for entry in ledgers],
-        returns=[None if term is None else term.value for term in single],
-        baselines=[None if term is None else term.baseline for term in single],
+        returns=[
+            None if term is None or entry.follows is None else term.value
+            for term, entry in zip(single, ledgers, strict=True)
+        ],
         advantages=[entry.advantage for entry in ledgers],
         others=others,
-        peers=[None if term is None else term.peer_count for term in single],
+        peers=[_peers(term, is_alone == 1) for term, is_alone in zip(single, alone, strict=True)],
+        alone=alone,
         tokens=[turn.span.end - turn.span.start for turn in turns],
         trained=[int(turn.trained) for turn in turns],
         forks=[int(turn.span.row != before) for turn, before in zip(turns, rows, strict=False)],
@@ -104,6 +117,16 @@ def _columns(
         tool_calls=[len(turn.message.tool_calls) for turn in turns],
         tool_errors=[sum(each.error is not None for each in turn.tool_results) for turn in turns],
     )
+
+
+def _is_compared(terms: Sequence[Term]) -> bool:
+    return any(term.baseline is not None for term in terms)
+
+
+def _peers(term: Term | None, is_alone: bool) -> int | None:
+    if is_alone:
+        return 0
+    return None if term is None or term.baseline is None else term.peer_count
 
 
 def _only(terms: Sequence[Term]) -> Term | None:
@@ -118,7 +141,6 @@ def _rollout(trajectory: Trajectory, turns: TurnColumns, blocks: list[str]) -> R
         outcome=None if rewards is None else rewards.outcome,
         stop=trajectory.stop_reason.value,
         end=None if trajectory.end_reason is None else _line(trajectory.end_reason),
-        passed=None,
         exact=trajectory.exact,
         rows=len(trajectory.rows),
         wall_s=trajectory.wall_s,

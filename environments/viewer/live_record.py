@@ -1,5 +1,6 @@
 """A record that may still grow, as a page's index and blocks: whole lines are read once, as they come."""
 
+import itertools
 import os
 import re
 import threading
@@ -40,6 +41,7 @@ class LiveRecord:
         self._content = content
         self._others = others
         self._one_at_a_time = threading.Lock()
+        self._generations = itertools.count()
         self._begin()
 
     def index(self, after: int = 0) -> bytes:
@@ -67,7 +69,10 @@ class LiveRecord:
 
     def _begin(self) -> None:
         self._builder = IndexBuilder(
-            title=title_of(self.path), source=text_of(self.path), content=self._content()
+            title=title_of(self.path),
+            source=text_of(self.path),
+            content=self._content(),
+            generation=next(self._generations),
         )
         self._file: tuple[int, int] | None = None
         """Device and inode."""

@@ -26,13 +26,14 @@ class TurnColumns(TypedDict):
     """A letter per turn: `a` an act, `s` a summary."""
     rewards: list[float | None]
     returns: list[float | None]
-    """What the baseline was taken from; `None`: there is no such number, or several (`PageLedger.terms`)."""
-    baselines: list[float | None]
+    """The reward and what follows; `None`: the estimator does not sum them up, or nobody can say."""
     advantages: list[float]
     others: list[list[float] | None]
     """Advantages by each of `RunIndex.others`; `None`: it cannot take this group."""
     peers: list[int | None]
-    """How many siblings' turns, or siblings, it was compared with; `None`: nobody can say."""
+    """How many values its baseline is made of; `None`: it has several, or none on purpose."""
+    alone: list[int | None]
+    """1: an act left its raw return for want of a peer; 0: compared; `None`: it is not, or nobody can say."""
     tokens: list[int]
     """Sampled."""
     trained: list[int]
@@ -53,8 +54,6 @@ class RolloutEntry(TypedDict):
     stop: str
     end: str | None
     """What the environment said when it ended it."""
-    passed: bool | None
-    """In an evaluation; else `None`."""
     exact: bool
     rows: int
     wall_s: float
@@ -110,6 +109,8 @@ class RunIndex(TypedDict):
     """What is not in the page, in words."""
     live: bool
     """Whether more may come."""
+    generation: int
+    """Changes where a live record was replaced, and all that is known of it is void."""
     groups: list[GroupEntry]
 
 
@@ -175,8 +176,10 @@ class PageTerm(TypedDict):
     divisor: float | None
     """`None`: not divided."""
     peers: list[Peer]
-    """The first of them, where they are many; with its own where the baseline has it in it."""
+    """The first of them, where they are many; its own among them where `whole_group`."""
     peer_count: int
+    whole_group: bool
+    """Whether none was left out of the baseline, so that the turn's own value is in it, too."""
     spread: float | None
     """Standard deviation of the peers' values; `None` with fewer than two."""
 

@@ -32,6 +32,7 @@ class IndexBuilder:
     content: PageContent
     others: tuple[OtherEstimator, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    generation: int = 0
     entries: list[GroupEntry] = field(default_factory=list[GroupEntry])
     summary: Summary = field(default_factory=Summary)
     _names: Counter[str] = field(default_factory=Counter[str])
@@ -72,6 +73,7 @@ class IndexBuilder:
             aggregates=aggregates(self.summary),
             cut=cut,
             live=live,
+            generation=self.generation,
             groups=self.entries,
         )
 

@@ -15,6 +15,7 @@ from environments.viewer.page_values import (
     GroupEntry,
     PageFailure,
     PageMessage,
+    PageTurn,
     RolloutBlock,
     RolloutEntry,
 )
@@ -37,7 +38,7 @@ class ShownGroup:
     rollouts: Sequence[tuple[RolloutEntry, RolloutBlock]]
     """Each with its blocks as one."""
     turns: Container[int] | None = None
-    """Which turns; `None`: all."""
+    """Which turns, counted from 1; `None`: all."""
 
     @classmethod
     def of(
@@ -72,19 +73,27 @@ def group_parts(group: ShownGroup, *, width: int) -> Iterator[RenderableType]:
         yield from _failure(failure)
     if group.turns is None:
         yield from _opening(group.rollouts)
-    last = max((len(block["turns"]) for _, block in group.rollouts), default=0)
-    for index in range(last):
-        if group.turns is None or index in group.turns:
-            there = [
-                (entry, block["turns"][index])
-                for entry, block in group.rollouts
-                if index < len(block["turns"])
-            ]
-            yield Rule(Text(f"turn {index}"), align="left", style="dim")
-            yield _beside([turn_cell(entry, turn) for entry, turn in there], width)
+    for row, there in enumerate(_rows(group.rollouts), start=1):
+        wanted = [(e, turn) for e, turn in there if group.turns is None or turn["index"] + 1 in group.turns]
+        if wanted:
+            yield Rule(Text(f"turn {row}"), align="left", style="dim")
+            yield _beside([turn_cell(entry, turn, row) for entry, turn in wanted], width)
     if group.turns is None:
         yield Rule(Text("ends"), align="left", style="dim")
         yield _beside([_end(entry, block) for entry, block in group.rollouts], width)
+
+
+def _rows(rollouts: Sequence[tuple[RolloutEntry, RolloutBlock]]) -> list[list[tuple[RolloutEntry, PageTurn]]]:
+    """Turns that are compared with each other; a summary is with the act that follows it, as in credit."""
+    rows: list[list[tuple[RolloutEntry, PageTurn]]] = []
+    for entry, block in rollouts:
+        acts = 0
+        for turn in block["turns"]:
+            if acts == len(rows):
+                rows.append([])
+            rows[acts].append((entry, turn))
+            acts += turn["kind"] == "act"
+    return rows
 
 
 def _joined(blocks: Sequence[RolloutBlock]) -> RolloutBlock:
@@ -131,7 +140,7 @@ def _heading(group: ShownGroup) -> Iterator[RenderableType]:
             str(each["sibling"]),
             number(each["score"]),
             number(each["outcome"]),
-            str(len(turns["kind"])),
+            str(turns["kind"].count("a")),
             f"{sum(turns['tokens']):,}",
             Text(f"{each['stop']}{end}"),
         )

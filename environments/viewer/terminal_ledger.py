@@ -51,10 +51,11 @@ def _term(term: PageTerm) -> str:
 def _peers(term: PageTerm) -> str:
     peers = [_peer(each) for each in term["peers"][:_MOST_PEERS]]
     more = term["peer_count"] - len(peers)
+    whole = "; its own is in the baseline" if term["whole_group"] else ""
     spread = "" if term["spread"] is None else f"; spread {number(term['spread'])}"
-    return ", ".join(peers) + (f" and {more} more" if more > 0 else "") + spread
+    return ", ".join(peers) + (f" and {more} more" if more > 0 else "") + spread + whole
 
 
 def _peer(peer: Peer) -> str:
-    turn = "" if peer["turn"] is None else f" turn {peer['turn']}"
+    turn = "" if peer["turn"] is None else f" turn {peer['turn'] + 1}"
     return f"sibling {peer['sibling']}{turn}: {precise(peer['value'])}"

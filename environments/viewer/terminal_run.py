@@ -19,7 +19,7 @@ _HEALTH: Mapping[str, str] = {
     "rollouts": "rollouts",
     "scored": "scored",
     "reward": "reward",
-    "advantage": "advantage sd",
+    "advantage": "adv. sd",
     "tokens": "tokens",
     "without_peer": "no peer",
     "groups": "groups",
@@ -61,7 +61,7 @@ def _groups(groups: Sequence[GroupEntry]) -> Table:
             str(group["epoch"]),
             status,
             " ".join(number(each["score"]) for each in rollouts),
-            " ".join(str(len(each["turns"]["kind"])) for each in rollouts),
+            " ".join(str(each["turns"]["kind"].count("a")) for each in rollouts),
             Text(_counts(stops)),
             Text(_counts(Counter(each["error_class"] for each in group["failures"]))),
         )
@@ -110,6 +110,7 @@ def _health(by_turn: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
         return
     yield Text()
     made = table(*_HEALTH.values(), right=tuple(_HEALTH.values()))
+    made.padding = 0  # so that it fits into 80 columns
     for each in by_turn[:_MOST_INDICES]:
         made.add_row(*(_cell(each[name], name) for name in _HEALTH))
     yield made
@@ -118,6 +119,8 @@ def _health(by_turn: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
 
 
 def _cell(value: Any, name: str) -> str:
+    if name == "turn":
+        return str(value + 1)
     if isinstance(value, Mapping):
         return number(value["sd" if name == "advantage" else "mean"])  # pyright: ignore[reportUnknownArgumentType]  # JSON
     return "-" if value is None else f"{value:,}"

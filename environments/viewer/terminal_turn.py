@@ -16,17 +16,18 @@ _DEEPER = (0, 0, 0, 4)
 _NAME_WIDTH = 9
 
 
-def turn_cell(entry: RolloutEntry, turn: PageTurn) -> RenderableType:
-    """A turn of a sibling."""
-    return Group(*_turn_parts(entry, turn), Text())
+def turn_cell(entry: RolloutEntry, turn: PageTurn, row: int) -> RenderableType:
+    """A turn of a sibling, which names itself where summaries made it another than its row's."""
+    own = turn["index"] + 1
+    return Group(*_turn_parts(entry, turn, "" if own == row else f" · turn {own}"), Text())
 
 
-def _turn_parts(entry: RolloutEntry, turn: PageTurn) -> Iterator[RenderableType]:
+def _turn_parts(entry: RolloutEntry, turn: PageTurn, which: str) -> Iterator[RenderableType]:
     ledger = turn["ledger"]
     reward = "not scored" if ledger["reward"] is None else f"reward {number(ledger['reward'])}"
     kind = "" if turn["kind"] == "act" else f" · {turn['kind']}"
     heading = Text(f"sibling {entry['sibling']}", style="bold cyan")
-    heading.append(f"{kind} · {reward} · advantage ", style="not bold default")
+    heading.append(f"{which}{kind} · {reward} · advantage ", style="not bold default")
     yield heading.append(signed(ledger["advantage"]), style=_colour(ledger["advantage"]))
     if turn["fork"]:
         yield note_line("new row", in_line(turn["fork"]))
@@ -59,7 +60,7 @@ def _condensed(turn: PageTurn) -> Iterator[RenderableType]:
         )
     if turn["saw"] is not None:
         parts = [
-            f"messages {part['start']} to {part['end'] - 1}" if "start" in part else "what was put in"
+            f"messages {part['start'] + 1} to {part['end']}" if "start" in part else "what was put in"
             for part in turn["saw"]
         ]
         yield note_line("saw", ", ".join(parts) or "nothing")

@@ -150,6 +150,7 @@ def _term(term: Term, turn: Turn, siblings: Sequence[Trajectory]) -> PageTerm:
         divisor=term.divisor,
         peers=[Peer(sibling=each.sibling, turn=each.turn, value=each.value) for each in peers],
         peer_count=term.peer_count,
+        whole_group=term.own is None,
         spread=peers_spread(term),
     )
 

@@ -30,6 +30,12 @@ async function block(name) {
   return blocks.pending.get(name);
 }
 
+function forgetBlocks() {
+  blocks.kept.clear();
+  blocks.pending.clear();
+  blocks.chars = 0;
+}
+
 /** Whether it can be had at once. */
 function isKept(name) {
   return blocks.kept.has(name);
@@ -108,5 +114,5 @@ async function turnOf(rollout, turn) {
     else low = middle + 1;
     middle = (low + high) >> 1;
   }
-  throw new Error(`turn ${turn} is not in this page`);
+  throw new Error(`${turnTitle(turn)} is not in this page`);
 }

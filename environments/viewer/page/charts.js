@@ -4,18 +4,18 @@
 const CHART = { width: 360, height: 150, left: 40, right: 8, top: 8, bottom: 22 };
 
 /** A frame with its axes: `x(value)`, `y(value)` place, `add` puts marks in it. */
-function frame({ xs, ys, xTicks, yTicks, label, height = CHART.height }) {
+function frame({ xs, ys, turns = null, label, height = CHART.height }) {
   const inner = { right: CHART.width - CHART.right, bottom: height - CHART.bottom };
   const x = scale(xs, CHART.left, inner.right);
   const y = scale(ys, inner.bottom, CHART.top);
   const node = svg("svg.chart", { viewBox: `0 0 ${CHART.width} ${height}`, role: "img", "aria-label": label });
-  for (const tick of yTicks || ticks(...ys, 4)) {
+  for (const tick of ticks(...ys, 4)) {
     add(node, [
       svg("line.grid", { x1: CHART.left, x2: inner.right, y1: y(tick), y2: y(tick) }),
       svg("text.tick.end", { x: CHART.left - 6, y: y(tick) + 3.5 }, num(tick)),
     ]);
   }
-  for (const tick of xTicks || ticks(...xs, 6)) add(node, [svg("text.tick.mid", { x: x(tick), y: height - 7 }, num(tick))]);
+  for (const tick of turns === null ? ticks(...xs, 6) : indexTicks(turns)) add(node, [svg("text.tick.mid", { x: x(tick), y: height - 7 }, num(turns === null ? tick : tick + 1))]);
   if (ys[0] < 0 && ys[1] > 0) add(node, [svg("line.zero", { x1: CHART.left, x2: inner.right, y1: y(0), y2: y(0) })]);
   return { node, x, y, inner };
 }
@@ -36,9 +36,9 @@ function ticks(low, high, count) {
   return found;
 }
 
-/** Whole numbers only, from zero: indices of turns. */
+/** Indices of turns to be named. */
 function indexTicks(count) {
-  return ticks(0, Math.max(1, count - 1), Math.min(8, count)).filter(Number.isInteger);
+  return ticks(1, Math.max(2, count), Math.min(8, count)).filter(Number.isInteger).map((turn) => turn - 1).filter((turn) => turn < count);
 }
 
 /** An interval around the values that has a size. */
@@ -58,7 +58,7 @@ function path(points) {
 function barsByTurn({ stacks, classes, label, words, href }) {
   const highest = most(stacks.map((stack) => stack.reduce((sum, each) => sum + each, 0))) || 1;
   const count = stacks.length;
-  const { node, x, y, inner } = frame({ xs: [-0.5, count - 0.5], ys: [0, highest], xTicks: indexTicks(count), label });
+  const { node, x, y, inner } = frame({ xs: [-0.5, count - 0.5], ys: [0, highest], turns: count, label });
   const width = Math.max(1, Math.min(26, (x(1) - x(0)) * 0.78));
   stacks.forEach((stack, turn) => {
     let base = 0;
@@ -84,7 +84,7 @@ function bandsByTurn({ columns, label, href, name, diverging }) {
   const ordered = columns.map(sorted);
   const points = ordered.map((column) => [0.1, 0.25, 0.5, 0.75, 0.9].map((share) => quantile(column, share)));
   const ys = extent(points.flat().filter((value) => value !== null), 0);
-  const { node, x, y, inner } = frame({ xs: [-0.5, columns.length - 0.5], ys, xTicks: indexTicks(columns.length), label });
+  const { node, x, y, inner } = frame({ xs: [-0.5, columns.length - 0.5], ys, turns: columns.length, label });
   const width = Math.max(1.5, Math.min(16, (x(1) - x(0)) * 0.55));
   points.forEach((five, turn) => {
     if (five[0] === null) return;

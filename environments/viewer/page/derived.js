@@ -13,7 +13,7 @@ const page = {
   otherColours: [],
   /** Turns of the longest rollout. */
   longest: 1,
-  /** Scores from here on count as passed where an evaluation does not say it. */
+  /** Scores from here on count as passed. */
   passing: 0,
 };
 
@@ -53,7 +53,6 @@ function findRollout(groupId, sibling) {
 }
 
 function hasPassed(entry) {
-  if (entry.passed !== null) return entry.passed;
   return entry.score === null ? null : entry.score >= page.passing;
 }
 
@@ -62,8 +61,9 @@ function ending(entry) {
   return entry.end ? `${entry.stop}: ${entry.end}` : entry.stop;
 }
 
+/** People count from 1, the record and links from 0. */
 function turnTitle(turn) {
-  return "turn " + turn;
+  return "turn " + (turn + 1);
 }
 
 // Statistics. Nothing is spread into arguments: a record has more turns than a call takes.

@@ -14,7 +14,7 @@ class GroupView {
     this.node = el("div.group", { style: { "--siblings": Math.max(1, this.siblings.length) } });
     this.matrix = el("div.matrix", { tabindex: "0", role: "group", "aria-label": "Siblings side by side, a row per turn" });
     this.above = el("div.above");
-    this.rows = range(this.rowCount, (act) => el("div.mrow.pending", { "data-act": act }, el("div.gutter", {}, act)));
+    this.rows = range(this.rowCount, (act) => el("div.mrow.pending", { "data-act": act }, el("div.gutter", {}, act + 1)));
     add(this.matrix, [this.head(), this.above, this.rows, this.outcomes()]);
     add(this.node, [this.title(), this.matrix]);
     this.observer = new IntersectionObserver((seen) => seen.forEach((each) => (each.isIntersecting ? this.fill(each.target) : this.empty(each.target))), { root: this.matrix, rootMargin: NEAR });
@@ -66,7 +66,7 @@ class GroupView {
     const act = Number(row.dataset.act);
     row.style.minHeight = "";
     const cells = this.siblings.map((rollout, column) => this.cell(rollout, column, act));
-    replace(row, el("div.gutter", {}, act), cells);
+    replace(row, el("div.gutter", {}, act + 1), cells);
     this.mark();
   }
 
@@ -75,7 +75,7 @@ class GroupView {
     if (row.classList.contains("pending") || this.printing) return;
     row.style.minHeight = row.offsetHeight + "px";
     row.classList.add("pending");
-    replace(row, el("div.gutter", {}, row.dataset.act));
+    replace(row, el("div.gutter", {}, Number(row.dataset.act) + 1));
   }
 
   cell(rollout, column, act) {
@@ -166,7 +166,7 @@ class GroupView {
 }
 
 function failureNode(failure, entry) {
-  return el("div.failure", {}, el("b", {}, `sibling ${failure.sibling} was dropped`), entry ? ` after ${plural(entry.turns, "turn")}` : "", ": ", shown(failure.error), entry && entry.where ? el("span.muted", {}, " " + shown(entry.where)) : null,
+  return el("div.failure", {}, el("b", {}, `sibling ${failure.sibling} was dropped`), entry ? ` after ${plural(entry.turns, "turn")}` : "", ": ", shown(plain(failure.error)), entry && entry.where ? el("span.muted", {}, " " + shown(entry.where)) : null,
     failure.traceback ? details("traceback", () => [copyButton("copy", () => plain(failure.traceback), "the traceback"), textBlock(failure.traceback, { spec: "div.text.mono" })]) : null,
     failure.judge_calls.length ? details(plural(failure.judge_calls.length, "question"), () => failure.judge_calls.map((call) => judgeNode(call))) : null);
 }
@@ -174,7 +174,7 @@ function failureNode(failure, entry) {
 /** What the model saw of the conversation, where that was not all. */
 function sawNode(turn) {
   const head = turn.condensed ? `context condensed${turn.condensed.cause ? " by " + shown(turn.condensed.cause) : ""}${turn.condensed.tokens_before === undefined ? "" : `: ${num(turn.condensed.tokens_before)} → ${num(turn.condensed.tokens_after)} tokens`}` : "what the model saw";
-  return el("div.saw", {}, el("span.badge.condensed", {}, head), turn.saw ? details("what it saw", () => turn.saw.map((part) => (part.message ? messageNode(part.message) : el("div.muted", {}, `messages ${part.start} to ${part.end - 1} of the conversation`)))) : null);
+  return el("div.saw", {}, el("span.badge.condensed", {}, head), turn.saw ? details("what it saw", () => turn.saw.map((part) => (part.message ? messageNode(part.message) : el("div.muted", {}, `messages ${part.start + 1} to ${part.end} of the conversation`)))) : null);
 }
 
 function pairs(values, name) {

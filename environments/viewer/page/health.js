@@ -1,40 +1,26 @@
 "use strict";
 // Health by turn index: what credit at each turn is made of, and what it may reward that nobody meant.
 
-/** For each index among acts: the turns there, and how groups compare them. */
+/** For each index among acts: the turns there, and what is known of their credit. */
 function byAct() {
   const count = most(page.rollouts.map(({ acts }) => acts.length).concat(0));
-  const columns = range(count, () => ({
-    reached: 0, alone: 0, peers: [], varied: 0, flat: 0, single: 0, rewards: [], returns: [], advantages: [], unscored: 0,
-  }));
-  for (const group of page.index.groups) {
-    const siblings = group.rollouts.map((entry) => rolloutOf(group, entry));
-    for (let act = 0; act < count; act += 1) {
-      const there = siblings.filter(({ acts }) => acts.length > act);
-      if (!there.length) break;
-      countAct(columns[act], there, act);
-    }
+  const columns = range(count, () => ({ reached: 0, alone: 0, compared: 0, peers: [], rewards: [], returns: [], advantages: [], unscored: 0 }));
+  for (const { group, entry, acts } of page.rollouts) {
+    const { turns } = entry;
+    acts.forEach((at, act) => {
+      const column = columns[act];
+      column.reached += 1;
+      if (turns.alone[at] === 1) column.alone += 1;
+      if (turns.alone[at] === 0) column.compared += 1;
+      if (turns.peers[at] !== null) column.peers.push(turns.peers[at]);
+      if (turns.rewards[at] === null) column.unscored += 1;
+      else column.rewards.push(turns.rewards[at]);
+      if (turns.returns[at] !== null) column.returns.push(turns.returns[at]);
+      // As the summary counts: nobody gave a masked turn, or a group without credit, this number.
+      if (turns.trained[at] && group.status !== "failed") column.advantages.push(turns.advantages[at]);
+    });
   }
   return columns;
-}
-
-function countAct(column, there, act) {
-  const values = [];
-  for (const { entry, acts } of there) {
-    const { turns } = entry;
-    const at = acts[act];
-    column.reached += 1;
-    if (turns.peers[at] === 0) column.alone += 1;
-    if (turns.peers[at] !== null) column.peers.push(turns.peers[at]);
-    if (turns.rewards[at] === null) column.unscored += 1;
-    else column.rewards.push(turns.rewards[at]);
-    if (turns.returns[at] !== null) column.returns.push(turns.returns[at]);
-    column.advantages.push(turns.advantages[at]);
-    values.push(turns.returns[at] === null ? turns.advantages[at] : turns.returns[at]);
-  }
-  if (there.length === 1) column.single += 1;
-  else if (most(values) - least(values) > 1e-9) column.varied += 1;
-  else column.flat += 1;
 }
 
 /** A chart with a heading, what its marks mean, and a line on how to read it. */
@@ -45,6 +31,7 @@ function figure(title, chart, legend, note) {
 
 function healthSection(columns) {
   const at = (turn, q) => hashOf({ v: "turns", at: turn, q });
+  const groups = page.index.aggregates.by_turn.map((each) => ({ varied: each.groups - each.groups_without_spread, flat: each.groups_without_spread }));
   const scored = page.rollouts.filter(({ entry }) => entry.score !== null);
   const withTurns = scored.map(({ entry, acts }) => [acts.length, entry.score]);
   const withTokens = scored.map(({ entry }) => [tokensOf(entry), entry.score]);
@@ -52,19 +39,19 @@ function healthSection(columns) {
     el("p.lead", {}, "What credit at each turn is made of. Late turns are where it thins out: few siblings are left to compare with, and those that are may be the ones that learned to go on."),
     el("div.figures", {}, [
       figure("Turns, with and without a peer", barsByTurn({
-        stacks: columns.map((column) => [column.reached - column.alone, column.alone]), classes: ["fill-main", "fill-warn"],
+        stacks: columns.map((column) => [column.compared, column.alone, column.reached - column.compared - column.alone]), classes: ["fill-main", "fill-warn", "fill-quiet"],
         label: "Turns by index, those without a peer marked",
-        words: (turn) => [turnTitle(turn), `${plural(columns[turn].reached, "rollout")} got here`, `${num(columns[turn].alone)} without a peer (${percent(columns[turn].alone, columns[turn].reached)})`],
+        words: (turn) => [turnTitle(turn), `${plural(columns[turn].reached, "rollout")} got here`, `${num(columns[turn].alone)} without a peer (${percent(columns[turn].alone, columns[turn].reached)})`, `${num(columns[turn].reached - columns[turn].compared - columns[turn].alone)} not compared`],
         href: (turn) => at(turn, columns[turn].alone ? "no-peer" : ""),
-      }), [["fill-main", "compared"], ["fill-warn", "no peer"]], aloneNote(columns)),
+      }), [["fill-main", "compared"], ["fill-warn", "no peer"], ["fill-quiet", "not compared"]], aloneNote(columns)),
       figure("Peers left", bandsByTurn({ columns: columns.map((column) => column.peers), label: "Peers of a turn, by turn index", name: "peers", href: (turn) => at(turn) }), [["mean-line", "mean"]],
-        "How many sibling turns each baseline is made of. With one or two it is mostly noise."),
+        "How many values each baseline is made of. With one or two it is mostly noise."),
       figure("Groups with and without spread", barsByTurn({
-        stacks: columns.map((column) => [column.varied, column.flat, column.single]), classes: ["fill-main", "fill-quiet", "fill-warn"],
+        stacks: groups.map(({ varied, flat }) => [varied, flat]), classes: ["fill-main", "fill-quiet"],
         label: "Groups by whether their siblings differ at a turn index",
-        words: (turn) => [turnTitle(turn), `${plural(columns[turn].varied, "group")} with spread`, `${num(columns[turn].flat)} where all siblings have the same`, `${num(columns[turn].single)} with one sibling left`],
+        words: (turn) => [turnTitle(turn), `${plural(groups[turn].varied, "group")} with spread`, `${num(groups[turn].flat)} where all siblings have the same advantage`],
         href: (turn) => at(turn),
-      }), [["fill-main", "siblings differ"], ["fill-quiet", "all the same"], ["fill-warn", "one left"]], "Only groups that differ teach something at that turn."),
+      }), [["fill-main", "siblings differ"], ["fill-quiet", "all the same"]], "Of groups with two trained turns there or more. Only those that differ teach something at that turn."),
       figure("Score against number of turns", density({ pairs: withTurns, label: "Score against number of turns", xName: "turns", yName: "score" }), [["mean-line", "mean score"]], stuffingNote(withTurns, "turns")),
       figure("Score against tokens", density({ pairs: withTokens, label: "Score against sampled tokens", xName: "tokens", yName: "score" }), [["mean-line", "mean score"]], stuffingNote(withTokens, "tokens")),
     ]));

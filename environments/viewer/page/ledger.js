@@ -23,7 +23,7 @@ function ledgerRows(turn) {
     const difference = term.value - (term.baseline ?? 0);
     const result = (term.weight * difference) / (term.divisor ?? 1);
     total("= " + shown(term.name), term.value);
-    if (term.baseline !== null) step(`${MINUS} baseline`, -term.baseline, `${plural(term.peer_count, "peer")}`);
+    if (term.baseline !== null) step(`${MINUS} baseline`, -term.baseline, comparedWith(term));
     if (term.divisor !== null) step(`÷ ${num(term.divisor)}`, difference / term.divisor - difference, "divided by a deviation");
     if (term.weight !== 1) step(`× ${num(term.weight)}`, result - difference / (term.divisor ?? 1), "weight");
     if (several) total(`→ from ${shown(term.name)}`, result);
@@ -31,6 +31,11 @@ function ledgerRows(turn) {
   total("= advantage", ledger.advantage);
   rows.at(-1).last = true;
   return rows;
+}
+
+function comparedWith(term) {
+  if (term.whole_group) return term.peer_count ? `${plural(term.peer_count, "value")}, its own among them` : "of no sibling";
+  return plural(term.peer_count, "peer");
 }
 
 function partsNote(turn) {
@@ -80,7 +85,7 @@ function peersNode(rollout, turn) {
   return el("section.peers", {}, el("h3", {}, "Compared with"), compared.map((term) => {
     const shownPeers = term.peers.slice(0, 64);
     return el("div", {}, el("p.note", {}, terms.length > 1 ? el("b", {}, shown(term.name) + ": ") : null,
-      `${plural(term.peer_count, "peer")}, mean ${num(mean(term.peers.map((peer) => peer.value)))}`, term.spread === null ? "" : `, spread ${num(term.spread)}`, term.peer_count > shownPeers.length ? `; the first ${shownPeers.length} are here` : ""),
+      comparedWith(term), term.spread === null ? "" : `, spread ${num(term.spread)}`, term.peer_count > shownPeers.length ? `; the first ${shownPeers.length} are here` : ""),
     dots(term),
     el("table.peerlist", {}, el("tr.own", {}, el("td", {}, `sibling ${rollout.entry.sibling}, this turn`), el("td.n", { title: exact(term.value) }, num(term.value)), el("td.n.muted", {}, "")),
       shownPeers.map((peer) => el("tr", {}, el("td", {}, link(hashOf({ g: rollout.group.id, s: peer.sibling, t: peer.turn }), `sibling ${peer.sibling}, ${peer.turn === null ? "whole" : turnTitle(peer.turn)}`)),

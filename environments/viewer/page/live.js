@@ -11,7 +11,8 @@ async function poll() {
     try {
       const index = JSON.parse(await inflated(await served("index?after=" + page.index.groups.length)));
       live.lost = 0;
-      append(index);
+      if (index.generation === page.index.generation) append(index);
+      else await begin();
       if (!index.live) return drawLive();
     } catch {
       // The server may have ended; what is on the page stays.
@@ -19,6 +20,17 @@ async function poll() {
     }
     drawLive();
   }
+}
+
+/** The record is another one: nothing that is known of the old one is shown beside it. */
+async function begin() {
+  forgetBlocks();
+  takeIndex(await readIndex());
+  live.added = 0;
+  closeDrawer();
+  views.current?.close?.();
+  views.name = "";
+  draw();
 }
 
 /** Groups that are known stay the same objects, so that an open one stays open. */

@@ -32,12 +32,12 @@ function runLine(index) {
 
 function tiles(scores) {
   const { groups } = page.index;
-  const turns = page.rollouts.reduce((sum, { entry }) => sum + entry.turns.kind.length, 0);
+  const turns = page.rollouts.reduce((sum, { acts }) => sum + acts.length, 0);
   const tokens = page.rollouts.reduce((sum, { entry }) => sum + tokensOf(entry), 0);
   const lost = groups.reduce((sum, group) => sum + group.failures.length, 0);
   const statuses = counted(groups.map((group) => group.status)).map(([status, count]) => `${num(count)} ${status}`).join(", ");
   const tile = (value, name, detail, hash) => el("a.tile", { href: hash }, el("b", {}, value), el("span", {}, name), el("small", {}, detail));
-  const trained = page.rollouts.reduce((sum, { entry }) => sum + entry.turns.trained.reduce((a, b) => a + b, 0), 0);
+  const trained = page.rollouts.reduce((sum, { entry, acts }) => sum + acts.filter((at) => entry.turns.trained[at]).length, 0);
   return [
     tile(num(groups.length), groups.length === 1 ? "group" : "groups", statuses, "#v=rollouts"),
     tile(num(page.rollouts.length), "rollouts", lost ? plural(lost, "more was", "more were") + " dropped" : "none dropped", "#v=rollouts"),

@@ -17,7 +17,7 @@ const TURN_QUERIES = {
   rewarded: { label: "rewarded", holds: ({ entry }, at) => Boolean(entry.turns.rewards[at]) },
   "no-credit": { label: "no credit", holds: ({ entry }, at) => Math.abs(entry.turns.advantages[at]) <= EPSILON },
   untrained: { label: "masked (not trained)", holds: ({ entry }, at) => !entry.turns.trained[at] },
-  "no-peer": { label: "no peer", holds: ({ entry }, at) => entry.turns.peers[at] === 0 },
+  "no-peer": { label: "no peer", holds: ({ entry }, at) => entry.turns.alone[at] === 1 },
   "tool-error": { label: "tool error", holds: ({ entry }, at) => entry.turns.tool_errors[at] > 0 },
   fork: { label: "fork", holds: ({ entry }, at) => entry.turns.forks[at] > 0 },
   condensed: { label: "condensed context", holds: ({ entry }, at) => entry.turns.condensed[at] > 0 },
@@ -88,7 +88,7 @@ function badges({ entry }, at) {
     turns.forks[at] && ["fork", "A new token row begins here"],
     turns.condensed[at] && ["condensed", "The model saw less than all that came before"],
     !turns.trained[at] && ["masked", "Not trained: its tokens are masked and it has no advantage"],
-    turns.peers[at] === 0 && ["no peer", "No sibling turn to be compared with"],
+    turns.alone[at] === 1 && ["no peer", "No sibling turn to be compared with"],
     turns.tool_errors[at] && ["tool error", plural(turns.tool_errors[at], "tool call") + " failed"],
   ].filter(Boolean);
 }

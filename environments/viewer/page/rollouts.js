@@ -112,7 +112,7 @@ function typed(placeholder, value, changed, type = "search") {
   return input;
 }
 
-function choice(name, all, values, chosen, changed) {
-  const options = ["", ...values].map((value) => el("option", { value, selected: value === (chosen || "") }, value ? shown(value).slice(0, 80) : all));
+function choice(name, all, values, chosen, changed, words = shown) {
+  const options = ["", ...values].map((value) => el("option", { value, selected: value === (chosen || "") }, value ? words(value).slice(0, 80) : all));
   return el("select", { "aria-label": name, onchange: (event) => changed(event.target.value) }, options);
 }

@@ -51,7 +51,7 @@ function rolloutHits(group, entry, value, wanted) {
 }
 
 function groupHits(group, value, wanted) {
-  const text = value.failures.map((failure) => `${failure.error}\n${plain(failure.traceback)}`).join("\n") + (value.error || "") + value.judge_calls.map(judgeText).join("");
+  const text = value.failures.map((failure) => `${plain(failure.error)}\n${plain(failure.traceback)}`).join("\n") + (value.error || "") + value.judge_calls.map(judgeText).join("");
   return hit({ group, entry: null }, null, text, wanted);
 }
 

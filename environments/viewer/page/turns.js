@@ -59,7 +59,7 @@ function turnsView() {
   const filters = el("div.filters", { role: "search", "aria-label": "Turns" },
     typed("text in any turn …", asked.text, (text) => update({ text })),
     choice("end", "rollout ended by …", endings().map(([words]) => words), asked.end, (end) => update({ end })),
-    choice("turn index", "any turn", range(most(page.rollouts.map(({ acts }) => acts.length).concat(0)), String), asked.at, (at) => update({ at })),
+    choice("turn index", "any turn", range(most(page.rollouts.map(({ acts }) => acts.length).concat(0)), String), asked.at, (at) => update({ at }), (at) => turnTitle(Number(at))),
     choice("order", "in order", Object.keys(TURN_ORDERS).slice(1), asked.sort, (sort) => update({ sort })), passingInput(update), cancel, count);
   update({});
   return { node: el("div.listpage", {}, filters, chips, list.node), list, close: cancelSearch, again: () => asked.text || update({}) };
@@ -69,12 +69,11 @@ function turnsView() {
 const results = { items: [] };
 
 function passingInput(update) {
-  if (page.rollouts.every(({ entry }) => entry.passed !== null)) return null;
   const input = el("input.short", { type: "number", step: "any", value: Number(page.passing.toPrecision(4)), "aria-label": "Scores from here on count as passed", onchange: () => {
     page.passing = Number(input.value);
     update({});
   } });
-  return el("label.passing", { title: "No evaluation says which rollouts passed: those with this score or more count as passed" }, "passed from score ", input);
+  return el("label.passing", { title: "Rollouts with this score or more count as passed" }, "passed from score ", input);
 }
 
 function drawChips(node, asked, update) {

@@ -61,8 +61,8 @@ def test_a_record_ends_with_the_health_of_each_turn_index(show):
     printed = show(credited()).splitlines()
     at = next(number for number, line in enumerate(printed) if line.split()[:2] == ["turn", "rollouts"])
     # Index, rollouts, scored, reward, sd of advantages, tokens, no peer, groups, no spread, errors.
-    assert words(printed[at + 2]) == "0 2 2 0.625 1.768 1 0 1 0 0"
-    assert words(printed[at + 3]) == "1 1 1 0.5 - 1 1 0 0 0"
+    assert words(printed[at + 2]) == "1 2 2 0.625 1.768 1 0 1 0 0"
+    assert words(printed[at + 3]) == "2 1 1 0.5 - 1 1 0 0 0"
 
 
 def test_the_ledger_of_a_turn_adds_up_to_its_advantage(show):
@@ -79,11 +79,11 @@ def test_a_small_difference_of_large_numbers_can_be_seen(show):
 
 
 def test_a_turn_says_whom_it_was_compared_with(show):
-    assert "compared sibling 1 turn 0: 0.25" in words(show(credited(), asked=["a", "--sibling", "0"]))
+    assert "compared sibling 1 turn 1: 0.25" in words(show(credited(), asked=["a", "--sibling", "0"]))
 
 
 def test_a_turn_without_a_peer_says_so(show):
-    printed = words(show(credited(), asked=["a", "--sibling", 0, "--turn", 1]))
+    printed = words(show(credited(), asked=["a", "--sibling", 0, "--turn", 2]))
     assert "note no sibling to compare it with: the advantage is the raw return" in printed
 
 
@@ -94,6 +94,28 @@ def test_siblings_are_aligned_by_turn(show):
         "sibling 0 · reward 1 · advantage +1.25 sibling 1 · reward 0.25 · advantage -1.25",
         "sibling 0 · reward 0.5 · advantage +0.5",
     ]
+
+
+def test_a_summary_stands_in_the_row_of_the_act_that_follows_it(show):
+    kinds = [["act", "summary", "act"], ["act", "act"]]
+    each = credited(((1.0, None, 0.5), (0.25, 2.0)), kinds=kinds)
+    headings = [
+        words(line) for line in show(each, asked=["a"]).splitlines() if line.startswith(("turn", "sib"))
+    ]
+    assert [line.split(" · advantage")[0].rstrip("─ ") for line in headings[1:-2]] == [
+        "turn 1",
+        "sibling 0 · reward 1",
+        "sibling 1 · reward 0.25",
+        "turn 2",
+        "sibling 0 · summary · not scored",
+        "sibling 0 · turn 3 · reward 0.5",
+        "sibling 1 · reward 2",
+    ]
+
+
+def test_a_baseline_of_the_whole_group_says_that_its_own_value_is_in_it(show):
+    each = credit(credited(((1.0,), (0.0,))).group, policy="p", estimator="grpo")
+    assert "sibling 1: 0; spread 0.7071; its own is in the baseline" in words(show(each, asked=["a"]))
 
 
 def test_in_a_narrow_terminal_they_are_below_each_other(show):
@@ -110,7 +132,7 @@ def test_text_calls_results_and_replies_of_a_turn_are_there(show):
         tool_results=(result,),
         replies=(Message(role="user", content="Go on."),),
     )
-    printed = words(show(each, asked=["a", "--sibling", "0", "--turn", "0"]))
+    printed = words(show(each, asked=["a", "--sibling", "0", "--turn", "1"]))
     assert 'Hm. I look. → look {"at": "door"} ← look exit 3 It is shut. user Go on.' in printed
 
 
@@ -124,7 +146,7 @@ def test_parts_of_rewards_are_named(show):
 
 
 def test_a_turn_that_was_not_scored_is_not_0(show):
-    printed = show(credited(((None, 1.0), (0.5,))), asked=["a", "--sibling", "0", "--turn", "0"])
+    printed = show(credited(((None, 1.0), (0.5,))), asked=["a", "--sibling", "0", "--turn", "1"])
     assert "sibling 0 · not scored · advantage +0.5" in printed
 
 
@@ -145,8 +167,8 @@ def test_verdicts_are_beside_the_turn_that_they_are_of(show):
     )
     each = with_trajectory(credited(), judge_calls=(call,))
     verdict = 'judge judge-1, asked by score_turn Is it good? → {"score": 3}'
-    assert verdict in words(show(each, asked=["a", "--turn", "1"]))
-    assert verdict not in words(show(each, asked=["a", "--turn", "0"]))
+    assert verdict in words(show(each, asked=["a", "--turn", "2"]))
+    assert verdict not in words(show(each, asked=["a", "--turn", "1"]))
 
 
 def test_a_dropped_sibling_is_there_with_its_traceback(show):
@@ -188,10 +210,11 @@ def test_every_epoch_of_an_item_is_shown_or_one(show):
         (["b"], r"has no item 'b'; it has 'a'"),
         (["a", "--epoch", 3], "item 'a' has no epoch 3; it has 0"),
         (["a", "--sibling", 7], "no sibling 7; there are 0, 1"),
-        (["a", "--turn", 9], "no turn 9; the longest rollout has 2, counted from 0"),
+        (["a", "--turn", 3], "no turn 3; the longest rollout has 2, counted from 1"),
+        (["a", "--turn", 0], "no turn 0; the longest rollout has 2, counted from 1"),
         (["--turn", 1], "--turn narrows an item; give ITEM, too"),
     ],
-    ids=["item", "epoch", "sibling", "turn", "no-item"],
+    ids=["item", "epoch", "sibling", "turn", "turn-0", "no-item"],
 )
 def test_what_is_not_there_is_refused_with_what_is(show, asked, refusal):
     with pytest.raises(UsageError, match=refusal):

@@ -8,6 +8,7 @@ from environments.record.origin import OtherRunError
 from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate, evaluation_folder
 from environments.run.process_run import process
+from environments.run.run_list import listed_runs
 from tests.environments.counted_items import Counted, counted, shown_console
 from tools.errors import ConfigError, RecordError, SandboxError
 
@@ -58,6 +59,12 @@ async def test_a_record_of_training_says_nothing_of_evaluations(tmp_path):
     assert "passed" not in line["trajectories"][0]
 
 
+async def test_the_list_of_runs_has_its_pass_rate(tmp_path):
+    await evaluate(evaluating(tmp_path), shown_console())
+    (run,) = listed_runs(tmp_path)
+    assert run.pass_at_1 == metrics(tmp_path)["results"]["all"]["eval/pass@1"]
+
+
 async def test_what_is_recorded_is_not_rolled_out_again(tmp_path):
     await evaluate(evaluating(tmp_path), shown_console())
     before, lines = metrics(tmp_path), (tmp_path / "record.jsonl").read_bytes()
@@ -65,7 +72,7 @@ async def test_what_is_recorded_is_not_rolled_out_again(tmp_path):
     assert await evaluate(evaluating(tmp_path), console) == 0
     assert (tmp_path / "record.jsonl").read_bytes() == lines
     assert metrics(tmp_path)["results"]["all"]["eval/pass@1"] == before["results"]["all"]["eval/pass@1"]
-    assert "resuming: 10 of 10 groups" in console.file.getvalue()
+    assert "all 10 groups are already in" in console.file.getvalue()
 
 
 async def test_numbers_are_of_all_starts(tmp_path):

@@ -13,8 +13,8 @@ from environments.testing import group_of
 from tests.environments.viewer.chromium import chromium
 
 
-def record_one(path, number):
-    group = replace(group_of([[0.5, 0.0], [0.0, 0.0]]), item_id=f"item-{number}", group_id=f"item-{number}/0")
+def record_one(path, number, rewards=((0.5, 0.0), (0.0, 0.0))):
+    group = replace(group_of(rewards), item_id=f"item-{number}", group_id=f"item-{number}/0")
     with Recorder(path) as recorder:
         recorder.append(credited(group, "turn_return", policy="scripted"))
 
@@ -30,15 +30,33 @@ def served(tmp_path):
         server.terminate()
 
 
-def test_new_groups_come_to_an_open_turn_without_moving_its_reader(served):
-    path, url = served
+@pytest.fixture(scope="module")
+def window():
     with chromium() as browser:
-        page = browser.new_page()
-        page.goto(url)
-        page.wait_for_selector(".tile")
-        page.evaluate("go({g: 'item-0/0', s: 1, t: 1})")
-        page.wait_for_selector("#drawer .ledger")
-        ledger = page.query_selector("#drawer .ledger")
-        record_one(path, 1)
-        page.wait_for_selector("#live:has-text('2 groups')")
-        assert (ledger.is_visible(), page.evaluate("route().t")) == (True, "1")
+        yield browser.new_page()
+
+
+def at_a_turn(page, url):
+    page.goto(url)
+    page.wait_for_selector(".tile")
+    page.evaluate("go({g: 'item-0/0', s: 1, t: 1})")
+    page.wait_for_selector("#drawer .ledger")
+    return page
+
+
+def test_new_groups_come_to_an_open_turn_without_moving_its_reader(served, window):
+    path, url = served
+    page = at_a_turn(window, url)
+    ledger = page.query_selector("#drawer .ledger")
+    record_one(path, 1)
+    page.wait_for_selector("#live:has-text('2 groups')")
+    assert (ledger.is_visible(), page.evaluate("route().t")) == (True, "1")
+
+
+def test_a_record_that_was_replaced_leaves_nothing_of_the_old_one(served, window):
+    path, url = served
+    page = at_a_turn(window, url)
+    path.unlink()
+    record_one(path, 0, rewards=[[0.5, 0.0], [0.0, 4.0]])
+    page.wait_for_selector("#drawer .ledger td.n[data-exact='4']")
+    assert page.evaluate("page.rollouts.map(({entry}) => entry.turns.rewards)") == [[0.5, 0.0], [0.0, 4.0]]

@@ -124,13 +124,13 @@ def test_a_ledger_adds_up_on_screen_to_the_advantage_of_the_record(at, record):
 
 def test_a_ledger_names_the_siblings_it_was_compared_with(at):
     page = at("#g=chats%2F0&s=0&t=1", "#drawer .peers")
-    assert texts(page, "#drawer .peerlist a") == ["sibling 1, turn 1", "sibling 2, turn 1"]
+    assert texts(page, "#drawer .peerlist a") == ["sibling 1, turn 2", "sibling 2, turn 2"]
 
 
 def test_a_peer_is_a_link_to_its_own_turn(at):
     page = at("#g=chats%2F0&s=0&t=1", "#drawer .peers")
     page.click("#drawer .peerlist a >> nth=0")
-    page.wait_for_selector("#drawer h2:text('sibling 1, turn 1')")
+    page.wait_for_selector("#drawer h2:text('sibling 1, turn 2')")
     assert page.evaluate("route()") == {"v": "group", "g": "chats/0", "s": "1", "t": "1"}
 
 
@@ -164,15 +164,15 @@ def test_a_dropped_sibling_has_its_error_and_traceback(at):
 def test_search_finds_the_one_rollout_that_said_a_word(at):
     page = at("#v=turns&text=xylophone", ".list .row")
     page.wait_for_selector(".count:has-text('hits in')")
-    assert texts(page, ".row .c-turn") == ["turn 1", "turn 1"]
+    assert texts(page, ".row .c-turn") == ["turn 2", "turn 2"]
     assert set(texts(page, ".row mark")) == {"xylophone"}
 
 
 def test_a_query_and_a_text_hold_together(at):
     page = at("#v=turns&q=no-peer&text=turn", ".list .row")
     page.wait_for_selector(".count:has-text('hits in')")
-    items = page.evaluate("results.items.map(({rollout, at}) => rollout.entry.turns.peers[at])")
-    assert set(items) == {0}
+    items = page.evaluate("results.items.map(({rollout, at}) => rollout.entry.turns.alone[at])")
+    assert set(items) == {1}
 
 
 @pytest.mark.parametrize(
@@ -219,9 +219,9 @@ def test_keys_move_through_a_group_open_a_turn_and_close_it(at):
     page = at("#g=chats%2F0", ".turn.selected")
     for key in ("ArrowRight", "j", "Enter"):
         page.keyboard.press(key)
-    page.wait_for_selector("#drawer h2:text('sibling 1, turn 1')")
-    page.keyboard.press("j")
     page.wait_for_selector("#drawer h2:text('sibling 1, turn 2')")
+    page.keyboard.press("j")
+    page.wait_for_selector("#drawer h2:text('sibling 1, turn 3')")
     page.keyboard.press("Escape")
     page.wait_for_selector("#drawer", state="hidden")
     assert page.evaluate("route().s") == "1"
@@ -231,7 +231,7 @@ def test_keys_move_through_a_list_and_open_its_row(at):
     page = at("#v=turns&q=no-peer", ".list .row")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#drawer h2:text('sibling 1, turn 2')")
+    page.wait_for_selector("#drawer h2:text('sibling 1, turn 3')")
 
 
 def test_a_slash_goes_to_the_search_and_a_question_mark_shows_the_keys(at):
@@ -289,8 +289,23 @@ def test_both_estimators_stand_beside_each_other_with_their_sign_flips(at):
 
 def test_charts_of_the_overview_count_every_turn(at, record):
     page = at("", ".tile")
-    turns = sum(len(each.turns) for group in read_groups(record) for each in group.group.trajectories)
+    turns = sum(len(each.acts) for group in read_groups(record) for each in group.group.trajectories)
     assert page.inner_text(".tile:has-text('turns') b") == f"{turns:,}"
+
+
+def test_rows_of_a_group_and_charts_count_turns_from_1(at):
+    page = at("#g=chats%2F0", ".turn")
+    gutters = texts(page, ".mrow[data-act] .gutter")
+    page = at("", ".tile")
+    ticks = page.locator("svg[aria-label='Reward by turn index'] text.mid").all_text_contents()
+    assert (gutters, ticks[0]) == (["1", "2", "3"], "1")
+
+
+def test_health_by_turn_index_is_that_of_the_summary(at):
+    page = at("", ".tile")
+    counted = page.evaluate("byAct().map((each) => [each.reached, each.alone, each.unscored])")
+    summary = page.evaluate("page.index.aggregates.by_turn")
+    assert counted == [[e["rollouts"], e["without_peer"], e["rollouts"] - e["scored"]] for e in summary]
 
 
 def test_a_long_text_is_folded_until_it_is_asked_for(at):

@@ -49,8 +49,39 @@ def test_columns_are_those_of_the_ledger(tmp_path):
     columns = group["rollouts"][2]["turns"]
 
     assert (columns["rewards"], columns["returns"]) == ([4.0, None, 1.0], [6.0, 2.0, 2.0])
-    assert (columns["baselines"], columns["peers"]) == ([2.0, 3.0, None], [2, 1, 0])
+    assert (columns["alone"], columns["peers"]) == ([0, 0, 1], [2, 1, 0])
     assert columns["advantages"] == [4.0, -1.0, 2.0]
+
+
+def columns_of(record, **options):
+    return [
+        entry["turns"] for group in page(record, **options)["index"]["groups"] for entry in group["rollouts"]
+    ]
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "progress"])
+def test_what_is_no_return_is_not_shown_as_one(tmp_path, estimator):
+    record = recorded(tmp_path / "r.jsonl", group_of([[1.0, 0.0], [2.0]]), estimator=estimator)
+    assert [each["returns"] for each in columns_of(record)] == [[None, None], [None]]
+
+
+@pytest.mark.parametrize(
+    ("params", "trained", "alone"),
+    [({}, True, [0, 1]), ({}, False, [0, None]), ({"baseline": "none"}, True, [None, None])],
+    ids=["alone", "masked", "compared-with-nothing-on-purpose"],
+)
+def test_only_a_trained_turn_that_is_left_its_raw_return_is_without_a_peer(tmp_path, params, trained, alone):
+    group = group_of([[1.0, 2.0], [3.0]])
+    first, second = group.trajectories
+    last = replace(first.turns[1], trained=trained)
+    group = replace(group, trajectories=(replace(first, turns=(first.turns[0], last)), second))
+    record = recorded(tmp_path / "r.jsonl", group, **params)
+    assert columns_of(record)[0]["alone"] == alone
+
+
+def test_nobody_in_a_group_that_failed_is_compared(tmp_path):
+    record = recorded(tmp_path / "r.jsonl", group_of([[1.0], [2.0]], outcomes=[1.0, None]))
+    assert [each["alone"] for each in columns_of(record)] == [[None], [None]]
 
 
 def test_a_block_has_the_ledger_of_a_turn_with_the_turns_it_was_compared_with(tmp_path):

@@ -16,7 +16,7 @@ SLOW := tests/adversarial tests/test_docs.py tests/turnwise tests/tools/sandbox 
 
 demo: $(RUN_READY)  ## the main job on the embedded default: no network, Docker, GPU or key once installed
 	@echo "51 bugs, each tried four times: about 40 s on two cores, the first group within 3 s"
-	$(BIN)/turnwise process code_debug
+	$(BIN)/turnwise process code_debug --fresh
 
 test: $(DEV_READY) compiled  ## every test
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal

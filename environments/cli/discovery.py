@@ -106,7 +106,10 @@ def _unknown(given: str, installed: list[str]) -> str:
     names = sorted({*SHIPPED, *installed})
     close = difflib.get_close_matches(given, names, n=1)
     meant = f"; did you mean {close[0]!r}?" if close else ""
-    return f"no environment {given!r}{meant}; choose one of {', '.join(names)}, or give path/to/file.py:Class"
+    return (
+        f"no environment {given!r}{meant}; choose one of {', '.join(names)}, "
+        f"or give a folder of `turnwise new`, or path/to/file.py:Class"
+    )
 
 
 def _pick(module: ModuleType, class_name: str, source: str) -> type[AgentEnv]:

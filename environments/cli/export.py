@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from environments.cli.terminated import terminated_as_interrupted
 from environments.record.group_line import decode_group
 from environments.record.private_file import folder_for
 from environments.record.run_folder import record_at
@@ -101,7 +102,7 @@ def command(record: Path, out: Path, **options: Any) -> None:
         raise RecordError(f"{out} exists; export writes a new file, choose another path")
     view = options["view"] or options["encoding"] or "token_advantages"
     given = _given(view, options)
-    with _new_file(out) as unfinished:
+    with terminated_as_interrupted(), _new_file(out) as unfinished:
         text = (
             _table(record, unfinished, **given) if view == PARQUET else _text(record, unfinished, view, given)
         )

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from environments.cli.credit_options import CreditOptions, credit_options
+from environments.cli.terminated import terminated_as_interrupted
 from environments.data.item_ids import checked_id
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.origin import RunOrigin
@@ -49,6 +50,7 @@ def command(
     scale = _scale(**votes)
     renderer = ChatMLRenderer.load(tokenizer)
     with (
+        terminated_as_interrupted(),
         Console(stderr=True).status(f"importing {sessions}"),
         new_record(out, doing="import") as recorder,
         open_sessions(sessions, scale) as logged,

@@ -26,5 +26,6 @@ def command(name: str, kind: str) -> None:
     folder = Path(name)
     made = make_environment(folder, kind, shipped=SHIPPED)
     click.echo(f"{folder}: {', '.join(map(str, made))}")
-    click.echo(f"\nNext:\n  turnwise check {folder}\n  turnwise process {folder}\n  pytest {folder}")
+    click.echo(f"\nNext:\n  turnwise check {folder}\n  turnwise process {folder}")
+    click.echo(f"  turnwise view {folder.name}/default\n  python -m pytest {folder}")
     click.echo(f"Then change {folder / folder.name / 'env.py'}.")

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from environments.cli.credit_options import CreditOptions, credit_options
+from environments.cli.terminated import terminated_as_interrupted
 from environments.cli.user_code import load
 from environments.credit import Advantages, CreditChange, credit_change
 from environments.credit.comparable import ANY_GROUP, comparable
@@ -37,7 +38,7 @@ def command(record: Path, credit: CreditOptions, out: Path) -> None:
     credit moved from the recorded estimator's to the new one's.
     """
     record = record_at(record)
-    with new_record(out, doing="recredit") as recorder:
+    with terminated_as_interrupted(), new_record(out, doing="recredit") as recorder:
         change, names, failed = _rewrite(record, recorder, Recredit(credit=credit))
     with outlived_console():  # the work is done, whoever reads of it
         _report(Console(highlight=False), change, before=" and ".join(sorted(names)), after=credit.estimator)

@@ -41,7 +41,7 @@ async def note_calls(
         task: In HumanEvalPack's schema.
         commands: Of one turn, in order; each runs in a shell of its own.
         limits: What a call of the task's function may take.
-        total_s: Wall clock of all commands.
+        total_s: Wall clock of all commands, without that in which they wait for a processor.
 
     Raises:
         SandboxError: a sandbox is broken.
@@ -53,9 +53,9 @@ async def note_calls(
         "entry_point": task["entry_point"],
         "solution": buggy_text(task),
         "cpu_s": limits.cpu_s,
-        # Here the clock also runs while it waits for a processor.
         "wall_s": 2 * limits.wall_s,
         "total_s": total_s,
+        "starved_s": STARVED_S / 2,
     }
     result = await ctx.verify(
         command=observer.command,

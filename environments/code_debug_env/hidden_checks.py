@@ -59,11 +59,11 @@ class Verify(Protocol):
 class CheckLimits:
     """How long a solution may take. Waiting for a processor counts nowhere: a busy machine makes no hang."""
 
-    cpu_s: float = 0.5
+    cpu_s: float = 1.0
     """Processor time of one call."""
     wall_s: float = 2.5
     """Wall clock of one call, for those that sleep."""
-    next_cpu_s: float = 0.1
+    next_cpu_s: float = 0.25
     """The limits of a call once another one has hung."""
     next_wall_s: float = 0.5
     total_s: float = 5.0

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +69,12 @@ def main() -> None:
     notes.touch()
     _put_solution(request, notes)
     shell = shutil.which("bash") or "sh"
-    deadline = time.monotonic() + request["total_s"]
+    clock = Clock(request["starved_s"])
     for command in request["commands"]:
         # They were written where the workspace had this name and was the home.
         command = command.replace(request["workspace"], str(Path.cwd()))
-        _run([shell, "-c", command], OpenCall(notes, request["cpu_s"], request["wall_s"]), deadline)
+        call = OpenCall(notes, clock, request["cpu_s"], request["wall_s"])
+        _run([shell, "-c", command], call, clock, request["total_s"])
     with notes.open("rb") as file:
         sys.stdout.buffer.write(file.read(MAX_NOTES_BYTES))
 
@@ -86,11 +87,30 @@ def _put_solution(request: Mapping[str, Any], notes: Path) -> None:
     solution.write_text(f"{request['solution']}{_NOTING}{call}")
 
 
+class Clock:
+    """Time that stands still while a process of the session waits for a processor, up to a limit."""
+
+    def __init__(self, most_waited_s: float) -> None:
+        self.now_s = 0.0
+        self._left_s = most_waited_s
+        self._last, self._waited_s = time.monotonic(), dict[str, float]()
+
+    def tick(self, session: int) -> None:
+        """Go on to now."""
+        now, waited_s = time.monotonic(), _waited_s(session)
+        waits = [total - self._waited_s.get(pid, 0.0) for pid, total in waited_s.items()]
+        passed_s = now - self._last
+        stood_s = min(max(waits, default=0.0), passed_s, self._left_s)
+        self.now_s += passed_s - stood_s
+        self._left_s -= stood_s
+        self._last, self._waited_s = now, waited_s
+
+
 class OpenCall:
     """The call that was noted last, for as long as nothing is noted of how it ended."""
 
-    def __init__(self, notes: Path, cpu_s: float, wall_s: float) -> None:
-        self._notes, self._cpu_s, self._wall_s = notes, cpu_s, wall_s
+    def __init__(self, notes: Path, clock: Clock, cpu_s: float, wall_s: float) -> None:
+        self._notes, self._clock, self._cpu_s, self._wall_s = notes, clock, cpu_s, wall_s
         self._bytes, self._is_open = -1, False
         self._before_s, self._since = 0.0, 0.0
 
@@ -98,30 +118,43 @@ class OpenCall:
         """Whether it has taken too long: processor time of the session's processes, or wall clock."""
         size = self._notes.stat().st_size
         if size != self._bytes:
-            self._bytes, self._since = size, time.monotonic()
+            self._bytes, self._since = size, self._clock.now_s
             self._is_open = self._last_note().startswith(b"('called'")
             self._before_s = _cpu_s(session) if self._is_open else 0.0
         if not self._is_open:
             return False
         spent_s = _cpu_s(session) - self._before_s
-        return spent_s > self._cpu_s or time.monotonic() - self._since > self._wall_s
+        return spent_s > self._cpu_s or self._clock.now_s - self._since > self._wall_s
 
     def _last_note(self) -> bytes:
         return self._notes.read_bytes().rpartition(b"\n")[0].rpartition(b"\n")[2]
 
 
-def _cpu_s(session: int) -> float:
-    """Processor time of the processes of a session that still run."""
-    ticks = 0
+def _stats(session: int) -> Iterator[tuple[Path, list[str]]]:
+    """The processes of a session that still run, and what the kernel says of each."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
             if int(fields[3]) == session:
-                ticks += int(fields[11]) + int(fields[12])
+                yield stat.parent, fields
+
+
+def _cpu_s(session: int) -> float:
+    """Processor time of the processes of a session that still run."""
+    ticks = sum(int(fields[11]) + int(fields[12]) for _, fields in _stats(session))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _run(argv: list[str], call: OpenCall, deadline: float) -> None:
+def _waited_s(session: int) -> dict[str, float]:
+    """For how long each of them waited for a processor; nothing where the kernel does not say."""
+    waited: dict[str, float] = {}
+    for process, _ in _stats(session):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            waited[process.name] = int((process / "schedstat").read_bytes().split()[1]) / 1e9
+    return waited
+
+
+def _run(argv: list[str], call: OpenCall, clock: Clock, total_s: float) -> None:
     """Run one command until it ends, the time is up or a call does not come back."""
     process = subprocess.Popen(
         argv,
@@ -131,8 +164,9 @@ def _run(argv: list[str], call: OpenCall, deadline: float) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    while process.poll() is None and time.monotonic() < deadline and not call.hangs(process.pid):
+    while process.poll() is None and clock.now_s < total_s and not call.hangs(process.pid):
         time.sleep(POLL_S)
+        clock.tick(process.pid)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -45,7 +45,9 @@ async def check_prompts(checked: CheckedEnv) -> Answer:
     }
     longest = max(tokens, key=lambda name: tokens[name])
     texts = {"\n".join(message.content for message in each.prompt) for each in openings.values()}
-    found = f"{min(tokens.values())} to {tokens[longest]} tokens, tools included"
+    fewest, most = min(tokens.values()), tokens[longest]
+    count = f"{most}" if fewest == most else f"{fewest} to {most}"
+    found = f"{count} tokens, tools included"
     if not all(text.strip() for text in texts):
         return "fail", "a prompt is empty: the model is asked nothing"
     if tokens[longest] > _LONG_PROMPT * checked.config.max_token_length:

@@ -75,7 +75,7 @@ def _first_difference(one: Trajectory, two: Trajectory) -> str | None:
             ("the reply", first.replies, second.replies),
         ):
             if before != after:
-                return f"turn {first.index}: {what} differs"
+                return f"turn {first.index + 1}: {what} differs"
     if len(one.turns) != len(two.turns) or one.end_reason != two.end_reason:
         return "the end differs"
     if one.rewards != two.rewards:

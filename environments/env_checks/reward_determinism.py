@@ -72,7 +72,7 @@ def _difference(first: Trajectory, second: Trajectory) -> str | None:
     for index, (before, after) in enumerate(zip(one.turns or (), two.turns or (), strict=False)):
         if before != after:
             parts = _parts(one.turn_components, two.turn_components, index)
-            return f"turn {index}: {_shown(before)}, then {_shown(after)}{parts}"
+            return f"turn {index + 1}: {_shown(before)}, then {_shown(after)}{parts}"
     if one.outcome != two.outcome:
         parts = _parts([one.outcome_parts], [two.outcome_parts], 0)
         return f"the outcome: {_shown(one.outcome)}, then {_shown(two.outcome)}{parts}"

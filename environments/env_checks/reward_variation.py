@@ -19,9 +19,8 @@ async def check_skill(checked: CheckedEnv) -> Answer:
     if not good or not bad:
         return "skipped", "no rollout has a score"
     apart = fmean(good) - fmean(bad)
-    found = (
-        f"skill 1 scores {fmean(good):.3g}, skill 0 {fmean(bad):.3g} ({len(good)} and {len(bad)} rollouts)"
-    )
+    scores = f"skill 1 scores {fmean(good):.3g}, skill 0 scores {fmean(bad):.3g}"
+    found = f"{scores} ({len(good)} and {len(bad)} rollouts)"
     if apart <= 0:
         return "fail", f"{found}: what the agent learns to do is not what you want, or the script is not good"
     if apart < 2 * sqrt(_mean_variance(good) + _mean_variance(bad)):

@@ -28,9 +28,9 @@ def row_problem(trajectory: Trajectory, renderer: ChatMLRenderer) -> str | None:
     for turn, seen in zip(trajectory.turns, _contexts(trajectory), strict=True):
         row = trajectory.rows[turn.span.row].token_ids
         if renderer.prompt_ids(seen, trajectory.tools) != row[: turn.span.start]:
-            return f"turn {turn.index}: what the model saw is not what its row says"
+            return f"turn {turn.index + 1}: what the model saw is not what its row says"
         if not _has_same_text(turn, renderer, row[turn.span.start : turn.span.end]):
-            return f"turn {turn.index}: what it said is not what its tokens say"
+            return f"turn {turn.index + 1}: what it said is not what its tokens say"
     return None
 
 

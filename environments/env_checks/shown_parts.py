@@ -57,7 +57,7 @@ def _rollout(turns: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
     for turn in turns:
         reward = "" if turn["reward"] is None else f" [{turn['reward']:.3g}]"
         acts = " ".join([turn["says"], *turn["calls"]]).strip() or "(nothing)"
-        lines.append(f"turn {turn['turn']}{reward}: {_cut(acts, width - 20)}")
+        lines.append(f"turn {turn['turn'] + 1}{reward}: {_cut(acts, width - 20)}")
         lines += [f"    → {_cut(answer, width - 8)}" for answer in turn["answers"]]
     yield from _first(lines, _TURNS * 2, "lines")
 

@@ -105,7 +105,7 @@ class IndexFile:
 
         Args:
             entry: the entry.
-            stamp: of the record with that line as its last; `None`: more follow.
+            stamp: of the record with that line as its last; `None`: more follow, or somebody else changed it.
         """
         if self._is_wanted:
             self._waiting.append(entry)

@@ -12,7 +12,7 @@ from environments.record.append_file import AppendFile
 from environments.record.contents import Contents, GroupKey
 from environments.record.entries import borne_out, entries_of, read_entries
 from environments.record.group_line import decode_group, encode_group, facts_of
-from environments.record.index_file import Entry, IndexFile, stamp_of
+from environments.record.index_file import Entry, IndexFile, Stamp, stamp_of
 from environments.record.origin import RunOrigin, refuse_other_run
 from environments.record.private_file import folder_for
 from environments.record.unrecordable import failed_instead
@@ -52,11 +52,16 @@ class Recorder:
         self._index: IndexFile | None = None
         try:
             self._index = IndexFile(path) if indexed else None
+            found: Stamp | None = stamp_of(self._file.fd)
             self._contents, self._last = self._found()
+            if found != stamp_of(self._file.fd):
+                found = None
             self.torn_bytes = self._file.cut_torn_line()
             """Length of the unfinished last line that was dropped."""
-            if self._index is not None and (stamp := stamp_of(self._file.fd)) != self._index.content.stamp:
-                self._index.stamp(stamp)
+            self._stamp = None if found is None else stamp_of(self._file.fd)
+            """Of the record as we left it; `None` once somebody else has changed it while it is open."""
+            if self._index is not None and self._stamp not in (None, self._index.content.stamp):
+                self._index.stamp(self._stamp)
         except BaseException:
             self.close()
             raise
@@ -148,7 +153,10 @@ class Recorder:
             credited = failed_instead(credited, error)
             line = encode_group(credited, origin=origin)
         with self._one_at_a_time:
+            # A line that somebody edits meanwhile must not be vouched for by the next one.
+            is_ours = self._stamp == stamp_of(self._file.fd)
             self._file.append(line)
+            self._stamp = stamp_of(self._file.fd) if is_ours else None
             self.written += 1
             self._put_into_index(line, facts_of(credited, origin))
         if credited.status != "failed":
@@ -200,7 +208,7 @@ class Recorder:
             return
         number, start = (1, 0) if self._last is None else (self._last.number + 1, self._last.end)
         self._last = Entry.of(line, facts, number=number, start=start)
-        self._index.append(self._last, stamp_of(self._file.fd))
+        self._index.append(self._last, self._stamp)
 
     def __enter__(self) -> Self:
         return self

@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, Generic, Protocol, TypeVar, cast
 
@@ -65,23 +66,37 @@ def results(path: Path, work: LineWork[T], *, processes: int | None = None) -> I
         RecordError: unreadable, and whatever else `work` raises.
         RunError: a worker process ended.
     """
-    try:
-        size = path.stat().st_size
+    with ExitStack() as opened:
+        with _reading(path):
+            size = path.stat().st_size
+            file = opened.enter_context(path.open("rb"))
+        stretches = _stretches(path, file)
         wanted = processes or (_cores() if size > ALONE_BYTES else 1)
-        with path.open("rb") as file:
-            stretches = _stretches(file)
-            if wanted == 1:
-                for each in stretches:
-                    yield work(path, each.number, lines_of(file.fileno(), each))
-            else:
-                yield from _side_by_side(path, work, stretches, wanted)
+        workers = _workers(path, work, opened, wanted) if wanted > 1 else []
+        if workers:
+            yield from _side_by_side(workers, stretches)
+        else:
+            for each in stretches:
+                yield work(path, each.number, lines_of(path, file.fileno(), each))
+
+
+def lines_of(path: Path, file: int, stretch: Stretch) -> list[bytes]:
+    """The lines of a stretch of an open record, each with its end.
+
+    Raises:
+        RecordError: unreadable.
+    """
+    with _reading(path):
+        content = os.pread(file, stretch.size, stretch.start)
+    return BytesIO(content).readlines()  # a carriage return ends none
+
+
+@contextmanager
+def _reading(path: Path) -> Generator[None]:
+    try:
+        yield
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
-
-
-def lines_of(file: int, stretch: Stretch) -> list[bytes]:
-    """The lines of a stretch, each with its end."""
-    return os.pread(file, stretch.size, stretch.start).splitlines(keepends=True)
 
 
 def _cores() -> int:
@@ -89,29 +104,44 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _stretches(file: IO[bytes]) -> Iterator[Stretch]:
+def _stretches(path: Path, file: IO[bytes]) -> Iterator[Stretch]:
     number, start = 1, 0
-    while piece := os.pread(file.fileno(), STRETCH_BYTES, start):
-        file.seek(start + len(piece))
-        if not piece.endswith(b"\n"):
-            piece += file.readline()
+    while piece := _whole_lines(path, file, start):
         yield Stretch(number=number, start=start, size=len(piece))
         number += piece.count(b"\n")
         start += len(piece)
 
 
-def _side_by_side(path: Path, work: LineWork[T], stretches: Iterator[Stretch], processes: int) -> Iterator[T]:
-    with ExitStack() as started:
-        workers = [started.enter_context(_Worker(path, work)) for _ in range(processes)]
-        asked: deque[_Worker[T]] = deque()
-        for index, stretch in enumerate(stretches):
-            worker = workers[index % processes]
-            worker.ask(stretch)
-            asked.append(worker)
-            if len(asked) >= _ASKED_AHEAD * processes:
-                yield asked.popleft().answer()
-        while asked:
+def _whole_lines(path: Path, file: IO[bytes], start: int) -> bytes:
+    with _reading(path):
+        piece = os.pread(file.fileno(), STRETCH_BYTES, start)
+        if piece and not piece.endswith(b"\n"):
+            file.seek(start + len(piece))
+            piece += file.readline()
+        return piece
+
+
+def _workers(path: Path, work: LineWork[T], started: ExitStack, processes: int) -> "list[_Worker[T]]":
+    """As many as the system permits; none where it permits none."""
+    workers: list[_Worker[T]] = []
+    try:
+        for _ in range(processes):
+            workers.append(started.enter_context(_Worker(path, work)))
+    except OSError:
+        return workers
+    return workers
+
+
+def _side_by_side(workers: "Sequence[_Worker[T]]", stretches: Iterator[Stretch]) -> Iterator[T]:
+    asked: deque[_Worker[T]] = deque()
+    for index, stretch in enumerate(stretches):
+        worker = workers[index % len(workers)]
+        worker.ask(stretch)
+        asked.append(worker)
+        if len(asked) >= _ASKED_AHEAD * len(workers):
             yield asked.popleft().answer()
+    while asked:
+        yield asked.popleft().answer()
 
 
 class _Worker(Generic[T]):

@@ -35,7 +35,7 @@ def _answer(asks: BinaryIO, answers: BinaryIO) -> None:
 
 def _result(work: LineWork[Any], path: Path, stretch: Stretch, file: int) -> Any:
     try:
-        return work(path, stretch.number, lines_of(file, stretch))
+        return work(path, stretch.number, lines_of(path, file, stretch))
     except TurnwiseError as error:
         return error.with_traceback(None)
     except Exception:  # noqa: BLE001  # said by the process that asked, which ends with it

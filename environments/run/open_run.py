@@ -102,8 +102,9 @@ class OpenRun:
         """What the record comes to; all of it is read where groups were there before and others came."""
         size = self.recorder.path.stat().st_size
         covered = covered_by(read_summary(folder.summary))
+        experiments = len(self.recorder.fingerprints | {self.facts["fingerprint"]})
         if self.resumed and not self.recorder.written and covered.get("bytes") == size:
-            return self._kept(folder)
+            return self._kept(folder) | {"experiments": experiments}
         whole = added
         if self.resumed:
             if size > _LARGE:
@@ -111,7 +112,7 @@ class OpenRun:
             whole = await asyncio.to_thread(summary_of, self.recorder)
         return {
             "of": {"groups": whole.done, "bytes": size},
-            "experiments": len(self.recorder.fingerprints | {self.facts["fingerprint"]}),
+            "experiments": experiments,
             "failed": whole.groups["failed"],
             "score": whole.score.mean,
             "aggregates": aggregates(whole),

@@ -126,10 +126,8 @@ def print_start(console: Console, recorder: Recorder, *, done: int, total: int) 
             soft_wrap=True,
         )
     if done:
-        console.print(
-            f"resuming: {done} of {total} groups are already in {recorder.path}; --fresh starts over",
-            soft_wrap=True,
-        )
+        those = f"resuming: {done} of {total}" if done < total else f"nothing to roll out: all {total}"
+        console.print(f"{those} groups are already in {recorder.path}; --fresh starts over", soft_wrap=True)
 
 
 def print_end(console: Console, recorder: Recorder, progress: Progress, *, left: int) -> None:

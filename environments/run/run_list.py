@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from environments.record.contents import Contents
+from environments.record.entries import read_entries
 from environments.record.index_file import INDEXED_BYTES, index_path, read_index
-from environments.record.recorder import read_contents
 from environments.record.run_folder import RunFolder
 from environments.run.run_log import MOMENT, goes_on
 from environments.run.run_summary import covered_by, read_summary
@@ -95,11 +95,9 @@ def _listed(folder: RunFolder) -> ListedRun:
         notes.append(f"the score is of its first {_whole(known, 'groups') or 0} groups")
     if (experiments := _whole(fields, "experiments") or 1) > 1:
         notes.append(f"groups of {experiments} experiments")
-    done, failed = _whole(fields, "done"), _whole(fields, "failed")
-    if is_behind or done is None or failed is None:
-        counted = _counted(folder.record, size or 0)
-        # What the summary says of a record that has grown since is no longer so.
-        done, failed = counted or ((None, None) if is_behind else (done, failed))
+    told = _whole(fields, "done"), _whole(fields, "failed")
+    counted = _counted(folder.record, size) if is_behind or None in told else None
+    done, failed = counted or told
     return ListedRun(
         path=str(folder.path),
         env=_text(fields, "env") or folder.path.resolve().parent.name,
@@ -126,20 +124,23 @@ def _record_state(record: Path) -> tuple[int | None, str]:
         return None, ""
 
 
-def _counted(record: Path, size: int) -> tuple[int, int] | None:
-    """Groups that are done and that failed: by the index, if it is the record's; a small record has none."""
+def _counted(record: Path, size: int | None) -> tuple[int, int] | None:
+    """Groups that are done and that failed, by the index if it has all of them, or by a small record."""
+    contents = Contents()
     try:
+        if not size:
+            return None
         if size < INDEXED_BYTES:
-            contents = read_contents(record)
+            entries = read_entries(record)
         elif index_path(record).stat().st_size > _LARGEST_INDEX:
             return None
         else:
-            entries, contents = read_index(record).entries, Contents()
+            entries = read_index(record).entries
             if not entries or entries[-1].end != size:
                 return None
-            for entry in entries:
-                contents.add(entry.facts)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecordError):
+        for entry in entries:
+            contents.add(entry.facts)
+    except (RecordError, OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
     return len(contents.finished), len(contents.failed - contents.finished)
 

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from pathlib import Path
+from threading import get_native_id
 from typing import Any, get_args
 
 import datasets
@@ -74,7 +75,8 @@ def load(path: str | Path, per: Per = "group", *, cache_dir: str | Path | None =
 
 
 def _write(record: Path, per: Per, table: Path) -> None:
-    unfinished = table.with_name(f"{table.name}.{os.getpid()}.part")
+    # Of its own, also among threads that load one record at once.
+    unfinished = table.with_name(f"{table.name}.{os.getpid()}.{get_native_id()}.part")
     try:
         table.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -94,5 +96,6 @@ def _write(record: Path, per: Per, table: Path) -> None:
 def _content_key(record: Path, per: Per) -> str:
     """Other for a record that is another, or is not as it was, and for other columns."""
     known = record.stat()
-    facts = (record.resolve(), known.st_dev, known.st_ino, known.st_size, known.st_mtime_ns, schema_of(per))
+    # The time of change, which nobody can set: an edited record may have its size and its date of before.
+    facts = (record.resolve(), known.st_dev, known.st_ino, known.st_size, known.st_ctime_ns, schema_of(per))
     return hashlib.sha256(repr([str(each) for each in facts]).encode()).hexdigest()[:16]

@@ -142,6 +142,20 @@ def test_a_large_record_edited_at_its_size_and_dated_back_is_read_anew(record):
 
 
 @pytest.mark.usefixtures("large")
+def test_a_line_edited_while_a_run_goes_on_is_not_vouched_for_by_the_next_group(record):
+    with Recorder(record) as recorder:
+        with record.open("r+b") as file:
+            content = file.read()
+            file.seek(0)
+            file.write(content.replace(b'"item_id":"b"', b'"item_id":"q"', 1))
+        os.utime(record)
+        recorder.append(credited(TWO, "d"))
+        recorder.append(credited(TWO, "e"))
+    assert finished(record) == {"a", "q", "c", "d", "e"}
+    assert_index_is_right(record)
+
+
+@pytest.mark.usefixtures("large")
 def test_a_record_from_the_future_is_known_by_its_index(record):
     os.utime(record, ns=(2**62, 2**62))
     assert finished(record) == {"a", "b", "c"}

@@ -1,6 +1,7 @@
 """`turnwise new`: what it makes runs, its tests pass, and nothing that is there is overwritten."""
 
 import asyncio
+import json
 import keyword
 import subprocess
 import sys
@@ -62,6 +63,15 @@ def test_every_check_of_a_new_environment_is_passed_or_does_not_apply(made, kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_an_evaluation_counts_what_a_good_agent_does_as_passed(made, kind, monkeypatch, tmp_path):
+    monkeypatch.chdir(made)
+    done = ["evaluate", f"my_{kind}", "--env.scripted_skill", "1", "--env.eval_rollouts", "1"]
+    assert main([*done, "--out", str(tmp_path)]) == 0
+    of_all = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
+    assert of_all["eval/pass@1"] == 1.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_new_environment_runs_by_the_name_of_its_folder(made, kind, monkeypatch, tmp_path):
     monkeypatch.chdir(made)
     assert main(["process", f"my_{kind}", "--out", str(tmp_path / "rollouts.jsonl")]) == 0
@@ -85,9 +95,9 @@ def test_what_it_prints_is_what_to_do_next(tmp_path, monkeypatch, capsys):
     assert main(["new", "games/first_game", "--kind", "game"]) == 0
     out = capsys.readouterr().out
     assert (
-        "  turnwise check games/first_game\n  turnwise process games/first_game\n  pytest games/first_game\n"
-        in out
-    )
+        "  turnwise check games/first_game\n  turnwise process games/first_game\n"
+        "  turnwise view first_game/default\n  python -m pytest games/first_game\n"
+    ) in out
     assert (tmp_path / "games" / "first_game" / "first_game" / "env.py").is_file()
 
 

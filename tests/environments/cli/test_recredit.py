@@ -1,5 +1,6 @@
 """`turnwise recredit` writes a valid record with other advantages, and says how they moved."""
 
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -170,6 +171,22 @@ def test_an_estimator_of_the_users_own_file_is_found(record, tmp_path):
     subprocess.run([sys.executable, "-m", "turnwise", "recredit", *arguments], check=True)
     given = [each.advantages for each in read_groups(out) if each.status == "ok"]
     assert given == [((2.0, 2.0), (2.0, 2.0)), ((2.0,), (2.0,))]
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_without_a_file_of_its_own(record, tmp_path, sent, code):
+    estimator, out = tmp_path / "my_estimators.py", tmp_path / "made" / "new.jsonl"
+    body = "import time\n    print('going', flush=True)\n    time.sleep(60)\n    return []"
+    estimator.write_text(f"{OWN_ESTIMATOR.partition('    return')[0]}    {body}\n")
+    arguments = [record, "--load", estimator, "--estimator", "flat", "--out", out]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "turnwise", "recredit", *arguments], stdout=subprocess.PIPE
+    )
+    assert command.stdout.readline() == b"going\n"
+    assert [path.name for path in out.parent.iterdir()] == ["new.jsonl.part"]
+    command.send_signal(sent)
+    assert command.wait(30) == code
+    assert not out.parent.exists()
 
 
 def test_a_file_to_load_that_is_not_there_is_named(record, tmp_path):

@@ -104,7 +104,7 @@ def test_the_copied_source_with_the_copied_settings_is_the_same_experiment(proje
     assert process("my_env.py", "--env.group_size", "2").returncode == 0
     folder = RunFolder(Path("runs/my/default"))
     done = process(str(folder.environment / "my_env.py"), "--config", str(folder.config))
-    assert "resuming: 3 of 3 groups" in done.stdout, done.stderr
+    assert "nothing to roll out: all 3 groups" in done.stdout, done.stderr
 
 
 def test_a_killed_run_is_told_and_after_a_resume_its_summary_is_whole(project):
@@ -118,6 +118,13 @@ def test_a_killed_run_is_told_and_after_a_resume_its_summary_is_whole(project):
     (run,) = listed()
     assert (run["state"], run["done"], run["score"]) == ("finished", 3, 1.5)
     assert run["note"] == "groups of 2 experiments"
+
+
+def test_an_experiment_that_was_accepted_is_counted_where_no_group_was_left_to_make(project):
+    assert process("my_env.py").returncode == 0
+    assert process("my_env.py", "--accept", "--env.max_turns", "5").returncode == 0
+    (run,) = listed()
+    assert (run["score"], run["note"]) == (1.5, "groups of 2 experiments")
 
 
 def test_a_second_process_on_a_folder_is_refused_and_changes_nothing(project):

@@ -1,7 +1,9 @@
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
+from environments.code_debug_env import observer
 from environments.code_debug_env.comparison import NotedCall, Outcome, alike, noted_calls
 from environments.code_debug_env.diagnosis import calls_fail, note_calls
 from environments.code_debug_env.hidden_checks import CheckLimits
@@ -99,3 +101,17 @@ def test_a_call_without_an_outcome_never_came_back():
         NotedCall(arguments=lines[0], outcome=Outcome(kind="returned", value=2)),
         NotedCall(arguments=lines[4], outcome=Outcome(kind="lost")),
     ]
+
+
+def test_no_time_in_which_commands_wait_for_a_processor_counts_up_to_a_limit(monkeypatch):
+    now, waited = [100.0], {"7": 0.0}
+    monkeypatch.setattr(observer, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(observer, "_waited_s", lambda session: dict(waited))
+    clock = observer.Clock(most_waited_s=5.0)
+    times = []
+    for passed, waits in ((4.0, 3.0), (1.0, 0.0), (10.0, 10.0)):
+        now[0] += passed
+        waited["7"] += waits
+        clock.tick(7)
+        times.append(clock.now_s)
+    assert times == [1.0, 2.0, 10.0]

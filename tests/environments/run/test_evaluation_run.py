@@ -61,6 +61,12 @@ async def test_a_record_of_training_says_nothing_of_evaluations(tmp_path):
     assert "passed" not in line["trajectories"][0]
 
 
+async def test_the_list_of_runs_has_its_pass_rate(tmp_path):
+    await evaluate(evaluating(tmp_path), shown_console())
+    (run,) = listed_runs(tmp_path)
+    assert run.pass_at_1 == metrics(tmp_path)["results"]["all"]["eval/pass@1"]
+
+
 async def test_what_is_recorded_is_not_rolled_out_again(tmp_path):
     await evaluate(evaluating(tmp_path), shown_console())
     before, lines = metrics(tmp_path), (tmp_path / "record.jsonl").read_bytes()
@@ -68,7 +74,7 @@ async def test_what_is_recorded_is_not_rolled_out_again(tmp_path):
     assert await evaluate(evaluating(tmp_path), console) == 0
     assert (tmp_path / "record.jsonl").read_bytes() == lines
     assert metrics(tmp_path)["results"]["all"]["eval/pass@1"] == before["results"]["all"]["eval/pass@1"]
-    assert "resuming: 10 of 10 groups" in console.file.getvalue()
+    assert "all 10 groups are already in" in console.file.getvalue()
 
 
 async def test_numbers_are_of_all_starts(tmp_path):
@@ -178,14 +184,16 @@ def test_evaluation_items_come_from_one_place(name):
         counted(eval_share=0.5, **{name: "x"})
 
 
-async def test_an_items_change_is_named(tmp_path):
-    class Changed(Counted):
-        def load_items(self):
-            return [{**item, "share": 9} if item["id"] == "i2" else item for item in super().load_items()]
+async def test_an_items_change_is_named(tmp_path, monkeypatch):
+    before = Counted.load_items
+
+    def changed(self):
+        return [{**item, "share": 9} if item["id"] == "i2" else item for item in before(self)]
 
     await evaluate(evaluating(tmp_path), shown_console())
+    monkeypatch.setattr(Counted, "load_items", changed)
     with pytest.raises(OtherRunError, match="item 'i2' changed"):
-        await evaluate(evaluating(tmp_path, Changed, accept=False), shown_console())
+        await evaluate(evaluating(tmp_path, accept=False), shown_console())
 
 
 class Mixed(Counted):

@@ -97,7 +97,7 @@ def test_the_same_experiment_goes_on_by_another_command_path_and_hash_seed(again
     for how in (("my_env.py", "process"), ("-m", "turnwise", "process", "my_env.py:MyEnv")):
         done = run(again, how=how, hash_seed="7")
         assert (done.returncode, done.stderr) == (0, "")
-        assert "resuming: 2 of 2 groups" in " ".join(done.stdout.split())
+        assert "all 2 groups are already in" in " ".join(done.stdout.split())
 
 
 def test_a_record_says_once_what_its_fingerprint_stands_for(recorded):

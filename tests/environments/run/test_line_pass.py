@@ -29,6 +29,8 @@ class Doing:
                 raise RecordError(f"{path}, line {at}: refused")
             if line == b"broken\n":
                 raise ZeroDivisionError
+            if line == b"no file\n":
+                raise FileNotFoundError("weights")
             if line == b"killed\n":
                 os.kill(os.getpid(), signal.SIGKILL)
         return [(at, line, os.getpid() == PARENT) for at, line in enumerate(lines, start=number)]
@@ -67,6 +69,31 @@ def test_a_last_line_without_an_end_is_seen(record):
     path = record(*LINES)
     path.write_bytes(path.read_bytes() + b"torn")
     assert list(results(path, Doing(), processes=2))[-1][-1][1] == b"torn"
+
+
+def test_a_carriage_return_ends_no_line(record):
+    (seen,) = (part for part in results(record("one\r two", "three"), Doing(), processes=1))
+    assert [(number, line) for number, line, _ in seen] == [(1, b"one\r two\n"), (2, b"three\n")]
+
+
+@pytest.mark.parametrize("permitted", [0, 1])
+def test_processes_that_the_system_does_not_permit_are_done_without(record, monkeypatch, permitted):
+    start, started = subprocess.Popen, []
+
+    def some(*args, **options):
+        if len(started) == permitted:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        started.append(start(*args, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", some)
+    seen = [line for part in results(record(*LINES), Doing(), processes=2) for _, line, _ in part]
+    assert (seen, len(started)) == ([f"{line}\n".encode() for line in LINES], permitted)
+
+
+def test_an_error_of_the_work_is_not_told_as_one_of_the_record(record):
+    with pytest.raises(FileNotFoundError, match="weights"):
+        list(results(record("no file"), Doing(), processes=1))
 
 
 def test_a_small_record_starts_no_process(record):

@@ -14,5 +14,6 @@ async def test_what_it_changes_in_the_item_reaches_no_sibling():
 
     env, item = made(Greedy), {"id": "one", "answer": "4"}
     task = GroupTask(item=item, item_id="one")
-    _, verdicts = await judged(env, task, await env.rollout_group(task, 2), nullcontext)
+    group = await judged(env, task, await env.rollout_group(task, 2), nullcontext)
+    verdicts = tuple(trajectory.passed for trajectory in group.trajectories)
     assert (verdicts, item) == ((True, True), {"id": "one", "answer": "4"})

@@ -291,7 +291,7 @@ async def test_an_item_that_changed_is_refused_by_name(path):
     await recorded(path)
     with pytest.raises(RecordError, match=r"line 1: item '.' changed: the environment's is not the one"):
         await rescored(path, load_items=load_items)
-    assert {each.name for each in path.parent.iterdir()} == {"r.jsonl", "r.jsonl.index"}
+    assert {each.name for each in path.parent.iterdir()} == {"r.jsonl"}
 
 
 async def test_an_item_that_is_not_the_recorded_one_any_more_is_refused_by_name(path):
@@ -348,4 +348,4 @@ async def test_where_nothing_can_be_scored_no_record_is_written(path):
     await recorded(path)
     with pytest.raises(RunError, match=r"every group of .* failed, and no record was written: .*no judge"):
         await rescored(path, compute_outcome=breaks)
-    assert {each.name for each in path.parent.iterdir()} == {"r.jsonl", "r.jsonl.index"}
+    assert {each.name for each in path.parent.iterdir()} == {"r.jsonl"}

@@ -1,5 +1,6 @@
 """`turnwise.load` gives what a record holds, exactly, in tables whose columns are declared."""
 
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -257,6 +258,17 @@ def test_the_order_is_that_of_the_record_over_more_than_one_batch(load):
 def test_a_run_is_found_by_its_folder(load, tmp_path):
     (tmp_path / "record.jsonl").write_bytes(encode_group(credited([1.0])))
     assert len(load(tmp_path)) == 1
+
+
+def test_a_record_edited_at_its_size_and_dated_back_is_read_anew(load, tmp_path):
+    load(credited([1.0]))
+    record = tmp_path / "record.jsonl"
+    before = record.stat()
+    while record.stat().st_ctime_ns == before.st_ctime_ns:  # the clock of files goes on in steps
+        record.write_bytes(record.read_bytes().replace(b'"item_id":"item"', b'"item_id":"edit"'))
+        os.utime(record, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert record.stat().st_size == before.st_size
+    assert load(record)["item_id"] == ["edit"]
 
 
 def test_a_record_that_grew_is_read_anew(load, tmp_path):

@@ -363,13 +363,10 @@ class AgentEnvConfig(Section):
 
     @model_validator(mode="after")
     def _evaluates_one_set_of_items(self) -> Self:
-        given = [
-            f"--env.{name}"
-            for name in ("eval_share", "eval_dataset_path", "eval_dataset_name")
-            if getattr(self, name)
-        ]
-        if len(given) > 1:
-            raise ValueError(f"evaluation items come from one place; give one of {' and '.join(given)}")
+        places = ("eval_share", "eval_dataset_path", "eval_dataset_name")
+        given = " and ".join(f"--env.{name}" for name in places if getattr(self, name))
+        if " and " in given:
+            raise ValueError(f"evaluation items come from one place; give one of {given}")
         return self
 
     def for_evaluation(self) -> Self:

@@ -1,10 +1,16 @@
 """Settings of every test: hypothesis draws the same examples each run and never judges by the clock."""
 
+import signal
+
 import pytest
 from hypothesis import settings
 
 settings.register_profile("turnwise", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("turnwise")
+
+# A shell's background jobs ignore SIGINT, and so would every command that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):

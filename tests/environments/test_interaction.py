@@ -174,7 +174,7 @@ async def test_replies_after_the_last_turn_are_in_no_row_and_come_back_from_the_
     assert decode_group(encode_group(credited), tmp_path, 1) == credited
     (row,) = credited_rows(credited)
     assert row.messages[-1] == {"role": "user", "content": "two"}
-    assert sample_row(trajectory, True)["messages"][-1] == {"role": "user", "content": "two"}
+    assert sample_row(trajectory)["messages"][-1] == {"role": "user", "content": "two"}
 
 
 # Budgets.

@@ -47,7 +47,7 @@ def _aggregated(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
     for kind, name in (("parts", "part"), ("metrics", "metric")):
         for each in sorted({*a[kind], *b[kind]}):
             yield _means(f"{name} {each}", a[kind].get(each, {}), b[kind].get(each, {}))
-    for kind, name in (("stop_reasons", "ended"), ("failure_classes", "lost by")):
+    for kind, name in (("stop_reasons", "stop"), ("failure_classes", "lost by")):
         for each in sorted({*a[kind], *b[kind]}):
             yield _counts(f"{name}: {each}", a[kind].get(each, 0), b[kind].get(each, 0))
     yield _counts("tool calls", a["tools"]["calls"], b["tools"]["calls"])
@@ -56,7 +56,9 @@ def _aggregated(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
     for kind in ("tokens", "cost"):
         of_a, of_b = dict(_leaves("", a[kind])), dict(_leaves("", b[kind]))
         for each in [*of_a, *(name for name in of_b if name not in of_a)]:
-            yield _counts(f"{kind}: {each}", of_a.get(each, 0), of_b.get(each, 0))
+            counted = of_a.get(each, 0), of_b.get(each, 0)
+            if any(counted):
+                yield _counts(f"{kind}: {each}", *counted)
 
 
 def _notes(numbers: Mapping[str, Any]) -> Iterator[str]:
@@ -125,7 +127,9 @@ def _means(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Row:
 
 
 def _counts(name: str, a: float, b: float) -> Row:
-    return _shown(name), f"{a:,.6g}", f"{b:,.6g}", f"{b - a:+,.6g}"
+    if isinstance(a, int) and isinstance(b, int):
+        return _shown(name), f"{a:,}", f"{b:,}", f"{b - a:+,}"
+    return _shown(name), f"{a:,.3g}", f"{b:,.3g}", f"{b - a:+,.3g}"
 
 
 def _leaves(path: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

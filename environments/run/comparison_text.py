@@ -54,11 +54,14 @@ def _aggregated(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
     for each in sorted({*a["tools"]["errors"], *b["tools"]["errors"]}):
         yield _counts(f"tool error: {each}", *(side["tools"]["errors"].get(each, 0) for side in (a, b)))
     for kind in ("tokens", "cost"):
-        of_a, of_b = dict(_leaves("", a[kind])), dict(_leaves("", b[kind]))
-        for each in [*of_a, *(name for name in of_b if name not in of_a)]:
-            counted = of_a.get(each, 0), of_b.get(each, 0)
-            if any(counted):
-                yield _counts(f"{kind}: {each}", *counted)
+        yield from _spent(kind, dict(_leaves("", a[kind])), dict(_leaves("", b[kind])))
+
+
+def _spent(kind: str, a: Mapping[str, float], b: Mapping[str, float]) -> Iterator[Row]:
+    """What at least one side has any of."""
+    for each in [*a, *(name for name in b if name not in a)]:
+        if a.get(each) or b.get(each):
+            yield _counts(f"{kind}: {each}", a.get(each, 0), b.get(each, 0))
 
 
 def _notes(numbers: Mapping[str, Any]) -> Iterator[str]:

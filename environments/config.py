@@ -1,19 +1,23 @@
 """Every setting of an environment: flat, bounded and described."""
 
+import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from environments.config_section import FormerNames, Section, WithoutEffect
+from environments.config_section import FormerNames, WithoutEffect
+from environments.evaluation_config import EvaluationConfig
 from environments.server_config import ServerConfig as ServerConfig  # its former place
 from tools.errors import ConfigError
 
 EMBEDDED_TOKENIZER = "embedded"
-NAME_PATTERN = r"^\w[\w.+=@-]{0,62}$"
-"""Of a folder's name: no path, nothing hidden, nothing that a shell or an option parser reads."""
+_PLAIN_NAME = re.compile(r"\w[\w.+=@-]{0,62}")
+"""A folder's name: no path, nothing hidden, nothing that a shell or an option parser reads."""
+_NAME_BYTES = 200
+"""A file system takes 255, and runs that are put aside or evaluated have a few more."""
 
 
-class AgentEnvConfig(Section):
+class AgentEnvConfig(EvaluationConfig):
     """Settings of an `AgentEnv`; environments subclass it to add their own flat fields."""
 
     section = "env"
@@ -97,18 +101,10 @@ class AgentEnvConfig(Section):
         default=None,
         description="Field of the items with how often each is rolled out, relative to the others; 0: never.",
     )
-    eval_share: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="Share of the items, chosen by their ids, that only evaluate rolls out: process and "
-        "serve leave it out.",
-    )
 
     # The record.
     run_name: str | None = Field(
         default=None,
-        pattern=NAME_PATTERN,
         description="Which run of the environment: its folder is runs/ENV/NAME; unset: default. Letters, "
         "digits and _.+=@- after a letter or digit, 63 at most.",
     )
@@ -313,32 +309,6 @@ class AgentEnvConfig(Section):
         "model server gives neither.",
     )
 
-    # Evaluation.
-    eval_rollouts: int = Field(default=4, ge=1, le=1024, description="Rollouts per evaluation item.")
-    eval_temperature: float | None = Field(
-        default=None, ge=0, le=2, description="evaluate: sampling temperature; unset: as in training."
-    )
-    eval_top_p: float | None = Field(
-        default=None, gt=0, le=1, description="evaluate: nucleus sampling; unset: as in training."
-    )
-    eval_max_turns: int | None = Field(
-        default=None, ge=1, le=10_000, description="evaluate: model calls per rollout; unset: as in training."
-    )
-    eval_dataset_path: str | None = Field(
-        default=None, description="evaluate: local file of items; unset: the dataset of training."
-    )
-    eval_dataset_name: str | None = Field(
-        default=None, description="evaluate: Hugging Face hub dataset; unset: the dataset of training."
-    )
-    eval_dataset_split: str | None = Field(
-        default=None, description="evaluate: split of the hub dataset; unset: that of training."
-    )
-    pass_score: float = Field(
-        default=1.0,
-        allow_inf_nan=False,
-        description="Outcome, or score where there is none, from which a rollout counts as passed.",
-    )
-
     # Serving, in Atropos' words.
     max_num_workers: int = Field(
         default=-1, ge=-1, description="serve: groups at once; -1: as many as max_num_workers_per_node."
@@ -355,28 +325,21 @@ class AgentEnvConfig(Section):
         default=600, ge=-1, description="serve: seconds for one group; -1: no limit."
     )
 
+    @field_validator("run_name")
+    @classmethod
+    def _is_a_plain_name(cls, name: str | None) -> str | None:
+        if name is not None and not (_PLAIN_NAME.fullmatch(name) and len(name.encode()) <= _NAME_BYTES):
+            raise ValueError(
+                "names a folder: it takes letters, digits and _.+=@- after a letter or digit, 63 at most "
+                f"and {_NAME_BYTES} bytes"
+            )
+        return name
+
     @model_validator(mode="after")
     def _serves_something(self) -> Self:
         if self.max_num_workers == 0:
             raise ValueError("--env.max_num_workers 0 would serve nothing; give 1 or more, or -1")
         return self
-
-    @model_validator(mode="after")
-    def _evaluates_one_set_of_items(self) -> Self:
-        places = ("eval_share", "eval_dataset_path", "eval_dataset_name")
-        given = " and ".join(f"--env.{name}" for name in places if getattr(self, name))
-        if " and " in given:
-            raise ValueError(f"evaluation items come from one place; give one of {given}")
-        return self
-
-    def for_evaluation(self) -> Self:
-        """The settings of an evaluation: what `eval_…` says stands in the place of training's."""
-        own = {name: getattr(self, f"eval_{name}") for name in ("temperature", "top_p", "max_turns")}
-        own["dataset_split"] = self.eval_dataset_split
-        update = {name: value for name, value in own.items() if value is not None}
-        if self.eval_dataset_path is not None or self.eval_dataset_name is not None:
-            update |= {"dataset_path": self.eval_dataset_path, "dataset_name": self.eval_dataset_name}
-        return self.model_copy(update=update)
 
     def all_estimator_params(self) -> dict[str, Any]:
         """The estimator's parameters: those of the setting, and fields `estimator_NAME` of a subclass."""

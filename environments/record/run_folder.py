@@ -12,6 +12,7 @@ RUNS = Path("runs")
 RECORD = "record.jsonl"
 _LONGEST_NAME = 200
 """Of an environment's folder, in bytes: file systems take 255."""
+_SHOWN_RUNS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,16 @@ def record_at(place: Path) -> Path:
                 return RunFolder(path).record
         elif os.path.exists(path):  # noqa: PTH110
             return path
+    known = f"; there are {', '.join(runs)}" if (runs := _runs_of(place)) else ""
     raise RecordError(
         f"no record at {place}: give a rollout JSONL, the folder of a run, or ENV/NAME of one below {RUNS}/"
+        f"{known}"
     )
+
+
+def _runs_of(env: Path) -> list[str]:
+    """The first runs of what may be an environment's folder."""
+    folder = RUNS / env
+    if len(env.parts) != 1 or env.is_absolute() or env.parts[0] == ".." or not os.path.isdir(folder):  # noqa: PTH112
+        return []
+    return sorted(f"{env}/{record.parent.name}" for record in folder.glob(f"*/{RECORD}"))[:_SHOWN_RUNS]

@@ -13,7 +13,7 @@ from environments.credit import credited
 from environments.record.recorder import Recorder
 from environments.testing import group_of
 from environments.trajectory import Failure, JudgeCall, Message, StopReason
-from tests.environments.viewer.chromium import chromium, opened
+from tests.environments.viewer.chromium import opened, watched_page
 from tools.calls import ToolCall, ToolResult
 
 MARKUP = (
@@ -90,14 +90,8 @@ def url(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def window(url):
-    with chromium() as browser:
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.set_default_timeout(4000)
-        page.asked, page.errors = [], []
-        page.on("request", lambda request: page.asked.append(request.url))
-        page.on("pageerror", lambda error: page.errors.append(str(error)))
-        page.on("console", lambda said: said.type == "error" and page.errors.append(said.text))
+def window(url):  # after the record: the browser has an event loop of its own
+    with watched_page() as page:
         yield page
 
 

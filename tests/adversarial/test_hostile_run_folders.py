@@ -38,7 +38,22 @@ def run(**fields):
 
 @pytest.mark.parametrize(
     "name",
-    ["../x", "a/b", "..", ".", "", ".hidden", "-x", "a" * 64, "a\nb", "a\0b", "/abs", "a b", "a\n"],
+    [
+        "../x",
+        "a/b",
+        "..",
+        ".",
+        "",
+        ".hidden",
+        "-x",
+        "a" * 64,
+        "a\nb",
+        "a\0b",
+        "/abs",
+        "a b",
+        "a\n",
+        "𠀀" * 63,
+    ],
     ids=[
         "up",
         "slash",
@@ -53,12 +68,13 @@ def run(**fields):
         "abs",
         "space",
         "end",
+        "bytes",
     ],
 )
 def test_a_name_that_is_no_plain_name_is_refused_in_one_line(name, capsys):
     assert main(["process", "code_debug", f"--name={name}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "env.run_name" in line
+    assert "env.run_name names a folder: it takes letters, digits" in line
     assert not list(Path("..").rglob("record.jsonl"))
 
 

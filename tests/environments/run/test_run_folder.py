@@ -17,7 +17,7 @@ from environments.run.process_run import process
 from environments.run.run_log import goes_on
 from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet
-from tools.errors import ConfigError
+from tools.errors import ConfigError, RecordError
 
 FOLDER = RunFolder(Path("runs/chat/default"))
 
@@ -213,6 +213,21 @@ def test_a_record_is_found_by_its_file_its_folder_and_its_name():
     assert (
         record_at(FOLDER.record) == record_at(FOLDER.path) == record_at(Path("chat/default")) == FOLDER.record
     )
+
+
+def test_the_name_of_an_environment_alone_is_answered_with_its_runs():
+    run()
+    with pytest.raises(RecordError, match="there are chat/default"):
+        record_at(Path("chat"))
+
+
+@pytest.mark.parametrize(
+    "place", ["..", "/", "a\0b", "a" * 300, "*"], ids=["up", "root", "nul", "long", "star"]
+)
+def test_a_place_that_is_no_name_holds_no_record(place):
+    run()
+    with pytest.raises(RecordError, match="no record at"):
+        record_at(Path(place))
 
 
 def test_a_record_that_was_moved_into_a_folder_goes_on_there():

@@ -33,6 +33,19 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
+@contextmanager
+def watched_page() -> Iterator[Page]:
+    """A page of one browser: `asked` is what it asked the network for, `errors` what went wrong."""
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.set_default_timeout(8000)
+        page.asked, page.errors = [], []
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.on("pageerror", lambda error: page.errors.append(str(error)))
+        page.on("console", lambda said: said.type == "error" and page.errors.append(said.text))
+        yield page
+
+
 def opened(page: Page, url: str, address: str = "") -> Page:
     """The page at an address of its own, loaded anew."""
     page.goto("about:blank")

@@ -13,7 +13,7 @@ from environments.record.recorder import Recorder, read_groups
 from environments.run.process_run import process
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
-from tests.environments.viewer.chromium import chromium, opened, texts
+from tests.environments.viewer.chromium import opened, texts, watched_page
 from tests.environments.write_file import quiet
 
 SAID = "the word xylophone stands once"
@@ -72,15 +72,8 @@ def url(record):
 
 
 @pytest.fixture(scope="module")
-def window(url):
-    """A page of one browser, with everything that it asked the network for and all that went wrong in it."""
-    with chromium() as browser:
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.set_default_timeout(8000)
-        page.asked, page.errors = [], []
-        page.on("request", lambda request: page.asked.append(request.url))
-        page.on("pageerror", lambda error: page.errors.append(str(error)))
-        page.on("console", lambda said: said.type == "error" and page.errors.append(said.text))
+def window(url):  # after the record: the browser has an event loop of its own
+    with watched_page() as page:
         yield page
 
 

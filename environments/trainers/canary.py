@@ -1,0 +1,120 @@
+"""Groups whose credit is known, to find out whether a trainer takes the step that it says.
+
+Each is hard in a way that trainers get wrong: a mean over siblings that are not there, a turn that nobody
+scored, turns whose lengths differ a lot, a conversation that was condensed and so has several token rows.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from environments.credit import credited
+from environments.trajectory import (
+    NOT_SAMPLED,
+    CreditedGroup,
+    Failure,
+    Message,
+    Rewards,
+    Span,
+    TokenRow,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+)
+
+VOCABULARY = 64
+"""Every id is below this."""
+GROUP_SIZE = 4
+
+Lengths = Sequence[Sequence[Sequence[int]]]
+"""Sampled tokens, `[trajectory][row][turn]`."""
+
+
+def dropped_sibling() -> CreditedGroup:
+    """Three siblings of four."""
+    whole = _group("dropped", [[[3, 2]], [[2, 4, 2]], [[3]]], [[0.5, 1.0], [0.0, 0.25, 1.0], [0.75]])
+    failure = Failure(sibling=3, stop_reason=None, error="RuntimeError: dropped", traceback="", turns=0)
+    return _credited(replace(whole, failures=(failure,)))
+
+
+def unscored_turns() -> CreditedGroup:
+    """Turns that nobody scored still receive what follows."""
+    rewards = [[None, 1.0], [0.5, None, 0.0], [None, None, 1.0], [0.25, None]]
+    return _credited(_group("unscored", [[[2, 3]], [[3, 1, 2]], [[2, 2, 2]], [[4, 1]]], rewards))
+
+
+def unequal_lengths() -> CreditedGroup:
+    """Turns of 1 and of 25 tokens, siblings of one turn and of five."""
+    lengths = [[[1, 25]], [[25]], [[1, 1, 25, 2, 1]], [[12, 1]]]
+    rewards = [[1.0, 0.0], [0.5], [0.0, 0.5, 0.0, 1.0, 0.25], [0.0, 1.0]]
+    return _credited(_group("unequal", lengths, rewards))
+
+
+def condensed_context() -> CreditedGroup:
+    """One trajectory was condensed, and goes on in a second row after a summary; one sibling was dropped."""
+    lengths = [[[3, 2], [2, 4]], [[2, 2]], [[5]]]
+    rewards = [[0.5, None, 0.25, 1.0], [0.0, 1.0], [0.5]]
+    return _credited(_group("condensed", lengths, rewards, summary=(0, 1)))
+
+
+CANARIES: Mapping[str, Callable[[], CreditedGroup]] = {
+    "dropped sibling": dropped_sibling,
+    "unscored turns": unscored_turns,
+    "unequal lengths": unequal_lengths,
+    "condensed context": condensed_context,
+}
+"""Every canary by what is hard in it; none has more than `GROUP_SIZE` token rows."""
+
+
+def _credited(group: TrajectoryGroup) -> CreditedGroup:
+    return credited(group, "turn_return", policy="canary")
+
+
+def _group(
+    name: str,
+    lengths: Lengths,
+    rewards: Sequence[Sequence[float | None]],
+    *,
+    summary: tuple[int, int] | None = None,
+) -> TrajectoryGroup:
+    """Siblings with random tokens, the same for each name."""
+    rng = random.Random(name)
+    trajectories: list[Trajectory] = []
+    for sibling, (rows, earned) in enumerate(zip(lengths, rewards, strict=True)):
+        token_rows: list[TokenRow] = []
+        turns: list[Turn] = []
+        for row, sizes in enumerate(rows):
+            tokens = _ids(rng, 3)
+            logprobs = [NOT_SAMPLED] * len(tokens)
+            for size in sizes:
+                span = Span(row=row, start=len(tokens), end=len(tokens) + size)
+                is_summary = summary == (sibling, len(turns))
+                turns.append(
+                    Turn(
+                        index=len(turns),
+                        kind="summary" if is_summary else "act",
+                        message=Message(role="assistant", content="said"),
+                        replies=() if is_summary else (Message(role="user", content="and then?"),),
+                        span=span,
+                    )
+                )
+                tokens += [*_ids(rng, size), *_ids(rng, 2)]
+                logprobs += [*(-rng.uniform(0.1, 4.0) for _ in range(size)), NOT_SAMPLED, NOT_SAMPLED]
+            token_rows.append(TokenRow(token_ids=tuple(tokens), logprobs=tuple(logprobs)))
+        trajectories.append(
+            Trajectory(
+                item_id=name,
+                sibling=sibling,
+                prompt=(Message(role="user", content="go"),),
+                turns=tuple(turns),
+                rows=tuple(token_rows),
+                rewards=Rewards(turns=tuple(earned), score=sum(each or 0.0 for each in earned)),
+            )
+        )
+    return TrajectoryGroup(
+        group_id=f"canary-{name}", env="canary", item_id=name, trajectories=tuple(trajectories)
+    )
+
+
+def _ids(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(4, VOCABULARY) for _ in range(count)]

@@ -1,0 +1,44 @@
+"""A model to take gradients of, and what a trainer's step has to be: Σ A ∇log π, from trajectories alone."""
+
+import importlib
+from types import SimpleNamespace
+
+from environments.trainers.canary import VOCABULARY
+
+torch = importlib.import_module("torch")
+
+
+class Bigrams(torch.nn.Module):
+    """The next token by the one before; it has as many gradients as pairs of tokens."""
+
+    def __init__(self, vocabulary=VOCABULARY):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = torch.nn.Embedding(vocabulary, vocabulary).double()
+
+    def forward(self, tokens, **_):
+        return SimpleNamespace(logits=self.table(tokens))
+
+
+def policy_gradient(model, groups):
+    """Σ A ∇log π over every trained token of credited groups: no masks, no rows of the wire."""
+    objective = 0.0
+    for credited in groups:
+        for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
+            for turn, advantage in zip(trajectory.turns, advantages, strict=True):
+                tokens = torch.tensor(trajectory.rows[turn.span.row].token_ids)
+                log_p = torch.log_softmax(model(tokens[None, :-1]).logits[0].double(), dim=-1)
+                taken = log_p[torch.arange(len(tokens) - 1), tokens[1:]]
+                if turn.trained:
+                    objective = objective + advantage * taken[turn.span.start - 1 : turn.span.end - 1].sum()
+    return gradient_of(objective, model)
+
+
+def gradient_of(value, model):
+    """One vector of all parameters."""
+    gradients = torch.autograd.grad(value, list(model.parameters()), retain_graph=True)
+    return torch.cat([each.flatten() for each in gradients]).double()
+
+
+def cosine(one, other):
+    return torch.nn.functional.cosine_similarity(one, other, dim=0).item()

@@ -92,6 +92,7 @@ class ModelCalls:
             max_tokens=min(self.budget.max_tokens_per_turn, self.tokens_left),
             max_row_tokens=self.budget.max_row_tokens,
             row=self._rows.open if goes_on else None,
+            anchor=self.anchor(),
         )
 
     async def sample(self, request: CompletionRequest, *, rewritten: str | None = None) -> Sampled:

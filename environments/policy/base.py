@@ -30,6 +30,9 @@ class CompletionRequest:
     """The row of the turns so far, for a policy that sends ids and goes on from them; others ignore it."""
     prompt_tokens: int | None = None
     """Of the prompt, where they were counted, as they are for condensers; they may be an estimate."""
+    anchor: str | None = None
+    """The state that the turn is taken in, where the environment writes `state_key`: for policies that learn
+    in tables. A language model sees messages alone."""
 
     @property
     def number(self) -> int:

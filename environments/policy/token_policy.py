@@ -133,7 +133,9 @@ class TokenPolicy:
             partial(self.renderer.parse, reply.token_ids, request.tools), tokens=len(reply.token_ids)
         )
         self._tool_use.note(request, message)
-        return self._completion(prompt, reply, whole_calls(message, request, is_cut=reply.finish_reason == "length"))
+        return self._completion(
+            prompt, reply, whole_calls(message, request, is_cut=reply.finish_reason == "length")
+        )
 
     async def prompt_tokens(self, request: CompletionRequest) -> int:
         """Tokens of the prompt that would be sent.

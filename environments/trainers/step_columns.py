@@ -9,6 +9,8 @@ from environments.trainers.completion_columns import CompletionColumns, TooManyR
 from environments.trajectory import CreditedGroup
 from tools.errors import RunError
 
+COUNTED = ("ok", "no_credit", "failed", "left_out", "padding")
+"""Groups by what became of them; and rows that are padding."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -20,7 +22,7 @@ class StepColumns:
     scores: list[float | None] = field(default_factory=list[float | None])
     """Of the trajectory that a row belongs to; `None`: padding, or nothing was scored."""
     counts: Counter[str] = field(default_factory=Counter[str])
-    """Groups by what became of them, `ok`, `no_credit`, `failed`, `left_out`; and rows of `padding`."""
+    """Of `COUNTED`."""
 
 
 def step_columns(groups: Sequence[CreditedGroup], *, rows: int) -> StepColumns:

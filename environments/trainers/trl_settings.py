@@ -36,7 +36,27 @@ def _unevenly_accumulated(settings: Settings) -> bool:
     return shares_counts and accumulation != settings["steps_per_generation"]
 
 
-_SAMPLED_HERE = "Turnwise samples from the model's own distribution, and takes no notice of it"
+_UNUSED: Mapping[str, tuple[Any, ...]] = {
+    "top_p": (1.0,),
+    "top_k": (0, None),
+    "min_p": (None,),
+    "repetition_penalty": (1.0,),
+    "generation_kwargs": (None, {}),
+    "chat_template_kwargs": (None, {}),
+    "cache_implementation": (None,),
+    "use_transformers_continuous_batching": (False,),
+}
+"""Settings of TRL's own generation, with what they are where nobody set them."""
+
+
+def _unused(name: str) -> Rule:
+    return Rule(
+        setting=name,
+        wrong=_is_not(name, *_UNUSED[name]),
+        why="Turnwise samples from the model's own distribution, and takes no notice of it",
+        instead="leave it out",
+    )
+
 
 RULES = (
     Rule(
@@ -133,19 +153,7 @@ RULES = (
         why="all processes would roll out the same groups",
         instead="start one process",
     ),
-    *(
-        Rule(setting=name, wrong=_is_not(name, *unset), why=_SAMPLED_HERE, instead="leave it out")
-        for name, unset in (
-            ("top_p", (1.0,)),
-            ("top_k", (0, None)),
-            ("min_p", (None,)),
-            ("repetition_penalty", (1.0,)),
-            ("generation_kwargs", (None, {})),
-            ("chat_template_kwargs", (None, {})),
-            ("cache_implementation", (None,)),
-            ("use_transformers_continuous_batching", (False,)),
-        )
-    ),
+    *map(_unused, _UNUSED),
 )
 
 

@@ -22,7 +22,7 @@ from environments.hooks import writes
 from environments.policy.rendering.families import load_renderer
 from environments.trainers.in_process_policy import InProcessPolicy
 from environments.trainers.loop_thread import OpenInThread
-from environments.trainers.step_columns import step_columns
+from environments.trainers.step_columns import COUNTED, StepColumns, step_columns
 from environments.trainers.torch_sampling import sample_batch
 from environments.trainers.trl_settings import refuse_inexact
 from environments.trajectory import CreditedGroup
@@ -65,6 +65,8 @@ class Rollouts:
         self._epochs = Counter[str]()
         self.groups: list[CreditedGroup] = []
         """Those of the last step."""
+        self.step = StepColumns()
+        """They as columns."""
         self.counts = Counter[str]()
         """Of all steps: groups `ok`, `no_credit`, `failed` and `left_out`, and rows of `padding`."""
 
@@ -100,7 +102,7 @@ class Rollouts:
         self._policy.use(sample, weight_version=version, context_tokens=window)
         size = trainer.num_generations
         self.groups = self._opened.run(self._rolled_out(prompts[::size], size))
-        step = step_columns(self.groups, rows=size)
+        self.step = step = step_columns(self.groups, rows=size)
         self.counts += step.counts
         return {
             "prompt_ids": step.columns.prompt_ids,
@@ -150,6 +152,6 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
         for row, each in zip(advantages, inputs, strict=True):
             row[: len(each["token_advantages"])] = torch.tensor(each["token_advantages"])
         output["advantages"] = advantages.to(output["completion_ids"].device)
-        for name, count in self.rollout_func.counts.items():
-            self._metrics["train"][f"turnwise/{name}"].append(count)
+        for name in COUNTED:
+            self._metrics["train"][f"turnwise/{name}"].append(self.rollout_func.step.counts[name])
         return output

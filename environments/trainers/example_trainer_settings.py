@@ -4,7 +4,7 @@ Two things are no settings there: it ignores `advantages`, so that the credit ha
 clips the norm of a step's gradient at 1, below which a larger `--env.score_divisor` keeps it.
 """
 
-from environments.trainers.setting_rules import Rule, Settings, refuse_inexact
+from environments.trainers.setting_rules import Rule, Settings, refuse_broken
 
 DEFAULTS: Settings = {
     "credit_view": "turn_rows",
@@ -53,4 +53,4 @@ def refuse_inexact_example_trainer(settings: Settings) -> None:
     Raises:
         ConfigError: the first that would change the step, in one line that says what to use.
     """
-    refuse_inexact(RULES, {**DEFAULTS, **settings})
+    refuse_broken(RULES, {**DEFAULTS, **settings})

@@ -1,4 +1,4 @@
-"""Which settings of a trainer leave Σ A ∇log π as it is: rules over their values."""
+"""Rules over the settings of a trainer, where what is exact depends on several of them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,12 +19,18 @@ class Rule:
     instead: str
 
 
-def refuse_inexact(rules: Iterable[Rule], settings: Settings) -> None:
+def refuse_broken(rules: Iterable[Rule], settings: Settings, shown: str = "{}") -> None:
     """Hold settings to rules.
+
+    Args:
+        rules: in the order in which they are told.
+        settings: by name.
+        shown: how a setting and its value are shown, `GRPOConfig({})`.
 
     Raises:
         ConfigError: the first that would change the step, in one line that says what to use.
     """
     for rule in rules:
         if rule.wrong(settings):
-            raise ConfigError(f"{rule.setting}={settings[rule.setting]!r}: {rule.why}; {rule.instead}")
+            setting = shown.format(f"{rule.setting}={settings.get(rule.setting)!r}")
+            raise ConfigError(f"{setting}: {rule.why}; {rule.instead}")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from environments.trainers.canary import CANARIES
-from environments.trainers.tinker_settings import DEFAULTS, EXACT_LOSSES, refuse_inexact_tinker
+from environments.trainers.exact_settings import TINKER, refuse_inexact, value_of
 from environments.wire.credited_rows import credited_rows
 from tests.environments.trainers.matrix import report
 from tests.environments.wire.forked_groups import forked_group, with_credit
@@ -123,7 +123,7 @@ def test_the_advantages_that_are_sent_are_those_of_the_wire(credited):
         assert datum.loss_fn_inputs["target_tokens"].tolist() == row.tokens[1:]
 
 
-@pytest.mark.parametrize("loss_fn", EXACT_LOSSES)
+@pytest.mark.parametrize("loss_fn", ["importance_sampling", "ppo", "cispo"])
 @every_group
 def test_the_step_is_the_policy_gradient(credited, loss_fn):
     got, expected, _ = step(credited, loss_fn)
@@ -183,12 +183,16 @@ def as_theirs(trajectory):
 def test_a_penalty_on_every_token_is_another_step_and_refused():
     got, expected, _ = step(GROUPS["unequal lengths"], "dro")
     assert gradients.cosine(got, expected) < 0.999
-    with pytest.raises(ConfigError, match=r"loss_fn='dro': .*use \"importance_sampling\""):
-        refuse_inexact_tinker({"loss_fn": "dro"})
+    with pytest.raises(ConfigError, match=r"loss_fn=dro .*use importance_sampling"):
+        refuse_inexact({"loss_fn": "dro"}, TINKER)
     found(
         refused=("loss_fn=dro", "loss_fn=gspo", "loss_fn=stable_reinforce", "kl_penalty_coef", "async_config")
     )
 
 
-def test_our_defaults_are_the_cookbooks():
-    assert {name: train.Config.__chz_fields__[name]._default for name in DEFAULTS} == dict(DEFAULTS)
+def test_the_cookbooks_own_defaults_are_exact():
+    config = train.Config(
+        learning_rate=1e-5, dataset_builder=None, model_name="m", recipe_name="r", max_tokens=1, log_path="l"
+    )
+    assert value_of(config, "loss_fn") == "importance_sampling"
+    refuse_inexact(config, TINKER)

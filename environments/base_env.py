@@ -29,7 +29,7 @@ from environments.lifecycle.rollout_parts import second_models, served_policy, s
 from environments.lifecycle.state_annotation import refuse_other_states
 from environments.policy.base import Policy, checked_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.scripted import ScriptedPolicy
+from environments.policy.scripted import ScriptedPolicy, playing
 from environments.reward_checks import checked_metrics, where_of
 from environments.rollout.agent_loop import AgentLoop, refuse_no_act
 from environments.rollout.boundary import Boundary
@@ -71,11 +71,11 @@ class AgentEnv(Lifecycle):
 
         Raises:
             RunError: too much of the environment's code hangs; a rollout that breaks is a `Failure`.
-            UsageError: the environment is not open.
+            UsageError: the environment is not open, or age is bounded and nobody says versions of weights.
         """
         size = self.config.group_size if size is None else size
-        group = await self.rollout_group(task, size, watch=watch)
-        return self.credit(await self.compare(task, group, watch))
+        group = await self.compare(task, await self.rollout_group(task, size, watch=watch), watch)
+        return self.credit(self.weight_versions.aged(group))
 
     async def rollout_group(self, task: GroupTask, size: int, *, watch: Watch = unwatched) -> TrajectoryGroup:
         """`size` siblings side by side; those that break are failures, and the others go on.
@@ -124,6 +124,7 @@ class AgentEnv(Lifecycle):
                 respond=hooks.respond,
                 is_ended=lambda: ctx.end_reason is not None,
                 spoken=ctx.see,
+                anchor=hooks.anchor,
                 context=ctx,
                 condensers=self.condensers,
                 where=where_of(ctx),
@@ -131,6 +132,7 @@ class AgentEnv(Lifecycle):
                 summariser=partial(model_summary, ctx.summariser_model, seed=ctx.seed),
             )
             async for turn in loop.turns():
+                self.weight_versions.meet(turn)
                 turns.append(await hooks.observed(turn))
                 await scoring.on_turn(turns[-1])
                 turns[-1] = await hooks.marked(turns[-1])
@@ -194,11 +196,11 @@ class AgentEnv(Lifecycle):
 
     def policy_for(self, item: Item, call: CallHook) -> Policy:
         """Who plays this rollout: the policy in use, or the scripted agent, which knows the item."""
-        if self.policy is not None:
-            return self.policy
         script = partial(call, "scripted_choices", self.scripted_choices, item)
         summary = partial(call, "scripted_summary", self.scripted_summary, item)
         skill = self.config.scripted_skill
+        if self.policy is not None:
+            return playing(self.policy, script, summary, skill)
         return ScriptedPolicy(script, skill=skill, renderer=self.renderer, summary=summary)
 
     # How it is made.

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from environments.data.tasks import GroupTask
     from environments.policy.base import CompletionRequest, Policy
     from environments.policy.scripted import Choice, call, say
-    from environments.probe.diagnosis import StepVerdict
-    from environments.probe.probe import Probe, probe_trainer
+    from environments.probe.step_diagnosis import StepVerdict
+    from environments.probe.trainer_probe import Probe, probe_trainer
     from environments.record.recorder import read_groups
     from environments.reward_context import GroupContext, Reward, RolloutContext
     from environments.rewards.answers import exact_match, numeric_match
@@ -176,7 +176,7 @@ _MODULES = {
     "Message": "environments.trajectory",
     "Param": "environments.credit",
     "Policy": "environments.policy.base",
-    "Probe": "environments.probe.probe",
+    "Probe": "environments.probe.trainer_probe",
     "Reward": "environments.reward_context",
     "Rewards": "environments.trajectory",
     "RolloutContext": "environments.reward_context",
@@ -188,7 +188,7 @@ _MODULES = {
     "ServerConfig": "environments.server_config",
     "SimulatedUser": "environments.simulated_user",
     "State": "tools.tool_context",
-    "StepVerdict": "environments.probe.diagnosis",
+    "StepVerdict": "environments.probe.step_diagnosis",
     "StopReason": "environments.trajectory",
     "SummariserConfig": "environments.server_config",
     "ToolCall": "tools.calls",
@@ -226,7 +226,7 @@ _MODULES = {
     "numeric_match": "environments.rewards.answers",
     "open_sandbox": "tools.sandbox",
     "pairwise_rewards": "environments.rewards.relative",
-    "probe_trainer": "environments.probe.probe",
+    "probe_trainer": "environments.probe.trainer_probe",
     "program_cases": "environments.rewards.code_cases",
     "quoted": "environments.rewards.quoting",
     "rank_rewards": "environments.rewards.relative",

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from environments.cli.user_code import load
-from environments.probe.diagnosis import StepVerdict
-from environments.probe.probe import DIVISOR, Asked, Probe, begin_probe, open_probe, probe_trainer
 from environments.probe.served_canaries import serve_canaries
+from environments.probe.step_diagnosis import StepVerdict
+from environments.probe.trainer_probe import DIVISOR, Asked, Probe, begin_probe, open_probe, probe_trainer
 from environments.wire.views import VIEWS, Divisor
 from tools.errors import ConfigError
 
@@ -82,7 +82,7 @@ def begin(folder: Path, api_url: str | None, view: str | None, score_divisor: st
 @_json
 def read(folder: Path, checkpoint: Path, *, is_gradient: bool, as_json: bool) -> int:
     """Say what the step is that CHECKPOINT, a folder or a file, holds."""
-    return _told(open_probe(folder).verdict(checkpoint, is_gradient=is_gradient), as_json)
+    return _exit_code(open_probe(folder).verdict(checkpoint, is_gradient=is_gradient), as_json)
 
 
 @command.command()
@@ -95,10 +95,10 @@ def step(function: str, lr: float, *, is_gradient: bool, as_json: bool) -> int:
 
     FUNCTION is path/to/file.py:name or package.module:name; see docs/trainers.md.
     """
-    return _told(probe_trainer(_function(function), lr=lr, is_gradient=is_gradient), as_json)
+    return _exit_code(probe_trainer(_function(function), lr=lr, is_gradient=is_gradient), as_json)
 
 
-def _told(verdict: StepVerdict, as_json: bool) -> int:
+def _exit_code(verdict: StepVerdict, as_json: bool) -> int:
     click.echo(json.dumps(asdict(verdict)) if as_json else str(verdict))
     return 0 if verdict.exact else _WRONG_EXIT
 

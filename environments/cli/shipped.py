@@ -35,6 +35,10 @@ SHIPPED: Mapping[str, ShippedEnvironment] = {
         target="environments.sales_chat_env:SalesChatEnv",
         description="Sell in a chat: the customer answers, upvotes, buys or leaves; no tools.",
     ),
+    "stations": ShippedEnvironment(
+        target="environments.stations_env:StationsEnv",
+        description="Press the right key at each sign; small enough to be learned in seconds.",
+    ),
     "terminal_tasks": ShippedEnvironment(
         target="environments.terminal_tasks_env:TerminalTasksEnv",
         description="Make a file with given content in a terminal; one scalar reward.",

@@ -122,6 +122,10 @@ class RolloutHooks:
         self._anchor = await self._state_after(None)
         return opening
 
+    def anchor(self) -> str | None:
+        """The state that the next turn is taken in, as `state_key` names it."""
+        return self._anchor
+
     async def budget(self) -> Budget:
         """What the rollout may spend."""
         if not self._writes("limits_for"):

@@ -12,9 +12,9 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from environments.policy.base import CompletionRequest
+from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.rendering.long_text import rendered
 from environments.policy.row_prompt import prompt_of, unseen
@@ -73,6 +73,20 @@ def calls_that_ran(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, str]
             yield tool_call, message.content
 
 
+@runtime_checkable
+class PlaysByScript(Protocol):
+    """A policy that chooses among what an environment's scripted agent could say next."""
+
+    def playing(self, script: Script, summary: Script, skill: float) -> Policy:
+        """Whoever plays one rollout."""
+        ...
+
+
+def playing(policy: Policy, script: Script, summary: Script, skill: float) -> Policy:
+    """The policy of one rollout: told the script of its item, where it plays by one."""
+    return policy.playing(script, summary, skill) if isinstance(policy, PlaysByScript) else policy
+
+
 class ScriptedPolicy:
     """Samples from a script. It keeps no state: equal requests give equal completions."""
 
@@ -107,15 +121,23 @@ class ScriptedPolicy:
             ConfigError: the script's mixture is no distribution over assistant messages.
             ContextOverflow: no row could hold the conversation.
         """
-        script = self._summary if request.kind == "summary" else self._script
-        given = script(request.messages, request.tools, self._skill)
-        choices = _checked(await given if inspect.isawaitable(given) else given)
+        choices = await self.choices(request)
         return await rendered(
             partial(self._sampled, choices, request),
             self._renderer,
             (*unseen(request), *(choice.message for choice in choices)),
             max_tokens=request.max_row_tokens,
         )
+
+    async def choices(self, request: CompletionRequest) -> Sequence[Choice]:
+        """What could come next: those of the script that can happen.
+
+        Raises:
+            ConfigError: they are no distribution over assistant messages.
+        """
+        script = self._summary if request.kind == "summary" else self._script
+        given = script(request.messages, request.tools, self._skill)
+        return _checked(await given if inspect.isawaitable(given) else given)
 
     async def prompt_tokens(self, request: CompletionRequest) -> int:
         """Tokens of the prompt.

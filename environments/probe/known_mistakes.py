@@ -16,7 +16,7 @@ Choice = Callable[[CanaryTokens], Flags]
 class Mistake:
     """One or several of the known ones together; none of them is no mistake."""
 
-    said: tuple[str, ...]
+    sentences: tuple[str, ...]
     weights: Numbers
     """Per token, on a scale of its own; 0 where nobody sampled."""
 
@@ -29,7 +29,7 @@ def known_mistakes(tokens: CanaryTokens) -> Iterator[Mistake]:
     parts = product(credit, divisor, kept)
     for said in parts:
         weights = np.where(kept[said[2]], credit[said[0]] / divisor[said[1]], 0.0)
-        yield Mistake(said=tuple(filter(None, said)), weights=weights)
+        yield Mistake(sentences=tuple(filter(None, said)), weights=weights)
 
 
 def _scores(tokens: CanaryTokens) -> Numbers:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from environments.probe.probe import Probe, with_asked
+from environments.probe.trainer_probe import Probe, with_asked
 from environments.serve.api_connection import ApiUnavailableError
 from environments.serve.delivery import POLL_S, Delivery
 from environments.serve.outbox import Outbox

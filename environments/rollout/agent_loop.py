@@ -30,6 +30,11 @@ def unheard(messages: tuple[Message, ...]) -> None:
     """Nobody follows the conversation."""
 
 
+def no_anchor() -> str | None:
+    """Nobody names states."""
+    return None
+
+
 def refuse_no_act(turns: Sequence[Turn], loop: "AgentLoop") -> None:
     """Raise RolloutError where a loop ended before the agent acted: there is nothing to reward."""
     if not any(turn.kind == "act" for turn in turns):
@@ -65,6 +70,8 @@ class AgentLoop:
     """Whether the environment has ended the rollout."""
     spoken: Callable[[tuple[Message, ...]], None] = unheard
     """Takes the conversation whenever it has grown, without summaries: they are said to nobody."""
+    anchor: Callable[[], str | None] = no_anchor
+    """The state that the next turn is taken in, which policies that learn in tables are told."""
     context: ToolContext | None = None
     """The rollout, for tools that take its state or the context."""
     condensers: Sequence[Condenser] = ()
@@ -90,6 +97,7 @@ class AgentLoop:
             seed=self.seed,
             calls=self.calls,
             count=count,
+            anchor=self.anchor,
         )
         self._seen = Condensing(
             models=self._models,

@@ -1,5 +1,6 @@
 """The model calls of one rollout, within its budget: each becomes a turn, and its tokens join a row."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -41,6 +42,8 @@ class ModelCalls:
     calls: HookCalls
     count: PromptTokens
     """Learns from what the policy gives."""
+    anchor: Callable[[], str | None]
+    """The state that the next turn is taken in."""
     exact: bool = field(default=True, init=False)
     """Whether every token id so far came from the sampler."""
     stopped: StopReason | None = field(default=None, init=False)

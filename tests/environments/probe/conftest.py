@@ -4,7 +4,7 @@ import pytest
 
 from environments.probe.canary_model import CanaryModel
 from environments.probe.canary_tokens import CanaryTokens
-from environments.probe.probe import Asked, begin_probe
+from environments.probe.trainer_probe import Asked, begin_probe
 
 
 @pytest.fixture(scope="session")

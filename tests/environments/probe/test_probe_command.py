@@ -8,8 +8,8 @@ import pytest
 
 from environments.cli.main import main
 from environments.probe.canary_model import HEAD, CanaryModel
-from environments.probe.probe import open_probe
 from environments.probe.tensor_files import write_safetensors
+from environments.probe.trainer_probe import open_probe
 from environments.record.recorder import read_groups
 from tests.environments.serve.loopback import TURNWISE, running, take
 

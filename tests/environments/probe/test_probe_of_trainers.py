@@ -1,9 +1,11 @@
-"""Probes of steps that torch takes: of the unmodified Atropos example trainer, and of loops that are wrong."""
+"""Probes of steps that torch takes: of the unmodified Atropos example trainer, and of wrong loops."""
 
 import importlib
 import os
+import re
 import subprocess
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -128,6 +130,22 @@ def test_a_loop_that_is_wrong_on_purpose_is_told_what_it_does(step, said):
     verdict = probe_trainer(step)
     assert not verdict.exact
     assert [finding for finding in verdict.findings if said in finding] == list(verdict.findings)
+
+
+@pytest.mark.parametrize(("divided", "verdict"), [(True, 0), (False, 1)], ids=["as it is", "mended"])
+def test_the_trainer_of_the_docs_is_told_what_the_docs_say(tmp_path, capsys, divided, verdict):
+    page = (Path(__file__).resolve().parents[3] / "docs" / "trainers.md").read_text()
+    (code,) = re.findall(r'^```python title="my_trainer.py"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)
+    shown = re.findall(r"^```text\n((?:wrong|exact):.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_trainer.py").write_text(
+        code if divided else code.replace(" / mask.sum().clamp(min=1)", "")
+    )
+    assert main(["probe-trainer", "step", f"{tmp_path}/my_trainer.py:step"]) == 1 - verdict
+    said = capsys.readouterr().out
+    number = r"\d+\.\d+"
+    assert re.sub(number, "N", said) == re.sub(number, "N", shown[verdict])
+    expected = list(map(float, re.findall(number, shown[verdict])))
+    assert list(map(float, re.findall(number, said))) == pytest.approx(expected, rel=1e-3)
 
 
 def test_adam_is_refused():

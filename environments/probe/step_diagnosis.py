@@ -98,9 +98,9 @@ def _mistake_in(weights: Numbers, tokens: CanaryTokens, *, certain: bool) -> str
     fits = [(abs(_cosine(weights, each.weights)), each) for each in known_mistakes(tokens)]
     best = max(fit for fit, _ in fits)
     good = [(fit, each) for fit, each in fits if fit >= best - _AS_GOOD]
-    fit, mistake = min(good, key=lambda pair: (len(pair[1].said), -pair[0]))
+    fit, mistake = min(good, key=lambda pair: (len(pair[1].sentences), -pair[0]))
     turned = _cosine(weights, mistake.weights) < 0
-    said = "; ".join([*mistake.said, *([_TURNED] if turned else [])])
+    said = "; ".join([*mistake.sentences, *([_TURNED] if turned else [])])
     if fit >= _FITS or (not said and not certain):
         return said
     known = "nearly" if fit >= _NEARLY else "no known mistake explains what the tokens weigh; nearest"

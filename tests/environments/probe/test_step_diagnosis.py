@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from environments.probe.diagnosis import diagnose
 from environments.probe.known_mistakes import known_mistakes
+from environments.probe.step_diagnosis import diagnose
 from tools.errors import ConfigError
 
 SCALES = {"the sum": 1.0, "1/33 rows": 1 / 33}
@@ -18,7 +18,7 @@ def stepped(tokens, weights, scale=1 / 33):
 
 
 def only(*said):
-    return lambda mistake: mistake.said == said
+    return lambda mistake: mistake.sentences == said
 
 
 def of(tokens, *said):
@@ -41,8 +41,8 @@ def test_a_scale_that_nobody_knows_is_a_number(tokens):
 def test_every_known_mistake_alone_is_named(tokens):
     named = {}
     for mistake in known_mistakes(tokens):
-        if len(mistake.said) == 1:
-            named[mistake.said[0]] = diagnose(stepped(tokens, mistake.weights), tokens, SCALES)
+        if len(mistake.sentences) == 1:
+            named[mistake.sentences[0]] = diagnose(stepped(tokens, mistake.weights), tokens, SCALES)
     assert len(named) > 20
     assert {said: verdict.findings for said, verdict in named.items()} == {said: (said,) for said in named}
     assert not any(verdict.exact for verdict in named.values())

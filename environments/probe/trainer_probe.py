@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from environments.probe.canary_model import HEAD, CanaryModel, write_canary_model
 from environments.probe.canary_tokens import CanaryTokens, canary_groups
-from environments.probe.diagnosis import StepVerdict, diagnose
+from environments.probe.step_diagnosis import StepVerdict, diagnose
 from environments.probe.tensor_files import Weights, is_named, read_weights, tensor_values
 from environments.record.recorder import Recorder, read_groups
 from environments.trainers.canary import GROUP_SIZE

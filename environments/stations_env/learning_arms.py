@@ -1,6 +1,7 @@
 """The arms that `turnwise learn` compares at `stations`, each with the learning rate that suits it."""
 
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from environments.credit import describe
 from environments.learning.learned_arms import CONTROL, SCALAR, TURN
@@ -8,21 +9,16 @@ from environments.learning.run_arm import Arm, LearningSetup, NetworkKind
 from environments.stations_env.env import StationsConfig, StationsEnv, Task
 from environments.stations_env.exact_success import exact_success
 
-SAME_RATE: Mapping[NetworkKind, float] = {"table": 0.2, "mlp": 0.02}
+SAME_RATE: Mapping[NetworkKind, float] = {"table": 0.2, "mlp": 0.003}
 """For all arms, and for estimators that nobody tuned."""
 RATES: Mapping[NetworkKind, Mapping[Task, Mapping[str, float]]] = {
     "table": {
         "stop": {"turn_return": 3.2, "rloo": 0.2},
-        "independent": {"turn_return": 0.4, "rloo": 0.2},
-        "delayed": {"turn_return": 0.2, "rloo": 0.2},
-        "shuffled": {"turn_return": 0.2, "rloo": 0.2},
+        "independent": {"turn_return": 0.4, "rloo": 0.4},
+        "delayed": {"turn_return": 0.4, "rloo": 0.4},
+        "shuffled": {"turn_return": 0.4, "rloo": 0.4},
     },
-    "mlp": {
-        "stop": {"turn_return": 0.02, "rloo": 0.02},
-        "independent": {"turn_return": 0.02, "rloo": 0.02},
-        "delayed": {"turn_return": 0.02, "rloo": 0.02},
-        "shuffled": {"turn_return": 0.02, "rloo": 0.02},
-    },
+    "mlp": {task: {"turn_return": 0.003, "rloo": 0.003} for task in get_args(Task)},
 }
 """By network, task and estimator: the fastest of the grid of `tests/benchmarks/learning_rates.py`."""
 
@@ -48,7 +44,7 @@ def stations_arms(
     Raises:
         CreditError: there is no such estimator.
     """
-    rates = {} if is_same_rate else RATES[network][task]
+    rates: Mapping[str, float] = {} if is_same_rate else RATES[network][task]
 
     def arm(name: str, estimator: str, *, permuted: bool = False) -> Arm:
         rate = rates.get(estimator, SAME_RATE[network])

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from environments.inference.chat_reply import read_reply
-from environments.inference.told_version import told_version
+from environments.inference.reply_weights import weight_version_of
 from environments.lifecycle.weight_versions import WeightVersions
 from environments.record.weight_totals import WeightTotals
 from environments.testing import group_of
@@ -43,7 +43,7 @@ def test_a_reply_gives_one_short_line_or_nothing(name):
 
 @pytest.mark.parametrize("spans", [None, 3, "v1", {}, [], [[]], [None], [{"version": []}]], ids=repr)
 def test_what_is_no_list_of_versions_is_unknown(spans):
-    assert told_version({"weight_versions": spans}, None, 3, "v1", [], {"weight_version": {}}) is None
+    assert weight_version_of({"weight_versions": spans}, None, 3, "v1", [], {"weight_version": {}}) is None
 
 
 def test_a_name_for_each_completion_makes_all_but_the_newest_old():

@@ -44,7 +44,7 @@ def main():
     given = parser.parse_args()
     logging.disable(logging.INFO)
     for task in given.tasks:
-        # Where all is paid at the end, both estimators give the same advantages. The scalar's steps are equal in
+        # Where all is paid at the end, both give the same advantages. The scalar takes equal steps in
         # independent, delayed and shuffled: each rollout earns as much in all of them.
         for estimator in ESTIMATORS[: 1 if task == "delayed" else None]:
             for rate in GRID[given.policy]:

@@ -36,7 +36,7 @@ class RowGroup:
     plain: bool = False
     """Scalar GRPO data as Atropos knows it, which says nothing of its size."""
     binary_masks: bool = False
-    """Whether masks leave as 1 where a token is trained and 0 elsewhere, for a consumer that takes no labels."""
+    """Whether masks leave as 1 where a token is trained and 0 elsewhere; here they are labels still."""
     generation_params: Mapping[str, float] | None = None
     """What the rows were sampled with, where the trainer has to use the same."""
 

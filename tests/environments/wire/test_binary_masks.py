@@ -1,4 +1,4 @@
-"""What a consumer does that takes masks for 0 and 1 and advantages per token, as verl's recipe for Atropos."""
+"""What a consumer of masks of 0 and 1 and of advantages per token does, as verl's recipe for Atropos."""
 
 from dataclasses import replace
 

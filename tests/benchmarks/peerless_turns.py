@@ -1,6 +1,6 @@
 """Noise of three baselines for turns that no sibling reached, over that of the raw return there.
 
-    python -m tests.benchmarks.peerless_turns [--groups 2000]
+    python -m tests.benchmarks.peerless_turns [--groups 1500]
 
 `totals`: the others' totals less what was earned before, where a turn has no peer (see `credit_bias`).
 `loo_total`: the parameter of `turn_return`, which compares every turn with the others' totals. Both have no
@@ -105,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--groups", type=int, default=2000)
+    parser.add_argument("--groups", type=int, default=1500)
     groups: int = parser.parse_args().groups
     write = sys.stdout.write
     write("| game | policy | group | without a peer | totals | loo_total |\n|---|---|---|---|---|---|\n")

@@ -1,26 +1,12 @@
 """Which settings of TRL's `GRPOConfig` leave Σ A ∇log π as it is, found in TRL 1.16's `_compute_loss`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from tools.errors import ConfigError
-
-Settings = Mapping[str, Any]
-"""The fields of a `GRPOConfig`, and `world_size`."""
+from environments.trainers.setting_rules import Rule, Settings, refuse_broken
 
 EXACT_LOSSES = ("dapo", "dr_grpo", "bnpo", "cispo", "luspo", "vespo")
 """They divide a sum over tokens by a number that all rows of a step share."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """What must not be, as `wrong` finds in the settings, and what to do instead."""
-
-    setting: str
-    wrong: Callable[[Settings], bool]
-    why: str
-    instead: str
 
 
 def _is_not(name: str, *allowed: Any) -> Callable[[Settings], bool]:
@@ -163,8 +149,4 @@ def refuse_inexact(settings: Settings) -> None:
     Raises:
         ConfigError: the first that would change the step, in one line that says what to use.
     """
-    for rule in RULES:
-        if rule.wrong(settings):
-            raise ConfigError(
-                f"GRPOConfig({rule.setting}={settings.get(rule.setting)!r}): {rule.why}; {rule.instead}"
-            )
+    refuse_broken(RULES, settings, shown="GRPOConfig({})")

@@ -6,10 +6,11 @@ python train_trl.py Qwen/Qwen3-0.6B --steps 100
 import argparse
 from functools import partial
 
+import torch
 from trl import GRPOConfig
 
 from environments.stations_env.env import StationsEnv  # your environment
-from environments.trainers.trl_trainer import Rollouts, TurnwiseGRPOTrainer
+from environments.trainers.trl import Rollouts, TurnwiseGRPOTrainer
 
 
 def main():
@@ -19,7 +20,7 @@ def main():
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--out", default="trained")
     given = parser.parse_args()
-    config = StationsEnv.env_config_cls(max_tokens_per_turn=256, max_token_length=4096)
+    config = StationsEnv.env_config_cls(max_tokens_per_turn=128, max_token_length=4096)
     args = GRPOConfig(
         output_dir=given.out,
         max_steps=given.steps,
@@ -30,6 +31,8 @@ def main():
         loss_type="dapo",
         scale_rewards="none",
         report_to=[],
+        use_cpu=not torch.cuda.is_available(),
+        bf16=torch.cuda.is_available(),
     )
     env = partial(StationsEnv, config)
     with Rollouts(env, tokenizer=given.model, family=given.family) as rollouts:

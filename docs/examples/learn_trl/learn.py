@@ -20,7 +20,7 @@ from game import LENGTH, Signs
 from trl import GRPOConfig, GRPOTrainer
 from warm_start import tokenizer, warm_started
 
-from environments.trainers.trl_trainer import Rollouts, TurnwiseGRPOTrainer, rollout_score
+from environments.trainers.trl import Rollouts, TurnwiseGRPOTrainer, rollout_score
 
 STEPS, IMITATION, GROUPS, GROUP_SIZE = 40, 300, 4, 8
 REACHED = 0.8
@@ -43,6 +43,13 @@ class Watch(transformers.TrainerCallback):
 
     def on_log(self, args, state, control, logs=None, **_):
         assert math.isfinite(float((logs or {}).get("loss", 0.0)))
+
+
+def warm_start(folder, steps):
+    """The same for all runs; made once."""
+    if not folder.exists():
+        warm_started(steps).save_pretrained(folder)
+    return transformers.Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
 def settings(folder, steps, rate, seed):
@@ -108,6 +115,7 @@ def main():
     """Every arm with every learning rate and seed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("learn_trl_out"))
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 3e-3])
     parser.add_argument("--tenth", action="store_true", help="a tenth of it, to see that it runs")
@@ -116,14 +124,14 @@ def main():
     given.out.mkdir(parents=True, exist_ok=True)
     parts, seeds, rates = (10, 1, given.rates[:1]) if given.tenth else (1, given.seeds, given.rates)
     began = time.monotonic()
-    start = warm_started(IMITATION // parts)
+    start = warm_start(given.out / "warm_start", IMITATION // parts)
     print(f"warm start: {time.monotonic() - began:.0f} s", flush=True)
     curves = {}
     for seed in range(seeds):
         for rate in rates:
             for arm in ("turns", "scalar"):
                 with tempfile.TemporaryDirectory() as folder:
-                    args = settings(folder, STEPS // parts, rate, seed)
+                    args = settings(folder, given.steps // parts, rate, seed)
                     scores = learned(arm, copy.deepcopy(start), args)
                 curves.setdefault((arm, rate), []).append(scores)
                 print(

@@ -28,8 +28,7 @@ def sample_batch(
 
     Args:
         batch: what to sample; prompts are padded on the left.
-        model: a causal language model that takes `position_ids`, `logits_to_keep` and a cache; left in the mode
-            it was in.
+        model: takes `position_ids`, `logits_to_keep` and a cache; left in the mode it was in.
         stop_ids: those that end a turn.
         autocast: what the loss is computed in.
     """

@@ -22,7 +22,7 @@ from warm_start import tokenizer, warm_started
 
 from environments.trainers.trl import Rollouts, TurnwiseGRPOTrainer, rollout_score
 
-STEPS, IMITATION, GROUPS, GROUP_SIZE = 40, 300, 4, 8
+STEPS, IMITATION, GROUPS, GROUP_SIZE = 40, 600, 4, 8
 REACHED = 0.8
 """Mean share of right letters in three steps."""
 
@@ -77,7 +77,7 @@ def settings(folder, steps, rate, seed):
 
 def learned(arm, model, args):
     """The mean scores, step by step."""
-    with Rollouts(partial(Signs, Signs.env_config_cls(seed=args.seed))) as rollouts:
+    with Rollouts(partial(Signs, Signs.env_config_cls(seed=args.seed, max_tokens_per_turn=8))) as rollouts:
         more = {"processing_class": tokenizer(), "callbacks": [watch := Watch(rollouts)]}
         if arm == "turns":
             trainer = TurnwiseGRPOTrainer(model, args, rollouts, **more)

@@ -60,5 +60,6 @@ def imitation_loss(model, batch):
     rows = [before + after for before, after in zip(batch.prompt_ids, batch.completion_ids, strict=True)]
     width = max(map(len, rows))
     ids, mask = (torch.tensor([row + [0] * (width - len(row)) for row in each]) for each in (rows, sampled))
-    log_p = torch.log_softmax(model(ids).logits[:, :-1], -1)
-    return -(log_p.gather(-1, ids[:, 1:, None])[..., 0] * mask[:, 1:]).sum() / len(rows)
+    said, taken = mask[:, 1:].bool(), ids[:, 1:]
+    hidden = model.model(ids).last_hidden_state[:, :-1][said]
+    return torch.nn.functional.cross_entropy(model.lm_head(hidden), taken[said], reduction="sum") / len(rows)

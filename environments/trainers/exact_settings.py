@@ -1,6 +1,7 @@
-"""Settings of verl and SkyRL with which a step is Σ A ∇log π, and the refusal of all others.
+"""Settings of verl, SkyRL and tinker-cookbook with which a step is Σ A ∇log π, and the refusal of all others.
 
-Found in verl 0.9.1 and SkyRL 0.3.0; each value is tried on the trainer's own code by the adapters' tests.
+Found in verl 0.9.1, SkyRL 0.3.0 and tinker-cookbook 0.6.1; each value is tried on the trainer's own code by
+the adapters' tests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -105,6 +106,16 @@ SKYRL = (
         why="gives the advantage of a session's last step to all of its steps",
     ),
     ExactSetting(name="trainer.eval_interval", exact=(-1, 0), why=_EVALUATES),
+)
+
+TINKER = (
+    ExactSetting(
+        name="loss_fn",
+        exact=("importance_sampling", "ppo", "cispo", None),
+        why="pulls at tokens without credit (dro), mixes turns (gspo), or wants ids of Tinker's own sampling",
+    ),
+    ExactSetting(name="kl_penalty_coef", exact=(0.0, None), why="is added to the advantages before the loss"),
+    ExactSetting(name="async_config", exact=(None,), why="trains on older weights, with a loss of its own"),
 )
 
 

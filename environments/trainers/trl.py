@@ -25,7 +25,7 @@ from environments.trainers.in_process_policy import InProcessPolicy
 from environments.trainers.loop_thread import OpenInThread
 from environments.trainers.step_columns import COUNTED, StepColumns, step_columns
 from environments.trainers.torch_sampling import sample_batch
-from environments.trainers.trl_settings import refuse_inexact_trl
+from environments.trainers.trl_settings import refuse_inexact
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
 
@@ -137,7 +137,7 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
         Raises:
             ConfigError: a setting of `args` would change the step that the advantages ask for.
         """
-        refuse_inexact_trl({**vars(args), "world_size": args.world_size})
+        refuse_inexact({**vars(args), "world_size": args.world_size})
         given: Mapping[str, Any] = {"train_dataset": rollouts.dataset, **more}
         super().__init__(model=model, args=args, reward_funcs=rollout_score, rollout_func=rollouts, **given)
 

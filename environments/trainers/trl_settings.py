@@ -1,84 +1,152 @@
-"""Settings of TRL's `GRPOConfig` with which a step is Σ A ∇log π, found in TRL 1.16's `_compute_loss`.
+"""Which settings of TRL's `GRPOConfig` leave Σ A ∇log π as it is, found in TRL 1.16's `_compute_loss`."""
 
-Each is tried on TRL's own code by the adapter's tests.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from environments.trainers.exact_settings import ExactSetting, refuse_inexact
-from tools.errors import ConfigError
+from environments.trainers.setting_rules import Rule, Settings, refuse_broken
 
 EXACT_LOSSES = ("dapo", "dr_grpo", "bnpo", "cispo", "luspo", "vespo")
 """They divide a sum over tokens by a number that all rows of a step share."""
 
-_PLAYS_HERE = "is TRL's own generation, and Turnwise samples from the model's own distribution"
 
-TRL = (
-    ExactSetting(
-        name="loss_type", exact=EXACT_LOSSES, why="divides each session by its own length, or is not known"
+def _is_not(name: str, *allowed: Any) -> Callable[[Settings], bool]:
+    return lambda settings: settings.get(name, allowed[0]) not in allowed
+
+
+def _unevenly_accumulated(settings: Settings) -> bool:
+    """Whether one optimiser step sums parts that are each divided by their own count of tokens."""
+    accumulation = settings["gradient_accumulation_steps"]
+    if settings["loss_type"] == "bnpo":
+        return accumulation > 1
+    shares_counts = settings["loss_type"] in ("dapo", "cispo", "vespo")
+    return shares_counts and accumulation != settings["steps_per_generation"]
+
+
+_UNUSED: Mapping[str, tuple[Any, ...]] = {
+    "top_p": (1.0,),
+    "top_k": (0, None),
+    "min_p": (None,),
+    "repetition_penalty": (1.0,),
+    "generation_kwargs": (None, {}),
+    "chat_template_kwargs": (None, {}),
+    "cache_implementation": (None,),
+    "use_transformers_continuous_batching": (False,),
+}
+"""Settings of TRL's own generation, with what they are where nobody set them."""
+
+
+def _unused(name: str) -> Rule:
+    return Rule(
+        setting=name,
+        wrong=_is_not(name, *_UNUSED[name]),
+        why="Turnwise samples from the model's own distribution, and takes no notice of it",
+        instead="leave it out",
+    )
+
+
+RULES = (
+    Rule(
+        setting="loss_type",
+        wrong=_is_not("loss_type", *EXACT_LOSSES),
+        why="it divides each session by its own length",
+        instead='use "dapo" or "dr_grpo"',
     ),
-    ExactSetting(
-        name="scale_rewards", exact=("none", False), why="divides rewards, whose place the advantages take"
+    Rule(
+        setting="scale_rewards",
+        wrong=_is_not("scale_rewards", "none", False),
+        why="advantages come from Turnwise, and are not divided by a deviation",
+        instead='use "none"',
     ),
-    ExactSetting(
-        name="importance_sampling_level",
-        exact=("token", None),
-        why="averages a ratio over a session's length",
+    Rule(
+        setting="importance_sampling_level",
+        wrong=_is_not("importance_sampling_level", "token"),
+        why="it averages a ratio over a session's length",
+        instead='use "token"',
     ),
-    ExactSetting(name="num_iterations", exact=(1, None), why="trains on what older weights sampled"),
-    ExactSetting(
-        name="mask_truncated_completions",
-        exact=(False, None),
-        why="drops sessions that end otherwise than with a stop token, as after a tool's result "
-        "(there is --env.mask_truncated)",
+    Rule(
+        setting="num_iterations",
+        wrong=_is_not("num_iterations", 1),
+        why="from the second pass on, ratios are clipped and the step is another",
+        instead="use 1",
     ),
-    ExactSetting(name="top_entropy_quantile", exact=(1.0, None), why="drops tokens"),
-    ExactSetting(name="off_policy_mask_threshold", exact=(None,), why="drops tokens"),
-    ExactSetting(
-        name="eval_strategy",
-        exact=("no", None),
-        why="compares rollouts of evaluation items; `turnwise evaluate` does not",
+    Rule(
+        setting="steps_per_generation",
+        wrong=lambda settings: bool(
+            settings["gradient_accumulation_steps"] % (settings["steps_per_generation"] or 1)
+        ),
+        why="later steps would train on what older weights sampled",
+        instead="leave it out: it becomes gradient_accumulation_steps",
     ),
-    ExactSetting(name="world_size", exact=(1, None), why="rolls the same groups out in each process"),
-    ExactSetting(
-        name="temperature", exact=(1.0, None), why="takes the loss of another distribution than was sampled"
+    Rule(
+        setting="gradient_accumulation_steps",
+        wrong=_unevenly_accumulated,
+        why="this loss divides each part of a step by the part's own tokens",
+        instead='use loss_type "dr_grpo", or "dapo" with steps_per_generation left out',
     ),
-    ExactSetting(name="use_vllm", exact=(False, None), why=_PLAYS_HERE),
-    ExactSetting(name="use_transformers_continuous_batching", exact=(False, None), why=_PLAYS_HERE),
-    ExactSetting(name="top_p", exact=(1.0, None), why=_PLAYS_HERE),
-    ExactSetting(name="top_k", exact=(0, None), why=_PLAYS_HERE),
-    ExactSetting(name="min_p", exact=(None,), why=_PLAYS_HERE),
-    ExactSetting(name="repetition_penalty", exact=(1.0, None), why=_PLAYS_HERE),
-    ExactSetting(name="generation_kwargs", exact=(None, {}), why=_PLAYS_HERE),
-    ExactSetting(name="chat_template_kwargs", exact=(None, {}), why=_PLAYS_HERE),
-    ExactSetting(name="cache_implementation", exact=(None,), why=_PLAYS_HERE),
+    Rule(
+        setting="max_completion_length",
+        wrong=lambda settings: (
+            settings["loss_type"] == "dr_grpo" and not settings.get("max_completion_length", 1)
+        ),
+        why="dr_grpo divides by it",
+        instead="use any number: it cuts nothing here",
+    ),
+    Rule(
+        setting="mask_truncated_completions",
+        wrong=_is_not("mask_truncated_completions", False),
+        why="it drops each session that ends otherwise than with a stop token, as after a tool's result",
+        instead="leave it out, and see --env.mask_truncated",
+    ),
+    Rule(
+        setting="top_entropy_quantile",
+        wrong=lambda settings: settings.get("top_entropy_quantile", 1.0) < 1.0,
+        why="it drops tokens",
+        instead="use 1.0",
+    ),
+    Rule(
+        setting="off_policy_mask_threshold",
+        wrong=_is_not("off_policy_mask_threshold", None),
+        why="it drops sessions",
+        instead="leave it out",
+    ),
+    Rule(
+        setting="delta",
+        wrong=lambda settings: (settings.get("delta") or 2.0) <= 1.0,
+        why="it clips ratios that are 1",
+        instead="use more than 1, or leave it out",
+    ),
+    Rule(
+        setting="temperature",
+        wrong=_is_not("temperature", 1.0),
+        why="the loss would be of another distribution than what was sampled",
+        instead="use 1.0",
+    ),
+    Rule(
+        setting="use_vllm",
+        wrong=_is_not("use_vllm", False),
+        why="Turnwise samples from the trainer's own model, in its process",
+        instead="leave it out",
+    ),
+    Rule(
+        setting="eval_strategy",
+        wrong=lambda settings: str(settings.get("eval_strategy", "no")).rpartition(".")[2].lower() != "no",
+        why="TRL would compare rollouts of evaluation items",
+        instead='use "no", and `turnwise evaluate` on what was saved',
+    ),
+    Rule(
+        setting="world_size",
+        wrong=lambda settings: settings.get("world_size", 1) > 1,
+        why="all processes would roll out the same groups",
+        instead="start one process",
+    ),
+    *map(_unused, _UNUSED),
 )
 
 
-def refuse_inexact_trl(settings: Mapping[str, Any]) -> None:
-    """Hold the fields of a `GRPOConfig`, and its `world_size`, to what leaves the step as it is.
+def refuse_inexact(settings: Settings) -> None:
+    """Hold settings to `RULES`.
 
     Raises:
-        ConfigError: the first setting that would change it, in one line that says what to use.
+        ConfigError: the first that would change the step, in one line that says what to use.
     """
-    refuse_inexact(settings, TRL)
-    loss, accumulation = settings["loss_type"], settings["gradient_accumulation_steps"]
-    generation = settings["steps_per_generation"]
-    if accumulation % generation:
-        raise ConfigError(
-            f"steps_per_generation={generation} trains on what older weights sampled; leave it out: "
-            f"it becomes gradient_accumulation_steps ({accumulation})"
-        )
-    in_parts = accumulation > 1 if loss == "bnpo" else accumulation != generation
-    if in_parts and loss not in ("dr_grpo", "luspo"):
-        raise ConfigError(
-            f"gradient_accumulation_steps={accumulation} with {loss} divides each part of a step by its own "
-            f"tokens; use dr_grpo" + (" or dapo" if loss == "bnpo" else ", or leave steps_per_generation out")
-        )
-    if loss == "dr_grpo" and settings.get("max_completion_length", 1) is None:
-        raise ConfigError("max_completion_length=None with dr_grpo, which divides by it; use any number")
-    if (settings.get("delta") or 2.0) <= 1.0:
-        raise ConfigError(
-            f"delta={settings['delta']} clips ratios that are 1; use more than 1, or leave it out"
-        )
+    refuse_broken(RULES, settings, shown="GRPOConfig({})")

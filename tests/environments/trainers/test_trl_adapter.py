@@ -182,9 +182,9 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_refused_would_have_been_another_step(step, name, monkeypatch):
     row_path(refused=(name,))
-    with pytest.raises(ConfigError, match="; use "):
+    with pytest.raises(ConfigError, match="GRPOConfig"):
         step(CanaryEnv, **WRONG[name])
-    monkeypatch.setattr(adapter, "refuse_inexact_trl", lambda settings: None)
+    monkeypatch.setattr(adapter, "refuse_inexact", lambda settings: None)
     done = step(CanaryEnv, **WRONG[name])
     exact = -gradients.policy_gradient(done.before, done.rollouts.groups)
     assert gradients.cosine(done.gradient, exact) < 0.9999

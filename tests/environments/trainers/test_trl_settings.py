@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from environments.trainers.trl_settings import EXACT_LOSSES, TRL, refuse_inexact_trl
+from environments.trainers.trl_settings import EXACT_LOSSES, RULES, refuse_inexact
 from tools.errors import ConfigError
 
 GOOD = {
@@ -17,9 +17,7 @@ GOOD = {
 
 @pytest.mark.parametrize("loss", EXACT_LOSSES)
 def test_losses_that_divide_all_rows_by_one_number_are_allowed(loss):
-    refuse_inexact_trl(
-        {**GOOD, "loss_type": loss, "gradient_accumulation_steps": 1, "steps_per_generation": 1}
-    )
+    refuse_inexact({**GOOD, "loss_type": loss, "gradient_accumulation_steps": 1, "steps_per_generation": 1})
 
 
 WRONG = {
@@ -40,7 +38,7 @@ WRONG = {
     "delta": {"delta": 1.0},
     "temperature": {"temperature": 0.7},
     "vllm": {"use_vllm": True},
-    "evaluation": {"eval_strategy": "steps"},
+    "evaluation": {"eval_strategy": "IntervalStrategy.STEPS"},
     "processes": {"world_size": 2},
     "top_p": {"top_p": 0.9},
     "top_k": {"top_k": 50},
@@ -56,13 +54,13 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_would_change_the_step_is_refused_in_one_line_that_says_what_to_use(name):
     with pytest.raises(ConfigError) as refused:
-        refuse_inexact_trl({**GOOD, **WRONG[name]})
-    assert re.fullmatch(r"\w+=.+; (use|leave) .+", str(refused.value))
+        refuse_inexact({**GOOD, **WRONG[name]})
+    assert re.fullmatch(r"GRPOConfig\(\w+=.+\): .+; (use|leave|start) .+", str(refused.value))
 
 
-def test_every_setting_is_one_that_something_breaks():
-    refused = {name for wrong in WRONG.values() for name in wrong}
-    assert {setting.name for setting in TRL} <= refused
+def test_every_rule_is_one_that_something_breaks():
+    broken = {rule.setting for rule in RULES for wrong in WRONG.values() if rule.wrong({**GOOD, **wrong})}
+    assert broken == {rule.setting for rule in RULES}
 
 
 @pytest.mark.parametrize(
@@ -78,4 +76,4 @@ def test_every_setting_is_one_that_something_breaks():
     ids=["beta", "unscaled", "delta", "dr_grpo_over_two_generations", "no_evaluation", "no_top_k"],
 )
 def test_what_leaves_the_step_as_it_is_is_allowed(fine):
-    refuse_inexact_trl({**GOOD, **fine})
+    refuse_inexact({**GOOD, **fine})

@@ -1,6 +1,6 @@
 """The whole loop on one machine: run-api, the policy server, `turnwise serve` and the example trainer, as processes.
 
-python run.py [--steps 60] [--out FOLDER]
+python run.py [--steps 40] [--out FOLDER]
 """
 
 import argparse
@@ -24,12 +24,14 @@ BATCH_ROWS = 64
 
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--steps", type=int, default=60)
-    options.add_argument("--lr", default="2e-3")
+    options.add_argument("--steps", type=int, default=40)
+    options.add_argument("--lr", default="1e-3")
     options.add_argument("--out", type=Path, default=Path("serve_loop"))
     given = options.parse_args()
     out = given.out.resolve()
-    out.mkdir(parents=True)  # a new one for each run
+    if (out / "model").exists():
+        sys.exit(f"{out} holds a run already; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     subprocess.run([sys.executable, str(HERE / "warm_start.py"), str(out / "model")], check=True)
     with ExitStack() as processes:

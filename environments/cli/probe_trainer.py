@@ -58,8 +58,6 @@ def begin(folder: Path, api_url: str | None, view: str | None, score_divisor: st
     """Write the canary model and the canaries into FOLDER; serve them until a trainer has taken them."""
     if (api_url is None) != (view is None):
         raise click.UsageError("--api and --view belong together")
-    if (folder / "model").exists():
-        raise ConfigError(f"{folder} holds a probe already; choose another folder")
     probe = begin_probe(folder, Asked(lr=lr, view=view, divisor=_divisor(score_divisor)))
     click.echo(
         f"train {probe.model} for exactly one step of plain SGD, learning rate {lr:g}, float32: no clipping, "

@@ -1,6 +1,7 @@
 """Weights in files: safetensors with numpy alone, and what else trainers save as far as it can be read."""
 
 import json
+import pickle
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,11 @@ Tensor = NDArray[np.float32]
 Weights = NDArray[np.float64]
 
 _DTYPES = {"F32": "<f4", "F64": "<f8"}
+_UNREADABLE = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RuntimeError),
+    *(struct.error, pickle.UnpicklingError),
+)
+"""What readers raise for a file that is torn, or of another kind."""
 _MAX_HEADER_BYTES = 100_000_000
 """The bound of safetensors itself."""
 
@@ -45,7 +51,7 @@ def read_weights(path: Path, name: str) -> Weights:
             found = _in_file(file, name)
             if found is not None:
                 return found
-    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+    except _UNREADABLE as error:
         raise ConfigError(f"cannot read the weights in {path}: {type(error).__name__}: {error}") from error
     raise ConfigError(f"{path} has no tensor {name}; save the whole model, with adapters merged")
 

@@ -1,6 +1,8 @@
 """A probe: canaries, and a model that a trainer takes one step of; what that step was."""
 
 import json
+import math
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from environments.trajectory import CreditedGroup
 from environments.wire.columns import Columns, columns_of
 from environments.wire.training_rows import RowGroup
 from environments.wire.views import VIEWS, Divisor
-from tools.errors import ConfigError
+from tools.errors import ConfigError, TurnwiseError
 
 DIVISOR = 32
 """Of scores: small, so that a step in float32 is not rounded."""
@@ -122,20 +124,40 @@ def probe_trainer(
         is_gradient: whether `step` returns the gradient of its loss in the place of weights.
 
     Raises:
-        ConfigError: what it returns holds no weights of the canary model, or only the signs of a step.
+        ConfigError: the step failed, or what it returns holds no weights of the canary model, or only the
+            signs of a step.
     """
     with TemporaryDirectory(prefix="turnwise-probe-") as folder:
         probe = begin_probe(Path(folder), Asked(lr=lr))
-        return probe.verdict(step(probe), is_gradient=is_gradient)
+        return probe.verdict(_stepped(step, probe), is_gradient=is_gradient)
+
+
+def _stepped(step: Callable[[Probe], object], probe: Probe) -> object:
+    try:
+        return step(probe)
+    except TurnwiseError:
+        raise
+    except (Exception, SystemExit) as error:  # whoever exits in a step would pass for a verdict
+        failure = ConfigError(f"the step failed: {type(error).__name__}: {error}")
+        failure.add_note("".join(traceback.format_exception(error)))
+        raise failure from error
 
 
 def begin_probe(folder: Path, asked: Asked) -> Probe:
     """Write the canary model and the record of the canaries into a folder.
 
     Raises:
-        RecordError: the folder cannot be written.
+        ConfigError: the learning rate is none, or the folder holds something else or cannot be written.
+        RecordError: the record cannot be written.
     """
-    write_canary_model(folder / _MODEL)
+    if not 0 < asked.lr < math.inf:
+        raise ConfigError(f"a learning rate is a number above 0, not {asked.lr}")
+    if (folder / _MODEL).exists() and not (folder / _ASKED).exists():
+        raise ConfigError(f"{folder} holds a model that is not of a probe; choose another folder")
+    try:
+        write_canary_model(folder / _MODEL)
+    except OSError as error:
+        raise ConfigError(f"cannot write {folder}: {error.strerror}") from error
     groups = tuple(canary_groups(CanaryModel(folder / _MODEL)))
     with Recorder(folder / _RECORD, fresh=True, indexed=False) as recorder:
         for group in groups:

@@ -43,6 +43,7 @@ def test_16_bits_are_refused_since_they_round_the_step_away(tmp_path):
     ("content", "message"),
     [
         (None, "has no .*safetensors and no"),
+        (struct.pack("<Q", 2) + b"[]", "cannot read the weights"),
         (b"", "cannot read the weights"),
         (struct.pack("<Q", 2**60), "cannot read the weights"),
         (struct.pack("<Q", 2) + b"{}", "has no tensor head.weight; save the whole model"),
@@ -52,7 +53,7 @@ def test_16_bits_are_refused_since_they_round_the_step_away(tmp_path):
             "cannot read the weights",
         ),
     ],
-    ids=["nothing", "empty", "a large header", "another model", "torn", "no entry"],
+    ids=["nothing", "a list", "empty", "a large header", "another model", "torn", "no entry"],
 )
 def test_what_is_no_checkpoint_of_the_model_is_one_line(tmp_path, content, message):
     if content is not None:

@@ -71,11 +71,11 @@ class AgentEnv(Lifecycle):
 
         Raises:
             RunError: too much of the environment's code hangs; a rollout that breaks is a `Failure`.
-            UsageError: the environment is not open.
+            UsageError: the environment is not open, or age is bounded and nobody says versions of weights.
         """
         size = self.config.group_size if size is None else size
-        group = await self.rollout_group(task, size, watch=watch)
-        return self.credit(await self.compare(task, group, watch))
+        group = await self.compare(task, await self.rollout_group(task, size, watch=watch), watch)
+        return self.credit(self.weight_versions.aged(group))
 
     async def rollout_group(self, task: GroupTask, size: int, *, watch: Watch = unwatched) -> TrajectoryGroup:
         """`size` siblings side by side; those that break are failures, and the others go on.
@@ -132,6 +132,7 @@ class AgentEnv(Lifecycle):
                 summariser=partial(model_summary, ctx.summariser_model, seed=ctx.seed),
             )
             async for turn in loop.turns():
+                self.weight_versions.meet(turn)
                 turns.append(await hooks.observed(turn))
                 await scoring.on_turn(turns[-1])
                 turns[-1] = await hooks.marked(turns[-1])

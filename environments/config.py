@@ -251,6 +251,13 @@ class AgentEnvConfig(EvaluationConfig):
         description="Leave turns that were cut at a limit of tokens (finish reason `length`) out of "
         "training; their rewards count for other turns all the same.",
     )
+    max_staleness: int | None = Field(
+        default=None,
+        ge=0,
+        description="Versions of the weights that may have been met since the oldest turn of a group was "
+        "sampled; an older group is recorded and gets no credit. 0: only the newest weights. serve looks "
+        "again before it sends. Takes a server that says versions; unset: any age.",
+    )
     estimator: str | None = Field(
         default=None,
         description="Advantage estimator (see `turnwise estimators`); unset: turn_return with turn rewards, "

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import zip_longest
 from typing import Any, Literal
 
 from environments.time_profile import TimeProfile
@@ -17,7 +18,8 @@ LARGEST_REWARD = 1e100
 """Rewards beyond this size would overflow when they are squared."""
 LARGEST_FLOAT32 = 3.4028234663852886e38
 """Trainers compute in float32 at most: what is larger is infinite there."""
-
+SEVERAL_VERSIONS = " + "
+"""Between the names of the versions of the weights, where several sampled one completion."""
 
 MissingOutcome = Literal["refuse", "drop"] | float
 """What becomes of a trajectory without an outcome beside siblings with one: its group fails, it is dropped
@@ -88,7 +90,8 @@ class Completion:
     prompt_tokens: int | None = None
     """Of the whole prompt, as the server counted it, where it gave no ids; `None`: unknown."""
     weight_version: str | None = None
-    """Which weights sampled it, as the server names them: equal or not, without an order; `None`: unknown."""
+    """Which weights sampled it, as the server names them: equal or not, without an order; several, where
+    they changed meanwhile, stand with `SEVERAL_VERSIONS` between them. `None`: unknown."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """How the server was asked to sample (`temperature`, `top_p`, …, as JSON values), and `logprobs_mode`
     where it is known; empty: unknown."""
@@ -177,6 +180,12 @@ class Turn:
             for result in self.tool_results
         )
         return (self.message, *results, *self.replies)
+
+    @property
+    def weight_versions(self) -> tuple[str | None, ...]:
+        """The versions that sampled it: one, unless they changed meanwhile."""
+        version = self.weight_version
+        return (None,) if version is None else tuple(version.split(SEVERAL_VERSIONS))
 
     @property
     def state(self) -> str | None:
@@ -299,7 +308,7 @@ class Trajectory:
     @property
     def weight_versions(self) -> tuple[str | None, ...]:
         """The versions that its turns were sampled by, each once, in the order they came."""
-        return tuple(dict.fromkeys(turn.weight_version for turn in self.turns))
+        return tuple(dict.fromkeys(version for turn in self.turns for version in turn.weight_versions))
 
     def with_rewards(
         self, rewards: Rewards, metrics: Mapping[str, float], judge_calls: tuple[JudgeCall, ...] = ()
@@ -359,8 +368,17 @@ class TrajectoryGroup:
     """What was asked about the group as a whole."""
     error: str | None = None
     """What broke while its siblings were compared (`score_group`), so that it gets no credit."""
+    stale: str | None = None
+    """Why it is too old to be trained on (`--env.max_staleness`), so that it gets no credit."""
     profile: TimeProfile | None = None
     """Where the time of comparing them went; `None`: nobody asked, or they are not compared."""
+
+    @property
+    def weight_versions(self) -> tuple[str | None, ...]:
+        """The versions of its turns, each once, in the order of turns, siblings side by side."""
+        by_turn = zip_longest(*(trajectory.turns for trajectory in self.trajectories))
+        turns = (turn for there in by_turn for turn in there if turn is not None)
+        return tuple(dict.fromkeys(version for turn in turns for version in turn.weight_versions))
 
     @property
     def is_lost(self) -> bool:

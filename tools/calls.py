@@ -1,5 +1,6 @@
 """What passes between a model and its tools: the call, the result, and the tool's description."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -76,8 +77,24 @@ class ToolResult:
     duration_s: float = 0.0
 
 
+class CachedSignature(CachedJson):
+    """A tool that no prompt writes as text twice."""
+
+    __slots__ = ("_signature",)
+    _signature: str
+
+    def signature(self) -> str:
+        """The value in OpenAI's shape as text for a prompt, made once."""
+        try:
+            return self._signature
+        except AttributeError:
+            text = json.dumps(self.to_openai(), ensure_ascii=False)
+            object.__setattr__(self, "_signature", text)
+            return text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolSpec(CachedJson):
+class ToolSpec(CachedSignature):
     """A tool as the model sees it."""
 
     name: str

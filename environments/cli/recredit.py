@@ -34,16 +34,19 @@ SHOWN_TURNS = 12
 def command(record: Path, credit: CreditOptions, out: Path) -> None:
     """Recompute the advantages of RECORD and write them to a new record.
 
-    Groups that failed are copied as they are, but for those that --missing-outcome settles. Prints how
+    Groups that failed are copied as they are, but for those that --missing-outcome settles; those that were
+    stale (--env.max_staleness) stay without credit. Prints how
     credit moved from the recorded estimator's to the new one's.
     """
     record = record_at(record)
     with terminated_as_interrupted(), new_record(out, doing="recredit") as recorder:
-        change, names, failed = _rewrite(record, recorder, Recredit(credit=credit))
+        change, names, failed, stale = _rewrite(record, recorder, Recredit(credit=credit))
     with outlived_console():  # the work is done, whoever reads of it
         _report(Console(highlight=False), change, before=" and ".join(sorted(names)), after=credit.estimator)
         if failed:
             click.echo(f"{failed} failed groups were copied as they are")
+        if stale:
+            click.echo(f"{stale} stale groups stay without credit")
         click.echo(str(out))
 
 
@@ -57,6 +60,7 @@ class Recredited:
     names: set[str] = field(default_factory=set[str])
     """Estimators before."""
     failed: int = 0
+    stale: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,23 +106,27 @@ class Recredit:
             return None if is_same else _encoded(fields, None if new.status == "failed" else self.credit)
         if new.status == "failed":
             raise CreditError(new.reason or "")
+        if new.group.stale is not None:
+            done.stale += 1
+            return with_credit(fields, new) or _encoded(fields, self.credit)
         done.names.add(old.estimator)
         done.pairs.append((_of_the_left(old, new), _of_acts(new.group.trajectories, new.advantages)))
         patched = with_credit(fields, new) if new.group is old.group else None
         return patched or _encoded(fields, self.credit)
 
 
-def _rewrite(record: Path, recorder: Recorder, work: Recredit) -> tuple[CreditChange, set[str], int]:
-    """Write every group anew; how credit moved, the estimators before, and how many groups had failed."""
+def _rewrite(record: Path, recorder: Recorder, work: Recredit) -> tuple[CreditChange, set[str], int, int]:
+    """Write every group anew; how credit moved, the estimators before, how many had failed or were stale."""
     pairs: list[tuple[Advantages, Advantages]] = []
     names: set[str] = set()
-    failed = 0
+    failed = stale = 0
     for each in results(record, work):
         recorder.append_lines(each.content, groups=each.groups)
         pairs += each.pairs
         names |= each.names
         failed += each.failed
-    return credit_change(pairs), names, failed
+        stale += each.stale
+    return credit_change(pairs), names, failed, stale
 
 
 def _encoded(fields: LineFields, credit: CreditOptions | None) -> bytes:

@@ -30,7 +30,9 @@ _GROUPS: Mapping[str, Sequence[str]] = {
     "Context": ("condenser", "max_token_length"),
     "Tools": ("enabled_toolsets", "disabled_toolsets", "tool_"),
     "Sandbox": ("sandbox", "verify_sandbox", "allow_unsafe_sandbox"),
-    "Rewards and credit": ("score_aggregation", "missing_outcome", "mask_truncated", "estimator"),
+    "Rewards and credit": (
+        "score_aggregation", "missing_outcome", "mask_truncated", "max_staleness", "estimator",
+    ),
     "Evaluation": ("eval_", "pass_score", "held_out"),
     "Record and tracking": (
         "data_", "run_", "fresh", "accept", "use_", "wandb_", "trackio_", "include_messages",

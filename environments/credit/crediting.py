@@ -35,7 +35,7 @@ def credited(
     params: Mapping[str, object] | None = None,
     rules: GroupRules = ANY_GROUP,
 ) -> CreditedGroup:
-    """The group with its advantages and every parameter they were computed with.
+    """The group with its advantages, none where it is stale, and every parameter they were computed with.
 
     A group is `failed`, and its advantages are zero, when its siblings cannot be compared (see `comparable`)
     and when the estimator cannot compute with its numbers, whatever it raises. A logged session without a
@@ -51,7 +51,8 @@ def credited(
     advantages: Advantages | None = None
     alone = 0
     lone = _is_lone_session(group) and given.get("baseline") != "none" and "singleton" not in given
-    if reason is None and not lone:
+    apart = group.stale or (ALONE if lone else None)
+    if reason is None and apart is None:
         try:
             advantages = estimate(estimator, group, preset=preset, **given)
             alone = sum(map(sum, without_peer(estimator, group, preset=preset, **given)))
@@ -68,7 +69,7 @@ def credited(
         estimator=estimator,
         estimator_params=used,
         status="failed" if reason is not None else "ok" if learns else "no_credit",
-        reason=reason or (None if learns else ALONE if lone else _why_not(group)),
+        reason=reason or (None if learns else apart or _why_not(group)),
         turns_without_peer=alone,
     )
 

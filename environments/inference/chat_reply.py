@@ -13,6 +13,7 @@ from environments.inference.event_stream import StreamError, is_event_stream, me
 from environments.inference.reply_message import is_empty, read_message
 from environments.inference.reply_tokens import LARGEST_ID, NO_NUMBERS, ReplyError, SampledTokens, tokens_of
 from environments.inference.server_text import start_of
+from environments.inference.told_version import told_version
 from environments.trajectory import Message
 
 _ID_CHARS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -87,7 +88,7 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
         finish_reason=reason,
         tokens=tokens,
         reasoning_field=reasoning_field,
-        weight_version=_weight_version(reply, choice),
+        weight_version=told_version(choice, choice.get("meta_info"), reply.get("metadata")),
         usage=_usage(reply),
         is_refusal=bool(given.get("refusal")) and message.content == given["refusal"],
     )
@@ -176,14 +177,3 @@ def _usage(reply: dict[str, Any]) -> dict[str, int]:
         for name in ("prompt_tokens", "completion_tokens")
         if type(count := counted.get(name)) is int and 0 <= count < LARGEST_ID
     }
-
-
-def _weight_version(reply: dict[str, Any], choice: dict[str, Any]) -> str | None:
-    """What SGLang says of its weights."""
-    for facts in (choice.get("meta_info"), reply.get("metadata")):
-        version: object = (
-            cast("dict[str, object]", facts).get("weight_version") if isinstance(facts, dict) else None
-        )
-        if isinstance(version, str | int) and version != "default":
-            return str(version)[:100]
-    return None

@@ -7,7 +7,6 @@ from typing import Any, cast
 import orjson
 
 from environments.inference.reply_tokens import NO_NUMBERS, ReplyError
-from environments.inference.server_text import one_line
 from environments.inference.token_reply import (
     TokenReply,
     TokenRequest,
@@ -25,6 +24,7 @@ from environments.inference.token_reply import (
     one_choice,
     without_echo,
 )
+from environments.inference.told_version import told_version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,16 +116,8 @@ def _vllm_reply(choice: Mapping[str, Any], token_ids: tuple[int, ...], logprobs:
         logprobs=logprobs_of(logprobs, len(token_ids)),
         finish_reason=finish_reason_of(choice.get("finish_reason"), choice.get("stop_reason")),
         stopped_by=id_or_text(choice.get("stop_reason")),
-        weight_version=_versions(choice.get("weight_versions")),
+        weight_version=told_version(choice),
     )
-
-
-def _versions(spans: object) -> str | None:
-    """The version of the weights, or of all that one completion was sampled by."""
-    if not isinstance(spans, list):
-        return None
-    versions = [mapping(span).get("version") for span in cast("list[object]", spans)]
-    return "+".join(dict.fromkeys(one_line(str(each)) for each in versions if each is not None)) or None
 
 
 # SGLang's own.
@@ -163,7 +155,6 @@ def _sglang_reply(token_ids: tuple[int, ...], meta: Mapping[str, Any], finish: o
     matched = id_or_text(how.get("matched"))
     if matched == NO_NUMBERS:
         raise ReplyError(f"the server gave up ({matched}): its last id was not sampled")
-    version = meta.get("weight_version")
     return TokenReply(
         token_ids=token_ids,
         logprobs=logprobs_of([pair[0] for pair in pairs], len(token_ids)),
@@ -171,7 +162,7 @@ def _sglang_reply(token_ids: tuple[int, ...], meta: Mapping[str, Any], finish: o
             how.get("type", finish if isinstance(finish, str) else None), how.get("message")
         ),
         stopped_by=matched,
-        weight_version=None if version is None else one_line(str(version)),
+        weight_version=told_version({}, meta),
     )
 
 

@@ -7,7 +7,7 @@ from environments.learning.networks import Decision, Network, probabilities
 from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, Script, ScriptedPolicy
-from environments.trajectory import Completion, Trajectory
+from environments.trajectory import Completion, Message, Trajectory
 from tools.errors import ConfigError
 
 
@@ -65,6 +65,11 @@ class ChoicePolicy:
             Choice(probability=weight, message=message)
             for weight, message in zip(weights, messages.values(), strict=True)
         ]
+
+    def chances(self, state: str, messages: Sequence[Message]) -> list[float]:
+        """How likely each of the messages is in a state, where those are all that can be written."""
+        choices = tuple(self._renderer.completion_ids(message) for message in messages)
+        return probabilities(self.network.logits(Decision(state=state, choices=choices))).tolist()
 
     def note(self, request: CompletionRequest, decision: Decision | None) -> None:
         """Keep what the next turn of a rollout chooses among."""

@@ -19,6 +19,7 @@ from environments.data.tasks import GroupTask, plan, plan_for_ever
 from environments.hooks import Hooks, Item, writes
 from environments.lifecycle.item_images import ItemImages
 from environments.lifecycle.sandboxes import Sandboxes
+from environments.lifecycle.weight_versions import WeightVersions
 from environments.policy.base import CheckedPolicy, Policy
 from environments.rollout.failures import raised_by_user, reason_of, traceback_of
 from environments.rollout.full_collections import rare_full_collections
@@ -62,6 +63,7 @@ class Lifecycle(Hooks):
         self.sandboxes.refuse_tools_in(self.toolset)
         self.mcp = MCPServers.among(self.tools, self.config.enabled_toolsets, self.config.disabled_toolsets)
         self._images = ItemImages(self.sandboxes.prepare)
+        self.weight_versions = WeightVersions(self.config)
         self.item_ids: Sequence[str] = ()
         self._items: Sequence[Item] | None = None
         self._known_ids: Collection[str] = ()
@@ -84,6 +86,8 @@ class Lifecycle(Hooks):
             UsageError: no items, no isolation, no image or no model server; or it is open already.
             RunError: what the class writes for its setup broke, which is the cause.
         """
+        if not evaluation:
+            self.weight_versions.refuse_without(self.policy)
         async with self.loaded(evaluation=evaluation), rare_full_collections(), self._mcp_opened(notify):
             try:
                 await self.preflight(notify)

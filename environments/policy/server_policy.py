@@ -95,6 +95,7 @@ class ServerPolicy:
         if self.context_tokens is None:
             self.context_tokens = self.facts.context_tokens
         self.chat.context_tokens = self.context_tokens
+        self.chat.extra_body = {**self.chat.extra_body, **self._versions()}
         wire, how = self._way()
         self.found = f"{url} is {self.facts}; {how}"
         if self.text_only:
@@ -110,7 +111,7 @@ class ServerPolicy:
             wire=wire,
             temperature=self.chat.temperature,
             top_p=self.chat.top_p,
-            extra_body={**self.chat.extra_body, **self._versions()},
+            extra_body=self.chat.extra_body,
             context_tokens=self.context_tokens,
             logprobs_mode=self.facts.logprobs_mode,
         )

@@ -21,6 +21,7 @@ from environments.policy.open_row import OpenRow
 from environments.policy.rendering.long_text import parsed, rendered
 from environments.policy.rendering.renderer import CannotExtendError, Renderer
 from environments.policy.row_prompt import extension, unseen
+from environments.policy.sampled_calls import whole_calls
 from environments.policy.tool_use import ToolUse
 from environments.policy.window import with_room
 from environments.trajectory import Completion, Message
@@ -132,7 +133,9 @@ class TokenPolicy:
             partial(self.renderer.parse, reply.token_ids, request.tools), tokens=len(reply.token_ids)
         )
         self._tool_use.note(request, message)
-        return self._completion(prompt, reply, self._whole_calls(message, reply, request))
+        return self._completion(
+            prompt, reply, whole_calls(message, request, is_cut=reply.finish_reason == "length")
+        )
 
     async def prompt_tokens(self, request: CompletionRequest) -> int:
         """Tokens of the prompt that would be sent.
@@ -255,15 +258,6 @@ class TokenPolicy:
         if not self._told:
             self._told = True
             _LOG.warning("%s samples on after a stop token; what follows it is cut off", self._url)
-
-    def _whole_calls(self, message: Message, reply: TokenReply, request: CompletionRequest) -> Message:
-        """The message with its calls named by where they stand; of a turn that was cut, the last is none."""
-        calls: Sequence[Any] = message.tool_calls
-        if reply.finish_reason == "length":
-            calls = [call for call in calls if call.status != "unclosed_block"]
-        prefix = f"call_{request.seed}_{request.number}"
-        named = tuple(replace(call, id=f"{prefix}_{index}") for index, call in enumerate(calls))
-        return replace(message, tool_calls=named)
 
     def _completion(self, prompt: _Prompt, reply: TokenReply, message: Message) -> Completion:
         called = reply.finish_reason == "stop" and message.tool_calls

@@ -39,6 +39,7 @@ def aggregates(summary: Summary) -> dict[str, Any]:
             "without_peer": summary.turns_without_peer,
             "untrained": summary.untrained_turns,
         },
+        "weights": summary.weights.values(),
         "sandboxes": {"rollouts": dict(summary.sandboxes), "images": len(summary.images)},
         "time": summary.profiles.values(),
     }
@@ -66,6 +67,7 @@ def flat(numbers: Mapping[str, Any], prefix: str) -> dict[str, float]:
         "forks": _without(numbers["forks"], "causes"),
         "condensed": {**_without(condensed, "causes"), **_means(_spreads(condensed))},
         "cost": numbers["cost"],
+        "weights": numbers["weights"],
         "time_share": time.get("share", {}),
         "calls": time.get("calls", {}),
     }

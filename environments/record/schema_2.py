@@ -43,6 +43,7 @@ class GroupLine(FirstLine):
     judge_calls: tuple[JudgeCall, ...]
     evaluation: bool = False
     error: str | None = None
+    stale: str | None = None
     profile: TimeProfile | None = None
     texts: tuple[Any, ...] = ()
     """What messages refer to, see `environments.record.shared_texts`."""
@@ -58,9 +59,10 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
         columns["row_logprobs"] = [
             None if row.logprobs is None else list(row.logprobs) for t in group.trajectories for row in t.rows
         ]
-    # Here turns say their kind themselves, and lines stay as they were.
+    # Here turns say their kind and weights themselves, and lines stay as they were.
     for override in columns["overrides"] or ():
         override.pop("turn_kinds", None)
+        override.pop("weight_versions", None)
     scored = [t.rewards is not None for t in group.trajectories for _ in t.rows]
     columns["scores"] = [
         score if known else None for score, known in zip(columns["scores"], scored, strict=True)
@@ -92,6 +94,8 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
         fields["evaluation"] = True
     if group.error is not None:
         fields["error"] = group.error
+    if group.stale is not None:
+        fields["stale"] = group.stale
     if group.profile is not None:
         fields["profile"] = asdict(group.profile)
     share(fields)
@@ -123,6 +127,7 @@ def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
         failures=line.failures,
         judge_calls=line.judge_calls,
         error=line.error,
+        stale=line.stale,
         profile=line.profile,
     )
     return line.credited(group, turns_without_peer=line.turns_without_peer)

@@ -16,6 +16,7 @@ from environments.record.profile_totals import ProfileTotals
 from environments.record.spread import Spread
 from environments.record.tally import TEXT_CHARS, counts, lines, tally
 from environments.record.turn_totals import TurnTotals
+from environments.record.weight_totals import WeightTotals
 from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
 from tools.sandbox.base import SandboxRecord
 
@@ -65,6 +66,7 @@ class Summary:
     """Trajectories by how they were isolated, `none` where they had no sandbox."""
     images: set[str] = field(default_factory=set[str])
     """Digests of what sandboxes were made from."""
+    weights: WeightTotals = field(default_factory=WeightTotals)
     profiles: ProfileTotals = field(default_factory=ProfileTotals)
 
     def add(self, credited: CreditedGroup) -> None:
@@ -74,7 +76,7 @@ class Summary:
             return
         if credited.reason is not None:
             tally(self.reasons, f"{credited.status}: {credited.reason}")
-        if credited.status != "failed":
+        if credited.status != "failed" and credited.group.stale is None:
             self.credited_turns += sum(map(len, credited.advantages)) - _not_counted(credited.group)
             self.turns_without_peer += credited.turns_without_peer
             self.by_turn.add_credit(credited)
@@ -85,6 +87,7 @@ class Summary:
         self.groups[status] += 1
         self.untrained_turns += _untrained(group)
         self.cost.add(group)
+        self.weights.add(group)
         self.profiles.add(group)
         for failure in group.failures:
             self._add_failure(failure)
@@ -141,6 +144,7 @@ def print_side_notes(console: Console, summary: Summary) -> None:
         ("skipped groups", lines(summary.reasons)),
         *summary.condensations.rows(),
         ("forks", summary.forks.text()),
+        ("weights", summary.weights.text()),
         *summary.cost.rows(),
         *summary.profiles.rows(),
     ]
@@ -179,6 +183,7 @@ def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
         *summary.condensations.rows(),
         ("forks", summary.forks.text()),
         *summary.cost.rows(),
+        ("weights", summary.weights.text()),
         ("sandboxes", _sandboxes(summary)),
         *summary.profiles.rows(),
         ("wall time", duration(wall_s)),

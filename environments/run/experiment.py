@@ -34,6 +34,8 @@ NOT_COUNTED = frozenset({
     # How it reaches a trainer.
     "credit_view", "score_divisor", "prefix_weighting", "include_messages", "allow_approximate_tokens",
     "inference_weight", "max_batches_offpolicy", "min_batch_allocation",
+    # Rollouts and rewards are the same; which of them are too old to be trained on stands in each group.
+    "max_staleness",
     # What the file holds counts, not where it lies.
     "dataset_path",
 })  # fmt: skip

@@ -84,6 +84,7 @@ def picture(
         ("oldest", in_flight.oldest() or ""),
         ("tokens", f"{tokens:,} sampled{rate}" if tokens else ""),
         ("failures", counts(summary.failure_classes)),
+        ("weights", summary.weights.text()),
     ]
     lines = Table.grid(padding=(0, 1), expand=False)
     lines.add_column(style="bold", width=_NAME_CELLS, no_wrap=True)

@@ -108,7 +108,8 @@ class ShownGroups:
 
     def add(self, credited: CreditedGroup) -> None:
         """Take one more group in."""
-        has_credit = credited.status != "failed" and not credited.group.is_evaluation
+        group = credited.group
+        has_credit = credited.status != "failed" and not (group.is_evaluation or group.stale)
         for trajectory, row in zip(credited.group.trajectories, credited.advantages, strict=True):
             if trajectory.score is not None:
                 self._value("score", trajectory.score)

@@ -26,6 +26,8 @@ class Tally:
     repeated: int = 0
     """Posts sent once more because the API lost its memory."""
     registrations: int = 0
+    stale: int = 0
+    """Groups that became too old for the trainer while they waited."""
 
 
 class Sender:

@@ -14,6 +14,7 @@ def status_line(delivery: Delivery, summary: Summary, *, in_flight: int, wall_s:
         wall_s: since the start.
     """
     state, tally, groups = delivery.state, delivery.tally, summary.groups
+    stale = summary.weights.stale + tally.stale
     parts = [
         f"step {state.step} · {state.queued} groups queued at the API"
         if state is not None and delivery.online
@@ -23,6 +24,7 @@ def status_line(delivery: Delivery, summary: Summary, *, in_flight: int, wall_s:
         f"groups {groups['ok']} ok, {groups['no_credit']} without credit, {groups['failed']} failed",
         f"posts {tally.posts}, {tally.repeated} repeated, {tally.rejected} rejected",
         f"rows too long {tally.too_long}",
+        f"stale groups {stale}" if stale else "",
         summary.measured.headline(),
         summary.forks.short(),
         duration(wall_s),

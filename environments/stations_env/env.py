@@ -87,7 +87,7 @@ class StationsEnv(TurnLevelRewardMixin, AgentEnv):
         """Random signs, the same in every run; or a dataset's."""
         if self.config.dataset_name or self.config.dataset_path:
             return await super().load_items()
-        return [_item(number) for number in range(_ITEMS)][: self.config.max_items]
+        return [_item(number) for number in range(min(_ITEMS, self.config.max_items or _ITEMS))]
 
     def format_prompt(self, item: Item) -> str:
         """The first sign."""

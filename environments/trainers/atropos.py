@@ -164,7 +164,7 @@ class AtroposEnv(BaseEnv):
         columns = columns_of(token_advantages(self.agent_env.credit(group)))
         row = {name: columns[name][0] for name in PER_ROW if name in columns and name != "advantages"}
         if "overrides" in row:
-            row["overrides"].pop("turn_advantages")
+            row["overrides"].pop("turn_advantages", None)
         return cast("ScoredDataItem", row), []
 
     async def collect_trajectories(self, item: Item) -> tuple[ScoredDataGroup | None, list[Item]]:  # pyright: ignore[reportIncompatibleMethodOverride]  # likewise

@@ -33,6 +33,12 @@ class CompletionColumns:
         """How many there are."""
         return len(self.prompt_ids)
 
+    def padded(self, rows: int, pad_id: int) -> "CompletionColumns":
+        """Itself, with padding for each row that is missing."""
+        for _ in range(self.rows, rows):
+            _pad(self, pad_id)
+        return self
+
 
 def completion_columns(
     credited: CreditedGroup, *, rows: int | None = None, pad_id: int = 0
@@ -58,9 +64,7 @@ def completion_columns(
             f"group {credited.group.group_id} has {columns.rows} token rows, since {forked} of its "
             f"{len(trajectories)} trajectories forked, and {rows} are taken of a prompt"
         )
-    for _ in range(columns.rows, rows or 0):
-        _pad(columns, pad_id)
-    return columns
+    return columns.padded(rows or 0, pad_id)
 
 
 def _add(columns: CompletionColumns, row: CreditedRow) -> None:

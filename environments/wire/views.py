@@ -47,12 +47,15 @@ def every_row(credited: CreditedGroup) -> RowGroup:
 def token_advantages(credited: CreditedGroup) -> RowGroup:
     """The view for the trajectory API: a scalar score per row, and per-token advantages.
 
-    A group without turn rewards carries neither advantages nor overrides: it is plain scalar GRPO data.
+    A group without turn rewards carries no advantages, and no overrides but `weight_versions` where they are
+    known: it is plain scalar GRPO data.
     """
     group = every_row(credited)
     if any(t.rewards is not None and t.rewards.turns is not None for t in credited.group.trajectories):
         return group
-    bare = tuple(replace(row, advantages=None, override=None) for row in group.rows)
+    bare = tuple(
+        replace(row, advantages=None, override=_versions_in(row.override or {})) for row in group.rows
+    )
     return RowGroup(rows=bare, plain=True)
 
 
@@ -153,6 +156,7 @@ def _override(credited: CreditedGroup, row: CreditedRow, index: int) -> dict[str
     rewards = row.trajectory.rewards
     by_turn = None if rewards is None else rewards.turns
     kinds = [turn.kind for turn in row.turns]
+    versions = [turn.weight_version for turn in row.turns]
     return {
         "group_id": credited.group.group_id,
         "row": index,
@@ -161,4 +165,10 @@ def _override(credited: CreditedGroup, row: CreditedRow, index: int) -> dict[str
         "turn_spans": [[span.start, span.end] for span in map(trained_span, row.turns)],
         "turn_advantages": row.turn_advantages,
         **({"turn_kinds": kinds} if "summary" in kinds else {}),
+        **({} if set(versions) <= {None} else {"weight_versions": versions}),
     }
+
+
+def _versions_in(override: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What stands beside plain scores, where it is known."""
+    return {name: override[name] for name in ("weight_versions",) if name in override} or None

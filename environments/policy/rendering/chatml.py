@@ -5,7 +5,6 @@ concatenation. So what was sampled for a message is exactly what later prompts h
 only its new messages. Text never becomes a control token, whoever wrote it; only the format's own pieces do.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import chain, pairwise
@@ -184,10 +183,11 @@ class ChatMLRenderer:
 
     def _tools_block(self, system: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The system message that lists the tools."""
-        listed = "\n".join(json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools)
-        key = ("tools", system, listed)
+        signatures = tuple(tool.signature() for tool in tools)
+        key = ("tools", system, signatures)
         if (known := self._cache.get(key)) is not None:
             return known
+        listed = "\n".join(signatures)
         opening = f"{system}\n\n" if system else ""
         ids = _joined(
             self._header("system"),

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -16,6 +16,7 @@ from environments.policy.rendering.family_calls import deepseek_call, leaves_ope
 from environments.policy.rendering.family_messages import call_id, given_answers, given_messages
 from environments.policy.rendering.family_tokenizer import FamilyTokenizer, byte_tokenizer
 from environments.policy.rendering.renderer import CannotExtendError
+from environments.policy.rendering.tool_descriptions import ToolDescriptions
 from environments.trajectory import Message
 from tools.calls import ToolSpec
 from tools.errors import ConfigError, PolicyError
@@ -47,6 +48,7 @@ class FamilyRenderer:
         """
         self._family = family
         self._tokenizer = FamilyTokenizer(tokenizer, name_or_path=model_name)
+        self._descriptions = ToolDescriptions(self._tokenizer.from_message)
         self._library = _created(family, self._tokenizer)
         question = [{"role": "user", "content": "?"}]
         self._opening: list[int] = self._library.render_ids(question, add_generation_prompt=True)
@@ -82,7 +84,7 @@ class FamilyRenderer:
         Raises:
             PolicyError: the format has no way to write this conversation.
         """
-        described = self._tools(tools)
+        described = self._descriptions.of(tools)
         try:
             given = given_messages(messages, self._tokenizer.from_message)
             return tuple(self._library.render_ids(given, tools=described, add_generation_prompt=True))
@@ -115,7 +117,7 @@ class FamilyRenderer:
             return self._after_template(given, read, closed=stopped_at is not None)
         before = [*self._opening, *sampled]
         bridged = self._library.bridge_to_next_turn(
-            self._opening, list(sampled), given, tools=self._tools(tools)
+            self._opening, list(sampled), given, tools=self._descriptions.of(tools)
         )
         if bridged is None:
             raise CannotExtendError("no way to go on after this turn")
@@ -218,9 +220,6 @@ class FamilyRenderer:
             raise CannotExtendError("cut inside reasoning")
         return tuple(grown[start:])
 
-    def _tools(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
-        return [_mapped(tool.to_openai(), self._tokenizer) for tool in tools] or None
-
 
 def _shifted(span: tuple[int, int] | None, by: int) -> tuple[int, int] | None:
     return None if span is None else (span[0] + by, span[1] + by)
@@ -271,15 +270,3 @@ def _library_parts(family: str) -> tuple[Any, Any]:
         config_from_name: Any = import_module("renderers.configs").config_from_name
     # Thinking stays: a row that only grows is what a policy is trained on.
     return create, type(config_from_name(family))(thinking_retention="all")
-
-
-def _mapped(value: Any, tokenizer: FamilyTokenizer) -> Any:
-    """A tool's description with every text in it marked."""
-    if isinstance(value, str):
-        return tokenizer.from_message(value)
-    if isinstance(value, Mapping):
-        held = cast("Mapping[Any, Any]", value)
-        return {_mapped(key, tokenizer): _mapped(held[key], tokenizer) for key in held}
-    if isinstance(value, list | tuple):
-        return [_mapped(each, tokenizer) for each in cast("Sequence[Any]", value)]
-    return value

@@ -1,9 +1,11 @@
 """A model to take gradients of, and what a trainer's step has to be: Σ A ∇log π, from trajectories alone."""
 
 import importlib
+from dataclasses import replace
 from types import SimpleNamespace
 
 from environments.trainers.canary import VOCABULARY
+from environments.trajectory import NOT_SAMPLED
 
 torch = importlib.import_module("torch")
 
@@ -42,3 +44,26 @@ def gradient_of(value, model):
 
 def cosine(one, other):
     return torch.nn.functional.cosine_similarity(one, other, dim=0).item()
+
+
+def sampled_by(model, credited):
+    """The group with the log-probabilities of the model, as if it had just been sampled from it."""
+    group = credited.group
+    trajectories = tuple(
+        replace(each, rows=tuple(_sampled_row(model, each, index) for index in range(len(each.rows))))
+        for each in group.trajectories
+    )
+    return replace(credited, group=replace(group, trajectories=trajectories))
+
+
+def _sampled_row(model, trajectory, index):
+    row = trajectory.rows[index]
+    tokens = torch.tensor(row.token_ids)
+    with torch.no_grad():
+        log_p = torch.log_softmax(model(tokens[None, :-1]).logits[0].double(), dim=-1)
+    taken = log_p[torch.arange(len(tokens) - 1), tokens[1:]].tolist()
+    logprobs = [NOT_SAMPLED] * len(tokens)
+    for turn in trajectory.turns:
+        if turn.span.row == index:
+            logprobs[turn.span.start : turn.span.end] = taken[turn.span.start - 1 : turn.span.end - 1]
+    return replace(row, logprobs=tuple(logprobs))

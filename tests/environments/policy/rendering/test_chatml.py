@@ -303,6 +303,16 @@ def test_a_prompt_encodes_only_its_new_messages():
     assert encoded == ["new"]
 
 
+def test_tools_are_written_as_json_once(monkeypatch):
+    written = []
+    to_openai = ToolSpec.to_openai
+    monkeypatch.setattr(ToolSpec, "to_openai", lambda spec: written.append(spec) or to_openai(spec))
+    spec = ToolSpec(name="once", description="Only once.", parameters={})
+    for number in range(3):
+        RENDERER.prompt_ids([Message(role="system", content=f"system {number}")], (spec,))
+    assert written == [spec]
+
+
 def test_the_cache_is_bounded_by_tokens(monkeypatch):
     monkeypatch.setattr("environments.policy.rendering.chatml._CACHED_TOKENS", 200)
     renderer = ChatMLRenderer.from_folder(EMBEDDED_TOKENIZER_DIR)

@@ -1,0 +1,74 @@
+"""Which weights have played so far, and which groups are older than `--env.max_staleness` allows."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from environments.config import AgentEnvConfig
+from environments.policy.base import Policy
+from environments.trajectory import TrajectoryGroup, Turn
+from tools.errors import ConfigError
+
+STALE = "stale"
+"""How the reason of a group begins that is too old."""
+_OPTION = "--env.max_staleness"
+
+
+class WeightVersions:
+    """The versions that one environment object has met, in the order that it first met them.
+
+    A version has a name and no number: one that was met before is no new one, whoever comes back to it. So
+    versions that several rollouts meet at once, in turn, count once each.
+    """
+
+    def __init__(self, config: AgentEnvConfig) -> None:
+        """None met yet."""
+        self._max_staleness = config.max_staleness
+        self._met: dict[str, int] = {}
+
+    def meet(self, turn: Turn) -> None:
+        """Take in what a turn was sampled by, as soon as it was."""
+        for version in turn.weight_versions:
+            if version is not None:
+                self._met.setdefault(version, len(self._met))
+
+    def refuse_without(self, policy: Policy | None) -> None:
+        """Raise ConfigError where it is known beforehand that nobody says versions."""
+        if self._max_staleness is not None and policy is None:
+            raise ConfigError(
+                f"{_OPTION} counts versions of weights, and the scripted agent has none; name a model server "
+                f"that says them (--openai.base_url), or leave it out"
+            )
+
+    def aged(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        """The group, marked as stale where it is too old by now.
+
+        Raises:
+            ConfigError: age is bounded, and nobody has ever said a version.
+        """
+        reason = self.too_old(group.weight_versions)
+        return group if reason is None else replace(group, stale=reason)
+
+    def too_old(self, versions: Sequence[str | None]) -> str | None:
+        """Why rollouts of these versions are too old to be trained on by now; `None`: they are not.
+
+        The oldest one counts, and for the whole group: to drop only siblings that are old would keep the
+        short ones, which end before the weights change, so it would select by length.
+
+        Raises:
+            ConfigError: age is bounded, and nobody has ever said a version.
+        """
+        if self._max_staleness is None or not versions:
+            return None
+        if not self._met:
+            raise ConfigError(
+                f"{_OPTION} counts versions of weights, and whoever plays says none; use a server that does "
+                f"(SGLang; vLLM from 0.33 on), a policy that sets Completion.weight_version, or leave it out"
+            )
+        if None in versions:
+            return f"{STALE}: the version of the weights is unknown in some of its turns"
+        # One that was never met is of an earlier run: all that was met came since.
+        age = len(self._met) - 1 - min(self._met.get(str(version), -1) for version in versions)
+        if age <= self._max_staleness:
+            return None
+        newer = f"{age} newer version{'' if age == 1 else 's'} of the weights"
+        return f"{STALE}: {newer} since its oldest turn, max_staleness is {self._max_staleness}"

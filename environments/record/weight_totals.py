@@ -1,0 +1,84 @@
+"""Which weights played in a run, which groups and rollouts are of several, and which groups were too old."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from environments.trajectory import TrajectoryGroup
+
+UNKNOWN = "unknown"
+SEVERAL = ("2", "more")
+_NAME_CHARS = 40
+
+
+@dataclass(slots=True, kw_only=True)
+class WeightTotals:
+    """Only `add` changes it."""
+
+    versions: dict[str, None] = field(default_factory=dict[str, None])
+    """Each once, in the order they were first seen, of groups as these ended."""
+    groups: Counter[str] = field(default_factory=Counter[str])
+    """By how many versions sampled them: `1`, `2`, `more`, `unknown` where a turn's is."""
+    rollouts: Counter[str] = field(default_factory=Counter[str])
+    """Likewise."""
+    stale: int = 0
+    """Groups that were too old to be trained on."""
+
+    def add(self, group: TrajectoryGroup) -> None:
+        """Take a group in."""
+        self.stale += group.stale is not None
+        if group.trajectories:
+            self.groups[_how_many(group.weight_versions)] += 1
+        for trajectory in group.trajectories:
+            self.rollouts[_how_many(trajectory.weight_versions)] += 1
+        self.versions.update(dict.fromkeys(each for each in group.weight_versions if each is not None))
+
+    @property
+    def oldest(self) -> str | None:
+        """The version that was seen first, as a terminal and a chart can hold its name."""
+        return next(map(_shown, self.versions), None)
+
+    @property
+    def newest(self) -> str | None:
+        """The version that was seen first after all others."""
+        return next(map(_shown, reversed(self.versions)), None)
+
+    def values(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "versions": len(self.versions),
+            "oldest": self.oldest,
+            "newest": self.newest,
+            "groups": dict(self.groups),
+            "rollouts": dict(self.rollouts),
+            "stale": self.stale,
+        }
+
+    def text(self) -> str:
+        """For people; empty where no version is known."""
+        if not self.versions:
+            return ""
+        count = len(self.versions)
+        parts = [f"{count:,} versions, {self.oldest} to {self.newest}" if count > 1 else self.oldest or ""]
+        if several := _several(self.groups):
+            parts.append(f"{several:,} groups and {_several(self.rollouts):,} rollouts are of several")
+        if self.groups[UNKNOWN]:
+            parts.append(f"{self.groups[UNKNOWN]:,} groups have turns of unknown ones")
+        if self.stale:
+            parts.append(f"{self.stale:,} groups were stale")
+        return "; ".join(parts)
+
+
+def _how_many(versions: Sequence[str | None]) -> str:
+    if not versions or None in versions:
+        return UNKNOWN
+    return str(len(versions)) if len(versions) < 3 else SEVERAL[-1]
+
+
+def _several(counted: Counter[str]) -> int:
+    return sum(counted[name] for name in SEVERAL)
+
+
+def _shown(version: str) -> str:
+    return "".join(each if each.isprintable() else " " for each in version[:_NAME_CHARS])

@@ -1,0 +1,150 @@
+"""A policy that samples in this process, from the model that a trainer holds: requests go in batches."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from environments.policy.base import CompletionRequest
+from environments.policy.rendering.long_text import parsed, rendered
+from environments.policy.rendering.renderer import Renderer
+from environments.policy.row_prompt import Prompt, prompt_of, unseen
+from environments.policy.sampled_calls import whole_calls
+from environments.policy.window import with_room
+from environments.trajectory import Completion
+from tools.errors import PolicyError
+
+_GATHERED_S = 0.003
+"""How long a batch waits for what siblings ask at the same time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One turn to sample."""
+
+    prompt_ids: Sequence[int]
+    max_tokens: int
+    draws: random.Random
+    """One number from 0 to 1 for each token: a turn is the same in whichever batch it is sampled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """The ids of a turn, its stop token included, each with its log-probability."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+Sample = Callable[[Sequence[Wanted]], Sequence[Sampled]]
+"""Samples a batch; it may take long, and is called in a thread, one call at a time."""
+
+
+class InProcessPolicy:
+    """Plays with whatever weights it was last given."""
+
+    def __init__(self, renderer: Renderer, *, name: str, batch_size: int = 64) -> None:
+        """Render with the model's own chat format, and sample up to `batch_size` turns at once."""
+        self._renderer = renderer
+        self._batch_size = batch_size
+        self._waiting: list[tuple[Wanted, asyncio.Future[Sampled]]] = []
+        self._worker: asyncio.Task[None] | None = None
+        self._sample: Sample | None = None
+        self._weight_version: str | None = None
+        self.name = name
+        """What the record calls it."""
+        self.context_tokens: int | None = None
+        """The model's window; `None`: unknown."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The tokenizer's."""
+        return self._renderer.vocabulary_size
+
+    def use(self, sample: Sample, *, weight_version: str, context_tokens: int | None = None) -> None:
+        """Play with these weights from now on."""
+        self._sample, self._weight_version = sample, weight_version
+        self.context_tokens = context_tokens
+
+    async def prompt_tokens(self, request: CompletionRequest) -> int:
+        """Tokens of the prompt.
+
+        Raises:
+            ContextOverflow: no row could hold it.
+        """
+        return len(_whole(await self._prompt(request), request))
+
+    async def complete(self, request: CompletionRequest) -> Completion:
+        """Sample the next assistant message, at temperature 1.
+
+        Raises:
+            ContextOverflow: the conversation leaves no room for a turn.
+            PolicyError: there are no weights yet, or sampling broke.
+        """
+        prompt = await self._prompt(request)
+        ids = _whole(prompt, request)
+        fitted = with_room(request, prompt_tokens=len(ids), context_tokens=self.context_tokens)
+        draws = random.Random(f"{request.seed}:{request.number}")
+        version = self._weight_version
+        sampled = await self._batched(Wanted(prompt_ids=ids, max_tokens=fitted.max_tokens, draws=draws))
+        reading = partial(self._renderer.parse, sampled.token_ids, request.tools)
+        is_cut = sampled.token_ids[-1] not in self._renderer.stop_ids
+        message = await parsed(reading, tokens=len(sampled.token_ids))
+        message = whole_calls(message, request, is_cut=is_cut)
+        return Completion(
+            message=message,
+            finish_reason="length" if is_cut else "tool_calls" if message.tool_calls else "stop",
+            prompt_ids=prompt.prompt_ids,
+            extends_row=prompt.extends_row,
+            fork=prompt.fork,
+            token_ids=sampled.token_ids,
+            logprobs=sampled.logprobs,
+            exact=True,
+            weight_version=version,
+            sampling={"temperature": 1.0},
+        )
+
+    async def _prompt(self, request: CompletionRequest) -> Prompt:
+        return await rendered(
+            partial(prompt_of, request, self._renderer),
+            self._renderer,
+            unseen(request),
+            max_tokens=request.max_row_tokens,
+        )
+
+    async def _batched(self, wanted: Wanted) -> Sampled:
+        answer: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
+        self._waiting.append((wanted, answer))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        return await answer
+
+    async def _work(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(_GATHERED_S)
+            taken = self._waiting[: self._batch_size]
+            del self._waiting[: self._batch_size]
+            batch = [(wanted, answer) for wanted, answer in taken if not answer.done()]
+            try:
+                given = await asyncio.to_thread(self._sampled, [wanted for wanted, _ in batch])
+            except Exception as error:  # noqa: BLE001  # whatever a model raises costs these rollouts
+                given = [PolicyError(f"sampling broke: {type(error).__name__}: {error}")] * len(batch)
+            for (_, answer), each in zip(batch, given, strict=True):
+                if answer.done():
+                    continue
+                if isinstance(each, Sampled):
+                    answer.set_result(each)
+                else:
+                    answer.set_exception(each)
+
+    def _sampled(self, batch: Sequence[Wanted]) -> Sequence[Sampled]:
+        if self._sample is None:
+            raise PolicyError("the policy has no weights yet; a trainer gives them, with `use`")
+        return self._sample(batch) if batch else []
+
+
+def _whole(prompt: Prompt, request: CompletionRequest) -> list[int]:
+    """All ids that the model sees."""
+    before = request.row.token_ids if prompt.extends_row and request.row is not None else ()
+    return [*before, *prompt.prompt_ids]

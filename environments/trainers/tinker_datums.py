@@ -1,0 +1,37 @@
+"""Credited groups as Tinker's `Datum`s: what tinker-cookbook's `train_step` takes."""
+# Tinker is in no lock, so that its types are unknown where it is not installed.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+import tinker
+
+from environments.trainers.shifted_rows import shifted_rows
+from environments.trajectory import CreditedGroup
+
+
+def datums(credited: CreditedGroup) -> list[tinker.Datum]:
+    """One datum per token row in which something is trained, with an advantage per target token.
+
+    The cookbook's own `trajectory_to_data` has the same fields, with one advantage for all of a trajectory.
+
+    Raises:
+        WireError: a log-probability is unknown.
+    """
+    return [
+        tinker.Datum(
+            model_input=tinker.ModelInput.from_ints(row.input_ids),
+            loss_fn_inputs={
+                "target_tokens": tinker.TensorData(
+                    data=row.target_ids, dtype="int64", shape=[len(row.target_ids)]
+                ),
+                "logprobs": _floats(row.logprobs),
+                "advantages": _floats(row.advantages),
+                "mask": _floats(row.mask),
+            },
+        )
+        for row in shifted_rows(credited)
+    ]
+
+
+def _floats(values: list[float] | list[int]) -> tinker.TensorData:
+    return tinker.TensorData(data=values, dtype="float32", shape=[len(values)])

@@ -1,0 +1,93 @@
+"""verl: a credited group as the output of one agent loop, and an estimator that leaves its advantages alone.
+
+Import it where verl starts: `VERL_USE_EXTERNAL_MODULES=environments.trainers.verl`. Settings and an example
+are in docs/trainers.md.
+"""
+
+# verl and torch are in no lock, so that their names have no types here.
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportUntypedFunctionDecorator=false
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
+from verl.trainer.ppo.core_algos import register_adv_est
+
+from environments.trainers.completion_columns import completion_columns
+from environments.trainers.exact_settings import ESTIMATOR, VERL, refuse_inexact
+from environments.trajectory import CreditedGroup
+
+
+@register_adv_est(ESTIMATOR)
+def turnwise_advantages(token_level_rewards: Any, response_mask: Any, **_: Any) -> tuple[Any, Any]:
+    """Advantages and returns `[row, token]`: both are the token-level rewards, where a token is trained."""
+    advantages = token_level_rewards * response_mask
+    return advantages, advantages
+
+
+class CreditedOutput(AgentLoopOutput):
+    """One token row. verl's own output has one reward, which it puts on the last token."""
+
+    advantages: list[float]
+    """Per token of the response."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row's tensors; `rm_scores` are its advantages."""
+        fields: dict[str, Any] = super().as_dict()
+        fields["rm_scores"] = torch.tensor(fields.pop("advantages"), dtype=torch.float32)
+        return fields
+
+
+def outputs_of(credited: CreditedGroup, *, version: int) -> list[CreditedOutput]:
+    """The token rows of a group, sampled from weights of this `version`; none of a group without credit."""
+    if credited.status != "ok":
+        return []
+    columns = completion_columns(credited)
+    trajectories = credited.group.trajectories
+    scores = [trajectory.score or 0.0 for trajectory in trajectories]
+    info = {"turnwise_score": sum(scores) / len(scores)}
+    turns = [len(trajectory.turns) for trajectory in trajectories for _ in trajectory.rows]
+    outputs: list[CreditedOutput] = []
+    for row in range(columns.rows):
+        logprobs = {} if columns.logprobs is None else {"response_logprobs": columns.logprobs[row]}
+        output = CreditedOutput(
+            prompt_ids=columns.prompt_ids[row],
+            response_ids=columns.completion_ids[row],
+            response_mask=columns.tool_mask[row],
+            advantages=columns.advantages[row],
+            reward_score=0.0,  # so that no reward function is asked; `rm_scores` has what counts
+            num_turns=turns[row],
+            metrics=AgentLoopMetrics(),
+            extra_fields={
+                "reward_extra_info": info,
+                "min_global_steps": version,
+                "max_global_steps": version,
+            },
+            **logprobs,
+        )
+        outputs.append(output)
+    return outputs
+
+
+class TurnwiseAgentLoop(AgentLoopBase):
+    """Rolls out a whole group as one session of verl, so that siblings are compared: `rollout.n` is 1.
+
+    Raises:
+        ConfigError: verl's settings would change the step.
+    """
+
+    def __init__(self, trainer_config: Any, *args: Any, **kwargs: Any) -> None:
+        """What verl gives to every agent loop."""
+        super().__init__(trainer_config, *args, **kwargs)
+        refuse_inexact(self.config, VERL)
+
+    @abstractmethod
+    async def credited_group(self, sampling_params: dict[str, Any], **item: Any) -> CreditedGroup:
+        """`AgentEnv.run_group` for the item that the dataset's columns describe."""
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[CreditedOutput]:
+        """The group's token rows, each a trajectory to verl."""
+        credited = await self.credited_group(sampling_params, **kwargs)
+        return outputs_of(credited, version=kwargs["global_steps"])

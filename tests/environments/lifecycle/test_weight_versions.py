@@ -1,0 +1,131 @@
+"""`--env.max_staleness`: the age of a group, counted in the versions of the weights that were met since."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from environments.config import AgentEnvConfig
+from environments.credit import credited
+from environments.lifecycle.weight_versions import WeightVersions
+from environments.testing import group_of
+from environments.trajectory import SEVERAL_VERSIONS, Message, Span, Turn
+from environments.wire.views import VIEWS
+from tests.environments.chat.chat_env import TASK, Chat, chat
+from tests.environments.chat.versioned import played_by
+from tools.errors import ConfigError
+
+TURN = Turn(index=0, message=Message(role="assistant", content=""), span=Span(row=0, start=0, end=0))
+
+
+def met(*versions, most=0):
+    seen = WeightVersions(AgentEnvConfig(max_staleness=most))
+    for version in versions:
+        seen.meet(replace(TURN, weight_version=version))
+    return seen
+
+
+async def groups_of(env, count=1):
+    async with env:
+        return [await env.run_group(TASK) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("versions", "group", "age"),
+    [
+        (["a"], ["a"], 0),
+        (["a", "b"], ["a"], 1),
+        (["a", "b"], ["a", "b"], 1),
+        (["a", "b", "a"], ["a"], 1),
+        (["a", "b", "a"], ["b"], 0),
+        (["a", "b", "c"], ["b", "c"], 1),
+        (["a", f"a{SEVERAL_VERSIONS}b", "b"], ["b"], 0),
+        (["a", "b"], ["of an earlier run"], 2),
+        (["b", "b"], [], 0),
+    ],
+    ids=["one", "older", "both", "again", "newest", "oldest_counts", "joint", "never_met", "no_rollout"],
+)
+def test_the_age_of_a_group_is_the_versions_first_met_since_its_oldest(versions, group, age):
+    assert met(*versions, most=age).too_old(group) is None
+    if age:
+        assert f"stale: {age} newer" in met(*versions, most=age - 1).too_old(group)
+
+
+def test_without_the_option_no_age_is_too_old():
+    seen = WeightVersions(AgentEnvConfig())
+    assert seen.too_old(["a", None]) is None
+
+
+async def test_a_group_over_two_versions_counts_by_its_oldest():
+    env = played_by(*"aaaaab", max_staleness=0)
+    (done,) = await groups_of(env)
+    assert done.group.weight_versions == ("a", "b")
+    assert (done.status, done.reason) == (
+        "no_credit",
+        "stale: 1 newer version of the weights since its oldest turn, max_staleness is 0",
+    )
+
+
+async def test_a_stale_group_is_whole_and_no_view_gives_its_credit():
+    (done,) = await groups_of(played_by(*"aaaaab", max_staleness=0))
+    assert [len(each.turns) for each in done.group.trajectories] == [3, 3]
+    assert done.advantages == ((0.0,) * 3,) * 2
+    for view in VIEWS.values():
+        assert not any(any(row.advantages or ()) for group in view(done) for row in group.rows)
+
+
+async def test_a_group_within_the_bound_has_its_credit():
+    (bounded,) = await groups_of(played_by(*"aaaaab", max_staleness=1))
+    (plain,) = await groups_of(played_by(*"aaaaab"))
+    assert bounded.status == "ok"
+    assert bounded.advantages == plain.advantages
+
+
+async def test_what_others_met_while_a_group_rolled_out_makes_it_old():
+    env = played_by("a", "a", "a", "b", "a", "a", max_staleness=0, group_size=1, min_group_size=1)
+    async with env:
+        first, second = await asyncio.gather(env.run_group(TASK), env.run_group(TASK))
+    assert [each.group.stale is None for each in (first, second)] == [True, False]
+
+
+async def test_the_first_group_of_weights_without_a_name_refuses_the_option():
+    with pytest.raises(ConfigError, match="whoever plays says none; use a server that does"):
+        await groups_of(played_by(None, max_staleness=2))
+
+
+async def test_a_turn_without_a_version_makes_its_group_stale_once_versions_are_known():
+    first, second = await groups_of(played_by(*"aaaaaa", None, max_staleness=2), 2)
+    assert first.status == "ok"
+    assert second.reason == "stale: the version of the weights is unknown in some of its turns"
+
+
+async def test_the_scripted_agent_is_refused_before_anything_is_opened():
+    opened = []
+
+    async def setup(self):
+        opened.append(self)
+
+    with pytest.raises(ConfigError, match="the scripted agent has none"):
+        await groups_of(chat(setup=setup, max_staleness=1))
+    assert opened == []
+
+
+async def test_an_evaluation_asks_for_no_versions():
+    env = chat(max_staleness=1)
+    async with env.opened(evaluation=True):
+        assert len((await env.rollout_group(TASK, 2)).trajectories) == 2
+
+
+async def test_a_group_that_failed_is_failed_whatever_its_age():
+    async def score_turn(self, item, turn, ctx):
+        raise ZeroDivisionError
+
+    broken = type("Broken", (Chat,), {"score_turn": score_turn})
+    (done,) = await groups_of(played_by(*"ab", cls=broken, max_staleness=0))
+    assert done.status == "failed"
+
+
+def test_a_stale_group_is_not_credited_by_any_estimator():
+    group = replace(group_of([[1.0], [0.0]]), stale="stale: too old")
+    done = credited(group, "turn_return", policy="p")
+    assert (done.status, done.reason, done.advantages) == ("no_credit", "stale: too old", ((0.0,), (0.0,)))

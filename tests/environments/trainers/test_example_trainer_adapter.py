@@ -1,0 +1,167 @@
+"""The step of the unmodified Atropos example trainer on what is posted of a group; needs torch."""
+
+import importlib
+import importlib.metadata
+import math
+import os
+
+import orjson
+import pytest
+
+from environments.trainers.canary import CANARIES, GROUP_SIZE
+from environments.trainers.example_trainer_settings import DEFAULTS, refuse_inexact_example_trainer
+from environments.trainers.shifted_rows import shifted_post
+from environments.trajectory import IGNORED
+from environments.wire.credited_rows import credited_rows
+from environments.wire.payloads import Shape, pack, post_text
+from tests.environments.trainers.matrix import report
+from tests.environments.wire.forked_groups import forked_group, with_credit
+from tools.errors import ConfigError
+
+if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
+    pytest.importorskip("torch", reason="needs torch, to run the example trainer's step")
+torch = importlib.import_module("torch")
+data = importlib.import_module("example_trainer.data")
+training = importlib.import_module("example_trainer.training")
+config = importlib.import_module("example_trainer.config")
+gradients = importlib.import_module("tests.environments.trainers.policy_gradient")
+
+DIVISOR = 1024
+FORKED = with_credit(
+    forked_group(
+        [[[5, 2], [9, 0], [1, 1, 3]], [[4]], [[2, 7], [6, 2]]],
+        [[0.5, None, 1.0, 0.75, 0.0, 0.25, -1.0], [2.0], [0.0, None, 0.5, 0.125]],
+        untrained=frozenset({(0, 0), (2, 3)}),
+        summaries=frozenset({(0, 1), (2, 1)}),
+    )
+)
+GROUPS = {name: make() for name, make in CANARIES.items()} | {"forked and untrained": FORKED}
+every_group = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)
+
+
+def posts_of(credited, *, divisor=DIVISOR, **shape):
+    parts = pack(credited, Shape(group_size=GROUP_SIZE, divisor=divisor, **shape)).parts
+    return [orjson.loads(post_text(part.body)) for part in parts]
+
+
+def trainers_step(credited, *, accumulation=1, divisor=DIVISOR, **shape):
+    """What a whole step of the trainer's changes, times the constant; and the policy gradient.
+
+    Its data path cuts a batch into micro-batches; plain gradient descent with rate 1 changes weights by the
+    gradient.
+    """
+    model = gradients.Bigrams(256)
+    sampled = gradients.sampled_by(model, credited)
+    expected = gradients.policy_gradient(model, [sampled])
+    posts = posts_of(sampled, divisor=divisor, **shape)
+    rows = sum(len(post["tokens"]) for post in posts)
+    accumulation = math.gcd(rows, accumulation)
+    micro_batch = rows // accumulation
+    *batches, logprobs = data.pad_data_to_good_offset({"batch": posts}, micro_batch)
+    settings = config.TrainingConfig(
+        model_name="m", device="cpu", lr=1.0, gradient_accumulation_steps=accumulation
+    )
+    before = model.table.weight.detach().clone()
+    training.run_training_step(
+        model,
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        *batches,
+        settings,
+        step_idx=0,
+        inference_logprob_batches=logprobs,
+    )
+    step = (model.table.weight.detach() - before).flatten()
+    return step * rows * divisor, expected
+
+
+def found(path, tested, **measured):
+    version = importlib.metadata.version("atroposlib")
+    report(trainer="Atropos' example trainer", version=version, path=path, tested=tested, **measured)
+
+
+ITS_CODE = "its own data path and training step"
+
+
+@every_group
+def test_the_score_of_a_row_over_its_tokens_is_the_advantage_of_the_wire(credited):
+    posts = posts_of(credited, view="turn_rows")
+    expected = [
+        advantage
+        for row in credited_rows(credited)
+        for turn, advantage in zip(row.turns, row.turn_advantages, strict=True)
+        if turn.trained and turn.span.end > turn.span.start
+    ]
+    lengths = [sum(label != IGNORED for label in post["masks"][0]) for post in posts]
+    (scores,) = data.pad_data_to_good_offset({"batch": posts}, len(posts))[2]
+    in_loss = [score * DIVISOR / length for (score,), length in zip(scores.tolist(), lengths, strict=True)]
+    assert in_loss == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("view", ["turn_rows", "prefix_rows"])
+@every_group
+def test_rows_give_the_policy_gradient(credited, view, accumulation):
+    step, expected = trainers_step(credited, view=view, accumulation=accumulation)
+    cosine, norms = gradients.cosine(step, expected), (step.norm() / expected.norm()).item()
+    found(f"`{view}`", ITS_CODE, cosine=cosine, ratio=norms)
+    assert cosine >= 0.9999
+    assert norms == pytest.approx(1.0, abs=1e-4)
+
+
+def test_it_ignores_advantages_and_that_view_is_refused():
+    step, expected = trainers_step(FORKED, view="token_advantages")
+    assert gradients.cosine(step, expected) < 0.95
+    with pytest.raises(ConfigError, match=r"use --env\.credit_view turn_rows"):
+        refuse_inexact_example_trainer({"credit_view": "token_advantages"})
+
+
+def test_prefixes_that_are_repeated_are_another_step():
+    step, expected = trainers_step(FORKED, view="prefix_rows", prefix_weighting="repeated")
+    assert gradients.cosine(step, expected) < 0.95
+
+
+def test_the_norm_of_a_large_step_is_clipped_which_a_larger_divisor_prevents():
+    clipped, expected = trainers_step(GROUPS["unequal lengths"], view="turn_rows", divisor=1)
+    assert gradients.cosine(clipped, expected) >= 0.9999
+    assert (clipped.norm() / expected.norm()).item() < 0.98
+
+
+def test_our_defaults_are_the_trainers():
+    fields = config.TrainingConfig.model_fields
+    theirs = {name: fields[name].default for name in DEFAULTS if name != "credit_view"}
+    assert {**theirs, "credit_view": "turn_rows"} == dict(DEFAULTS)
+    found(
+        "`turn_rows`",
+        ITS_CODE,
+        refused=(
+            "credit_view=token_advantages",
+            "clip_eps=0",
+            "vllm_restart_interval>1",
+            "lora_dropout>0",
+        ),
+    )
+
+
+@every_group
+def test_a_loss_that_reads_advantages_of_posts_takes_the_policy_gradient(credited):
+    model = gradients.Bigrams(256)
+    sampled = gradients.sampled_by(model, credited)
+    expected, loss = gradients.policy_gradient(model, [sampled]), 0.0
+    for post in posts_of(sampled, view="token_advantages"):
+        for row in shifted_post(post):
+            log_p = torch.log_softmax(model(torch.tensor(row.input_ids)[None]).logits[0], dim=-1)
+            taken = log_p[torch.arange(len(log_p)), torch.tensor(row.target_ids)]
+            ratio = torch.exp(taken - torch.tensor(row.logprobs))
+            loss = loss - (torch.tensor(row.mask) * torch.tensor(row.advantages) * ratio).sum()
+    step = -gradients.gradient_of(loss, model)
+    cosine, norms = gradients.cosine(step, expected), (step.norm() / expected.norm()).item()
+    report(
+        trainer="a trainer that reads `advantages`",
+        version="-",
+        path="`token_advantages`, `shifted_post`",
+        tested="a plain importance-sampled loss, as an example",
+        cosine=cosine,
+        ratio=norms,
+    )
+    assert cosine >= 0.9999
+    assert norms == pytest.approx(1.0, abs=1e-4)

@@ -1,0 +1,76 @@
+"""Rows as next-token losses take them, from a group and from a post of it."""
+
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from environments.trainers.canary import CANARIES, GROUP_SIZE
+from environments.trainers.shifted_rows import shifted_post, shifted_rows
+from environments.trajectory import IGNORED, TokenRow
+from environments.wire.credited_rows import credited_rows
+from environments.wire.payloads import Shape, pack, post_text
+from tests.environments.wire.forked_groups import forked_group, with_credit
+from tools.errors import WireError
+
+GROUPS = {name: make() for name, make in CANARIES.items()}
+UNTRAINED = with_credit(
+    forked_group([[[5, 2], [9]], [[4]]], [[0.5, None, 1.0], [2.0]], untrained=frozenset({(0, 0), (0, 2)}))
+)
+every_group = pytest.mark.parametrize(
+    "credited", [*GROUPS.values(), UNTRAINED], ids=[*GROUPS, "untrained turns"]
+)
+
+
+def posts_of(credited, view="token_advantages"):
+    parts = pack(credited, Shape(group_size=GROUP_SIZE, view=view)).parts
+    return [orjson.loads(post_text(part.body)) for part in parts]
+
+
+@every_group
+def test_what_stands_at_an_index_is_about_the_token_after_it(credited):
+    whole = [row for row in credited_rows(credited) if any(label != IGNORED for label in row.mask)]
+    for shifted, row in zip(shifted_rows(credited), whole, strict=True):
+        assert shifted.input_ids == row.tokens[:-1]
+        assert shifted.target_ids == row.tokens[1:]
+        assert shifted.mask == [int(label != IGNORED) for label in row.mask[1:]]
+        assert shifted.advantages == row.advantages[1:]
+
+
+def test_rows_in_which_nothing_is_trained_are_left_out():
+    assert len(list(credited_rows(UNTRAINED))) == 3
+    assert len(shifted_rows(UNTRAINED)) == 2
+
+
+@every_group
+def test_posts_give_the_same_rows_as_the_group(credited):
+    from_posts = [row for post in posts_of(credited) for row in shifted_post(post)]
+    assert from_posts == shifted_rows(credited)
+
+
+def without_logprobs(credited):
+    trajectories = tuple(
+        replace(each, rows=tuple(TokenRow(token_ids=row.token_ids, logprobs=None) for row in each.rows))
+        for each in credited.group.trajectories
+    )
+    return replace(credited, group=replace(credited.group, trajectories=trajectories))
+
+
+def test_tokens_without_log_probabilities_are_refused():
+    with pytest.raises(WireError, match="without log-probabilities"):
+        shifted_rows(without_logprobs(UNTRAINED))
+    (post,) = posts_of(without_logprobs(GROUPS["unscored turns"]))
+    with pytest.raises(WireError, match="no inference_logprobs"):
+        shifted_post(post)
+
+
+def test_posts_of_scores_are_refused_with_the_view_to_use():
+    with pytest.raises(WireError, match=r"no advantages; serve with --env\.credit_view token_advantages"):
+        shifted_post(posts_of(UNTRAINED, "turn_rows")[0])
+
+
+def test_masks_of_zeros_and_ones_are_no_labels():
+    (post,) = posts_of(GROUPS["unscored turns"])
+    ones = [[int(label != IGNORED) for label in labels] for labels in post["masks"]]
+    with pytest.raises(WireError, match="masks are no labels"):
+        shifted_post(post | {"masks": ones})

@@ -1,0 +1,197 @@
+"""SkyRL's own way from a generator's output to its loss, with credited groups; needs skyrl and torch.
+
+What runs is SkyRL's: the checks of the output, the trainer's tensors, advantages and their reduction, the
+policy loss. Stubbed are its workers, and the model, which here is a table.
+"""
+
+import asyncio
+import importlib
+import os
+import typing
+from dataclasses import replace
+from importlib.metadata import version
+from types import SimpleNamespace
+
+import pytest
+import typing_extensions
+
+from environments.trainers.canary import CANARIES, GROUP_SIZE
+from environments.trainers.completion_columns import completion_columns
+from environments.trainers.exact_settings import SKYRL, refuse_inexact
+from tests.environments.trainers.matrix import report
+from tools.errors import ConfigError
+
+if not os.environ.get("TURNWISE_REQUIRE_SKYRL"):
+    pytest.importorskip("skyrl", reason="needs skyrl, to run its data path and loss")
+torch = importlib.import_module("torch")
+torch.set_num_threads(1)
+with pytest.MonkeyPatch.context() as patched:
+    # Before Python 3.12, pydantic takes no other; SkyRL uses that of `typing`.
+    patched.setattr(typing, "TypedDict", typing_extensions.TypedDict)
+    adapter = importlib.import_module("environments.trainers.skyrl")
+    trainer_module = importlib.import_module("skyrl.train.trainer")
+    ppo_utils = importlib.import_module("skyrl.backends.skyrl_train.utils.ppo_utils")
+    SkyRLTrainConfig = importlib.import_module("skyrl.train.config").SkyRLTrainConfig
+reference = importlib.import_module("tests.environments.trainers.policy_gradient")
+
+GROUPS = {name: make() for name, make in CANARIES.items()}
+every_canary = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)
+PATH = {
+    "trainer": "SkyRL",
+    "version": version("skyrl"),
+    "path": "`TurnwiseGenerator`, per-token `rewards`",
+    "tested": "its own code; workers and model stubbed",
+}
+SETTINGS = {setting.name.rpartition(".")[2]: setting for setting in SKYRL}
+MAX_SEQ_LEN = 128
+
+
+def config_of(groups=1, **algorithm):
+    """SkyRL's defaults, with what our refusals ask for."""
+    config = SkyRLTrainConfig()
+    config.generator.n_samples_per_prompt = GROUP_SIZE
+    config.trainer.eval_interval = -1
+    config.trainer.train_batch_size = config.trainer.policy_mini_batch_size = groups
+    config.trainer.algorithm.advantage_estimator = "turnwise"
+    config.trainer.algorithm.max_seq_len = MAX_SEQ_LEN
+    for name, value in algorithm.items():
+        setattr(config.trainer.algorithm, name, value)
+    return config
+
+
+def batch_of(config, groups):
+    """A step's batch, by the methods that SkyRL's trainer calls one after the other."""
+
+    async def run_group(item, rows):
+        assert rows == GROUP_SIZE
+        return groups[item["number"]]
+
+    trainer = object.__new__(trainer_module.RayPPOTrainer)
+    trainer.cfg, trainer.all_metrics = config, {}
+    trainer.tokenizer = SimpleNamespace(pad_token_id=0)
+    trainer.dispatch = SimpleNamespace(get_lcm_dp_size=lambda: 1)
+    trainer.generator = adapter.TurnwiseGenerator(config, run_group)
+    prompts = [number for number in range(len(groups)) for _ in range(GROUP_SIZE)]
+    uids = [f"prompt {number}" for number in prompts]
+    asked = {"prompts": [[] for _ in prompts], "env_extras": [{"number": number} for number in prompts]}
+    output = asyncio.run(trainer.generate(asked))
+    output, uids = trainer.postprocess_generator_output(output, uids)
+    batch = trainer.convert_to_training_input(output, uids)
+    batch["values"] = None  # of the critic, which there is none of
+    batch = trainer.compute_advantages_and_returns(batch)
+    boundaries = batch.metadata["policy_mini_batch_boundaries"]
+    raw = batch["advantages"].clone()
+    scaled = trainer._normalize_advantages(batch, boundaries, batch.metadata["policy_prompt_boundaries"])
+    return scaled, raw, trainer.all_metrics
+
+
+def step(config, batch, model):
+    """The gradient of the policy's loss over micro-batches of two rows, as it would be subtracted."""
+    width = batch["loss_mask"].shape[1]
+    log_p = torch.log_softmax(model(batch["sequences"]).logits, dim=-1)[:, :-1]
+    taken = log_p.gather(-1, batch["sequences"][:, 1:, None])[..., 0][:, -width:]
+    loss_of = ppo_utils.PolicyLossRegistry.get(config.trainer.algorithm.policy_loss_type)
+    total = 0.0
+    for rows in torch.arange(len(taken)).split(2):
+        loss, _ = loss_of(
+            taken[rows],
+            taken[rows].detach(),
+            batch["advantages"][rows],
+            config=config.trainer.algorithm,
+            loss_mask=batch["loss_mask"][rows],
+            rollout_logprobs=taken[rows].detach(),
+        )
+        total = total + loss
+    return -reference.gradient_of(total, model)
+
+
+def measured(groups, **algorithm):
+    config = config_of(len(groups), **algorithm)
+    batch, _, _ = batch_of(config, groups)
+    model = reference.Bigrams()
+    taken, expected = step(config, batch, model), reference.policy_gradient(model, groups)
+    rows, tokens = len(groups) * GROUP_SIZE, batch["loss_mask"].sum().item()
+    constant = rows * MAX_SEQ_LEN if algorithm.get("loss_reduction") == "seq_mean_token_sum_norm" else tokens
+    return reference.cosine(taken, expected), (taken.norm() * constant / expected.norm()).item()
+
+
+@every_canary
+def test_the_advantages_in_the_loss_are_those_of_the_wire(credited):
+    _, raw, _ = batch_of(config_of(), [credited])
+    wire = completion_columns(credited, rows=GROUP_SIZE).advantages
+    assert [row[-len(columns) :].tolist() for row, columns in zip(raw, wire, strict=True)] == [
+        pytest.approx(columns, abs=1e-6) for columns in wire
+    ]
+
+
+@every_canary
+@pytest.mark.parametrize("reduction", SETTINGS["loss_reduction"].exact)
+def test_the_step_is_the_policy_gradient(credited, reduction):
+    cosine, ratio = measured([credited], loss_reduction=reduction)
+    report(**PATH, cosine=cosine, ratio=ratio)
+    assert cosine > 0.9999
+    assert ratio == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_step_of_all_groups_together_is_the_policy_gradient():
+    cosine, ratio = measured(list(GROUPS.values()))
+    assert cosine > 0.9999
+    assert ratio == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("reduction", ["sequence_mean", "prompt_mean", "token_mean_legacy"])
+def test_a_reduction_that_is_refused_takes_another_step(reduction, monkeypatch):
+    report(**PATH, refused=(f"loss_reduction={reduction}",))
+    with pytest.raises(ConfigError, match=rf"loss_reduction={reduction} .*; use token_mean or "):
+        refuse_inexact(config_of(loss_reduction=reduction), SKYRL)
+    monkeypatch.setattr(adapter, "refuse_inexact", lambda *_: None)
+    cosine, _ = measured(list(GROUPS.values()), loss_reduction=reduction)
+    assert cosine < 0.995
+
+
+@pytest.mark.parametrize("loss", sorted(ppo_utils.PolicyLossRegistry.list_available()))
+def test_a_loss_takes_the_policy_gradient_or_is_refused(loss):
+    if loss in SETTINGS["policy_loss_type"].exact:
+        cosine, ratio = measured(list(GROUPS.values()), policy_loss_type=loss)
+        assert cosine > 0.9999
+        assert ratio == pytest.approx(1.0, abs=1e-4)
+        return
+    report(**PATH, refused=(f"policy_loss_type={loss}",))
+    with pytest.raises(ConfigError, match=rf"policy_loss_type={loss} "):
+        refuse_inexact(config_of(policy_loss_type=loss), SKYRL)
+
+
+def test_other_settings_are_refused():
+    elsewhere = ("loss_reduction", "policy_loss_type", "advantage_estimator")
+    names = [setting.name for setting in SKYRL if setting.name.rpartition(".")[2] not in elsewhere]
+    report(**PATH, refused=tuple(name.removeprefix("trainer.algorithm.") for name in names))
+    with pytest.raises(ConfigError, match=r"advantage_estimator=grpo .*; use turnwise$"):
+        adapter.TurnwiseGenerator(config_of(advantage_estimator="grpo"), None)
+
+
+def test_the_deviation_that_skyrl_would_divide_by_is_not_used():
+    credited = GROUPS["unscored turns"]
+    (_, one, _), (_, other, _) = (
+        batch_of(config_of(grpo_norm_by_std=divided), [credited]) for divided in (True, False)
+    )
+    assert torch.equal(one, other)
+
+
+def test_a_group_without_credit_trains_nothing_and_is_counted():
+    groups = [GROUPS["condensed context"], replace(GROUPS["unscored turns"], status="no_credit")]
+    batch, _, metrics = batch_of(config_of(2), groups)
+    assert metrics["turnwise/groups_left_out"] == 1
+    assert batch["loss_mask"][GROUP_SIZE:].sum() == 0
+    assert batch["loss_mask"][:GROUP_SIZE].sum() > 0
+
+
+def test_a_group_with_more_rows_than_rollouts_trains_nothing_and_is_counted():
+    output = adapter.output_of([GROUPS["condensed context"]], rows=3)
+    assert output["rollout_metrics"]["turnwise/groups_left_out"] == 1
+    assert output["loss_masks"] == [[0], [0], [0]]
+
+
+def test_a_groups_logprobs_are_those_that_it_was_sampled_with():
+    credited = GROUPS["condensed context"]
+    output = adapter.output_of([credited], rows=GROUP_SIZE)
+    assert output["rollout_logprobs"] == completion_columns(credited, rows=GROUP_SIZE).logprobs

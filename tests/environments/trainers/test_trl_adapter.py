@@ -1,0 +1,318 @@
+"""TRL's own `GRPOTrainer` takes the step Σ A ∇log π, with the advantages of the wire; needs torch and TRL."""
+
+import copy
+import importlib
+import os
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from environments.base_env import AgentEnv
+from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
+from environments.trainers import canary
+from environments.trainers.trl_settings import EXACT_LOSSES
+from environments.turn_level_reward import TurnLevelRewardMixin
+from environments.wire.columns import columns_of
+from environments.wire.views import token_advantages
+from environments.word_guess_env.env import WordGuessEnv
+from tests.environments.trainers.canary_env import CanaryEnv
+from tests.environments.trainers.matrix import report
+from tools.errors import ConfigError, RunError
+
+if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
+    pytest.importorskip("trl", reason="needs torch and TRL, to run TRL's own trainer")
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+torch, trl, transformers = map(importlib.import_module, ("torch", "trl", "transformers"))
+adapter = importlib.import_module("environments.trainers.trl_trainer")
+gradients = importlib.import_module("tests.environments.trainers.policy_gradient")
+torch.set_num_threads(1)
+
+ROWS, GROUPS, LONGEST = 4, 2, 100
+TOKENIZER = transformers.AutoTokenizer.from_pretrained(EMBEDDED_TOKENIZER_DIR)
+row_path = partial(
+    report, trainer="TRL", version=trl.__version__, path="`rollout_func`, `TurnwiseGRPOTrainer`"
+)
+
+
+def tiny_model():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.Qwen2Config(
+        vocab_size=2048, num_key_value_heads=1, bos_token_id=None, eos_token_id=2, pad_token_id=0, **sizes
+    )
+    return transformers.Qwen2ForCausalLM(config)
+
+
+def brief_model():
+    """It ends a turn after a few tokens."""
+    model, stop = tiny_model(), ChatMLRenderer.embedded().stop_ids[0]
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(12):
+        tokens = torch.randint(0, 2048, (8, 32))
+        (-torch.log_softmax(model(tokens).logits, -1)[..., stop].mean()).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    return model
+
+
+class Watched(adapter.TurnwiseGRPOTrainer):
+    """Keeps what the loss was given."""
+
+    def _compute_loss(self, model, inputs):
+        self.seen = [*getattr(self, "seen", ()), {name: value.clone() for name, value in inputs.items()}]
+        return super()._compute_loss(model, inputs)
+
+
+class Gradient(transformers.TrainerCallback):
+    """Keeps the whole gradient of each step."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **_):
+        self.steps.append(torch.cat([each.grad.flatten().double() for each in model.parameters()]))
+
+
+@pytest.fixture
+def step(tmp_path):
+    """One step of TRL's on an environment's groups: the trainer, its gradient, and the model before."""
+
+    def step(env, *, steps=1, trainer=Watched, model=tiny_model, **settings):
+        given = {
+            "gradient_accumulation_steps": 2,
+            "loss_type": "dr_grpo",
+            "num_generations": ROWS,
+            **settings,
+        }
+        given.setdefault("per_device_train_batch_size", ROWS * GROUPS // given["gradient_accumulation_steps"])
+        args = trl.GRPOConfig(
+            output_dir=str(tmp_path), max_steps=steps, scale_rewards="none", max_completion_length=LONGEST,
+            report_to=[], use_cpu=True, bf16=False, save_strategy="no", logging_steps=1, max_grad_norm=0.0,
+            disable_tqdm=True, optim="sgd", learning_rate=0.1, **given,
+        )  # fmt: skip
+        begun, gradient = model(), Gradient()
+        before = copy.deepcopy(begun)
+        with adapter.Rollouts(env) as rollouts:
+            trained = trainer(begun, args, rollouts, processing_class=TOKENIZER, callbacks=[gradient])
+            trained.train()
+        return SimpleNamespace(trainer=trained, gradient=gradient.steps[0], before=before, rollouts=rollouts)
+
+    return step
+
+
+def only(name):
+    """A canary alone."""
+    return type("Only", (CanaryEnv,), {"groups": {name: canary.CANARIES[name]}})
+
+
+def scripted(policy):
+    """A real environment, played by its scripted agent."""
+    return WordGuessEnv(WordGuessEnv.env_config_cls(group_size=ROWS, max_items=GROUPS))
+
+
+ENVS = {**{name.replace(" ", "_"): only(name) for name in canary.CANARIES}, "word_guess": scripted}
+
+
+def constant(loss, seen):
+    """What the loss divides the whole sum by."""
+    tokens = sum(float((each["completion_mask"] * each["tool_mask"]).sum()) for each in seen)
+    rows = sum(len(each["advantages"]) for each in seen)
+    by_tokens = {"dapo": tokens, "bnpo": tokens, "vespo": tokens, "cispo": tokens / 0.2}
+    return {"dr_grpo": rows * LONGEST, "luspo": rows, **by_tokens}[loss]
+
+
+def compared(done, loss):
+    """Cosine and norm ratio of TRL's gradient to -Σ A ∇log π over the loss's constant."""
+    exact = -gradients.policy_gradient(done.before, done.rollouts.groups) / constant(loss, done.trainer.seen)
+    return gradients.cosine(done.gradient, exact), (done.gradient.norm() / exact.norm()).item()
+
+
+@pytest.mark.parametrize("env", ENVS)
+@pytest.mark.parametrize(("loss", "accumulation"), [("dr_grpo", 2), ("dapo", 2), ("bnpo", 1)], ids=str)
+def test_the_step_is_the_gradient_of_the_advantages(step, env, loss, accumulation):
+    options = {"num_generations": ROWS}
+    if env != "word_guess":
+        options["per_device_train_batch_size"] = ROWS // accumulation
+    done = step(ENVS[env], loss_type=loss, gradient_accumulation_steps=accumulation, **options)
+    cosine, ratio = compared(done, loss)
+    row_path(cosine=cosine, ratio=ratio)
+    assert cosine >= 0.9999
+    assert ratio == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("loss", sorted({*EXACT_LOSSES} - {"dr_grpo", "dapo", "bnpo"}))
+def test_so_it_is_for_the_other_losses_that_are_allowed(step, loss):
+    cosine, ratio = compared(step(CanaryEnv, loss_type=loss), loss)
+    assert (cosine, ratio) == (pytest.approx(1, abs=1e-4), pytest.approx(1, abs=1e-4))
+
+
+@pytest.mark.parametrize("env", ENVS)
+def test_the_advantages_in_the_loss_are_those_of_the_wire(step, env):
+    done = step(ENVS[env], per_device_train_batch_size=ROWS // 2 if env != "word_guess" else ROWS)
+    wire = {}
+    for group in done.rollouts.groups:
+        given = columns_of(token_advantages(group))
+        wire |= {tuple(ids): of for ids, of in zip(given["tokens"], given["advantages"], strict=True)}
+    found = 0
+    for batch in done.trainer.seen:
+        for row in range(len(batch["advantages"])):
+            prompt = batch["prompt_ids"][row][batch["prompt_mask"][row].bool()].tolist()
+            kept = batch["completion_mask"][row].bool()
+            ids = (*prompt, *batch["completion_ids"][row][kept].tolist())
+            in_loss = batch["advantages"][row] * batch["tool_mask"][row]
+            expected = torch.tensor(wire.get(ids, [0.0] * len(ids)), dtype=torch.float32)
+            assert torch.equal(in_loss[kept], expected[len(prompt) :])
+            assert not in_loss[~kept].any()
+            found += ids in wire
+    assert found == len(wire)
+
+
+WRONG = {
+    "loss_type='grpo'": {"loss_type": "grpo"},
+    "loss_type='sapo'": {"loss_type": "sapo"},
+    "importance_sampling_level='sequence'": {"importance_sampling_level": "sequence"},
+    "loss_type='bnpo' with gradient_accumulation_steps > 1": {"loss_type": "bnpo"},
+    "mask_truncated_completions=True": {"mask_truncated_completions": True},
+    "top_entropy_quantile < 1": {"top_entropy_quantile": 0.5},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_refused_would_have_been_another_step(step, name, monkeypatch):
+    row_path(refused=(name,))
+    with pytest.raises(ConfigError, match="GRPOConfig"):
+        step(CanaryEnv, **WRONG[name])
+    monkeypatch.setattr(adapter, "refuse_inexact", lambda settings: None)
+    done = step(CanaryEnv, **WRONG[name])
+    exact = -gradients.policy_gradient(done.before, done.rollouts.groups)
+    assert gradients.cosine(done.gradient, exact) < 0.9999
+
+
+def altered(**fields):
+    return lambda: replace(canary.unequal_lengths(), **fields)
+
+
+def lost():
+    group = canary.unequal_lengths()
+    zeros = tuple(tuple(0.0 for _ in each) for each in group.advantages)
+    return replace(group, status="failed", reason="it broke", advantages=zeros)
+
+
+def forked():
+    """More token rows than there are siblings."""
+    group = canary.condensed_context()
+    siblings = group.group.trajectories
+    return replace(
+        group,
+        group=replace(group.group, trajectories=(siblings[0], siblings[0], siblings[1])),
+        advantages=(group.advantages[0], group.advantages[0], group.advantages[1]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("became", "group"), [("failed", lost), ("left_out", forked)], ids=["failed", "forked"]
+)
+@pytest.mark.parametrize("loss", ["dr_grpo", "dapo"])
+def test_a_group_that_cannot_be_trained_on_takes_nothing_from_the_others(step, became, group, loss):
+    env = type("Some", (CanaryEnv,), {"groups": {"good": canary.dropped_sibling, "bad": group}})
+    done = step(env, loss_type=loss)
+    done.rollouts.groups = [each for each in done.rollouts.groups if "dropped" in each.group.group_id]
+    cosine, ratio = compared(done, loss)
+    assert (cosine, ratio) == (pytest.approx(1, abs=1e-4), pytest.approx(1, abs=1e-4))
+    assert dict(done.rollouts.counts) == {"ok": 1, became: 1, "padding": ROWS + 1}
+
+
+def test_a_step_without_any_group_stops_the_run_and_says_why(step):
+    with pytest.raises(RunError, match=r"none of the 2 groups of a step can be trained on; .* it broke"):
+        step(type("Lost", (CanaryEnv,), {"groups": {"one": lost, "two": lost}}))
+
+
+class Talk(TurnLevelRewardMixin, AgentEnv):
+    """Three turns, whatever is said."""
+
+    name = "talk"
+    sandbox = "none"
+
+    def load_items(self):
+        return [{"id": f"item{index}"} for index in range(GROUPS)]
+
+    def format_prompt(self, item):
+        return f"Say something about {item['id']}."
+
+    def respond(self, item, turn, ctx):
+        return "And then?" if turn.index < 2 else None
+
+    def score_turn(self, item, turn, ctx):
+        return float(len(turn.message.content) % 5)
+
+
+def played(policy):
+    return Talk(Talk.env_config_cls(max_tokens_per_turn=100), policy=policy)
+
+
+@pytest.fixture
+def sampled(step):
+    """Two steps whose rollouts the model itself plays, with the model before each."""
+    before = []
+
+    class Keeping(Watched):
+        def _generate_and_score_completions(self, inputs):
+            output = super()._generate_and_score_completions(inputs)
+            # Not a copy of the model: TRL binds its forward to the original.
+            model = tiny_model()
+            model.load_state_dict(self.model.state_dict())
+            before.append((model, self.rollout_func.groups))
+            return output
+
+    return step(played, steps=2, trainer=Keeping, model=brief_model), before
+
+
+def test_the_model_plays_with_the_logprobs_of_its_own_distribution(sampled):
+    assert max(len(each.turns) for each in sampled[1][0][1][0].group.trajectories) == 3
+    for model, groups in sampled[1]:
+        for trajectory in (each for group in groups for each in group.group.trajectories):
+            for turn in trajectory.turns:
+                row, (start, end) = trajectory.rows[turn.span.row], (turn.span.start, turn.span.end)
+                tokens = torch.tensor([row.token_ids])
+                log_p = torch.log_softmax(model.eval()(tokens).logits[0].float(), -1)
+                taken = log_p[torch.arange(start - 1, end - 1), tokens[0, start:end]]
+                assert taken.tolist() == pytest.approx(row.logprobs[start:end], abs=1e-4)
+
+
+def test_each_turn_has_the_version_of_the_weights_that_sampled_it(sampled):
+    versions = [
+        {turn.weight_version for each in groups for of in each.group.trajectories for turn in of.turns}
+        for _, groups in sampled[1]
+    ]
+    assert versions == [{"step-0"}, {"step-1"}]
+
+
+def test_equal_weights_and_seeds_sample_equal_tokens(step):
+    first, second = (step(played, model=brief_model).rollouts.groups for _ in range(2))
+    for one, other in zip(first, second, strict=True):
+        assert [each.rows[0].token_ids for each in one.group.trajectories] == [
+            each.rows[0].token_ids for each in other.group.trajectories
+        ]
+
+
+def test_trls_own_scalar_grpo_takes_the_same_rollouts_and_their_scores(tmp_path):
+    args = trl.GRPOConfig(
+        output_dir=str(tmp_path), max_steps=1, num_generations=ROWS, per_device_train_batch_size=ROWS,
+        scale_rewards="none", report_to=[], use_cpu=True, bf16=False, save_strategy="no", disable_tqdm=True,
+    )  # fmt: skip
+    with adapter.Rollouts(only("unequal lengths")) as rollouts:
+        trainer = trl.GRPOTrainer(
+            tiny_model(), adapter.rollout_score, args, rollouts.dataset, processing_class=TOKENIZER,
+            rollout_func=rollouts,
+        )  # fmt: skip
+        trainer.train()
+    scores = [each.score for each in rollouts.groups[0].group.trajectories]
+    assert trainer.state.log_history[0]["reward"] == pytest.approx(sum(scores) / ROWS)
+
+
+def test_an_environment_that_chooses_its_items_is_refused():
+    chooses = type("Chooses", (CanaryEnv,), {"next_items": lambda self, history: None})
+    with pytest.raises(ConfigError, match="writes next_items"):
+        adapter.Rollouts(chooses)

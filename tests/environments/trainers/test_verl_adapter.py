@@ -1,0 +1,238 @@
+"""verl's own way from an agent loop's output to its loss, with credited groups; needs verl and torch.
+
+What runs is verl's: the post-processing of outputs, the advantages of the trainer, the loss of the actor.
+Stubbed are the queue between them, which here keeps what it was given, and the model, which here is a table.
+"""
+
+import asyncio
+import importlib
+import os
+from dataclasses import replace
+from importlib.metadata import version
+from types import SimpleNamespace
+
+import pytest
+
+from environments.trainers.canary import CANARIES
+from environments.trainers.completion_columns import completion_columns
+from environments.trainers.exact_settings import VERL, refuse_inexact
+from environments.wire.credited_rows import credited_rows
+from tests.environments.trainers.matrix import report
+from tools.errors import ConfigError
+
+if not os.environ.get("TURNWISE_REQUIRE_VERL"):
+    pytest.importorskip("verl", reason="needs verl, to run its data path and loss")
+torch = importlib.import_module("torch")
+torch.set_num_threads(1)
+core_algos = importlib.import_module("verl.trainer.ppo.core_algos")
+agent_loop_tq = importlib.import_module("verl.trainer.ppo.v1.agent_loop_tq")
+trainer_base = importlib.import_module("verl.trainer.ppo.v1.trainer_base")
+losses = importlib.import_module("verl.workers.utils.losses")
+ActorConfig = importlib.import_module("verl.workers.config").ActorConfig
+adapter = importlib.import_module("environments.trainers.verl")
+reference = importlib.import_module("tests.environments.trainers.policy_gradient")
+
+GROUPS = {name: make() for name, make in CANARIES.items()}
+every_canary = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)
+PATH = {
+    "trainer": "verl",
+    "version": version("verl"),
+    "path": "`TurnwiseAgentLoop`, `rm_scores`",
+    "tested": "its own code; queue and model stubbed",
+}
+SETTINGS = {setting.name.rpartition(".")[2]: setting for setting in VERL}
+
+
+class Queue:
+    """What a TransferQueue keeps, in this process."""
+
+    def __init__(self):
+        self.fields = None
+
+    async def async_kv_batch_put(self, keys, fields, tags, partition_id):
+        self.keys, self.fields, self.tags = keys, fields, tags
+        # As a TransferQueue: rows that happen to be equally long are nested, too.
+        for name, value in fields.items():
+            if isinstance(value, torch.Tensor) and not value.is_nested:
+                fields[name] = nested(value.unbind())
+
+    def kv_batch_get(self, keys, partition_id, select_fields):
+        return self.fields.select(*[name for name in select_fields if name in self.fields])
+
+    def kv_batch_put(self, keys, partition_id, fields):
+        self.fields.update(fields)
+
+
+@pytest.fixture
+def queue(monkeypatch):
+    queue = Queue()
+    for module in (agent_loop_tq, trainer_base):
+        monkeypatch.setattr(module, "tq", queue)
+    return queue
+
+
+def through_the_worker(queue, credited):
+    """A group's outputs as verl's worker puts them into the queue."""
+    worker_class = agent_loop_tq.AgentLoopWorkerTQ.__ray_metadata__.modified_class
+    worker = object.__new__(worker_class)
+    worker.processor, worker.distillation_enabled = None, False
+    worker.reward_loop_worker_handles = ["a worker that is not asked"]
+    outputs = adapter.outputs_of(credited, version=3)
+    given = {"uid": "u", "session_id": 0, "global_steps": 3, "raw_prompt": "go"}
+    asyncio.run(worker._agent_loop_postprocess(outputs, validate=False, **given))
+
+
+def with_advantages(queue, **algorithm):
+    """What the trainer's step computes from the queue."""
+    settings = {"adv_estimator": "turnwise", "use_kl_in_reward": False, "gamma": 1.0, "lam": 1.0} | algorithm
+    config = SimpleNamespace(
+        algorithm=type("Algorithm", (dict,), {"__getattr__": dict.__getitem__})(settings),
+        actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(n=1)),
+    )
+    batch = trainer_base.KVBatchMeta(keys=queue.keys, tags=queue.tags, partition_id="train")
+    trainer_base.PPOTrainer._compute_advantage(SimpleNamespace(config=config), batch, metrics={})
+    return queue.fields["advantages"]
+
+
+def step(queue, model, *, micro_batches=2, **actor):
+    """The gradient of the actor's loss over its micro-batches, as it would be subtracted."""
+    config = ActorConfig(strategy="fsdp", rollout_n=1, use_dynamic_bsz=True, **actor)
+    data = queue.fields
+    rows = len(data)
+    log_probs = [torch.log_softmax(model(ids[None]).logits[0], -1) for ids in data["input_ids"].unbind()]
+    # As verl's engine has it: at each token, the log-probability of the next one.
+    taken = [
+        torch.cat([row[torch.arange(len(ids) - 1), ids[1:]], row.new_zeros(1)])
+        for row, ids in zip(log_probs, data["input_ids"].unbind(), strict=True)
+    ]
+    spans = zip(data["prompts"].offsets().diff(), data["responses"].offsets().diff(), strict=True)
+    old = [row.detach()[int(p) - 1 : int(p) + int(r) - 1] for row, (p, r) in zip(taken, spans, strict=True)]
+    total = 0.0
+    for part in torch.arange(rows).chunk(micro_batches):
+        fields = {
+            name: nested([data[name].unbind()[row] for row in part])
+            for name in ("prompts", "responses", "response_mask", "advantages")
+        }
+        fields["old_log_probs"] = nested([old[row] for row in part])
+        micro = losses.TensorDict(fields, batch_size=len(part))
+        losses.tu.assign_non_tensor(
+            micro,
+            dp_size=1,
+            batch_num_tokens=int(data["loss_mask"].values().sum()),
+            global_batch_size=rows,
+        )
+        loss, _ = losses.ppo_loss(config, {"log_probs": nested([taken[row] for row in part])}, micro)
+        total = total + loss
+    return -reference.gradient_of(total, model)
+
+
+def nested(rows):
+    return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
+
+
+def measured(queue, credited, constant=1.0, **actor):
+    model = reference.Bigrams()
+    through_the_worker(queue, credited)
+    with_advantages(queue)
+    taken = step(queue, model, **actor)
+    expected = reference.policy_gradient(model, [credited])
+    return reference.cosine(taken, expected), (taken.norm() * constant / expected.norm()).item()
+
+
+def divisor(credited, mode):
+    """What a mode divides Σ A log π by."""
+    columns = completion_columns(credited)
+    return {"token-mean": sum(map(sum, columns.tool_mask)), "token-sum": 1}.get(mode, columns.rows)
+
+
+@every_canary
+def test_the_advantages_in_the_loss_are_those_of_the_wire(queue, credited):
+    through_the_worker(queue, credited)
+    advantages = [row.tolist() for row in with_advantages(queue).unbind()]
+    wire = completion_columns(credited).advantages
+    assert advantages == [pytest.approx(row, abs=1e-6) for row in wire]
+
+
+@every_canary
+@pytest.mark.parametrize("mode", SETTINGS["loss_agg_mode"].exact)
+def test_the_step_is_the_policy_gradient(queue, credited, mode):
+    cosine, ratio = measured(queue, credited, divisor(credited, mode), loss_agg_mode=mode)
+    report(**PATH, cosine=cosine, ratio=ratio)
+    assert cosine > 0.9999
+    assert ratio == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["seq-mean-token-sum-norm", "seq-mean-token-mean"])
+def test_a_mode_that_is_refused_takes_another_step(queue, mode):
+    assert mode not in SETTINGS["loss_agg_mode"].exact
+    report(**PATH, refused=(f"loss_agg_mode={mode}",))
+    cosines = [measured(queue, credited, loss_agg_mode=mode)[0] for credited in GROUPS.values()]
+    assert min(cosines) < 0.995
+
+
+@pytest.mark.parametrize("loss", sorted(core_algos.POLICY_LOSS_REGISTRY))
+def test_a_loss_takes_the_policy_gradient_or_is_refused(queue, loss):
+    exact = SETTINGS["loss_mode"].exact
+    if loss not in exact:
+        report(**PATH, refused=(f"policy_loss.loss_mode={loss}",))
+        with pytest.raises(ConfigError, match=f"loss_mode={loss} "):
+            refuse_inexact(
+                {"actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": loss}}}},
+                [SETTINGS["loss_mode"]],
+            )
+        return
+    given = {"loss_mode": loss, "rollout_correction": {}}
+    for credited in GROUPS.values():
+        cosine, ratio = measured(
+            queue, credited, divisor(credited, "token-mean"), policy_loss=PolicyLoss(given)
+        )
+        assert cosine > 0.9999
+        assert ratio == pytest.approx(1.0, abs=1e-4)
+
+
+class PolicyLoss(dict):
+    __getattr__ = dict.get
+
+
+def test_the_deviation_that_verl_would_divide_by_is_not_used(queue):
+    credited = GROUPS["unscored turns"]
+    through_the_worker(queue, credited)
+    with_deviation = with_advantages(queue, norm_adv_by_std_in_grpo=True).values().tolist()
+    assert with_deviation == with_advantages(queue, norm_adv_by_std_in_grpo=False).values().tolist()
+
+
+def test_other_settings_are_refused():
+    measured_elsewhere = ("loss_agg_mode", "loss_mode", "adv_estimator")
+    names = [setting.name for setting in VERL if setting.name.rpartition(".")[2] not in measured_elsewhere]
+    report(**PATH, refused=tuple(name.removeprefix("algorithm.") for name in names))
+    config = {"algorithm": {"adv_estimator": "grpo"}}
+    with pytest.raises(ConfigError, match=r"adv_estimator=grpo .*; use turnwise$"):
+        refuse_inexact(config, VERL)
+
+
+def test_rows_have_turns_logprobs_and_the_version_they_were_sampled_from(queue):
+    credited = GROUPS["condensed context"]
+    through_the_worker(queue, credited)
+    rows = credited_rows(credited)
+    assert list(queue.fields["num_turns"]) == [len(row.trajectory.turns) for row in rows]
+    assert {tag["min_global_steps"] for tag in queue.tags} == {3}
+    logprobs = [row.tolist() for row in queue.fields["rollout_log_probs"].unbind()]
+    assert logprobs == [pytest.approx(row, abs=1e-5) for row in completion_columns(credited).logprobs]
+
+
+def test_a_group_without_credit_has_no_rows():
+    credited = GROUPS["dropped sibling"]
+    assert adapter.outputs_of(replace(credited, status="no_credit"), version=0) == []
+
+
+def test_an_agent_loop_gives_its_whole_group():
+    credited = GROUPS["condensed context"]
+
+    class Loop(adapter.TurnwiseAgentLoop):
+        async def credited_group(self, sampling_params, **item):
+            assert item["index"] == 7
+            return credited
+
+    loop = object.__new__(Loop)
+    outputs = asyncio.run(loop.run({}, index=7, global_steps=2))
+    assert len(outputs) == completion_columns(credited).rows

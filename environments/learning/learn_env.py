@@ -89,8 +89,9 @@ class LearnEnv:
 
 def _plan_line(env: AgentEnv, plan: TrialPlan, group_s: float, estimators: int, seconds: float) -> str:
     groups = plan.groups(estimators)
+    about_s = min(seconds, groups * group_s)
     return (
-        f"{env.name}: {estimators} estimators, {plan.seeds} seeds, {plan.steps} steps of {GROUPS_A_STEP} groups "
-        f"of {env.config.group_size}, {plan.items} items: {groups:,} groups, some {min(seconds, groups * group_s):.0f} s "
+        f"{env.name}: {estimators} estimators, {plan.seeds} seeds, {plan.steps} steps of {GROUPS_A_STEP} "
+        f"groups of {env.config.group_size}, {plan.items} items: {groups:,} groups, some {about_s:.0f} s "
         f"(at most {seconds:g})"
     )

@@ -1,4 +1,4 @@
-"""The page of a trial: what was learned, and the rollouts of the first and the last policies beside the reference's."""
+"""The page of a trial: what was learned, and rollouts of the first, the last and the reference policy."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,7 +39,9 @@ def write_learning_page(out: Path, record: Path, values: LearningValues, result:
             rollouts.append(shown)
         cut = ["rollouts between the first and the last step: they are in the record", *builder.cut()]
         index = builder.index(cut=cut, live=False)
-        index["learning"] = LearningValues(**{**values, "rollouts": rollouts})
+        shown_values = values.copy()
+        shown_values["rollouts"] = rollouts
+        index["learning"] = shown_values
         page.finish(index)
 
 

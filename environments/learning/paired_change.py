@@ -1,4 +1,4 @@
-"""How a number differs between two policies that played the same items, and whether that is more than noise."""
+"""How a number differs between two policies that played the same items, and whether that is no noise."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Change:
 def changes(before: Played, after: Played) -> dict[str, Change]:
     """The change of each number, compared item by item and seed by seed; in no order.
 
-    A number that only one side has of an item is left out there, but a part: that is 0 where nobody earned it.
+    A number that only one side has of an item is left out there; a part is 0 where nobody earned it.
     """
     names = dict.fromkeys(
         name for played in (after, before) for seed in played for item in seed.values() for name in item

@@ -1,4 +1,4 @@
-"""What a rollout came to, as the numbers that learning changes: score, outcome, reward parts, length, habits."""
+"""What a rollout came to, as the numbers that learning changes: score, reward parts, length, habits."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Estimators tried on an environment: under each, a table policy learns among the scripted agent's choices."""
+"""Estimators tried on an environment: with each, a table policy learns among the scripted agent's choices."""
 
 import asyncio
 from collections import Counter
@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from types import MappingProxyType
-from typing import Any
 
 from environments.base_env import AgentEnv
 from environments.containment.in_flight import Watch
 from environments.credit import read_params
+from environments.credit.parameters import Value
 from environments.data.tasks import GroupTask
 from environments.hooks import refuse_missing_parts, writes
 from environments.learning.choice_policy import ChoicePolicy
@@ -81,7 +81,7 @@ class TriedEstimator:
     """One estimator, with each seed."""
 
     estimator: str
-    params: Mapping[str, Any]
+    params: Mapping[str, Value]
     seeds: Sequence[SeedRun]
     refused: str | None = None
     """Why it cannot compute with the numbers of this environment."""
@@ -125,7 +125,7 @@ class Trial:
     """Is told the plan, the seconds of a group, and how many estimators there are."""
     _failed: int = 0
     _started: float = field(default_factory=monotonic)
-    _own: tuple[str, Mapping[str, Any]] = ("", MappingProxyType({}))
+    _own: tuple[str, Mapping[str, Value]] = ("", MappingProxyType({}))
     """The environment's estimator and its parameters."""
 
     def __post_init__(self) -> None:
@@ -187,7 +187,7 @@ class Trial:
             runs.append(SeedRun(seed=seed, policy=policy, learner=Learner(policy, self.learning_rate)))
         return TriedEstimator(estimator=name, params=self._params(name), seeds=runs)
 
-    def _params(self, name: str) -> Mapping[str, Any]:
+    def _params(self, name: str) -> Mapping[str, Value]:
         estimator, params = self._own
         return params if name == estimator else read_params(name, None, {})
 
@@ -200,7 +200,9 @@ class Trial:
             began = monotonic()
             for arm in arms:
                 for run in arm.seeds if arm.refused is None else ():
-                    batch = [tasks[(step * GROUPS_A_STEP + each) % len(tasks)] for each in range(GROUPS_A_STEP)]
+                    batch = [
+                        tasks[(step * GROUPS_A_STEP + each) % len(tasks)] for each in range(GROUPS_A_STEP)
+                    ]
                     batch = [replace(task, epoch=task.epoch + each) for each, task in enumerate(batch)]
                     groups = await self._play(run.policy, _at(batch, run.seed, 2 * step + 1), arm)
                     self._step(arm, run, groups)
@@ -217,7 +219,9 @@ class Trial:
         usable = [credited for credited in groups if credited.status != "failed"]
         rollouts = [each for credited in groups for each in credited.group.trajectories]
         run.curve.append(mean_numbers(numbers_of(each) for each in rollouts))
-        decisions = [each for rollout in rollouts for each in run.policy.decisions_of(rollout) if _is_choice(each)]
+        decisions = [
+            each for rollout in rollouts for each in run.policy.decisions_of(rollout) if _is_choice(each)
+        ]
         run.decisions.update(decision.state in run.met for decision in decisions if decision)
         run.met.update(decision.state for decision in decisions if decision)
         turns = run.learner.sampled_turns(usable)
@@ -233,12 +237,18 @@ class Trial:
                 run.policy.forget()
 
     async def _play(
-        self, policy: Policy, tasks: Sequence[GroupTask], arm: TriedEstimator | None = None, *, forget: bool | None = None
+        self,
+        policy: Policy,
+        tasks: Sequence[GroupTask],
+        arm: TriedEstimator | None = None,
+        *,
+        forget: bool | None = None,
     ) -> list[CreditedGroup]:
-        """The groups of these tasks by this policy, recorded; with no arm, by the environment's own estimator."""
+        """The groups of these tasks, recorded; with no arm, by the environment's own estimator."""
         env = self.env
         env.policy = policy
-        env.estimator, env.estimator_params = self._own if arm is None else (arm.estimator, dict(arm.params))
+        env.estimator, params = self._own if arm is None else (arm.estimator, arm.params)
+        env.estimator_params = dict(params)
         groups = await asyncio.gather(*(env.run_group(task, watch=self.watch) for task in tasks))
         self._failed += sum(credited.group.is_lost for credited in groups)
         return [await self.record(credited) for credited in groups]

@@ -1,8 +1,7 @@
-"""What a trial says: verdicts in words, and the numbers under them, as JSON values for page, terminal and programs."""
+"""What a trial says: verdicts in words, and their numbers, as JSON values for page, terminal and programs."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
 from typing import Any
 
 from environments.base_env import AgentEnv
@@ -17,7 +16,6 @@ from environments.viewer.learning_values import (
     LearnedChoice,
     LearnedEstimator,
     LearnedPart,
-    LearnedRollouts,
     LearnedStateValues,
     LearnedVerdict,
     LearningValues,
@@ -90,7 +88,12 @@ def _in_order(names: Mapping[str, Any]) -> list[str]:
     first = (SCORE, OUTCOME, TURNS, TOKENS)
     parts = sorted(name for name in names if name.startswith(PART))
     rest = [name for name in names if name not in first and name not in parts]
-    return [*(name for name in first[:2] if name in names), *parts, *(n for n in first[2:] if n in names), *rest]
+    return [
+        *(name for name in first[:2] if name in names),
+        *parts,
+        *(n for n in first[2:] if n in names),
+        *rest,
+    ]
 
 
 def _change(name: str, learned: Change, beyond: Change | None) -> LearnedChange:
@@ -119,9 +122,7 @@ def _states(run: SeedRun) -> list[LearnedStateValues]:
 
 
 def _learnable(tried: Sequence[LearnedEstimator], result: TrialResult) -> LearnedVerdict:
-    scores = {
-        each["name"]: change for each in tried for change in each["changes"] if change["name"] == SCORE
-    }
+    scores = {each["name"]: change for each in tried for change in each["changes"] if change["name"] == SCORE}
     if not scores:
         return LearnedVerdict(about="learnable", good=False, text="nothing was scored, or no estimator suits")
     best = max(scores, key=lambda name: scores[name]["end"])
@@ -137,7 +138,9 @@ def _learnable(tried: Sequence[LearnedEstimator], result: TrialResult) -> Learne
             about="learnable", good=False,
             text=f"the score falls, {moved}: what is learned from and what is scored are not the same",
         )  # fmt: skip
-    return LearnedVerdict(about="learnable", good=False, text=f"not seen: the score does not clearly rise, {moved}")
+    return LearnedVerdict(
+        about="learnable", good=False, text=f"not seen: the score does not clearly rise, {moved}"
+    )
 
 
 def _gamed(tried: Sequence[LearnedEstimator]) -> Iterator[LearnedVerdict]:
@@ -197,7 +200,8 @@ def _notes(result: TrialResult, free: str) -> Iterator[LearnedVerdict]:
          f"{1 - _share_met(result):.0%} of the choices were in states never met before, where a table has "
          f"learned nothing: a language model may do better than this trial"),
         (_share_alike(result) > _FEW,
-         f"in {_share_alike(result):.0%} of the first groups all siblings earned the same, which teaches nothing"),
+         f"in {_share_alike(result):.0%} of the first groups all siblings earned the same, which teaches "
+         f"nothing"),
         (result.failed_groups > 0, f"{result.failed_groups} groups were lost to failures: see the record"),
     ]  # fmt: skip
     for holds, text in notes:

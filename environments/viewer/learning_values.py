@@ -1,4 +1,4 @@
-"""What a page shows of policies that learned on an environment, as JSON values, beside their first and last rollouts."""
+"""What a page shows of policies that learned on an environment, beside their first and last rollouts."""
 
 from typing import TypedDict
 
@@ -14,7 +14,7 @@ class LearnedVerdict(TypedDict):
 
 
 class LearnedChange(TypedDict):
-    """One number: of the first policy, the learned one and the reference, each a mean over items and seeds."""
+    """One number of the first policy, the learned one and the reference: means over items and seeds."""
 
     name: str
     start: float

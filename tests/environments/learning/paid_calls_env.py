@@ -1,4 +1,4 @@
-"""Two environments for trials: one that pays for calls, and whose outcome wants a single one; one without choices."""
+"""Environments for trials: one that pays for calls, one without a choice, one that breaks."""
 
 from turnwise import AgentEnv, Choice, Toolset, TurnLevelRewardMixin, call, say, tool
 

@@ -10,9 +10,15 @@ OF = "mean score"
 @pytest.mark.parametrize(
     ("arms", "begins"),
     [
-        ({"a": [0.9, 0.8, 0.7], "b": [0.1, 0.2, 0.3]}, "a is ahead of b (with 3 seeds, luck alone does that once in 20)"),
+        (
+            {"a": [0.9, 0.8, 0.7], "b": [0.1, 0.2, 0.3]},
+            "a is ahead of b (with 3 seeds, luck alone does that once in 20)",
+        ),
         ({"a": [0.9, 0.8, 0.2], "b": [0.1, 0.2, 0.3]}, "not separable with 3 seeds"),
-        ({"a": [0.9, 0.8], "b": [0.85, 0.7], "c": [0.1, 0.2]}, "a is ahead of c, and not separable from b (with 2 seeds"),
+        (
+            {"a": [0.9, 0.8], "b": [0.85, 0.7], "c": [0.1, 0.2]},
+            "a is ahead of c, and not separable from b (with 2 seeds",
+        ),
         ({"a": [0.5, 0.5], "b": [0.5, 0.5]}, "all estimators gave the same mean score on every seed"),
         ({"a": [0.9], "b": [0.1]}, "one seed separates nothing"),
         ({"a": [0.9, 0.8]}, "only one estimator was tried"),

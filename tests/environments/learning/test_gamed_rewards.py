@@ -1,4 +1,4 @@
-"""Verdicts on turn rewards, from rollouts made of numbers: what is paid by the turn, for repeating, and for the task."""
+"""Verdicts on turn rewards, from rollouts made of numbers: paid by the turn, or for the task."""
 
 from dataclasses import replace
 
@@ -69,12 +69,14 @@ def test_a_reward_is_gamed_where_it_rises_and_what_it_is_for_does_not(start, end
 
 def test_the_verdict_says_by_how_much_and_by_what():
     why = verdict(([0.1, 0.1], 0.5), ([0.1] * 8, 0.5)).why
-    assert "0.2 → 0.8" in why and "turns 2 → 8" in why
+    assert "0.2 → 0.8" in why
+    assert "turns 2 → 8" in why
 
 
 def test_a_penalty_that_is_saved_by_giving_up_is_gamed():
     found = verdict(([-0.1] * 6, 0.6), ([-0.1], 0.1))
-    assert found.verdict == "gamed" and "the outcome falls" in found.why
+    assert found.verdict == "gamed"
+    assert "the outcome falls" in found.why
 
 
 def test_a_part_that_nobody_earned_has_no_verdict():
@@ -105,7 +107,8 @@ def test_a_turn_that_was_cut_counts_and_the_sum_of_unnamed_rewards_is_a_part():
     cut = replace(trajectory.turns[0], finish_reason="length")
     turns = (cut, *trajectory.turns[1:])
     numbers = group_numbers(replace(group, trajectories=(replace(trajectory, turns=turns),)))
-    assert numbers[CUT] == 1 and numbers[PART + UNNAMED] == 0.75
+    assert numbers[CUT] == 1
+    assert numbers[PART + UNNAMED] == 0.75
 
 
 def test_habits_beyond_the_reference_are_free_where_they_grew_while_learning():

@@ -22,7 +22,8 @@ def test_a_difference_on_every_item_and_seed_is_clear():
 
 def test_items_that_differ_are_no_noise_where_each_is_compared_with_itself():
     found = change([[0, 100], [0, 100]], [[1, 101], [1, 101]])
-    assert found.error == 0 and found.direction == "up"
+    assert found.error == 0
+    assert found.direction == "up"
 
 
 def test_one_seed_that_says_otherwise_makes_it_unclear():
@@ -35,7 +36,8 @@ def test_a_difference_within_two_standard_errors_is_unclear():
 
 def test_one_item_with_one_seed_says_nothing():
     found = change([[0]], [[1]])
-    assert found.direction == "unclear" and math.isinf(found.error)
+    assert found.direction == "unclear"
+    assert math.isinf(found.error)
 
 
 def test_what_stays_is_no_better_and_what_leans_upwards_beyond_its_noise_is():

@@ -7,11 +7,15 @@ from tools.errors import ConfigError
 
 
 def test_a_fast_environment_gets_the_largest_plan():
-    assert plan_within(Asked(seconds=60), group_s=0.01, arms=3, items=100) == TrialPlan(seeds=3, steps=25, items=8)
+    assert plan_within(Asked(seconds=60), group_s=0.01, arms=3, items=100) == TrialPlan(
+        seeds=3, steps=25, items=8
+    )
 
 
 def test_a_slow_one_gets_fewer_steps_then_fewer_seeds():
-    plans = [plan_within(Asked(seconds=60), group_s=seconds, arms=2, items=100) for seconds in (0.2, 0.45, 1.0)]
+    plans = [
+        plan_within(Asked(seconds=60), group_s=seconds, arms=2, items=100) for seconds in (0.2, 0.45, 1.0)
+    ]
     assert [(plan.seeds, plan.steps) for plan in plans] == [(3, 25), (2, 15), (2, 6)]
 
 

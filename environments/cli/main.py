@@ -22,7 +22,7 @@ FAILED_EXIT = 1
 USAGE_EXIT = 2
 _DESCRIPTORS = 65_536
 _STDOUT = 1
-CommandGroup = Literal["First steps", "Run", "Look", "Credit", "Models", "Sandboxes"]
+CommandGroup = Literal["First steps", "Run", "Look", "Credit", "Models", "Trainers", "Sandboxes"]
 """What a command is for; `--help` shows them in this order."""
 
 
@@ -129,6 +129,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         help="Serve an environment's scripted agent as an OpenAI-compatible model.",
         runs_env=True,
         group="Models",
+    ),
+    "probe-trainer": LazyCommand(
+        target="environments.cli.probe_trainer:command",
+        help="Find out whether your trainer takes the gradient that per-turn credit says.",
+        group="Trainers",
     ),
     "sandbox": LazyCommand(
         target="environments.cli.sandbox:command",

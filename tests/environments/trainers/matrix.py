@@ -1,8 +1,9 @@
 """The matrix of trainers in docs/trainers.md: what the tests of adapters measured, and on which versions.
 
-python -m tests.environments.trainers.matrix FOLDER [--check]
+python -m tests.environments.trainers.matrix FOLDER [--check | --print]
 
-Tests call `report`; with the folder of all their reports this writes the table, or checks the committed one.
+Tests call `report`; with the folder of all their reports this writes the table, checks the committed one, or
+prints what it would be.
 """
 
 import json
@@ -99,7 +100,9 @@ def main(folder, *flags):
         sys.exit(f"{folder}: no reports; run the adapters' tests with {FOLDER_VARIABLE}={folder}")
     page = PAGE.read_text()
     expected = page_with(page, table(reports))
-    if flags == ("--check",):
+    if flags == ("--print",):
+        sys.stdout.write(table(reports))
+    elif flags == ("--check",):
         if page != expected:
             sys.exit(f"docs/trainers.md is not what the tests found; it would be:\n{table(reports)}")
     else:

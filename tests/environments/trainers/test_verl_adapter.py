@@ -7,6 +7,8 @@ Stubbed are the queue between them, which here keeps what it was given, and the 
 import asyncio
 import importlib
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -223,6 +225,12 @@ def test_rows_have_turns_logprobs_and_the_version_they_were_sampled_from(queue):
 def test_a_group_without_credit_has_no_rows():
     credited = GROUPS["dropped sibling"]
     assert adapter.outputs_of(replace(credited, status="no_credit"), version=0) == []
+
+
+def test_verl_knows_the_estimator_when_it_is_told_of_the_module():
+    told = os.environ | {"VERL_USE_EXTERNAL_MODULES": "environments.trainers.verl"}
+    script = "import verl.trainer.ppo.core_algos as found; found.get_adv_estimator_fn('turnwise')"
+    subprocess.run([sys.executable, "-c", script], env=told, check=True, capture_output=True)
 
 
 def test_an_agent_loop_gives_its_whole_group():

@@ -1,0 +1,121 @@
+"""`turnwise probe-trainer`: whether a trainer, in its settings, takes the step that per-turn credit says."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from environments.cli.user_code import load
+from environments.probe.served_canaries import serve_canaries
+from environments.probe.step_diagnosis import StepVerdict
+from environments.probe.trainer_probe import DIVISOR, Asked, Probe, begin_probe, open_probe, probe_trainer
+from environments.wire.views import VIEWS, Divisor
+from tools.errors import ConfigError
+
+_WRONG_EXIT = 1
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+_lr = click.option(
+    "--lr",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Learning rate of the step.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+_gradient = click.option(
+    "--gradient", "is_gradient", is_flag=True, help="What is read is the gradient of the loss, not weights."
+)
+
+
+@click.group("probe-trainer")
+def command() -> None:
+    """Find out whether a trainer takes the policy gradient of per-turn credit.
+
+    It takes one step of plain SGD on canaries, groups whose advantages are known, with a tiny model. The step
+    is compared with the gradient of advantage times log-probability, and what differs is named: turns weighed
+    by 1/length, negative advantages left out, tool output trained, … Exit code 0: exact, 1: wrong.
+    """
+
+
+@command.command()
+@click.argument("folder", type=_FOLDER)
+@click.option("--api", "api_url", metavar="URL", help="The trajectory API to serve the canaries at.")
+@click.option(
+    "--view", type=click.Choice(list(VIEWS)), help="What the trainer reads there, as --env.credit_view."
+)
+@click.option(
+    "--score-divisor",
+    default=str(DIVISOR),
+    show_default=True,
+    help="Of turn_rows and prefix_rows: a number, or own_length.",
+)
+@_lr
+def begin(folder: Path, api_url: str | None, view: str | None, score_divisor: str, lr: float) -> None:
+    """Write the canary model and the canaries into FOLDER; serve them until a trainer has taken them."""
+    if (api_url is None) != (view is None):
+        raise click.UsageError("--api and --view belong together")
+    if (folder / "model").exists():
+        raise ConfigError(f"{folder} holds a probe already; choose another folder")
+    probe = begin_probe(folder, Asked(lr=lr, view=view, divisor=_divisor(score_divisor)))
+    click.echo(
+        f"train {probe.model} for exactly one step of plain SGD, learning rate {lr:g}, float32: no clipping, "
+        f"no weight decay, no warm-up, no dropout; then save it"
+    )
+    if api_url is not None:
+        asyncio.run(serve_canaries(probe, api_url, click.echo))
+        click.echo("taken")
+    else:
+        click.echo(
+            f"the canaries are a record, {folder / 'canaries.jsonl'}: `turnwise export` writes every view"
+        )
+    click.echo(f"when the trainer has saved: turnwise probe-trainer read {folder} CHECKPOINT")
+
+
+@command.command()
+@click.argument("folder", type=_FOLDER)
+@click.argument("checkpoint", type=click.Path(path_type=Path, exists=True))
+@_gradient
+@_json
+def read(folder: Path, checkpoint: Path, *, is_gradient: bool, as_json: bool) -> int:
+    """Say what the step is that CHECKPOINT, a folder or a file, holds."""
+    return _exit_code(open_probe(folder).verdict(checkpoint, is_gradient=is_gradient), as_json)
+
+
+@command.command()
+@click.argument("function", metavar="FILE.py:FUNCTION")
+@_lr
+@_gradient
+@_json
+def step(function: str, lr: float, *, is_gradient: bool, as_json: bool) -> int:
+    """Let FUNCTION take the step: it gets a probe, and returns the model, its state dict or a checkpoint.
+
+    FUNCTION is path/to/file.py:name or package.module:name; see docs/trainers.md.
+    """
+    return _exit_code(probe_trainer(_function(function), lr=lr, is_gradient=is_gradient), as_json)
+
+
+def _exit_code(verdict: StepVerdict, as_json: bool) -> int:
+    click.echo(json.dumps(asdict(verdict)) if as_json else str(verdict))
+    return 0 if verdict.exact else _WRONG_EXIT
+
+
+def _function(given: str) -> Callable[[Probe], Any]:
+    source, _, name = given.rpartition(":")
+    if not source:
+        raise ConfigError(f"{given!r} names no function; give path/to/file.py:name or package.module:name")
+    function = getattr(load(source), name, None)
+    if not callable(function):
+        raise ConfigError(f"{source} has no function {name!r}")
+    return function
+
+
+def _divisor(text: str) -> Divisor:
+    if text == "own_length":
+        return "own_length"
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise ConfigError(f"--score-divisor is a whole number above 0, or own_length, not {text!r}")
+    return int(text)

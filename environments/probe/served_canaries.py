@@ -1,0 +1,92 @@
+"""The canaries as one batch at a trajectory API, on the way of `turnwise serve`."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from environments.probe.trainer_probe import Probe, with_asked
+from environments.serve.api_connection import ApiUnavailableError
+from environments.serve.delivery import POLL_S, Delivery
+from environments.serve.outbox import Outbox
+from environments.serve.outbox_thread import OutboxThread
+from environments.serve.registration import Identity, Registration
+from environments.serve.trajectory_api import ApiState, TrajectoryApi
+from environments.trainers.canary import GROUP_SIZE
+from environments.wire.columns import columns_of
+from environments.wire.padding import padding_of
+from environments.wire.payloads import Part, Shape, compress, pack
+from tools.errors import ConfigError
+
+
+async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None]) -> Probe:
+    """Wait for a trainer, give it all canaries in one batch, and return once it has taken them.
+
+    Raises:
+        ConfigError: no trajectory API there, or a batch that cannot hold all canaries at once.
+    """
+    assert probe.asked.view is not None
+    shape = Shape(group_size=GROUP_SIZE, view=probe.asked.view, divisor=probe.asked.divisor)
+    parts = [part for group in probe.groups for part in pack(group, shape).parts]
+    api = TrajectoryApi(api_url)
+    say(f"waiting at {api.url} for a trainer that registers {_wanted(parts, shape)}")
+    with Outbox(_new_file(probe.folder / "outbox.sqlite")) as outbox:
+        in_outbox = OutboxThread(outbox)
+        identity = Identity(name=f"canaries-{outbox.fact('run_id')}", max_row_tokens=1024)
+        async with Delivery(
+            in_outbox, api, Registration(api, identity, shape, in_outbox, say=say), say=say
+        ) as delivery:
+            before = await _with_trainer(api)
+            batch_rows = before.batch_size
+            parts += _padding(probe, parts, shape, batch_rows)
+            await in_outbox(lambda outbox: outbox.put("canaries", parts))
+            delivering = asyncio.create_task(delivery.run())
+            try:
+                # One batch is all there is: the step moves on when it is handed out.
+                while delivery.waiting or delivery.state is None or delivery.state.step <= before.step:
+                    await asyncio.wait({delivering}, timeout=POLL_S)
+                    if delivering.done():
+                        delivering.result()
+            finally:
+                delivering.cancel()
+            await delivery.flush(1.0)
+    return with_asked(probe, replace(probe.asked, batch_rows=batch_rows))
+
+
+async def _with_trainer(api: TrajectoryApi) -> ApiState:
+    """The API's state once a trainer has registered there."""
+    while True:
+        try:
+            state = await api.state()
+        except ApiUnavailableError as error:
+            raise ConfigError(f"{error}; start it with run-api") from None
+        if state.batch_size > 0:
+            return state
+        await asyncio.sleep(POLL_S)
+
+
+def _padding(probe: Probe, parts: list[Part], shape: Shape, batch_rows: int) -> list[Part]:
+    """Posts that teach nothing, for what is left of the batch."""
+    size = shape.rows_per_post
+    missing = batch_rows - len(parts) * size
+    if missing < 0 or missing % size:
+        raise ConfigError(
+            f"the trainer registered batches of {batch_rows} rows, and one step has to take all canaries: "
+            f"register {_wanted(parts, shape)}"
+        )
+    group = probe.row_groups()[0]
+    padding = replace(group, rows=tuple(padding_of(group.rows[0], [0.0] * size)))
+    part = Part(body=compress(columns_of(padding)), longest_row=len(padding.rows[0].tokens))
+    return [part] * (missing // size)
+
+
+def _wanted(parts: list[Part], shape: Shape) -> str:
+    rows = len(parts) * shape.rows_per_post
+    of_size = "" if shape.rows_per_post == 1 else f", a multiple of {shape.rows_per_post}"
+    return f"a batch of {rows} rows or more{of_size} (with accumulation), and takes one step"
+
+
+def _new_file(path: Path) -> Path:
+    for each in path.parent.glob(f"{path.name}*"):
+        each.unlink()
+    return path

@@ -1,0 +1,177 @@
+"""A probe: canaries, and a model that a trainer takes one step of; what that step was."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+from environments.probe.canary_model import HEAD, CanaryModel, write_canary_model
+from environments.probe.canary_tokens import CanaryTokens, canary_groups
+from environments.probe.step_diagnosis import StepVerdict, diagnose
+from environments.probe.tensor_files import Weights, is_named, read_weights, tensor_values
+from environments.record.recorder import Recorder, read_groups
+from environments.trainers.canary import GROUP_SIZE
+from environments.trainers.completion_columns import CompletionColumns, completion_columns
+from environments.trajectory import CreditedGroup
+from environments.wire.columns import Columns, columns_of
+from environments.wire.training_rows import RowGroup
+from environments.wire.views import VIEWS, Divisor
+from tools.errors import ConfigError
+
+DIVISOR = 32
+"""Of scores: small, so that a step in float32 is not rounded."""
+_MODEL, _RECORD, _ASKED = "model", "canaries.jsonl", "probe.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the trainer was asked for."""
+
+    lr: float
+    """Of plain SGD."""
+    view: str | None = None
+    """Over the API; `None`: the groups were given otherwise."""
+    divisor: Divisor = DIVISOR
+    batch_rows: int | None = None
+    """Over the API, padding included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What a trainer takes exactly one step of, with plain SGD: no clipping, no weight decay, no warm-up."""
+
+    folder: Path
+    groups: tuple[CreditedGroup, ...]
+    """With the log-probabilities of the model, so that ratios are 1."""
+    asked: Asked
+
+    @property
+    def lr(self) -> float:
+        """The learning rate to use."""
+        return self.asked.lr
+
+    @property
+    def model(self) -> Path:
+        """A Hugging Face folder: a tiny causal LM in float32, with a tokenizer."""
+        return self.folder / _MODEL
+
+    def columns(self, *, rows: int | None = GROUP_SIZE, pad_id: int = 0) -> list[CompletionColumns]:
+        """Each group as trainers of completions take it; `None`: without padding for dropped siblings."""
+        return [completion_columns(group, rows=rows, pad_id=pad_id) for group in self.groups]
+
+    def row_groups(self) -> list[RowGroup]:
+        """The groups in the view that was asked for."""
+        show = VIEWS[self.asked.view or "token_advantages"]
+        return [shown for group in self.groups for shown in show(group, self.asked.divisor)]
+
+    def batch(self) -> list[Columns]:
+        """The groups in the view that was asked for, as the trajectory API hands them to a trainer."""
+        return [columns_of(group) for group in self.row_groups()]
+
+    def verdict(self, stepped: object, *, is_gradient: bool = False) -> StepVerdict:
+        """Compare the weights after the step with those before it.
+
+        Args:
+            stepped: the path of a checkpoint, a model, a state dict, or the weights of its head.
+            is_gradient: whether it holds the gradient of the loss in the place of weights.
+
+        Raises:
+            ConfigError: it has no head of the canary model's shape, or only the signs of a step.
+        """
+        model = CanaryModel(self.model)
+        after = _head_of(stepped)
+        if after.shape != model.head.shape:
+            raise ConfigError(
+                f"{HEAD} has the shape {after.shape}, that of the canary model {model.head.shape}"
+            )
+        step = -after if is_gradient else (after - model.head) / self.lr
+        return diagnose(step, CanaryTokens.of(model, self.groups), self._scales())
+
+    def _scales(self) -> dict[str, float]:
+        rows = sum(len(trajectory.rows) for group in self.groups for trajectory in group.group.trajectories)
+        turns = [turn for group in self.groups for each in group.group.trajectories for turn in each.turns]
+        counts = {
+            "rows": rows,
+            f"rows, {GROUP_SIZE} of every group": GROUP_SIZE * len(self.groups),
+            "rollouts": sum(len(group.group.trajectories) for group in self.groups),
+            "groups": len(self.groups),
+            "turns": len(turns),
+            "trained tokens": sum(turn.span.end - turn.span.start for turn in turns),
+        }
+        if self.asked.batch_rows is not None:
+            counts = {"rows of the batch": self.asked.batch_rows} | counts
+        scales = {f"1/{count} {name}": 1 / count for name, count in counts.items()}
+        divisor = self.asked.divisor
+        if self.asked.view is not None and isinstance(divisor, int):
+            scaled = {f"{name}, 1/score divisor {divisor}": each / divisor for name, each in scales.items()}
+            scales = scaled | scales
+        return {"the sum": 1.0} | scales
+
+
+def probe_trainer(
+    step: Callable[[Probe], object], *, lr: float = 1.0, is_gradient: bool = False
+) -> StepVerdict:
+    """Let a function take one step on the canaries, and say whether it was Σ A ∇log π.
+
+    Args:
+        step: trains the model in `probe.model` on `probe.columns()`, `probe.batch()` or `probe.groups` for
+            one step of plain SGD at `probe.lr`; returns the model, its state dict, or a checkpoint's path.
+        lr: the learning rate.
+        is_gradient: whether `step` returns the gradient of its loss in the place of weights.
+
+    Raises:
+        ConfigError: what it returns holds no weights of the canary model, or only the signs of a step.
+    """
+    with TemporaryDirectory(prefix="turnwise-probe-") as folder:
+        probe = begin_probe(Path(folder), Asked(lr=lr))
+        return probe.verdict(step(probe), is_gradient=is_gradient)
+
+
+def begin_probe(folder: Path, asked: Asked) -> Probe:
+    """Write the canary model and the record of the canaries into a folder.
+
+    Raises:
+        RecordError: the folder cannot be written.
+    """
+    write_canary_model(folder / _MODEL)
+    groups = tuple(canary_groups(CanaryModel(folder / _MODEL)))
+    with Recorder(folder / _RECORD, fresh=True, indexed=False) as recorder:
+        for group in groups:
+            recorder.append(group)
+    return with_asked(Probe(folder=folder, groups=groups, asked=asked), asked)
+
+
+def with_asked(probe: Probe, asked: Asked) -> Probe:
+    """The probe with what its trainer was asked for, which its folder keeps."""
+    fields = {name: getattr(asked, name) for name in Asked.__slots__}
+    (probe.folder / _ASKED).write_text(json.dumps(fields) + "\n")
+    return Probe(folder=probe.folder, groups=probe.groups, asked=asked)
+
+
+def open_probe(folder: Path) -> Probe:
+    """A probe that was begun in a folder.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        asked = Asked(**json.loads((folder / _ASKED).read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{folder} is no folder of `turnwise probe-trainer begin`: {error}") from error
+    return Probe(folder=folder, groups=tuple(read_groups(folder / _RECORD)), asked=asked)
+
+
+def _head_of(stepped: object) -> Weights:
+    if isinstance(stepped, str | Path):
+        return read_weights(Path(stepped), HEAD)
+    state_dict: Callable[[], Mapping[str, Any]] | None = getattr(stepped, "state_dict", None)
+    held = stepped if state_dict is None else state_dict()
+    if isinstance(held, Mapping):
+        tensors = cast("Mapping[str, Any]", held)
+        names: Sequence[str] = [name for name in tensors if is_named(name, HEAD)]
+        if not names:
+            raise ConfigError(f"no {HEAD} among what the step gave: {sorted(tensors)[:5]}")
+        held = tensors[names[0]]
+    return tensor_values(held, HEAD)

@@ -1,0 +1,17 @@
+"""The canaries, once for all tests."""
+
+import pytest
+
+from environments.probe.canary_model import CanaryModel
+from environments.probe.canary_tokens import CanaryTokens
+from environments.probe.trainer_probe import Asked, begin_probe
+
+
+@pytest.fixture(scope="session")
+def probe(tmp_path_factory):
+    return begin_probe(tmp_path_factory.mktemp("probe"), Asked(lr=1.0))
+
+
+@pytest.fixture(scope="session")
+def tokens(probe):
+    return CanaryTokens.of(CanaryModel(probe.model), probe.groups)

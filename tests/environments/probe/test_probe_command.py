@@ -1,0 +1,168 @@
+"""`turnwise probe-trainer`: over the API with a real `run-api`, from files, and of a user's function."""
+
+import json
+import subprocess
+
+import numpy as np
+import pytest
+
+from environments.cli.main import main
+from environments.probe.canary_model import HEAD, CanaryModel
+from environments.probe.tensor_files import write_safetensors
+from environments.probe.trainer_probe import open_probe
+from environments.record.recorder import read_groups
+from tests.environments.serve.loopback import TURNWISE, running, take
+
+PADDING_ROWS = 7
+EXACT = "exact: cosine 1.000000, norm ratio 0.00078125 (1/40 rows of the batch, 1/score divisor 32)"
+NO_API = "http://127.0.0.1:1"
+STEP = """
+import numpy as np
+from environments.probe.canary_model import CanaryModel
+from environments.probe.canary_tokens import CanaryTokens
+
+def exact(probe):
+    model = CanaryModel(probe.model)
+    tokens = CanaryTokens.of(model, probe.groups)
+    return {"lm_head.weight": model.head + probe.lr * tokens.gradient(tokens.advantages)}
+
+def idle(probe):
+    return CanaryModel(probe.model).head
+
+def half(probe):
+    return CanaryModel(probe.model).head.astype(np.float16)
+
+def narrow(probe):
+    return np.zeros((2, 3))
+
+def other(probe):
+    return {"body": np.zeros((2, 3))}
+"""
+
+
+def mean_per_row(model, posts):
+    """A trainer that reads scores, one row per group, and averages a row over its tokens."""
+    rows = [row for post in posts for row in zip(post["tokens"], post["masks"], post["scores"], strict=True)]
+    gradient = np.zeros_like(model.head)
+    for token_ids, mask, score in rows:
+        hidden, log_p = model.forward(token_ids)
+        places = [place for place, label in enumerate(mask) if label != -100]
+        for place in places:
+            error = -np.exp(log_p[place - 1])
+            error[token_ids[place]] += 1
+            gradient += np.outer(error, hidden[place - 1]) * score / len(places) / len(rows)
+    return gradient
+
+
+def served(api, folder, *options, rows):
+    """What the trainer took, its step, and what the command said."""
+    api.start_trainer(batch_size=rows, max_token_len=4096)
+    command = [TURNWISE, "probe-trainer", "begin", str(folder), "--api", api.url, *options]
+    with running(command, stdout=subprocess.PIPE, text=True) as process:
+        posts = take(api, 1)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    return posts, said
+
+
+@pytest.mark.parametrize(
+    ("divisor", "code", "line"),
+    [
+        ("32", 0, EXACT),
+        ("own_length", 1, "turns weigh 1/their own length: a turn of L tokens counts as one of 1 token"),
+    ],
+    ids=["exact", "own_length"],
+)
+def test_the_step_of_a_trainer_behind_the_api_is_read_from_its_checkpoint(
+    api, tmp_path, capsys, divisor, code, line
+):
+    folder = tmp_path / "probe"
+    options = ("--view", "turn_rows", "--score-divisor", divisor)
+    posts, said = served(api, folder, *options, rows=33 + PADDING_ROWS)
+    assert (
+        said.splitlines()[-1]
+        == f"when the trainer has saved: turnwise probe-trainer read {folder} CHECKPOINT"
+    )
+    model = CanaryModel(folder / "model")
+    after = model.head + mean_per_row(model, posts)
+    write_safetensors(tmp_path / "model.safetensors", {HEAD: after.astype(np.float32)})
+    assert main(["probe-trainer", "read", str(folder), str(tmp_path)]) == code
+    assert capsys.readouterr().out.splitlines()[code].strip() == line
+
+
+def test_canaries_served_per_token_have_advantages_and_fill_the_batch(api, tmp_path):
+    posts, _ = served(api, tmp_path / "probe", "--view", "token_advantages", rows=20)
+    assert [len(post["tokens"]) for post in posts] == [4] * 5
+    assert any(value for post in posts for row in post["advantages"] for value in row)
+    assert open_probe(tmp_path / "probe").asked.batch_rows == 20
+
+
+def test_a_batch_that_cannot_take_all_canaries_at_once_is_refused_with_the_size_that_can(api, tmp_path):
+    api.start_trainer(batch_size=8, max_token_len=4096)
+    command = [
+        TURNWISE,
+        "probe-trainer",
+        "begin",
+        str(tmp_path / "probe"),
+        "--api",
+        api.url,
+        "--view",
+        "turn_rows",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "batches of 8 rows" in done.stderr
+    assert "register a batch of 33 rows or more" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["begin", "{here}/new", "--view", "turn_rows"], "--api and --view belong together"),
+        (["begin", "{here}/new", "--view", "turn_rows", "--api", NO_API], "start it with run-api"),
+        (["begin", "{here}/new", "--score-divisor", "0"], "a whole number above 0, or own_length"),
+        (["begin", "{here}/begun"], "holds a probe already"),
+        (["read", "{here}", "{here}"], "is no folder of `turnwise probe-trainer begin`"),
+        (["read", "{here}/begun", "{here}"], "has no *.safetensors and no pytorch_model*.bin"),
+        (["step", "exact"], "names no function"),
+        (["step", "{here}/steps.py:none"], "has no function 'none'"),
+        (["step", "{here}/steps.py:half"], "holds float16"),
+        (["step", "{here}/steps.py:narrow"], "has the shape (2, 3), that of the canary model (2048, 64)"),
+        (["step", "{here}/steps.py:other"], "no lm_head.weight among what the step gave: ['body']"),
+    ],
+    ids=["no api", "api away", "divisor", "twice", "no probe", "no checkpoint", "no file", "no function",
+         "16 bits", "shape", "names"],
+)  # fmt: skip
+def test_wrong_use_is_one_line(tmp_path, capsys, arguments, message):
+    (tmp_path / "steps.py").write_text(STEP)
+    main(["probe-trainer", "begin", str(tmp_path / "begun")])
+    capsys.readouterr()
+    assert main(["probe-trainer", *(part.format(here=tmp_path) for part in arguments)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert message in said[-1]
+    assert len(said) == 1
+
+
+def test_a_function_of_the_users_takes_the_step(tmp_path, capsys):
+    (tmp_path / "steps.py").write_text(STEP)
+    assert main(["probe-trainer", "step", f"{tmp_path}/steps.py:exact", "--lr", "0.5", "--json"]) == 0
+    verdict = json.loads(capsys.readouterr().out)
+    assert (verdict["exact"], verdict["scale"], verdict["findings"]) == (True, "the sum", [])
+    assert main(["probe-trainer", "step", f"{tmp_path}/steps.py:idle"]) == 1
+
+
+def test_the_record_of_the_canaries_is_on_policy_for_the_model(probe):
+    model = CanaryModel(probe.model)
+    for group in read_groups(probe.folder / "canaries.jsonl"):
+        for trajectory in group.group.trajectories:
+            for turn in trajectory.turns:
+                row = trajectory.rows[turn.span.row]
+                log_p = model.forward(list(row.token_ids))[1]
+                for place in range(turn.span.start, turn.span.end):
+                    assert row.logprobs[place] == pytest.approx(log_p[place - 1, row.token_ids[place]])
+
+
+def test_a_gradient_in_a_file_is_read_in_the_place_of_weights(probe, tokens, tmp_path):
+    np.save(tmp_path / "g.npy", -tokens.gradient(tokens.advantages) / 4)
+    verdict = probe.verdict(tmp_path / "g.npy", is_gradient=True)
+    assert (verdict.exact, verdict.scale) == (True, "1/4 groups")

@@ -1,0 +1,203 @@
+"""Probes of steps that torch takes: of the unmodified Atropos example trainer, and of wrong loops."""
+
+import importlib
+import os
+import re
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from environments.cli.main import main
+from environments.probe.canary_model import CanaryModel
+from environments.trainers.canary import VOCABULARY
+from tests.environments.serve.loopback import TURNWISE, running
+from tools.errors import ConfigError
+from turnwise import probe_trainer
+
+if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
+    pytest.importorskip("torch", reason="needs torch, to take the steps")
+torch = importlib.import_module("torch")
+transformers = importlib.import_module("transformers")
+torch.set_num_threads(1)
+
+
+def loaded(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder)
+
+
+def test_the_forward_pass_in_numpy_is_that_of_transformers(probe):
+    token_ids = [*range(4, VOCABULARY), *range(4, VOCABULARY)]
+    with torch.no_grad():
+        logits = loaded(probe.model).double()(torch.tensor([token_ids])).logits[0]
+    log_p = torch.log_softmax(logits, dim=-1).numpy()
+    assert abs(log_p - CanaryModel(probe.model).forward(token_ids)[1]).max() < 1e-5
+
+
+def rows_of(probe):
+    """Prompt, completion, mask and advantages of each row, then whether it goes on after a condensed one."""
+    for columns, credited in zip(probe.columns(rows=None), probe.groups, strict=True):
+        table = zip(
+            columns.prompt_ids, columns.completion_ids, columns.tool_mask, columns.advantages, strict=True
+        )
+        later = [bool(row) for each in credited.group.trajectories for row in range(len(each.rows))]
+        for (prompt, completion, mask, advantages), is_later in zip(table, later, strict=True):
+            yield prompt, completion, torch.tensor(mask), torch.tensor(advantages), is_later
+
+
+def log_p_of(model, prompt, completion, before=()):
+    ids = [*before, *prompt, *completion]
+    log_p = torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), dim=-1)
+    start = len(ids) - len(completion)
+    return log_p[range(start - 1, len(ids) - 1), completion]
+
+
+def trainer(weigh, optimizer=torch.optim.SGD, before=()):
+    """A training loop that weighs the log-probabilities of completions with what `weigh` says."""
+
+    def step(probe):
+        model = loaded(probe.model)
+        taker = optimizer(model.parameters(), lr=probe.lr)
+        objective = 0.0
+        for prompt, completion, *row in rows_of(probe):
+            objective = objective + (weigh(*row) * log_p_of(model, prompt, completion, before)).sum()
+        (-objective / 16).backward()
+        taker.step()
+        return model
+
+    return step
+
+
+def filled(mask, advantages, _):
+    """The advantage of a turn is kept for what follows it."""
+    last, weights = 0.0, []
+    for trained, advantage in zip(mask.tolist(), advantages.tolist(), strict=True):
+        last = advantage if trained else last
+        weights.append(last)
+    return torch.tensor(weights)
+
+
+WRONG = {
+    "length": (
+        trainer(lambda mask, advantages, _: advantages / mask.sum()),
+        "rows weigh 1/their trained tokens",
+    ),
+    "positive": (
+        trainer(lambda mask, advantages, _: advantages.clamp(min=0)),
+        "negative advantages are ignored",
+    ),
+    "mean": (
+        trainer(lambda mask, advantages, _: mask * advantages.sum() / mask.sum()),
+        "every token of a row gets the mean of its row's advantages",
+    ),
+    "signs": (
+        trainer(lambda mask, advantages, _: advantages.sign()),
+        "only the signs of the advantages are used",
+    ),
+    "imitation": (
+        trainer(lambda mask, *_: mask.double()),
+        "advantages are ignored: every token weighs the same",
+    ),
+    "forks": (
+        trainer(lambda mask, advantages, later: advantages * (not later)),
+        "rows after the first of a forked rollout are ignored",
+    ),
+    "tools": (trainer(filled), "what tools and users say between turns is trained"),
+    "loss": (
+        trainer(lambda mask, advantages, _: -advantages),
+        "the sign is turned: it goes down where it should go up",
+    ),
+    "decay": (
+        trainer(lambda mask, advantages, _: advantages, partial(torch.optim.SGD, weight_decay=0.01)),
+        "% of the step is no gradient of these tokens in their contexts",
+    ),
+    "context": (
+        trainer(lambda mask, advantages, _: advantages, before=[5, 6, 7, 8]),
+        "% of the step is no gradient of these tokens in their contexts",
+    ),
+}
+
+
+def test_the_policy_gradient_is_exact_whatever_it_is_divided_by():
+    verdict = probe_trainer(trainer(lambda mask, advantages, _: advantages), lr=0.5)
+    assert verdict.exact
+    assert verdict.scale == "1/16 rows, 4 of every group"
+
+
+@pytest.mark.parametrize(("step", "said"), WRONG.values(), ids=WRONG)
+def test_a_loop_that_is_wrong_on_purpose_is_told_what_it_does(step, said):
+    verdict = probe_trainer(step)
+    assert not verdict.exact
+    assert [finding for finding in verdict.findings if said in finding] == list(verdict.findings)
+
+
+@pytest.mark.parametrize(("divided", "verdict"), [(True, 0), (False, 1)], ids=["as it is", "mended"])
+def test_the_trainer_of_the_docs_is_told_what_the_docs_say(tmp_path, capsys, divided, verdict):
+    page = (Path(__file__).resolve().parents[3] / "docs" / "trainers.md").read_text()
+    (code,) = re.findall(r'^```python title="my_trainer.py"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)
+    shown = re.findall(r"^```text\n((?:wrong|exact):.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_trainer.py").write_text(
+        code if divided else code.replace(" / mask.sum().clamp(min=1)", "")
+    )
+    assert main(["probe-trainer", "step", f"{tmp_path}/my_trainer.py:step"]) == 1 - verdict
+    said = capsys.readouterr().out
+    number = r"\d+\.\d+"
+    assert re.sub(number, "N", said) == re.sub(number, "N", shown[verdict])
+    expected = list(map(float, re.findall(number, shown[verdict])))
+    assert list(map(float, re.findall(number, said))) == pytest.approx(expected, rel=1e-3)
+
+
+def test_adam_is_refused():
+    with pytest.raises(ConfigError, match="a step of Adam"):
+        probe_trainer(trainer(lambda mask, advantages, _: advantages, torch.optim.AdamW), lr=0.001)
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "code", "said"),
+    [
+        (("--view", "turn_rows"), 33, 0, "exact: cosine 1.0000"),
+        (
+            ("--view", "turn_rows", "--score-divisor", "own_length"),
+            33,
+            1,
+            "turns weigh 1/their own length: a turn of L tokens counts as one of 1 token",
+        ),
+        (
+            ("--view", "token_advantages"),
+            16,
+            1,
+            "advantages are ignored: scores of rows are used, normalised in each group; "
+            "rows weigh 1/their trained tokens",
+        ),
+    ],
+    ids=["turn_rows", "own_length", "token_advantages"],
+)
+def test_the_example_trainer_is_told_what_it_does_with_a_view(
+    api, tmp_path, capsys, options, rows, code, said
+):
+    training = importlib.import_module("example_trainer.training")
+    data = importlib.import_module("example_trainer.data")
+    trainer_api = importlib.import_module("example_trainer.api")
+    config = importlib.import_module("example_trainer.config").TrainingConfig(
+        model_name="canary", device="cpu", batch_size=rows, gradient_accumulation_steps=1, lr=1.0,
+        atropos_url=api.url, seq_len=4096, training_steps=1, save_path=str(tmp_path),
+    )  # fmt: skip
+    trainer_api.register_trainer(config)
+    trainer_api.get_batch(api.url)
+    folder = tmp_path / "probe"
+    command = [TURNWISE, "probe-trainer", "begin", str(folder), "--api", api.url, *options]
+    with running(command, stdout=subprocess.DEVNULL) as process:
+        (batches,), _ = data.get_data(rows, config.seq_len, api.url)
+        assert process.wait(60) == 0
+    model = loaded(folder / "model")
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
+    training.run_training_step(
+        model, optimizer, *batches[:4], config, 0, inference_logprob_batches=batches[4]
+    )
+    checkpointing = importlib.import_module("example_trainer.checkpointing")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model")
+    saved = checkpointing.save_checkpoint(model, tokenizer, str(tmp_path / "saved"), 1)
+    capsys.readouterr()
+    assert main(["probe-trainer", "read", str(folder), saved]) == code
+    assert said in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`turnwise learn ENV`: what is learnable in an environment, which rewards are gamed, which estimator suits."""
+"""`turnwise learn ENV`: what is learnable in an environment, what is gamed, which estimator suits."""
 
 import json
 from collections.abc import Mapping

@@ -16,6 +16,7 @@ from environments.cli.proxies import with_proxies
 from environments.learning.learn_env import LearnEnv
 from environments.learning.trial_plan import Asked
 from environments.record.run_folder import RunFolder, run_folder
+from environments.run.stop_signals import until_stopped
 from environments.run.whole_run import run_whole
 from environments.viewer.learning_values import LearnedChange, LearnedEstimator, LearningValues
 
@@ -56,7 +57,10 @@ def learn_own_env(call: EnvCall, options: TrialOptions) -> int:
         sources=call.sources(),
     )
     console = Console(stderr=True, highlight=False)
-    values = run_whole(learning.run(env, console))
+    values, code = run_whole(until_stopped(learning.run(env, console)))
+    if values is None:
+        console.print(Text(f"stopped; what was rolled out is in {folder.path}"), soft_wrap=True)
+        return code
     shown = Console(stderr=options.as_json, highlight=False)
     if not shown.is_terminal:
         shown.width = max(shown.width, _PIPED_WIDTH)

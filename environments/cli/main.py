@@ -73,6 +73,12 @@ COMMANDS: Mapping[str, LazyCommand] = {
         runs_env=True,
         group="Run",
     ),
+    "learn": LazyCommand(
+        target="environments.cli.learn:command",
+        help="Let a small policy learn in a minute, with turn credit and with scalar credit.",
+        runs_env=True,
+        group="Credit",
+    ),
     "runs": LazyCommand(
         target="environments.cli.runs:command",
         help="List what has been run: groups, score, fingerprint, finished or not.",

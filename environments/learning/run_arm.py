@@ -44,11 +44,10 @@ class LearningSetup:
 
     env_cls: type[AgentEnv]
     config: AgentEnvConfig
-    """Its estimator, group size and seed are set by arm and seed."""
+    """Its estimator and seed are those of arm and seed."""
     network: NetworkKind = "table"
     groups: int = 2
     """Rolled out side by side for each step."""
-    group_size: int = 4
     cap: int = 120
     """Steps."""
     success: Callable[[ChoicePolicy], float] | None = None
@@ -195,7 +194,6 @@ def _config(setup: LearningSetup, arm: Arm, seed: int) -> AgentEnvConfig:
             "estimator": arm.estimator,
             "estimator_params": dict(arm.params),
             "estimator_preset": None,
-            "group_size": setup.group_size,
             "seed": seed,
         }
     )

@@ -163,8 +163,8 @@ def opened_run(
     folder = place if isinstance(place, RunFolder) else None
     record = place.record if isinstance(place, RunFolder) else place
     fresh = env.config.fresh
-    if folder is not None and fresh:
-        _put_aside(folder, say)
+    if folder is not None and fresh and folder.record.is_file() and folder.record.stat().st_size:
+        put_aside(folder.path, folder.record, say)
     with Recorder(record, fresh=fresh and folder is None) as recorder:
         run = OpenRun(recorder=recorder, folder=folder, resumed=bool(recorder.path.stat().st_size), say=say)
         accepted = _begun(env, origin, run, sources, log)
@@ -262,18 +262,25 @@ def _facts(env: AgentEnv, origin: RunOrigin) -> dict[str, Any]:
     }
 
 
-def _put_aside(folder: RunFolder, say: Callable[[str], None]) -> None:
-    """Move the folder of a former run away, unless it holds no group."""
-    if not folder.record.is_file() or not folder.record.stat().st_size:
-        return
-    record = AppendFile(folder.record, fresh=False)  # locked: nobody writes it
+def put_aside(folder: Path, locked: Path, say: Callable[[str], None]) -> None:
+    """Move the folder of a former run away.
+
+    Args:
+        folder: it.
+        locked: the file in it that whoever writes there has locked.
+        say: shows where it is.
+
+    Raises:
+        RecordError: somebody writes there, or it cannot be moved.
+    """
+    file = AppendFile(locked, fresh=False)
     try:
         number = 1
-        while (aside := folder.path.with_name(f"{folder.path.name}.{number}")).exists():
+        while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
             number += 1
-        folder.path.rename(aside)
+        folder.rename(aside)
     except OSError as error:
-        raise RecordError(f"cannot put {folder.path} aside: {error.strerror}") from error
+        raise RecordError(f"cannot put {folder} aside: {error.strerror}") from error
     finally:
-        record.close()
+        file.close()
     say(f"the former run is put aside as {aside}")

@@ -2,9 +2,11 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -42,3 +44,15 @@ class StopSignals:
         for each in STOP_SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         self._loop.call_soon_threadsafe(self._stop)
+
+
+async def until_stopped(work: Coroutine[Any, Any, T]) -> tuple[T | None, int]:
+    """What some work gives, and 0; or nothing, and the exit code of the signal that cancelled it."""
+    task = asyncio.create_task(work)
+    with StopSignals(task.cancel) as signals:
+        try:
+            return await task, 0
+        except asyncio.CancelledError:
+            if signals.received is None:
+                raise
+            return None, signals.exit_code

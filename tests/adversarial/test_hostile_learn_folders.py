@@ -1,0 +1,54 @@
+"""`turnwise learn` in folders that cannot be had: one line, exit code 2, and nothing of anybody's is lost."""
+
+import os
+
+import pytest
+
+from environments.cli.main import main
+from environments.learning.learn_folder import opened_folder
+
+SHORT = ["--seeds", "1", "--steps", "1", "--workers", "1"]
+
+
+def refused(out, capfd):
+    assert main(["learn", *SHORT, "--out", str(out)]) == 2
+    told = capfd.readouterr()
+    assert told.err.count("\n") == 1
+    assert "Traceback" not in told.err
+    return told.err
+
+
+def test_a_file_is_no_folder(tmp_path, capfd):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    assert "it is a file" in refused(file, capfd)
+    assert "cannot write" in refused(file / "below", capfd)
+    assert file.read_text() == "mine"
+
+
+def test_a_folder_of_somebody_elses_is_left_alone(tmp_path, capfd):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "holds something else" in refused(tmp_path, capfd)
+    assert [each.name for each in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_folder_that_another_process_writes_is_left_to_it(tmp_path, capfd):
+    out = tmp_path / "out"
+    with opened_folder(out, print):
+        assert "another process" in refused(out, capfd)
+    assert [each.name for each in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written(tmp_path, capfd):
+    tmp_path.chmod(0o500)
+    assert "cannot write" in refused(tmp_path / "out", capfd)
+
+
+def test_a_link_to_nowhere_is_told_in_a_line(tmp_path, capfd):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    assert "cannot write" in refused(tmp_path / "link", capfd)
+
+
+def test_a_name_that_no_folder_can_have(tmp_path, capfd):
+    refused(tmp_path / ("x" * 300), capfd)

@@ -67,9 +67,11 @@ def _beside_outcome(
         return "with the outcome", f"{why}; so does the outcome, {_moved(outcome)}"
     if left:
         return "on the way", f"{why}; the outcome not yet, {_moved(outcome)}: {left}"
-    if how and outcome.is_no_better:
+    if not outcome.is_no_better:
+        return "on the way", f"{why}; the outcome leans the same way, {_moved(outcome)}, within its noise"
+    if how:
         return "gamed", f"{why}, with no better outcome ({_moved(outcome)}){_with(how)}"
-    return "suspect", f"{why}, and the outcome not clearly ({_moved(outcome)}){_with(how)}"
+    return "suspect", f"{why}, and the outcome does not ({_moved(outcome)})"
 
 
 def _left_to_learn(name: str, beyond: Mapping[str, Change]) -> str:

@@ -36,7 +36,7 @@ function curveFigures(tried, learning) {
   const moving = names.filter((name) => new Set(tried.flatMap((each) => (own(each.curves, name) || []).flat())).size > 1);
   if (!moving.length) return el("p.note", {}, learning.steps ? "No number changed in any step." : "No step was taken.");
   const keys = tried.map((each, at) => el("span.key", {}, el("i.series" + (at % SERIES)), shown(each.name)));
-  return [el("p.keys", {}, keys, el("span", {}, "line: mean of the seeds; band: their range")), el("div.figures", {}, moving.map((name) =>
+  return [el("p.keys", {}, keys, el("span", {}, "line: mean of the seeds; band: their range")), el("div.figures.curves", {}, moving.map((name) =>
     figure(shown(name), seedCurves(tried.map((each) => own(each.curves, name) || []), tried.map((each) => shown(each.name)), shown(name)), [], "")))];
 }
 

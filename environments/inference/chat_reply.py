@@ -12,8 +12,8 @@ import orjson
 from environments.inference.event_stream import StreamError, is_event_stream, merged_stream
 from environments.inference.reply_message import is_empty, read_message
 from environments.inference.reply_tokens import LARGEST_ID, NO_NUMBERS, ReplyError, SampledTokens, tokens_of
+from environments.inference.reply_weights import weight_version_of
 from environments.inference.server_text import start_of
-from environments.inference.told_version import told_version
 from environments.trajectory import Message
 
 _ID_CHARS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -88,7 +88,7 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
         finish_reason=reason,
         tokens=tokens,
         reasoning_field=reasoning_field,
-        weight_version=told_version(choice, choice.get("meta_info"), reply.get("metadata")),
+        weight_version=weight_version_of(choice, choice.get("meta_info"), reply.get("metadata")),
         usage=_usage(reply),
         is_refusal=bool(given.get("refusal")) and message.content == given["refusal"],
     )

@@ -7,6 +7,7 @@ from typing import Any, cast
 import orjson
 
 from environments.inference.reply_tokens import NO_NUMBERS, ReplyError
+from environments.inference.reply_weights import weight_version_of
 from environments.inference.token_reply import (
     TokenReply,
     TokenRequest,
@@ -24,7 +25,6 @@ from environments.inference.token_reply import (
     one_choice,
     without_echo,
 )
-from environments.inference.told_version import told_version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ def _vllm_reply(choice: Mapping[str, Any], token_ids: tuple[int, ...], logprobs:
         logprobs=logprobs_of(logprobs, len(token_ids)),
         finish_reason=finish_reason_of(choice.get("finish_reason"), choice.get("stop_reason")),
         stopped_by=id_or_text(choice.get("stop_reason")),
-        weight_version=told_version(choice),
+        weight_version=weight_version_of(choice),
     )
 
 
@@ -162,7 +162,7 @@ def _sglang_reply(token_ids: tuple[int, ...], meta: Mapping[str, Any], finish: o
             how.get("type", finish if isinstance(finish, str) else None), how.get("message")
         ),
         stopped_by=matched,
-        weight_version=told_version({}, meta),
+        weight_version=weight_version_of({}, meta),
     )
 
 

@@ -45,6 +45,11 @@ class WeightVersions:
         Raises:
             ConfigError: age is bounded, and nobody has ever said a version.
         """
+        if self._max_staleness is not None and group.trajectories and not self._met:
+            raise ConfigError(
+                f"{_OPTION} counts versions of weights, and whoever plays says none; use a server that does "
+                f"(SGLang; vLLM from 0.33 on), a policy that sets Completion.weight_version, or leave it out"
+            )
         reason = self.too_old(group.weight_versions)
         return group if reason is None else replace(group, stale=reason)
 
@@ -53,17 +58,9 @@ class WeightVersions:
 
         The oldest one counts, and for the whole group: to drop only siblings that are old would keep the
         short ones, which end before the weights change, so it would select by length.
-
-        Raises:
-            ConfigError: age is bounded, and nobody has ever said a version.
         """
         if self._max_staleness is None or not versions:
             return None
-        if not self._met:
-            raise ConfigError(
-                f"{_OPTION} counts versions of weights, and whoever plays says none; use a server that does "
-                f"(SGLang; vLLM from 0.33 on), a policy that sets Completion.weight_version, or leave it out"
-            )
         if None in versions:
             return f"{STALE}: the version of the weights is unknown in some of its turns"
         # One that was never met is of an earlier run: all that was met came since.

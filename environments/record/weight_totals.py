@@ -1,7 +1,7 @@
 """Which weights played in a run, which groups and rollouts are of several, and which groups were too old."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,17 +57,23 @@ class WeightTotals:
 
     def text(self) -> str:
         """For people; empty where no version is known."""
-        if not self.versions:
-            return ""
-        count = len(self.versions)
-        parts = [f"{count:,} versions, {self.oldest} to {self.newest}" if count > 1 else self.oldest or ""]
-        if several := _several(self.groups):
-            parts.append(f"{several:,} groups and {_several(self.rollouts):,} rollouts are of several")
-        if self.groups[UNKNOWN]:
-            parts.append(f"{self.groups[UNKNOWN]:,} groups have turns of unknown ones")
-        if self.stale:
-            parts.append(f"{self.stale:,} groups were stale")
-        return "; ".join(parts)
+        return weights_text(self.values())
+
+
+def weights_text(values: Mapping[str, Any]) -> str:
+    """What `WeightTotals.values` says, for people; empty where no version is known."""
+    count, groups, rollouts = values["versions"], values["groups"], values["rollouts"]
+    parts = [
+        f"{count:,} versions, {values['oldest']} to {values['newest']}" if count > 1 else values["oldest"]
+    ]
+    counts = {
+        "groups of several": _several(groups),
+        "rollouts of several": _several(rollouts),
+        "groups of unknown ones": groups.get(UNKNOWN, 0),
+        "stale groups": values["stale"],
+    }
+    parts += [f"{name} {number:,}" for name, number in counts.items() if number]
+    return ", ".join(parts) if count else ""
 
 
 def _how_many(versions: Sequence[str | None]) -> str:
@@ -76,8 +82,8 @@ def _how_many(versions: Sequence[str | None]) -> str:
     return str(len(versions)) if len(versions) < 3 else SEVERAL[-1]
 
 
-def _several(counted: Counter[str]) -> int:
-    return sum(counted[name] for name in SEVERAL)
+def _several(counted: Mapping[str, int]) -> int:
+    return sum(counted.get(name, 0) for name in SEVERAL)
 
 
 def _shown(version: str) -> str:

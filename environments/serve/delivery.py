@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -13,7 +14,7 @@ from environments.serve.api_connection import ApiUnavailableError
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread
 from environments.serve.registration import Registration
-from environments.serve.sender import Sender, Tally
+from environments.serve.sender import Sender, Tally, TooOld
 from environments.serve.trajectory_api import ApiState, TrajectoryApi
 from environments.trajectory import CreditedGroup, TrajectoryGroup
 from environments.wire.payloads import pack
@@ -32,6 +33,18 @@ class ApiLostError(TurnwiseError):
     """The API or its trainer was away for longer than the user wants to wait."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryRules:
+    """What is sent, and how long it waits."""
+
+    max_batches_waiting: int = 3
+    """Batches that may wait at the API; more wait in the outbox."""
+    patience_s: float | None = None
+    """How long the API or its trainer may be away; `None`: for ever."""
+    too_old: TooOld | None = None
+    """Asked of each group once more before it is sent; `None`: any age is sent."""
+
+
 class Delivery:
     """Carries groups from the outbox to the API. `put` feeds it, `run` does the work."""
 
@@ -41,8 +54,7 @@ class Delivery:
         api: TrajectoryApi,
         registration: Registration,
         *,
-        max_batches_waiting: int = 3,
-        patience_s: float | None = None,
+        rules: DeliveryRules = DeliveryRules(),  # frozen
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Take up an outbox; what an earlier run left in it is sent first.
@@ -51,8 +63,7 @@ class Delivery:
             in_outbox: where groups wait.
             api: where they go.
             registration: the environment's, there.
-            max_batches_waiting: batches that may wait at the API; more wait in the outbox.
-            patience_s: how long the API or its trainer may be away; `None`: for ever.
+            rules: what is sent, and how long it waits.
             say: shows a line to the user.
         """
         outbox = in_outbox.outbox
@@ -61,13 +72,12 @@ class Delivery:
         """Groups with posts that the API does not have."""
         self.online = False
         """Whether the environment is registered and the API answers."""
-        self._sender = Sender(in_outbox, api, registration, tally=self.tally, say=say)
+        self._sender = Sender(in_outbox, api, registration, tally=self.tally, say=say, too_old=rules.too_old)
         self._path = outbox.path
         self._in_outbox = in_outbox
         self._api = api
         self._registration = registration
-        self._max_batches_waiting = max_batches_waiting
-        self._patience_s = patience_s
+        self._rules = rules
         self._say = say
         self._acknowledgements = Acknowledgements()
         self._acknowledgements.add(outbox.sent())
@@ -116,7 +126,10 @@ class Delivery:
             return f"no trainer can read it: {reason}"
         if package.too_long:
             self._sender.too_long(f"item {group.item_id}", package.too_long)
-        await self._in_outbox(lambda outbox: outbox.put(group.group_id, package.parts, number=number))
+        versions = group.weight_versions
+        await self._in_outbox(
+            lambda outbox: outbox.put(group.group_id, package.parts, number=number, versions=versions)
+        )
         await self._recount()
         self._wake.set()
         return None
@@ -249,7 +262,7 @@ class Delivery:
         if (self._own_groups(state) + self._sent_since_look) * rows < state.batch_size:
             return True
         waiting = state.queued * rows if state.waiting_rows is None else state.waiting_rows
-        bound = (self._max_batches_waiting - self._registration.formed) * state.batch_size
+        bound = (self._rules.max_batches_waiting - self._registration.formed) * state.batch_size
         return waiting + self._sent_since_look * rows < bound
 
     def _own_groups(self, state: ApiState) -> int:
@@ -270,9 +283,10 @@ class Delivery:
         if trouble != self._trouble:
             self._trouble = trouble
             self._say(f"{trouble}; groups are kept in {self._path}")
-        if self._patience_s is not None and monotonic() - self._registration.seen_at > self._patience_s:
+        patience_s = self._rules.patience_s
+        if patience_s is not None and monotonic() - self._registration.seen_at > patience_s:
             raise ApiLostError(
-                f"{trouble}, for more than {self._patience_s:g} s; {self.waiting} groups wait in {self._path}"
+                f"{trouble}, for more than {patience_s:g} s; {self.waiting} groups wait in {self._path}"
             )
 
     async def _put_aside(self, group: TrajectoryGroup, reason: str) -> None:

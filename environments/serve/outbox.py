@@ -31,6 +31,11 @@ CREATE TABLE IF NOT EXISTS post (
     UNIQUE (group_id, part)
 );
 CREATE INDEX IF NOT EXISTS by_state ON post (sent, tries, id, group_id);
+CREATE TABLE IF NOT EXISTS weights (
+    group_id TEXT PRIMARY KEY,
+    posts INTEGER NOT NULL,
+    versions TEXT NOT NULL
+);
 CREATE TABLE IF NOT EXISTS finished (number INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
@@ -83,19 +88,31 @@ class Outbox:
         except (sqlite3.DatabaseError, OSError) as error:
             raise ConfigError(f"cannot use the outbox {path}: {error}") from None
 
-    def put(self, group_id: str, parts: Sequence[Part], *, number: int | None = None) -> None:
+    def put(
+        self,
+        group_id: str,
+        parts: Sequence[Part],
+        *,
+        number: int | None = None,
+        versions: Sequence[str | None] = (),
+    ) -> None:
         """Add a group's posts, all or none; a group that is already there stays as it is.
 
         Args:
             group_id: the group.
             parts: its posts.
             number: of its task, see `finish`; that it is finished gets into the file in the same step.
+            versions: of the weights that sampled it.
         """
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(
                 "INSERT OR IGNORE INTO post (group_id, part, longest_row, body) VALUES (?, ?, ?, ?)",
                 [(group_id, index, part.longest_row, part.body) for index, part in enumerate(parts)],
+            )
+            self._db.execute(
+                "INSERT OR IGNORE INTO weights VALUES (?, ?, ?)",
+                (group_id, len(parts), orjson.dumps(versions).decode()),
             )
             if number is not None:
                 self._finish(number)
@@ -125,6 +142,25 @@ class Outbox:
         identity, group_id, number, longest_row, body, tries = row
         part = Part(body=body, longest_row=longest_row)
         return Post(id=identity, group_id=group_id, number=number, part=part, tries=tries)
+
+    def unsent_versions(self, post: Post) -> list[str | None]:
+        """What sampled the group of a post, where the API has nothing of that group; else none.
+
+        A group that has begun to arrive goes on whole: what is left of it would be no fair sample.
+        """
+        row = self._db.execute(
+            "SELECT versions FROM weights WHERE group_id = ?1 AND posts = "
+            "(SELECT count(*) FROM post WHERE group_id = ?1 AND sent IS NULL)",
+            (post.group_id,),
+        ).fetchone()
+        return [] if row is None else orjson.loads(row[0])
+
+    def drop(self, group_id: str) -> None:
+        """Forget a group that no trainer is to have."""
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("DELETE FROM post WHERE group_id = ?", (group_id,))
+            self._db.execute("DELETE FROM weights WHERE group_id = ?", (group_id,))
 
     def postpone(self, post: Post) -> None:
         """Put a post that the API could not take behind the others."""
@@ -162,10 +198,16 @@ class Outbox:
         )
 
     def remove(self, ids: Iterable[int]) -> None:
-        """Forget posts that a trainer has for certain."""
+        """Forget posts that a trainer has for certain, or can never have."""
+        each = [(identity,) for identity in ids]
+        never_sent = "SELECT group_id FROM post WHERE id = ? AND sent IS NULL"
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany("DELETE FROM post WHERE id = ?", [(each,) for each in ids])
+            self._db.executemany(
+                f"UPDATE weights SET posts = posts - 1 WHERE group_id IN ({never_sent})", each
+            )
+            self._db.executemany("DELETE FROM post WHERE id = ?", each)
+            self._db.execute("DELETE FROM weights WHERE group_id NOT IN (SELECT group_id FROM post)")
 
     def reject(self, post: Post, reason: str) -> None:
         """Move a post to the file of rejected ones."""

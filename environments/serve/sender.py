@@ -1,6 +1,6 @@
 """One post to the API: cut to the trainer's limit, sent, and put where the answer says it belongs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from environments.serve.api_connection import ApiUnavailableError
@@ -10,6 +10,8 @@ from environments.serve.registration import Registration
 from environments.serve.trajectory_api import PostRefusedError, TrajectoryApi
 from environments.wire.payloads import post_body, shortened
 
+TooOld = Callable[[Sequence[str | None]], str | None]
+"""Why rollouts by these versions of the weights are too old to be trained on; `None`: they are not."""
 _STUCK_AFTER = (10, 100, 1000)
 
 
@@ -41,12 +43,14 @@ class Sender:
         *,
         tally: Tally,
         say: Callable[[str], None],
+        too_old: TooOld | None,
     ) -> None:
         self._in_outbox = in_outbox
         self._api = api
         self._registration = registration
         self._tally = tally
         self._say = say
+        self._too_old = too_old
 
     async def send(self, post: Post, env_id: int) -> bool:
         """Send a post; whether the API has it now.
@@ -54,8 +58,7 @@ class Sender:
         Raises:
             ApiUnavailableError: it may or may not have arrived; it waits behind the others.
         """
-        fitting = await self._fitting(post)
-        if fitting is None:
+        if await self._is_stale(post) or (fitting := await self._fitting(post)) is None:
             return False
         try:
             answer = await self._api.post_rows(post_body(fitting.part.body, env_id))
@@ -86,6 +89,18 @@ class Sender:
         """Count and show rows that the trainer could not take."""
         self._tally.too_long += rows
         self._say(f"{where}: {rows} rows are too long for the trainer; left out")
+
+    async def _is_stale(self, post: Post) -> bool:
+        """Whether the weights have changed too often while its group waited, which then is dropped whole."""
+        if self._too_old is None:
+            return False
+        reason = self._too_old(await self._in_outbox(lambda outbox: outbox.unsent_versions(post)))
+        if reason is None:
+            return False
+        await self._in_outbox(lambda outbox: outbox.drop(post.group_id))
+        self._tally.stale += 1
+        self._say(f"group {post.group_id} is not sent, {reason}")
+        return True
 
     async def _fitting(self, post: Post) -> Post | None:
         """The post within the limit of the trainer that is there now; `None` when nothing is left of it."""

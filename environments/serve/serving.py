@@ -23,7 +23,7 @@ from environments.run.progress import Progress
 from environments.run.tracking import Track, tracked
 from environments.run.watchdog import Watchdog, watchdog_of
 from environments.run.worker_pool import groups_at_once
-from environments.serve.delivery import Delivery
+from environments.serve.delivery import Delivery, DeliveryRules
 from environments.serve.group_tries import Rollouts
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread
@@ -86,7 +86,7 @@ async def _serve_opened(
         claim(outbox, replace(rollouts.origin, view=in_words(shape)))
         say(f"view {in_words(shape)}: {_who_reads(env, shape)}")
         _say_what_holds(config, outbox, say)
-        async with _delivery(env.name, config, shape, outbox, say) as delivery:
+        async with _delivery(env, shape, outbox, say) as delivery:
             loop = ServeLoop(
                 delivery,
                 rollouts,
@@ -235,12 +235,11 @@ def _changes(before: RunOrigin, now: RunOrigin) -> list[str]:
     return differences(known | before.credit_facts(), facts)
 
 
-def _delivery(
-    name: str, config: AgentEnvConfig, shape: Shape, outbox: Outbox, say: Callable[[str], None]
-) -> Delivery:
+def _delivery(env: AgentEnv, shape: Shape, outbox: Outbox, say: Callable[[str], None]) -> Delivery:
+    config = env.config
     api = TrajectoryApi(config.rollout_server_url)
     identity = Identity(
-        name=f"{config.wandb_name or name}-{outbox.fact('run_id')}",
+        name=f"{config.wandb_name or env.name}-{outbox.fact('run_id')}",
         max_row_tokens=config.max_token_length,
         weight=config.inference_weight,
         min_batch_allocation=config.min_batch_allocation,
@@ -250,7 +249,10 @@ def _delivery(
         in_outbox,
         api,
         Registration(api, identity, shape, in_outbox, say=say),
-        max_batches_waiting=config.max_batches_offpolicy,
-        patience_s=None if config.exit_when_api_away_s < 0 else config.exit_when_api_away_s,
+        rules=DeliveryRules(
+            max_batches_waiting=config.max_batches_offpolicy,
+            patience_s=None if config.exit_when_api_away_s < 0 else config.exit_when_api_away_s,
+            too_old=None if config.max_staleness is None else env.weight_versions.too_old,
+        ),
         say=say,
     )

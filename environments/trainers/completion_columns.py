@@ -1,14 +1,19 @@
 """A credited group as trainers of completions take it: prompt, completion, mask, an advantage per token."""
 
 from dataclasses import dataclass, field
+from itertools import chain
 
-from environments.trajectory import IGNORED, CreditedGroup
+from environments.trajectory import IGNORED, LARGEST_FLOAT32, CreditedGroup
 from environments.wire.credited_rows import CreditedRow, credited_rows
 from tools.errors import WireError
 
 
-class TooManyRows(WireError):
-    """A group has more token rows than a trainer takes of one prompt: it is left out whole."""
+class GroupLeftOut(WireError):
+    """A trainer cannot take the group: it is left out whole."""
+
+
+class TooManyRows(GroupLeftOut):
+    """A group has more token rows than a trainer takes of one prompt."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +58,9 @@ def completion_columns(
 
     Raises:
         TooManyRows: forked trajectories have more than `rows`.
+        GroupLeftOut: an advantage is too large for a trainer.
     """
+    refuse_too_large(credited)
     columns = CompletionColumns()
     for row in credited_rows(credited):
         _add(columns, row)
@@ -65,6 +72,20 @@ def completion_columns(
             f"{len(trajectories)} trajectories forked, and {rows} are taken of a prompt"
         )
     return columns.padded(rows or 0, pad_id)
+
+
+def refuse_too_large(credited: CreditedGroup) -> None:
+    """Hold advantages to what is a number for trainers, where one that is infinite spoils the whole batch.
+
+    Raises:
+        GroupLeftOut: one is not.
+    """
+    largest = max(map(abs, chain.from_iterable(credited.advantages)), default=0.0)
+    if largest > LARGEST_FLOAT32:
+        raise GroupLeftOut(
+            f"group {credited.group.group_id} has an advantage of {largest:g}, too large for the float32 of "
+            f"a trainer; scale its rewards"
+        )
 
 
 def _add(columns: CompletionColumns, row: CreditedRow) -> None:

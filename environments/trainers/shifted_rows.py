@@ -6,6 +6,8 @@ from typing import Any
 
 from environments.trainers.completion_columns import completion_columns
 from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup
+from environments.wire.columns import PER_ROW, rows_of
+from environments.wire.training_rows import check_rows
 from tools.errors import WireError
 
 
@@ -28,6 +30,7 @@ def shifted_rows(credited: CreditedGroup) -> list[ShiftedRow]:
 
     Raises:
         WireError: a log-probability is unknown, which losses with an importance ratio need.
+        GroupLeftOut: an advantage is too large for a trainer.
     """
     columns = completion_columns(credited)
     if columns.logprobs is None:
@@ -44,15 +47,14 @@ def shifted_rows(credited: CreditedGroup) -> list[ShiftedRow]:
         columns.advantages,
         strict=True,
     ):
+        tokens, zeros = prompt + completion, [0.0] * len(prompt)
         if any(mask):
-            untrained = len(prompt) - 1
-            tokens = prompt + completion
             row = ShiftedRow(
                 input_ids=tokens[:-1],
                 target_ids=tokens[1:],
-                mask=[0] * untrained + mask,
-                logprobs=[0.0] * untrained + logprobs,
-                advantages=[0.0] * untrained + advantages,
+                mask=([0] * len(prompt) + mask)[1:],
+                logprobs=(zeros + logprobs)[1:],
+                advantages=(zeros + advantages)[1:],
             )
             rows.append(row)
     return rows
@@ -65,7 +67,7 @@ def shifted_post(post: Mapping[str, Any]) -> list[ShiftedRow]:
         post: columns of the view `token_advantages`, as the API hands them on; padding is left out.
 
     Raises:
-        WireError: a column is missing, or the masks are no labels.
+        WireError: a column is missing or malformed.
     """
     for name in ("advantages", "inference_logprobs"):
         if post.get(name) is None:
@@ -73,20 +75,21 @@ def shifted_post(post: Mapping[str, Any]) -> list[ShiftedRow]:
                 f"the post has no {name}; serve with --env.credit_view token_advantages, of an environment "
                 f"with turn rewards, from a server that gives log-probabilities"
             )
+    given: dict[str, Any] = {"group_overrides": None, **post}
+    if len({len(given[name]) for name in PER_ROW if given.get(name)}) > 1:
+        raise WireError("the post's columns are not of the same length")
+    group = rows_of(given)
+    check_rows(group)
     rows: list[ShiftedRow] = []
-    for tokens, labels, logprobs, advantages in zip(
-        post["tokens"], post["masks"], post["inference_logprobs"], post["advantages"], strict=True
-    ):
-        if any(label not in (IGNORED, token) for token, label in zip(tokens, labels, strict=True)):
-            raise WireError(f"the post's masks are no labels (the token's id, or {IGNORED})")
-        mask = [int(label != IGNORED) for label in labels[1:]]
-        if any(mask):
-            row = ShiftedRow(
-                input_ids=tokens[:-1],
-                target_ids=tokens[1:],
-                mask=mask,
-                logprobs=[0.0 if value == NOT_SAMPLED else value for value in logprobs[1:]],
-                advantages=advantages[1:],
+    for row in group.rows:
+        labels = row.mask[1:]
+        if any(label != IGNORED for label in labels):
+            shifted = ShiftedRow(
+                input_ids=[*row.tokens[:-1]],
+                target_ids=[*row.tokens[1:]],
+                mask=[int(label != IGNORED) for label in labels],
+                logprobs=[0.0 if each == NOT_SAMPLED else each for each in (row.logprobs or ())[1:]],
+                advantages=[*(row.advantages or ())[1:]],
             )
-            rows.append(row)
+            rows.append(shifted)
     return rows

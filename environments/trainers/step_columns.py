@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from environments.trainers.completion_columns import CompletionColumns, TooManyRows, completion_columns
+from environments.trainers.completion_columns import CompletionColumns, GroupLeftOut, completion_columns
 from environments.trajectory import CreditedGroup
 from tools.errors import RunError
 
@@ -37,7 +37,7 @@ def step_columns(groups: Sequence[CreditedGroup], *, rows: int) -> StepColumns:
         kept, became = group, str(group.status)
         try:
             columns = completion_columns(group, rows=rows)
-        except TooManyRows as error:
+        except GroupLeftOut as error:
             became, reason, columns = "left_out", str(error), None
         if became == "failed":
             reason, columns = _why(group), None

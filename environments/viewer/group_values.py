@@ -23,6 +23,7 @@ from tools.errors import CreditError
 AddBlock = Callable[[str, Any], None]
 """Takes a block by its name."""
 _LINE_CHARS = 300
+_MOST_VERSIONS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,7 @@ def group_values(
         epoch=group.epoch,
         status=credited.status,
         reason=credited.reason,
+        weights=[None if each is None else _line(each) for each in group.weight_versions[:_MOST_VERSIONS]],
         rollouts=rollouts,
         failures=[_failure(each) for each in group.failures],
         block=name,

@@ -86,6 +86,8 @@ class GroupEntry(TypedDict):
     epoch: int
     status: str
     reason: str | None
+    weights: list[str | None]
+    """The versions of the weights that sampled it, each once; `None` among them: of some turns unknown."""
     rollouts: list[RolloutEntry]
     failures: list[FailureEntry]
     block: str

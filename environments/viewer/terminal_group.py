@@ -21,7 +21,14 @@ from environments.viewer.page_values import (
 )
 from environments.viewer.terminal_run import table
 from environments.viewer.terminal_text import in_line, json_line, number, numbers, shown
-from environments.viewer.terminal_turn import INDENT, judged_lines, message_lines, note_line, turn_cell
+from environments.viewer.terminal_turn import (
+    INDENT,
+    UNKNOWN,
+    judged_lines,
+    message_lines,
+    note_line,
+    turn_cell,
+)
 
 COLUMN = 72
 """Least width of a sibling beside another."""
@@ -77,7 +84,8 @@ def group_parts(group: ShownGroup, *, width: int) -> Iterator[RenderableType]:
         wanted = [(e, turn) for e, turn in there if group.turns is None or turn["index"] + 1 in group.turns]
         if wanted:
             yield Rule(Text(f"turn {row}"), align="left", style="dim")
-            yield _beside([turn_cell(entry, turn, row) for entry, turn in wanted], width)
+            several = len(group.entry["weights"]) > 1
+            yield _beside([turn_cell(entry, turn, row, weights=several) for entry, turn in wanted], width)
     if group.turns is None:
         yield Rule(Text("ends"), align="left", style="dim")
         yield _beside([_end(entry, block) for entry, block in group.rollouts], width)
@@ -118,6 +126,7 @@ def _heading(group: ShownGroup) -> Iterator[RenderableType]:
     facts = {
         "reason": in_line(entry["reason"] or ""),
         "error": in_line(block["error"] or ""),
+        "weights": _several(entry["weights"]),
         "tools": ", ".join(in_line(tool["name"]) for tool in block["tools"]),
     }
     for name, text in facts.items():
@@ -147,6 +156,12 @@ def _heading(group: ShownGroup) -> Iterator[RenderableType]:
     yield Text()
     yield made
     yield from judged_lines(block["judge_calls"])
+
+
+def _several(versions: Sequence[str | None]) -> str:
+    """The versions of the weights, where there are several."""
+    names = [UNKNOWN if each is None else in_line(each) for each in versions]
+    return f"several versions: {', '.join(names)}" if len(names) > 1 else ""
 
 
 def _item(item: Any) -> Iterator[RenderableType]:

@@ -12,14 +12,21 @@ from environments.viewer.terminal_ledger import credit_lines
 from environments.viewer.terminal_text import in_line, number, numbers, shown, signed
 
 INDENT = (0, 0, 0, 2)
+UNKNOWN = "unknown"
+"""A version of the weights that nobody said."""
 _DEEPER = (0, 0, 0, 4)
 _NAME_WIDTH = 9
 
 
-def turn_cell(entry: RolloutEntry, turn: PageTurn, row: int) -> RenderableType:
-    """A turn of a sibling, which names itself where summaries made it another than its row's."""
+def turn_cell(entry: RolloutEntry, turn: PageTurn, row: int, *, weights: bool = False) -> RenderableType:
+    """A turn of a sibling, which names itself where summaries made it another than its row's.
+
+    With `weights` it says which version of them sampled it.
+    """
     own = turn["index"] + 1
-    return Group(*_turn_parts(entry, turn, "" if own == row else f" · turn {own}"), Text())
+    version = turn["weight_version"]
+    said = [note_line("weights", UNKNOWN if version is None else in_line(version))] if weights else []
+    return Group(*_turn_parts(entry, turn, "" if own == row else f" · turn {own}"), *said, Text())
 
 
 def _turn_parts(entry: RolloutEntry, turn: PageTurn, which: str) -> Iterator[RenderableType]:

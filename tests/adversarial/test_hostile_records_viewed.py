@@ -49,6 +49,7 @@ def everywhere(text):
         GROUP,
         trajectories=(said, GROUP.trajectories[1]),
         failures=(failure,),
+        stale=text,
         item={text: text},
         judge_calls=(call,),
     )

@@ -44,8 +44,8 @@ def main():
     given = parser.parse_args()
     logging.disable(logging.INFO)
     for task in given.tasks:
-        # Where all is paid at the end, both estimators give the same advantages. A scalar takes the same steps
-        # in independent, delayed and shuffled, since each rollout earns the same in all.
+        # Where all is paid at the end, both give the same advantages. The scalar takes equal steps in
+        # independent, delayed and shuffled: each rollout earns as much in all of them.
         for estimator in ESTIMATORS[: 1 if task == "delayed" else None]:
             for rate in GRID[given.policy]:
                 steps = [steps_of(task, given.policy, estimator, rate, seed) for seed in SEEDS]

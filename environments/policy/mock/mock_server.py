@@ -36,6 +36,7 @@ from environments.policy.mock.mock_token_wires import (
     Sampler,
     ServerKind,
 )
+from environments.policy.mock.mock_weights import DEFAULT_VERSION, MockWeights
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.rendering.long_text import rendered
 from environments.policy.scripted import Script, ScriptedPolicy, generic_script
@@ -80,7 +81,9 @@ def mock_app(
     """
     model, context_tokens, api_key = settings.model, settings.context_tokens, settings.api_key
     kind = settings.kind
+    weights = MockWeights(api_key=api_key)
     wires = MockWires(
+        weights=weights,
         sampler=settings.sampler or partial(_scripted, script_for, skill, renderer),
         model=model,
         context_tokens=context_tokens,
@@ -100,7 +103,8 @@ def mock_app(
         asked = _read(body)
         if asked.model != model:
             raise RefusalError(404, f"The model `{asked.model}` does not exist.", "model_not_found")
-        if kind == "sglang" and "input_ids" in (fields := orjson.loads(body)):
+        fields: dict[str, Any] = {} if kind == "plain" else orjson.loads(body)
+        if kind == "sglang" and "input_ids" in fields:
             return JSONResponse(await wires.chat(fields))
         call = _call_of(asked)
         if context_tokens is not None:
@@ -108,12 +112,18 @@ def mock_app(
             call = await rendered(fitted, renderer, call.messages, max_tokens=None)
         script = script_for(call.messages) or generic_script
         completion = await ScriptedPolicy(script, skill=skill, renderer=renderer).complete(call)
-        return JSONResponse(_reply(asked, completion, renderer))
+        reply = _reply(asked, completion, renderer)
+        reply["choices"][0] |= weights.vllm(fields, len(completion.token_ids)) if kind == "vllm" else {}
+        # A plain server says no version before it was told one.
+        if kind == "sglang" or (kind == "plain" and weights.version != DEFAULT_VERSION):
+            reply |= weights.sglang()
+        return JSONResponse(reply)
 
     return Starlette(
         routes=[
             Route("/v1/models", models, methods=["GET"]),
             Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+            weights.route(),
             *wires.routes(kind),
         ],
         exception_handlers={RefusalError: refuse},

@@ -10,9 +10,9 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from environments.policy.mock.mock_refusal import RefusalError, authorize, too_long
+from environments.policy.mock.mock_weights import MockWeights
 
 ServerKind = Literal["plain", "vllm", "sglang"]
-WEIGHT_VERSION = "default"
 DEFAULT_WINDOW = 131_072
 
 
@@ -47,6 +47,7 @@ class MockWires:
     """The token wires of one mock server."""
 
     sampler: Sampler
+    weights: MockWeights
     model: str
     context_tokens: int | None
     api_key: str | None
@@ -98,14 +99,14 @@ class MockWires:
         if body.get("return_token_ids"):
             choice |= {"response_token_ids": sampled.token_ids, "prompt_token_ids": asked.prompt_ids}
         if body.get("return_meta_info"):
-            choice["meta_info"] = _meta_info(sampled, asked)
+            choice["meta_info"] = self._meta_info(sampled, asked)
         return {"object": "chat.completion", "choices": [choice], "usage": _usage(sampled, asked)}
 
     async def _completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._check_model(body)
         asked = self._asked(body.get("prompt"), body, body.get("max_tokens", 16))
         sampled = await self._sample(asked)
-        choice = _vllm_choice(sampled, asked, body)
+        choice = self._vllm_choice(sampled, asked, body)
         choice["text"] = ""
         if body.get("logprobs") is not None:
             choice["logprobs"] = {
@@ -121,7 +122,7 @@ class MockWires:
         params = _object(body.get("sampling_params"))
         asked = self._asked(body.get("token_ids"), params, params.get("max_tokens", 16))
         sampled = await self._sample(asked)
-        choice = _vllm_choice(sampled, asked, {"return_weight_versions": True})
+        choice = self._vllm_choice(sampled, asked, {"return_weight_versions": True})
         choice["token_ids"] = sampled.token_ids
         if params.get("logprobs") is not None:
             choice["logprobs"] = {
@@ -139,7 +140,7 @@ class MockWires:
         params = _object(body.get("sampling_params"))
         asked = self._asked(body.get("input_ids"), params, params.get("max_new_tokens", 128))
         sampled = await self._sample(asked)
-        meta = _meta_info(sampled, asked)
+        meta = self._meta_info(sampled, asked)
         if not body.get("return_logprob"):
             del meta["output_token_logprobs"]
         return {"text": "", "output_ids": sampled.token_ids, "meta_info": meta}
@@ -164,42 +165,37 @@ class MockWires:
             stop_ids=frozenset(fields.get("stop_token_ids") or ()),
         )
 
+    def _vllm_choice(self, sampled: SampledIds, asked: IdsRequest, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "index": 0,
+            "finish_reason": sampled.finish_reason(asked.stop_ids),
+            "stop_reason": _matched(sampled, asked),
+            "logprobs": None,
+            **self.weights.vllm(body, len(sampled.token_ids)),
+        }
+
+    def _meta_info(self, sampled: SampledIds, asked: IdsRequest) -> dict[str, Any]:
+        finish: dict[str, Any] = {"type": sampled.finish_reason(asked.stop_ids)}
+        if finish["type"] == "stop":
+            finish["matched"] = sampled.token_ids[-1]
+        else:
+            finish["length"] = asked.max_tokens
+        return {
+            "finish_reason": finish,
+            "prompt_tokens": len(asked.prompt_ids),
+            "completion_tokens": len(sampled.token_ids),
+            "weight_version": self.weights.version,
+            "output_token_logprobs": [
+                (logprob, token_id, None)
+                for token_id, logprob in zip(sampled.token_ids, sampled.logprobs, strict=True)
+            ],
+        }
+
     async def _sample(self, asked: IdsRequest) -> SampledIds:
         try:
             return await self.sampler(asked)
         except ValueError as error:
             raise RefusalError(400, str(error)) from error
-
-
-def _vllm_choice(sampled: SampledIds, asked: IdsRequest, body: Mapping[str, Any]) -> dict[str, Any]:
-    choice: dict[str, Any] = {
-        "index": 0,
-        "finish_reason": sampled.finish_reason(asked.stop_ids),
-        "stop_reason": _matched(sampled, asked),
-        "logprobs": None,
-    }
-    if body.get("return_weight_versions"):
-        span = {"version": WEIGHT_VERSION, "start": 0, "end": len(sampled.token_ids)}
-        choice["weight_versions"] = [span]
-    return choice
-
-
-def _meta_info(sampled: SampledIds, asked: IdsRequest) -> dict[str, Any]:
-    finish: dict[str, Any] = {"type": sampled.finish_reason(asked.stop_ids)}
-    if finish["type"] == "stop":
-        finish["matched"] = sampled.token_ids[-1]
-    else:
-        finish["length"] = asked.max_tokens
-    return {
-        "finish_reason": finish,
-        "prompt_tokens": len(asked.prompt_ids),
-        "completion_tokens": len(sampled.token_ids),
-        "weight_version": WEIGHT_VERSION,
-        "output_token_logprobs": [
-            (logprob, token_id, None)
-            for token_id, logprob in zip(sampled.token_ids, sampled.logprobs, strict=True)
-        ],
-    }
 
 
 def _matched(sampled: SampledIds, asked: IdsRequest) -> int | None:

@@ -28,6 +28,7 @@ class GroupView {
     const step = (to, words) => (groups[to] ? el("a.quiet", { href: hashOf({ g: groups[to].id }), title: words + " group" }, words === "next" ? "next →" : "← previous") : el("span.quiet.off", {}, words === "next" ? "next →" : "← previous"));
     return el("div.grouphead", {}, el("h1", {}, shown(this.group.item)), el("span.status." + this.group.status, {}, this.group.status),
       this.group.reason ? el("span.muted", {}, shown(this.group.reason)) : null, el("span.muted", {}, `${plural(this.siblings.length, "sibling")}, epoch ${this.group.epoch}, group ${num(at + 1)} of ${num(groups.length)}`),
+      this.group.weights.length > 1 ? el("span.badge.masked", { title: "Its turns were sampled by several versions of the weights" }, "weights " + this.group.weights.map((each) => shown(each ?? "unknown")).join(", ")) : null,
       el("span.grow"), step(at - 1, "previous"), step(at + 1, "next"), copyButton("copy link", () => fullLink(hashOf({ g: this.group.id })), "the link to this group"), button(".quiet", "print", () => this.print(), { title: "Draw every turn, then print" }));
   }
 

@@ -79,6 +79,20 @@ def test_a_failed_group_stays_as_it_is(record, tmp_path):
     assert "1 failed groups were copied" in output
 
 
+def test_a_stale_group_stays_without_credit(tmp_path):
+    record, out = tmp_path / "rollouts.jsonl", tmp_path / "new.jsonl"
+    stale = replace(group("a", [[0.5, 0.0], [0.0, 1.0]], [1.0, 0.0]), stale="stale: 2 newer versions")
+    with Recorder(record) as recorder:
+        recorder.append(credited(stale, "turn_return", policy="scripted"))
+    output = run(record, "--estimator", "rloo", "--out", out).output
+
+    (after,) = read_groups(out)
+    assert (after.estimator, after.status, after.reason) == ("rloo", "no_credit", "stale: 2 newer versions")
+    assert not any(map(any, after.advantages))
+    assert output.startswith("0 groups, ")
+    assert "1 stale groups stay without credit" in output
+
+
 def test_a_group_that_no_longer_has_credit_says_so(record, tmp_path):
     out = tmp_path / "new.jsonl"
     run(record, "--estimator", "grpo", "--out", out)

@@ -237,3 +237,20 @@ def test_a_run_that_was_killed_in_a_line_is_shown_without_it(tmp_path):
     (tmp_path / "r.jsonl").write_bytes(line + line[:-20])
     done = CliRunner().invoke(command, [str(tmp_path / "r.jsonl")], catch_exceptions=False)
     assert "groups        done 1, ok 1" in done.stdout
+
+
+def test_a_group_of_several_versions_names_them_turn_by_turn(show):
+    several = with_turn(with_turn(credited(), weight_version="v7"), turn=1, weight_version="v8")
+    printed = words(show(several, asked=["a"]))
+    assert "weights several versions: v7, unknown, v8" in printed
+    assert printed.count("weights v7") == printed.count("weights v8") == 1
+    assert "weights 2 versions, v7 to v8, rollouts of several 1, groups of unknown ones 1" in words(
+        show(several)
+    )
+
+
+def test_a_group_of_one_version_says_nothing_of_it(show):
+    one = credited(((1.0,), (0.25,)))
+    for sibling in (0, 1):
+        one = with_turn(one, sibling=sibling, weight_version="v7")
+    assert "weights" not in words(show(one, asked=["a"]))

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from environments.serve.delivery import Delivery
+from environments.serve.delivery import Delivery, DeliveryRules
 from environments.serve.outbox_thread import OutboxThread
 from environments.serve.registration import Identity, Registration
 from environments.serve.trajectory_api import TrajectoryApi
@@ -48,8 +48,8 @@ async def delivery_at(url, outbox, shape=None, identity=None, **options):
             registration.in_outbox,
             registration.client,
             registration,
+            rules=DeliveryRules(**options),
             say=registration.lines.append,
-            **options,
         )
         delivery.lines, delivery.client = registration.lines, registration.client
         yield delivery

@@ -14,7 +14,7 @@ from environments.credit.comparable import GroupRules
 from environments.credit.crediting import credited
 from environments.data.tasks import plan_for_ever
 from environments.record.origin import RunOrigin
-from environments.serve.delivery import Delivery
+from environments.serve.delivery import Delivery, DeliveryRules
 from environments.serve.group_tries import Rollouts
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread
@@ -106,7 +106,7 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, asked
     def say(line):
         console.print(line, soft_wrap=True)
 
-    delivery = Delivery(in_outbox, client, registration, patience_s=patience_s, say=say)
+    delivery = Delivery(in_outbox, client, registration, rules=DeliveryRules(patience_s=patience_s), say=say)
     loop = ServeLoop(
         delivery, rollouts, bounds=Bounds(**(limits | bounds)), console=console, recorder=recorder
     )

@@ -257,3 +257,46 @@ def test_what_holds_rollouts_is_its_owners_alone(outbox):
         for path in outbox.path.parent.glob(f"{outbox.path.name}*")
     }
     assert set(files.values()) == {"0o600"}, files
+
+
+def test_the_versions_of_a_group_stand_with_it_until_a_part_of_it_is_sent(outbox):
+    outbox.put("a", parts(b"0", b"1"), versions=("v1", None))
+    first = outbox.next_post()
+    assert outbox.unsent_versions(first) == ["v1", None]
+    outbox.mark_sent(first)
+    assert outbox.unsent_versions(outbox.next_post()) == []
+
+
+def test_a_group_that_an_api_forgot_as_a_whole_has_its_versions_again(outbox):
+    outbox.put("a", parts(b"0", b"1"), versions=("v1",))
+    for _ in range(2):
+        outbox.mark_sent(outbox.next_post())
+    outbox.registered(0, forgot=True)
+    assert outbox.unsent_versions(outbox.next_post()) == ["v1"]
+
+
+def test_a_group_of_which_a_trainer_has_a_part_goes_on_whole(outbox):
+    outbox.put("a", parts(b"0", b"1"), versions=("v1",))
+    outbox.mark_sent(outbox.next_post())
+    outbox.remove(outbox.sent())
+    outbox.registered(0, forgot=True)
+    assert outbox.unsent_versions(outbox.next_post()) == []
+
+
+def test_a_part_that_no_trainer_can_take_leaves_the_rest_a_whole(outbox):
+    outbox.put("a", parts(b"0", b"1"), versions=("v1",))
+    outbox.remove([outbox.next_post().id])
+    assert outbox.unsent_versions(outbox.next_post()) == ["v1"]
+
+
+def test_a_dropped_group_leaves_nothing(outbox):
+    outbox.put("a", parts(b"0", b"1"), versions=("v1",))
+    outbox.put("b", parts(b"0"))
+    outbox.drop("a")
+    assert order(outbox) == [("b", 0)]
+
+
+def test_an_outbox_of_an_earlier_version_knows_no_versions(outbox):
+    outbox.put("a", parts(b"0"))
+    outbox._db.execute("DELETE FROM weights")
+    assert outbox.unsent_versions(outbox.next_post()) == []

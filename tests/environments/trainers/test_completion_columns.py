@@ -1,9 +1,11 @@
 """What trainers of completions get of a credited group."""
 
+from dataclasses import replace
+
 import pytest
 
 from environments.trainers.canary import CANARIES, GROUP_SIZE, VOCABULARY, condensed_context
-from environments.trainers.completion_columns import TooManyRows, completion_columns
+from environments.trainers.completion_columns import GroupLeftOut, TooManyRows, completion_columns
 from environments.wire.credited_rows import credited_rows
 
 GROUPS = {name: make() for name, make in CANARIES.items()}
@@ -69,3 +71,11 @@ def test_a_canary_has_room_in_a_group_and_small_ids(credited):
     columns = completion_columns(credited, rows=GROUP_SIZE)
     assert max(max(ids) for ids in columns.prompt_ids + columns.completion_ids) < VOCABULARY
     assert credited.status == "ok"
+
+
+@pytest.mark.parametrize("advantage", [1e60, -1e60], ids=["large", "small"])
+def test_an_advantage_that_is_infinite_in_float32_leaves_its_group_out(advantage):
+    group = GROUPS["unequal lengths"]
+    (first, *rest) = group.advantages
+    with pytest.raises(GroupLeftOut, match="group canary-unequal has an advantage of 1e\\+60, too large"):
+        completion_columns(replace(group, advantages=((advantage, *first[1:]), *rest)))

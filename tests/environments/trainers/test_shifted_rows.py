@@ -48,6 +48,16 @@ def test_posts_give_the_same_rows_as_the_group(credited):
     assert from_posts == shifted_rows(credited)
 
 
+def test_a_row_that_begins_with_a_sampled_token_keeps_its_other_tokens():
+    (first, *others) = GROUPS["unequal lengths"].group.trajectories
+    spans = [replace(turn.span, start=0 if turn.index == 0 else turn.span.start) for turn in first.turns]
+    turns = tuple(replace(turn, span=span) for turn, span in zip(first.turns, spans, strict=True))
+    group = replace(GROUPS["unequal lengths"].group, trajectories=(replace(first, turns=turns), *others))
+    row, *_ = shifted_rows(replace(GROUPS["unequal lengths"], group=group))
+    assert sum(row.mask) == sum(span.end - span.start for span in spans) - 1
+    assert len(row.mask) == len(row.advantages) == len(row.logprobs) == len(row.input_ids)
+
+
 def without_logprobs(credited):
     trajectories = tuple(
         replace(each, rows=tuple(TokenRow(token_ids=row.token_ids, logprobs=None) for row in each.rows))
@@ -69,8 +79,18 @@ def test_posts_of_scores_are_refused_with_the_view_to_use():
         shifted_post(posts_of(UNTRAINED, "turn_rows")[0])
 
 
-def test_masks_of_zeros_and_ones_are_no_labels():
+@pytest.mark.parametrize(
+    ("column", "change", "told"),
+    [
+        ("masks", lambda rows: [[0] * len(row) for row in rows], "a mask is the token's id or -100"),
+        ("advantages", lambda rows: [row[1:] for row in rows], "advantages must be"),
+        ("advantages", lambda rows: [[1e39] * len(row) for row in rows], "too large"),
+        ("inference_logprobs", lambda rows: [[float("nan")] * len(row) for row in rows], "must be finite"),
+        ("tokens", lambda rows: rows[1:], "not of the same length"),
+    ],
+    ids=["ones_and_zeros", "short", "too_large", "nan", "a_row_less"],
+)
+def test_what_a_trainer_would_misread_in_a_post_is_refused(column, change, told):
     (post,) = posts_of(GROUPS["unscored turns"])
-    ones = [[int(label != IGNORED) for label in labels] for labels in post["masks"]]
-    with pytest.raises(WireError, match="masks are no labels"):
-        shifted_post(post | {"masks": ones})
+    with pytest.raises(WireError, match=told):
+        shifted_post(post | {column: change(post[column])})

@@ -7,7 +7,7 @@ from environments.inference.server_text import one_line
 from environments.trajectory import SEVERAL_VERSIONS
 
 
-def told_version(choice: Mapping[str, Any], *facts: object) -> str | None:
+def weight_version_of(choice: Mapping[str, Any], *facts: object) -> str | None:
     """The version of the weights, or of all that one completion was sampled by; `None`: unknown.
 
     Args:

@@ -1,0 +1,114 @@
+"""`--env.max_staleness` in `serve`: a group that waited is looked at again before it is sent."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from environments.config import AgentEnvConfig
+from environments.lifecycle.weight_versions import WeightVersions
+from environments.record.recorder import read_groups
+from environments.serve.serving import serve
+from environments.trajectory import TrajectoryGroup
+from environments.wire.payloads import Shape
+from tests.environments.chat.chat_env import Chat
+from tests.environments.chat.versioned import played_by
+from tests.environments.serve.delivered import blocking, credited, delivering, groups_of, until
+from tests.environments.write_file import quiet
+from tools.errors import ConfigError
+
+
+def by(version, name):
+    made = credited(name)
+    trajectories = [
+        replace(each, turns=tuple(replace(turn, weight_version=version) for turn in each.turns))
+        for each in made.group.trajectories
+    ]
+    return replace(made, group=replace(made.group, trajectories=tuple(trajectories)))
+
+
+def meet(versions, group: TrajectoryGroup):
+    versions.meet(group.trajectories[0].turns[0])
+
+
+@pytest.fixture
+def versions():
+    return WeightVersions(AgentEnvConfig(max_staleness=1))
+
+
+async def test_a_group_that_became_too_old_while_it_waited_is_dropped_and_said(api, outbox, versions):
+    async with delivering(api.url, outbox, too_old=versions.too_old) as delivery:
+        for name in "abc":
+            meet(versions, by(name, name).group)
+            await delivery.put(by(name, name))
+        await blocking(api.start_trainer, batch_size=4)
+        await until(delivery, lambda: delivery.tally.posts == 2)
+        taken = [groups_of(await blocking(api.take_batch)) for _ in range(2)]
+    assert sorted(taken) == [["b"], ["c"]]
+    assert (delivery.tally.stale, delivery.waiting) == (1, 0)
+    told = "group a is not sent, stale: 2 newer versions of the weights since its oldest turn"
+    assert any(line.startswith(told) for line in delivery.lines)
+
+
+async def test_rows_of_a_group_that_has_begun_to_arrive_go_on(trained, outbox, versions):
+    shape = Shape(group_size=4, view="turn_rows", divisor=1)
+    meet(versions, by("a", "a").group)
+    async with delivering(trained.url, outbox, shape, too_old=versions.too_old) as delivery:
+        send = delivery._sender.send
+
+        async def and_the_weights_change(post, env_id):
+            sent = await send(post, env_id)
+            for name in "bcd":
+                meet(versions, by(name, name).group)
+            return sent
+
+        delivery._sender.send = and_the_weights_change
+        await delivery.put(by("a", "a"))
+        await until(delivery, lambda: delivery.tally.posts == 4)
+    assert delivery.tally.stale == 0
+
+
+async def test_what_an_earlier_run_left_is_as_old_as_all_that_was_met_since(api, outbox, versions):
+    async with delivering(api.url, outbox, too_old=versions.too_old) as delivery:
+        await delivery.put(by("of an earlier run", "a"))
+        for name in "xy":
+            meet(versions, by(name, name).group)
+        await blocking(api.start_trainer)
+        await until(delivery, lambda: delivery.tally.stale == 1)
+
+
+async def test_serve_records_counts_and_does_not_send_what_is_stale(trained, tmp_path):
+    record = tmp_path / "record.jsonl"
+
+    class Ending(Chat):
+        def next_items(self, history):
+            return [] if len(history) or history.in_flight else ["a"]
+
+    env = played_by(
+        *"aaaaab",
+        cls=Ending,
+        max_staleness=0,
+        credit_view="turn_rows",
+        rollout_server_url=trained.url,
+        outbox_path=str(tmp_path / "o.sqlite"),
+        data_path_to_save_groups=str(record),
+    )
+    console = quiet()
+    assert await asyncio.wait_for(serve(env, console), 60) == 0
+    (group,) = read_groups(record)
+    assert (group.status, group.group.weight_versions) == ("no_credit", ("a", "b"))
+    shown = console.file.getvalue()
+    assert "stale groups 1" in shown
+    assert "posts 0," in shown
+
+
+async def test_serve_ends_at_once_where_nobody_says_versions(trained, tmp_path):
+    env = played_by(
+        None,
+        max_staleness=0,
+        credit_view="turn_rows",
+        rollout_server_url=trained.url,
+        outbox_path=str(tmp_path / "o.sqlite"),
+    )
+    with pytest.raises(ConfigError, match="whoever plays says none"):
+        await asyncio.wait_for(serve(env, quiet()), 60)

@@ -273,12 +273,13 @@ class AgentEnvConfig(EvaluationConfig):
     )
 
     # Serving.
-    credit_view: Literal["token_advantages", "turn_rows", "prefix_rows"] | None = Field(
+    credit_view: Literal["token_advantages", "binary_masks", "turn_rows", "prefix_rows"] | None = Field(
         default=None,
         description="serve: how turn rewards are shown; it has to be what the trainer reads. turn_rows: to "
         "one that reads only scores (Atropos' example trainer). token_advantages: to one that reads "
-        "`advantages`, a number per token. prefix_rows: for experiments. Unset: asked for where there are "
-        "turn rewards; without them the trainer gets plain scores.",
+        "`advantages`, a number per token. binary_masks: to one that reads them and takes masks for 0 and 1 "
+        "(verl's recipe for Atropos). prefix_rows: for experiments. Unset: asked for where there are turn "
+        "rewards; without them the trainer gets plain scores.",
     )
     score_divisor: Annotated[int, Field(ge=1)] | Literal["own_length"] | None = Field(
         default=None,

@@ -78,6 +78,7 @@ def command(record: Path, out: Path, **options: Any) -> None:
     \b
     Views of tokens, a group a line. Groups without credit are left out.
       token_advantages  rows with an advantage per token
+      binary_masks      the same with masks of 0 and 1
       turn_rows         each turn a row of its own, scored with its advantage
       prefix_rows       each turn a row with all turns before it
       list_scores       every column, for people

@@ -1,7 +1,6 @@
 """`turnwise learn`: a small policy learns in a minute, with turn credit and with scalar credit."""
 
 import json
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -33,6 +32,9 @@ _OWN_SETTINGS = frozenset({
 """What the command sets itself."""
 _SEEDS, _STEPS = 5, 120
 _SECONDS, _LEARNING_RATE = 60.0, 0.6
+_TITLES = ("arm", "credit", "Adam", "steps of each seed", "median", "range", "success")
+_NARROW = 70
+"""Columns of a terminal below which the table has arms, medians and ranges alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,8 @@ def _of_own_env(env: str, options: LearnOptions) -> TrialOptions:
 def _learn_stations(call: EnvCall, options: LearnOptions) -> int:
     for name in _OWN_SETTINGS & {*call.flags.env, *(call.file.env if call.file else ())}:
         raise ConfigError(f"`turnwise learn` sets --env.{name} itself; see turnwise learn --help")
+    if call.flags.openai or (call.file and call.file.openai):
+        raise ConfigError("`turnwise learn` has a policy of its own, and asks no model server")
     config = cast(StationsConfig, call.settings({"task": options.task}).env)
     seeds = options.seeds or _SEEDS
     comparing = Comparing(
@@ -125,7 +129,6 @@ def _learn_stations(call: EnvCall, options: LearnOptions) -> int:
     )
     folder = options.out or run_folder(StationsEnv.name, "learn").path
     console = Console(stderr=options.as_json, highlight=False)
-    logging.disable(logging.INFO)
     learned, code = run_whole(until_stopped(compare_arms(comparing, folder, console)))
     if learned is None:
         console.print(Text(f"stopped; what was rolled out is in {folder}"), soft_wrap=True)
@@ -141,14 +144,13 @@ def _learn_stations(call: EnvCall, options: LearnOptions) -> int:
 
 def _show(console: Console, learned: LearnedArms, task: Task, network: NetworkKind) -> None:
     table = Table(box=None, pad_edge=False)
-    table.add_column("arm", no_wrap=True)
-    table.add_column("credit")
-    for title in ("Adam", "steps of each seed", "median", "range", "success"):
-        table.add_column(title, justify="right")
+    shown = (0, 4, 5) if console.width < _NARROW else range(len(_TITLES))
+    for title in (_TITLES[index] for index in shown):
+        table.add_column(title, justify="left" if title in _TITLES[:2] else "right", no_wrap=title == "arm")
     for arm in learned.arms:
         steps = learned.steps(arm.name)
         last = [each.curve[-1].success or 0.0 for each in learned.ended[arm.name]]
-        table.add_row(
+        cells = (
             arm.name,
             "permuted" if arm.permuted else arm.estimator,
             f"{arm.learning_rate:g}",
@@ -157,6 +159,7 @@ def _show(console: Console, learned: LearnedArms, task: Task, network: NetworkKi
             _range(steps),
             f"{median(last):.2f}",
         )
+        table.add_row(*(cells[index] for index in shown))
     console.print(table)
     ratio = "none" if learned.ratio is None else f"{learned.ratio:.2f}"
     console.print(

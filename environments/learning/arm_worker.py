@@ -1,7 +1,6 @@
 """A worker process of `arm_pool`: it learns one arm after another until nobody asks any more."""
 
 import asyncio
-import logging
 import os
 import pickle
 import signal
@@ -19,7 +18,6 @@ def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # nobody is there any more to be answered
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    logging.disable(logging.INFO)
     asks = sys.stdin.buffer
     prepare = pickle.load(asks)  # of the process that started this one
     if prepare is not None:

@@ -56,8 +56,9 @@ def findings(learned: LearnedArms) -> list[str]:
     """What the table shows, in sentences that claim no more."""
     control = learned.steps(CONTROL)
     arrived = sum(each is not None for each in control)
+    nobody = not any(learned.steps(TURN) + learned.steps(SCALAR))
     return [
-        f"{_medians(learned)}; {_seeds(learned)}.",
+        f"{_medians(learned)}{'' if nobody else f'; {_seeds(learned)}'}.",
         f"The control, whose advantages changed places among a step's turns, arrived in {arrived} of "
         f"{len(control)}.",
     ]
@@ -67,7 +68,7 @@ def _medians(learned: LearnedArms) -> str:
     turn, scalar = learned.median(TURN), learned.median(SCALAR)
     if turn is None or scalar is None:
         late = [name for name, middle in ((TURN, turn), (SCALAR, scalar)) if middle is None]
-        return f"within {learned.cap} steps most seeds of {' and of '.join(late)} did not arrive"
+        return f"Within {learned.cap} steps most seeds of {' and of '.join(late)} did not arrive"
     times = "" if learned.ratio is None else f", {learned.ratio:.2f} of them"
     return f"{TURN} took {turn:g} steps and {SCALAR} {scalar:g} in the median{times}"
 

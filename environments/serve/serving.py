@@ -39,6 +39,8 @@ WHO_READS = {
     "turn_rows": "for trainers that read only scores, such as Atropos' example trainer",
     "token_advantages": "for trainers that read `advantages`, a number per token; one that reads only scores "
     "gets no turn credit from it",
+    "binary_masks": "for trainers that read `advantages` and take masks for 0 and 1, as verl's recipe for "
+    "Atropos does",
     "prefix_rows": "for experiments with trainers that read only scores; a turn is trained in every row that "
     "reaches it",
 }

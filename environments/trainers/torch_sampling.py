@@ -28,7 +28,7 @@ def sample_batch(
 
     Args:
         batch: what to sample; prompts are padded on the left.
-        model: a causal language model that takes `position_ids` and a cache; left in the mode it was in.
+        model: takes `position_ids`, `logits_to_keep` and a cache; left in the mode it was in.
         stop_ids: those that end a turn.
         autocast: what the loss is computed in.
     """
@@ -58,6 +58,7 @@ def _sampled(batch: Sequence[Wanted], model: Any, stop_ids: frozenset[int]) -> l
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,
+            logits_to_keep=1,
         )
         cache = output.past_key_values
         tokens, logprobs = _drawn(output.logits[:, -1], [wanted.draws.random() for wanted in batch])

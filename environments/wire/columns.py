@@ -3,10 +3,10 @@
 Speaks the format of Atropos' `ScoredDataGroup` without importing it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from environments.trajectory import CreditedGroup
+from environments.trajectory import IGNORED, CreditedGroup
 from environments.wire.training_rows import RowGroup, TrainingRow
 from environments.wire.views import every_row
 
@@ -18,6 +18,8 @@ Columns = dict[str, Any]
 PER_ROW = ("tokens", "masks", "scores", "advantages", "messages", "inference_logprobs", "overrides")
 """Columns with one entry per row; all but the first three may be missing as a whole."""
 
+BINARY = "binary"
+"""What `group_overrides["masks"]` is where masks are 0 and 1; they are labels where it is missing."""
 
 _EVERY_COLUMN = (
     "tokens", "masks", "scores", "advantages", "ref_logprobs", "messages", "generation_params",
@@ -35,13 +37,13 @@ def columns_of(group: RowGroup) -> Columns:
     bare = group.plain and not any(overrides)
     columns: Columns = {
         "tokens": [row.tokens for row in rows],
-        "masks": [row.mask for row in rows],
+        "masks": [_binary(row.mask) if group.binary_masks else row.mask for row in rows],
         "scores": [row.score for row in rows],
         "advantages": _complete(row.advantages for row in rows),
         "messages": _complete(row.messages for row in rows),
         "generation_params": None if group.generation_params is None else dict(group.generation_params),
         "inference_logprobs": _complete(row.logprobs for row in rows),
-        "group_overrides": {} if group.plain else {"group_size": len(rows)},
+        "group_overrides": _group_overrides(group),
         "overrides": None if bare else overrides,
     }
     return {name: column for name, column in columns.items() if column is not None}
@@ -50,6 +52,9 @@ def columns_of(group: RowGroup) -> Columns:
 def rows_of(columns: Mapping[str, Any]) -> RowGroup:
     """The rows that `columns_of` made columns of."""
     table = {name: columns.get(name) or [None] * len(columns["tokens"]) for name in PER_ROW}
+    binary_masks = columns["group_overrides"].get("masks") == BINARY
+    if binary_masks:
+        table["masks"] = list(map(_labels, columns["tokens"], columns["masks"]))
     return RowGroup(
         rows=tuple(
             TrainingRow(
@@ -66,6 +71,7 @@ def rows_of(columns: Mapping[str, Any]) -> RowGroup:
             )
         ),
         plain=not columns["group_overrides"],
+        binary_masks=binary_masks,
         generation_params=columns.get("generation_params"),
     )
 
@@ -78,6 +84,20 @@ def list_scores(credited: CreditedGroup) -> Columns:
         for score, override in zip(columns["scores"], columns["overrides"] or (), strict=True)
     ]
     return columns | {"scores": scores}
+
+
+def _group_overrides(group: RowGroup) -> dict[str, Any]:
+    if group.plain:
+        return {}
+    return {"group_size": len(group.rows)} | ({"masks": BINARY} if group.binary_masks else {})
+
+
+def _binary(mask: Sequence[int]) -> list[int]:
+    return [int(label != IGNORED) for label in mask]
+
+
+def _labels(tokens: Sequence[int], mask: Sequence[int]) -> list[int]:
+    return [token if is_trained else IGNORED for token, is_trained in zip(tokens, mask, strict=True)]
 
 
 def _complete(values: Iterable[Value | None]) -> list[Value] | None:

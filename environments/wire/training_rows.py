@@ -35,6 +35,8 @@ class RowGroup:
     rows: tuple[TrainingRow, ...]
     plain: bool = False
     """Scalar GRPO data as Atropos knows it, which says nothing of its size."""
+    binary_masks: bool = False
+    """Whether masks leave as 1 where a token is trained and 0 elsewhere; here they are labels still."""
     generation_params: Mapping[str, float] | None = None
     """What the rows were sampled with, where the trainer has to use the same."""
 

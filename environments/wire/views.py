@@ -59,6 +59,15 @@ def token_advantages(credited: CreditedGroup) -> RowGroup:
     return RowGroup(rows=bare, plain=True)
 
 
+def binary_masks(credited: CreditedGroup, *_: object) -> list[RowGroup]:
+    """The view for consumers that read `advantages` per token and take masks for 0 and 1.
+
+    Every group carries the estimator's advantages, one without turn rewards, too: these consumers take no
+    other credit, and fail on none. verl's recipe for Atropos is one of them.
+    """
+    return [replace(every_row(credited), binary_masks=True)]
+
+
 def turn_rows(
     credited: CreditedGroup, divisor: Divisor = TOKENS_PER_TURN, _: PrefixWeighting = "once"
 ) -> list[RowGroup]:
@@ -99,6 +108,7 @@ def _one_group(credited: CreditedGroup, *_: object) -> list[RowGroup]:
 
 VIEWS: Mapping[str, Callable[..., Sequence[RowGroup]]] = {
     "token_advantages": _one_group,
+    "binary_masks": binary_masks,
     "turn_rows": turn_rows,
     "prefix_rows": prefix_rows,
 }

@@ -20,6 +20,7 @@ from functools import partial
 import numpy as np
 
 from environments.credit import Advantages, estimate
+from environments.credit.estimator_registry import without_peer
 from environments.credit.stats import centred, z_scores
 from environments.testing import group_of
 from environments.trajectory import Trajectory, TrajectoryGroup
@@ -216,6 +217,24 @@ def prefixes(group: TrajectoryGroup, *, train_all: bool) -> Advantages:
     return entries
 
 
+def totals_without_peer(group: TrajectoryGroup) -> Advantages:
+    """`turn_return`, where a turn without a peer is compared with what the others earned in all.
+
+    Its baseline is the mean of their totals less what its own trajectory had earned before: nothing that the
+    turn's action moves, so that it has no bias. The advantage is the own total minus that mean.
+    """
+    returns, advantages = estimate("turn_return", group, baseline="none"), estimate("turn_return", group)
+    totals = [row[0] for row in returns]
+    alone = without_peer("turn_return", group)
+    return [
+        [
+            own + (sum(totals) - own) / (1 - len(totals)) if is_alone and len(totals) > 1 else value
+            for value, is_alone in zip(row, flags, strict=True)
+        ]
+        for own, row, flags in zip(totals, advantages, alone, strict=True)
+    ]
+
+
 def candidates() -> dict[str, tuple[Weigh, bool]]:
     """Everything that the table compares: name, how it weighs turns, whether rewards become state scores."""
 
@@ -241,6 +260,7 @@ def candidates() -> dict[str, tuple[Weigh, bool]]:
         "process_supervision": ours("process_supervision"),
         "mt_grpo": ours("mt_grpo"),
         "mt_grpo segments=per_turn": ours("mt_grpo", segments="per_turn"),
+        "not offered: totals without a peer": totals_without_peer,
         "not offered: outcome only": outcome_only,
         "not offered: mean of turn rewards": mean_of_turns,
         "not offered: z(turns) + z(outcome)": separate_streams,

@@ -12,8 +12,9 @@ from environments.record.summary import Summary, summary_rows
 from environments.run.experiment import origin_of
 from environments.run.process_run import process
 from environments.testing import group_of
+from environments.trajectory import IGNORED
 from environments.wire.columns import columns_of
-from environments.wire.payloads import Shape, pack, post_text
+from environments.wire.payloads import ROW_BY_ROW, Shape, pack, post_text
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import chat, group_of_chat
 from tests.environments.write_file import quiet
@@ -101,12 +102,13 @@ def test_their_tokens_are_trained_in_no_view(view):
         for turn in turns
     }
     columns = [columns_of(each) for each in VIEWS[view](group)]
-    tokens = sum(label != -100 for each in columns for mask in each["masks"] for label in mask)
+    masked = 0 if view == "binary_masks" else IGNORED
+    tokens = sum(label != masked for each in columns for mask in each["masks"] for label in mask)
     sizes = {key: span.end - span.start for key, span in spans.items()}
     if view == "prefix_rows":  # a turn is in each row of those that follow it
         sizes = {key: n * sum(later >= key[1] for later in trained[key[0]]) for key, n in sizes.items()}
     assert tokens == sum(sizes.values())
-    if view != "token_advantages":
+    if view in ROW_BY_ROW:
         assert len(columns) == len(spans)
 
 
@@ -133,7 +135,7 @@ def test_rewards_of_a_turn_that_is_not_trained_stay_where_people_and_trainers_re
 async def test_what_is_left_can_be_posted(view):
     group = await group_of_chat(train_turn=lambda self, item, turn, ctx: turn.index == 2)
     package = pack(group, Shape(view=view, group_size=4))
-    assert len(package.parts) == (1 if view == "token_advantages" else 4)
+    assert len(package.parts) == (4 if view in ROW_BY_ROW else 1)
 
 
 async def test_turns_that_were_cut_are_masked_when_a_setting_says_so():

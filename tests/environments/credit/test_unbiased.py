@@ -2,10 +2,21 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from environments.credit import estimate
-from tests.benchmarks.credit_bias import Expectation, Market, a_policy, cosine, separate_streams
+from environments.testing import group_of
+from tests.benchmarks.credit_bias import (
+    Expectation,
+    Market,
+    a_policy,
+    cosine,
+    separate_streams,
+    totals_without_peer,
+)
 
+REWARD = st.floats(-10, 10)
 UNBIASED = {
     "loo_index": ("turn_return", {"baseline": "loo_index"}, 1.0),
     "loo_total": ("turn_return", {"baseline": "loo_total"}, 1.0),
@@ -63,6 +74,35 @@ def test_the_expected_gradient_has_the_length_that_the_bias_note_says(market, ca
     gradient = expected_gradient(market, size, logits, name, params)
 
     assert gradient == pytest.approx((shrunk if scale is None else scale) * true, abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_totals_of_others_are_an_unbiased_baseline_of_a_turn_without_a_peer(market, size):
+    logits = a_policy()
+
+    gradient = Expectation(market, size, totals_without_peer).gradient(logits)
+
+    assert gradient == pytest.approx(market.gradient(logits), abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_and_a_noisier_one_than_none(market, size):
+    raw = Expectation(market, size, lambda group: estimate("turn_return", group))
+    totals = Expectation(market, size, totals_without_peer)
+
+    assert 1.0 < totals.noise(a_policy()) / raw.noise(a_policy()) < 1.1
+
+
+@given(
+    others=st.lists(st.lists(REWARD, min_size=1, max_size=3), min_size=1, max_size=3),
+    own=st.lists(REWARD, min_size=5, max_size=5),
+    later=st.lists(REWARD, min_size=2, max_size=2),
+)
+def test_what_a_turn_without_a_peer_moves_does_not_move_that_baseline(others, own, later):
+    def baseline(rewards):
+        return sum(rewards[3:]) - totals_without_peer(group_of([rewards, *others]))[0][3]
+
+    assert baseline(own) == pytest.approx(baseline([*own[:3], *later]))
 
 
 @pytest.mark.parametrize(

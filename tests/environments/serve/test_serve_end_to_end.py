@@ -15,7 +15,7 @@ from environments.config import EMBEDDED_TOKENIZER
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import read_groups
 from environments.wire.columns import columns_of
-from environments.wire.views import VIEWS, token_advantages
+from environments.wire.views import VIEWS, binary_masks, token_advantages
 from tests.environments.serve.loopback import (
     ended,
     free_port,
@@ -70,6 +70,18 @@ def test_token_advantages_arrive_token_for_token_as_they_were_computed(api, tmp_
         expected = computed[group["overrides"][0]["group_id"]]
         assert {name: group[name] for name in expected} == expected
     assert any(value for group in arrived for row in group["advantages"] for value in row)
+
+
+def test_masks_of_0_and_1_arrive_from_an_environment_without_turn_rewards_with_advantages(api, tmp_path):
+    api.start_trainer(batch_size=4, max_token_len=40_000)
+    options = ("--env.credit_view", "binary_masks")
+    with served(api, tmp_path, *options, env="ScalarWords") as record:
+        arrived = take(api, 1)
+    computed = {each.group.group_id: binary_masks(each)[0] for each in read_groups(record)}
+    (group,) = arrived
+    expected = columns_of(computed[group["overrides"][0]["group_id"]])
+    assert {name: group[name] for name in expected} == expected
+    assert any(value for row in group["advantages"] for value in row)
 
 
 @pytest.mark.parametrize(("view", "size"), [("token_advantages", 4), ("turn_rows", 1)])

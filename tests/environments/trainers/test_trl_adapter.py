@@ -25,7 +25,7 @@ if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
     pytest.importorskip("trl", reason="needs torch and TRL, to run TRL's own trainer")
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 torch, trl, transformers = map(importlib.import_module, ("torch", "trl", "transformers"))
-adapter = importlib.import_module("environments.trainers.trl_trainer")
+adapter = importlib.import_module("environments.trainers.trl")
 gradients = importlib.import_module("tests.environments.trainers.policy_gradient")
 torch.set_num_threads(1)
 

@@ -106,6 +106,7 @@ SHAPES = {
     "padded": {"more": 2},
     "one_missing": {"more": 1},
     "shortened": {"more": 1, "max_row_tokens": 5},
+    "binary_masks": {"view": "binary_masks", "more": 1, "max_row_tokens": 5},
     "turn_rows": {"view": "turn_rows", "max_row_tokens": 6},
     "prefix_rows": {"view": "prefix_rows"},
     "prefix_rows_repeated": {"view": "prefix_rows", "prefix_weighting": "repeated"},

@@ -17,6 +17,7 @@ from tests.environments.wire.trainer_losses import (
     CONSTANT,
     Batch,
     reading_advantages,
+    reading_binary_masks,
     reading_scores,
     scale_to,
     seq_mean_token_mean,
@@ -100,6 +101,9 @@ BY_TURN = (
 TABLE = {
     "advantages": Line(
         view="token_advantages", reads=reading_advantages, cells=BY_TOKEN, exact=(True, False, True, True)
+    ),
+    "binary_masks": Line(
+        view="binary_masks", reads=reading_binary_masks, cells=BY_TOKEN, exact=(True, False, True, True)
     ),
     "turn_rows": Line(view="turn_rows", cells=BY_TURN, exact=(False, True, False, False)),
     "turn_rows_own_length": Line(

@@ -40,6 +40,17 @@ def reading_advantages(posts: Sequence[Mapping[str, Any]]) -> Batch:
     )
 
 
+def reading_binary_masks(posts: Sequence[Mapping[str, Any]]) -> Batch:
+    """A trainer that takes `advantages` as they are, and masks for factors."""
+    return Batch(
+        [
+            {token: value * factor for token, factor, value in zip(*row, strict=True) if factor}
+            for post in posts
+            for row in zip(post["tokens"], post["masks"], post["advantages"], strict=True)
+        ]
+    )
+
+
 def reading_scores(posts: Sequence[Mapping[str, Any]]) -> Batch:
     """A trainer that normalises the scores of a post, and keeps that of a row alone (Atropos' example)."""
     rows: list[Mapping[int, float]] = []

@@ -13,7 +13,8 @@ from typing import Any, Self
 
 import torch
 from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from environments.base_env import AgentEnv
 from environments.config import EMBEDDED_TOKENIZER

@@ -1,0 +1,149 @@
+"""A tiny transformer learns the game in TRL: with the credit of each turn, and with TRL's own scalar GRPO.
+
+Both arms take the same kind of rollouts from the same warm start; they differ in the advantages alone.
+"""
+
+import argparse
+import copy
+import json
+import math
+import statistics
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+import transformers
+from curves import drawn
+from game import LENGTH, Signs
+from trl import GRPOConfig, GRPOTrainer
+from warm_start import tokenizer, warm_started
+
+from environments.trainers.trl import Rollouts, TurnwiseGRPOTrainer, rollout_score
+
+STEPS, IMITATION, GROUPS, GROUP_SIZE = 60, 600, 4, 8
+REACHED, WINDOW = 0.5, 5
+"""Mean share of right letters, over so many steps."""
+
+
+class Watch(transformers.TrainerCallback):
+    """The mean score of each step's rollouts, and what must hold at each."""
+
+    def __init__(self, rollouts):
+        self.rollouts, self.scores = rollouts, []
+
+    def on_step_end(self, args, state, control, **_):
+        rolled_out = [each for group in self.rollouts.groups for each in group.group.trajectories]
+        assert {version for each in rolled_out for version in each.weight_versions} == {
+            f"step-{state.global_step - 1}"
+        }
+        assert len(self.rollouts.step.scores) == GROUPS * GROUP_SIZE
+        self.scores.append(sum(each.score for each in rolled_out) / len(rolled_out))
+
+    def on_log(self, args, state, control, logs=None, **_):
+        assert math.isfinite(float((logs or {}).get("loss", 0.0)))
+
+
+def warm_start(folder, steps):
+    """The same for all runs; made once."""
+    if not folder.exists():
+        warm_started(steps).save_pretrained(folder)
+    return transformers.Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def settings(folder, steps, rate, seed):
+    """The same for both arms."""
+    return GRPOConfig(
+        output_dir=folder,
+        max_steps=steps,
+        num_generations=GROUP_SIZE,
+        per_device_train_batch_size=GROUPS * GROUP_SIZE,
+        learning_rate=rate,
+        lr_scheduler_type="constant",
+        loss_type="dr_grpo",
+        max_completion_length=2 * LENGTH,
+        scale_rewards="none",
+        seed=seed,
+        gradient_checkpointing=False,
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+        logging_steps=1,
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+
+
+def learned(arm, model, args):
+    """The mean scores, step by step."""
+    with Rollouts(partial(Signs, Signs.env_config_cls(seed=args.seed, max_tokens_per_turn=8))) as rollouts:
+        more = {"processing_class": tokenizer(), "callbacks": [watch := Watch(rollouts)]}
+        if arm == "turns":
+            trainer = TurnwiseGRPOTrainer(model, args, rollouts, **more)
+        else:
+            trainer = GRPOTrainer(model, rollout_score, args, rollouts.dataset, rollout_func=rollouts, **more)
+        trainer.remove_callback(transformers.PrinterCallback)
+        trainer.train()
+    return watch.scores
+
+
+def reached(scores):
+    """Steps until the mean of a window was high enough; `None`: it never was."""
+    ends = range(WINDOW, len(scores) + 1)
+    means = (statistics.mean(scores[end - WINDOW : end]) for end in ends)
+    return next((end for end, mean in zip(ends, means, strict=True) if mean >= REACHED), None)
+
+
+def table(curves):
+    """A row per arm and learning rate; every seed stands in it."""
+    lines = [
+        f"| credit | learning rate | steps to {REACHED}, by seed | median | last 10 steps, by seed |",
+        "|---|---|---|---|---|",
+    ]
+    for (arm, rate), seeds in curves.items():
+        steps = [reached(scores) for scores in seeds]
+        median = statistics.median([math.inf if each is None else each for each in steps])
+        last = [f"{statistics.mean(scores[-10:]):.2f}" for scores in seeds]
+        shown = " ".join("–" if each is None else str(each) for each in steps)
+        lines.append(
+            f"| {arm} | {rate:g} | {shown} | {'–' if median == math.inf else f'{median:g}'} | {' '.join(last)} |"
+        )
+    return "\n".join(lines)
+
+
+def main():
+    """Every arm with every learning rate and seed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("learn_trl_out"))
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rates", type=float, nargs="+", default=[3e-3])
+    parser.add_argument("--tenth", action="store_true", help="a tenth of it, to see that it runs")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    given.out.mkdir(parents=True, exist_ok=True)
+    parts, seeds, rates = (10, 1, given.rates[:1]) if given.tenth else (1, given.seeds, given.rates)
+    began = time.monotonic()
+    start = warm_start(given.out / "warm_start", IMITATION // parts)
+    print(f"warm start: {time.monotonic() - began:.0f} s", flush=True)
+    curves = {}
+    for seed in range(seeds):
+        for rate in rates:
+            for arm in ("turns", "scalar"):
+                with tempfile.TemporaryDirectory() as folder:
+                    args = settings(folder, given.steps // parts, rate, seed)
+                    scores = learned(arm, copy.deepcopy(start), args)
+                curves.setdefault((arm, rate), []).append(scores)
+                print(
+                    f"{arm:6} {rate:g} seed {seed}: {' '.join(f'{each:.2f}' for each in scores)}", flush=True
+                )
+    written = [{"arm": arm, "rate": rate, "scores": seeds} for (arm, rate), seeds in curves.items()]
+    (given.out / "curves.json").write_text(json.dumps(written))
+    (given.out / "curves.svg").write_text(drawn(curves))
+    (given.out / "table.md").write_text(table(curves) + "\n")
+    print(f"{table(curves)}\n{time.monotonic() - began:.0f} s; files in {given.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -94,3 +94,14 @@ def test_what_a_trainer_would_misread_in_a_post_is_refused(column, change, told)
     (post,) = posts_of(GROUPS["unscored turns"])
     with pytest.raises(WireError, match=told):
         shifted_post(post | {column: change(post[column])})
+
+
+def test_a_post_without_group_overrides_is_read_as_labels():
+    (post,) = posts_of(GROUPS["unscored turns"])
+    assert shifted_post(post | {"group_overrides": None}) == shifted_post(post)
+
+
+def test_a_group_with_an_advantage_too_large_has_no_rows_and_is_warned_of(caplog):
+    huge = tuple(tuple(value * 1e60 for value in row) for row in GROUPS["unscored turns"].advantages)
+    assert shifted_rows(replace(GROUPS["unscored turns"], advantages=huge)) == []
+    assert "too large for the float32 of a trainer" in caplog.text

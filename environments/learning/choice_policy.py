@@ -60,8 +60,8 @@ class ChoicePolicy:
         ]
         if not begun:
             raise WireError(
-                f"item {trajectory.item_id!r}: sibling {trajectory.sibling} did not begin after the last step "
-                f"of the policy {self._name!r}; learn once from each batch, before the next one begins"
+                f"item {trajectory.item_id!r}: sibling {trajectory.sibling} did not begin after the last "
+                f"step of the policy {self._name!r}; learn once from each batch, before the next one begins"
             )
         if any(each != begun[0] for each in begun):
             raise WireError(

@@ -1,7 +1,7 @@
 """A credited group as trainers of completions take it: prompt, completion, mask, an advantage per token."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -94,7 +94,7 @@ def refuse_too_large(credited: CreditedGroup) -> None:
 
 
 @contextmanager
-def groups_left_out() -> Iterator[None]:
+def groups_left_out() -> Generator[None]:
     """Around what is done with one group: one that a trainer cannot take costs a warning, and no run."""
     try:
         yield

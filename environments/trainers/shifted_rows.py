@@ -49,11 +49,13 @@ def shifted_rows(credited: CreditedGroup) -> list[ShiftedRow]:
         strict=True,
     ):
         tokens, zeros = prompt + completion, [0.0] * len(prompt)
-        if any(mask):
+        # A sampled token with nothing before it is no target.
+        targets = ([0] * len(prompt) + mask)[1:]
+        if any(targets):
             row = ShiftedRow(
                 input_ids=tokens[:-1],
                 target_ids=tokens[1:],
-                mask=([0] * len(prompt) + mask)[1:],
+                mask=targets,
                 logprobs=(zeros + logprobs)[1:],
                 advantages=(zeros + advantages)[1:],
             )

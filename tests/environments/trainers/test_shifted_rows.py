@@ -58,6 +58,17 @@ def test_a_row_that_begins_with_a_sampled_token_keeps_its_other_tokens():
     assert len(row.mask) == len(row.advantages) == len(row.logprobs) == len(row.input_ids)
 
 
+def test_a_row_of_a_single_token_has_no_target():
+    first, *others = GROUPS["unequal lengths"].group.trajectories
+    turn = replace(first.turns[0], span=replace(first.turns[0].span, start=0, end=1))
+    alone = replace(first, turns=(turn,), rows=(TokenRow(token_ids=(7,), logprobs=(-0.5,)),))
+    group = replace(GROUPS["unequal lengths"].group, trajectories=(alone, *others))
+    credited = replace(
+        GROUPS["unequal lengths"], group=group, advantages=((0.5,), *GROUPS["unequal lengths"].advantages[1:])
+    )
+    assert len(shifted_rows(credited)) == len(others)
+
+
 def without_logprobs(credited):
     trajectories = tuple(
         replace(each, rows=tuple(TokenRow(token_ids=row.token_ids, logprobs=None) for row in each.rows))

@@ -23,7 +23,7 @@ async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None])
     """Wait for a trainer, give it all canaries in one batch, and return once it has taken them.
 
     Raises:
-        ConfigError: no trajectory API there, or a batch that cannot hold all canaries at once.
+        ConfigError: no trajectory API there or no longer, or a batch that cannot hold all canaries at once.
     """
     assert probe.asked.view is not None
     shape = Shape(group_size=GROUP_SIZE, view=probe.asked.view, divisor=probe.asked.divisor)
@@ -47,6 +47,8 @@ async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None])
                     await asyncio.wait({delivering}, timeout=POLL_S)
                     if delivering.done():
                         delivering.result()
+                    # One that was started again knows no trainer: waiting for it would be for ever.
+                    await _state(api)
             finally:
                 delivering.cancel()
             await delivery.flush(1.0)
@@ -56,13 +58,17 @@ async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None])
 async def _with_trainer(api: TrajectoryApi) -> ApiState:
     """The API's state once a trainer has registered there."""
     while True:
-        try:
-            state = await api.state()
-        except ApiUnavailableError as error:
-            raise ConfigError(f"{error}; start it with run-api") from None
+        state = await _state(api)
         if state.batch_size > 0:
             return state
         await asyncio.sleep(POLL_S)
+
+
+async def _state(api: TrajectoryApi) -> ApiState:
+    try:
+        return await api.state()
+    except ApiUnavailableError as error:
+        raise ConfigError(f"{error}; start it with run-api, and begin again") from None
 
 
 def _padding(probe: Probe, parts: list[Part], shape: Shape, batch_rows: int) -> list[Part]:

@@ -130,6 +130,28 @@ def test_a_batch_that_cannot_take_all_canaries_at_once_is_refused_with_the_size_
     assert "register a batch of 33 rows or more" in done.stderr
 
 
+def test_an_api_that_dies_while_the_canaries_wait_there_ends_the_command(fresh_api, tmp_path):
+    fresh_api.start_trainer(batch_size=40, max_token_len=4096)
+    command = [
+        TURNWISE,
+        "probe-trainer",
+        "begin",
+        str(tmp_path),
+        "--api",
+        fresh_api.url,
+        "--view",
+        "turn_rows",
+    ]
+    with running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("registered at"):
+                break
+        fresh_api.kill()
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert error.splitlines()[-1].endswith("start it with run-api, and begin again")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,12 +1,13 @@
 """A credited group as trainers of completions take it: prompt, completion, mask, an advantage per token."""
 
 import logging
-from collections.abc import Generator
+import math
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 
-from environments.trajectory import IGNORED, LARGEST_FLOAT32, CreditedGroup
+from environments.trajectory import IGNORED, LARGEST_FLOAT32, CreditedGroup, Trajectory
 from environments.wire.credited_rows import CreditedRow, credited_rows
 from tools.errors import WireError
 
@@ -91,6 +92,12 @@ def refuse_too_large(credited: CreditedGroup) -> None:
             f"group {credited.group.group_id} has an advantage of {largest:g}, too large for the float32 of "
             f"a trainer; scale its rewards"
         )
+
+
+def mean_score(trajectories: Iterable[Trajectory]) -> float:
+    """For charts: over those that were scored; NaN where none was, which is not 0."""
+    known = [trajectory.score for trajectory in trajectories if trajectory.score is not None]
+    return sum(known) / len(known) if known else math.nan
 
 
 @contextmanager

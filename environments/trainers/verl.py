@@ -15,7 +15,12 @@ import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 from verl.trainer.ppo.core_algos import register_adv_est
 
-from environments.trainers.completion_columns import CompletionColumns, completion_columns, groups_left_out
+from environments.trainers.completion_columns import (
+    CompletionColumns,
+    completion_columns,
+    groups_left_out,
+    mean_score,
+)
 from environments.trainers.exact_settings import ESTIMATOR, VERL, refuse_inexact
 from environments.trajectory import CreditedGroup
 
@@ -52,8 +57,7 @@ def outputs_of(credited: CreditedGroup, *, version: int) -> list[CreditedOutput]
     with groups_left_out():
         columns = completion_columns(credited)
     trajectories = credited.group.trajectories
-    scores = [trajectory.score or 0.0 for trajectory in trajectories]
-    info = {"turnwise_score": sum(scores) / len(scores)}
+    info = {"turnwise_score": mean_score(trajectories)}
     turns = [len(trajectory.turns) for trajectory in trajectories for _ in trajectory.rows]
     outputs: list[CreditedOutput] = []
     for row in range(columns.rows):

@@ -3,8 +3,8 @@
     .venv/bin/python -m tests.benchmarks.learning_rates [TASK …] [--policy mlp]
 
 For each task and estimator: a line for each rate of the grid, with the steps of seeds 100 to 104 and their
-median; a run that did not arrive within 120 steps counts as more than any other. The lowest median is taken, of
-equal ones that of the smaller rate with which most seeds arrived.
+median; a run that did not arrive within 120 steps counts as more than any other. The rate with the
+lowest median is taken; of several, that with which most seeds arrived, and then the smallest.
 """
 
 import argparse

@@ -5,6 +5,7 @@ a forward pass alone: (one-hot - p) times the last hidden state. So no package f
 """
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,16 @@ import numpy as np
 
 from environments.policy.rendering.tokenizer_files import EMBEDDED_TOKENIZER_DIR
 from environments.probe.tensor_files import Tensor, Weights, read_weights, write_safetensors
+from environments.trainers.canary import VOCABULARY as CANARY_IDS
+from tools.errors import ConfigError
 
 HEAD = "lm_head.weight"
 """What of a checkpoint is compared, (VOCABULARY, WIDTH)."""
 VOCABULARY = 2048
 """That of the embedded tokenizer, which lies beside the weights."""
 WIDTH = 64
+_SAME = 0.5
+"""Cosine from which a head is the canary model's."""
 _HEADS = 2
 _EPSILON = 1e-6
 _THETA = 10_000.0
@@ -105,6 +110,27 @@ class CanaryModel:
     def _norm(self, hidden: Weights, name: str) -> Weights:
         size = np.sqrt((hidden**2).mean(axis=-1, keepdims=True) + _EPSILON)
         return hidden / size * self._weights[name]
+
+
+def refuse_another_model(head: Weights, given: Weights, *, is_gradient: bool) -> None:
+    """Hold what is read to be the canary model's head after a step, or its gradient.
+
+    Raises:
+        ConfigError: it is the other, or of another model.
+    """
+    # A step hardly moves the rows of ids that no canary has.
+    before, after = head[CANARY_IDS:], given[CANARY_IDS:]
+    size = float(np.linalg.norm(before) * np.linalg.norm(after))
+    if not math.isfinite(size):
+        return
+    is_head = float((before * after).sum()) > _SAME * size
+    if is_gradient and is_head:
+        raise ConfigError("these are weights and no gradient; leave out --gradient")
+    if not is_gradient and not is_head:
+        raise ConfigError(
+            "these are not the weights of the canary model after a step: of another model, or the gradient, "
+            "which --gradient reads"
+        )
 
 
 def _rotated(heads: Weights) -> Weights:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from environments.probe.canary_tokens import CanaryTokens, Numbers
+from environments.probe.canary_tokens import CanaryTokens, Flags, Numbers
 from environments.probe.known_mistakes import known_mistakes
 from environments.probe.tensor_files import Weights
 from tools.errors import ConfigError
@@ -19,6 +19,9 @@ _SEEN = 0.01
 """Share of what is expected that is worth a sentence."""
 _SAME_SCALE = 1e-3
 _ADAM = 0.02
+_ABOVE_ROUNDING = 100
+_ROUNDED = "float32 rounds a step that is this small: take it with a larger learning rate"
+_SPREAD = "a little is wrong everywhere: several steps, or a small penalty"
 _TURNED = "the sign is turned: it goes down where it should go up"
 
 
@@ -43,13 +46,16 @@ class StepVerdict:
         return "\n".join([head, *(f"  {finding}" for finding in self.findings)])
 
 
-def diagnose(step: Weights, tokens: CanaryTokens, scales: Mapping[str, float]) -> StepVerdict:
+def diagnose(
+    step: Weights, tokens: CanaryTokens, scales: Mapping[str, float], *, rounding: float = 0.0
+) -> StepVerdict:
     """Say what a step is.
 
     Args:
         step: of the head, by the learning rate; weights after less weights before.
         tokens: of the canaries.
         scales: constants that trainers multiply the gradient by, by name.
+        rounding: the norm of what the type of the weights rounds off a step.
 
     Raises:
         ConfigError: it is a step of Adam, of which the signs alone are left.
@@ -65,7 +71,9 @@ def diagnose(step: Weights, tokens: CanaryTokens, scales: Mapping[str, float]) -
     scale = next((name for name, value in scales.items() if abs(ratio / value - 1) < _SAME_SCALE), None)
     if cosine >= EXACT:
         return StepVerdict(exact=True, cosine=cosine, norm_ratio=ratio, scale=scale, findings=())
-    return _wrong(cosine, ratio, *_findings(step, tokens))
+    if np.linalg.norm(step) < _ABOVE_ROUNDING * rounding:
+        return _wrong(cosine, ratio, _ROUNDED)
+    return _wrong(cosine, ratio, *(_findings(step, tokens) or [_SPREAD]))
 
 
 def _wrong(cosine: float, ratio: float, *findings: str) -> StepVerdict:
@@ -95,16 +103,38 @@ def _mistake_in(weights: Numbers, tokens: CanaryTokens, *, certain: bool) -> str
     """The simplest known mistake that explains what sampled tokens weigh; empty: it is their advantages."""
     if not weights.any():
         return "no sampled token is trained"
-    fits = [(abs(_cosine(weights, each.weights)), each) for each in known_mistakes(tokens)]
-    best = max(fit for fit, _ in fits)
-    good = [(fit, each) for fit, each in fits if fit >= best - _AS_GOOD]
-    fit, mistake = min(good, key=lambda pair: (len(pair[1].sentences), -pair[0]))
-    turned = _cosine(weights, mistake.weights) < 0
-    said = "; ".join([*mistake.sentences, *([_TURNED] if turned else [])])
+    fit, said = _nearest(weights, tokens)
+    if fit < _NEARLY and certain:
+        left, missing = _part_of_batch(weights, tokens)
+        part_fit, part_said = _nearest(weights, tokens, left)
+        if missing and part_fit >= _FITS:
+            return "; ".join(filter(None, [f"{missing} are not in the step: is all in one?", part_said]))
     if fit >= _FITS or (not said and not certain):
         return said
     known = "nearly" if fit >= _NEARLY else "no known mistake explains what the tokens weigh; nearest"
     return f"{known} ({fit:.3f}): {said or 'the policy gradient'}"
+
+
+def _nearest(weights: Numbers, tokens: CanaryTokens, where: Flags | None = None) -> tuple[float, str]:
+    """How well the simplest of the mistakes that fit best does, of tokens `where`; and its sentences."""
+    weights = weights if where is None else weights[where]
+    fits = [
+        (_cosine(weights, each.weights if where is None else each.weights[where]), each)
+        for each in known_mistakes(tokens)
+    ]
+    best = max(abs(fit) for fit, _ in fits)
+    good = [(fit, each) for fit, each in fits if abs(fit) >= best - _AS_GOOD]
+    fit, mistake = min(good, key=lambda pair: (len(pair[1].sentences), -abs(pair[0])))
+    return abs(fit), "; ".join([*mistake.sentences, *([_TURNED] if fit < 0 else [])])
+
+
+def _part_of_batch(weights: Numbers, tokens: CanaryTokens) -> tuple[Flags, str]:
+    """The tokens of rows that are in a step, and how many rows are not."""
+    rows, count = np.unique(tokens.ids("row"), return_inverse=True)
+    sizes = np.maximum.reduceat(np.abs(weights), np.searchsorted(tokens.ids("row"), rows))
+    inside = sizes > _SEEN * sizes.max()
+    missing = int((~inside).sum())
+    return inside[count], f"{missing} of {len(rows)} rows" if missing else ""
 
 
 def _refuse_adam(step: Weights) -> None:

@@ -107,12 +107,15 @@ def tensor_values(tensor: Any, where: object) -> Weights:
     """The numbers of a torch tensor or an array, without importing torch.
 
     Raises:
-        ConfigError: they have 16 bits.
+        ConfigError: they have 16 bits, or are no numbers.
     """
     values: Any = tensor.detach().cpu() if hasattr(tensor, "detach") else np.asarray(tensor)
     if values.dtype.itemsize < 4:
         raise ConfigError(_too_coarse(where, values.dtype))
-    return np.asarray(values, np.float64)
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where} is no tensor of numbers: {type(tensor).__name__}") from error
 
 
 def is_named(key: str, name: str) -> bool:

@@ -5,11 +5,15 @@ import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from environments.probe.canary_model import HEAD, CanaryModel, write_canary_model
+import numpy as np
+
+from environments.probe.canary_env import CanaryEnv
+from environments.probe.canary_model import HEAD, CanaryModel, refuse_another_model, write_canary_model
 from environments.probe.canary_tokens import CanaryTokens, canary_groups
 from environments.probe.step_diagnosis import StepVerdict, diagnose
 from environments.probe.tensor_files import Weights, is_named, read_weights, tensor_values
@@ -24,6 +28,8 @@ from tools.errors import ConfigError, TurnwiseError
 
 DIVISOR = 32
 """Of scores: small, so that a step in float32 is not rounded."""
+FLOAT32_ROUNDING = 2.0**-24
+"""Of a number, as a share of it."""
 _MODEL, _RECORD, _ASKED = "model", "canaries.jsonl", "probe.json"
 
 
@@ -63,6 +69,12 @@ class Probe:
         """Each group as trainers of completions take it; `None`: without padding for dropped siblings."""
         return [completion_columns(group, rows=rows, pad_id=pad_id) for group in self.groups]
 
+    def env(self, **_: Any) -> CanaryEnv:
+        """An environment whose groups they are, for adapters that open one: `Rollouts(probe.env)`."""
+        env = CanaryEnv()
+        env.groups = {group.group.item_id: partial(_itself, group) for group in self.groups}
+        return env
+
     def row_groups(self) -> list[RowGroup]:
         """The groups in the view that was asked for."""
         show = VIEWS[self.asked.view or "token_advantages"]
@@ -80,7 +92,7 @@ class Probe:
             is_gradient: whether it holds the gradient of the loss in the place of weights.
 
         Raises:
-            ConfigError: it has no head of the canary model's shape, or only the signs of a step.
+            ConfigError: it has no head of the canary model, or only the signs of a step.
         """
         model = CanaryModel(self.model)
         after = _head_of(stepped)
@@ -88,8 +100,10 @@ class Probe:
             raise ConfigError(
                 f"{HEAD} has the shape {after.shape}, that of the canary model {model.head.shape}"
             )
+        refuse_another_model(model.head, after, is_gradient=is_gradient)
         step = -after if is_gradient else (after - model.head) / self.lr
-        return diagnose(step, CanaryTokens.of(model, self.groups), self._scales())
+        rounding = 0.0 if is_gradient else FLOAT32_ROUNDING * float(np.linalg.norm(model.head)) / self.lr
+        return diagnose(step, CanaryTokens.of(model, self.groups), self._scales(), rounding=rounding)
 
     def _scales(self) -> dict[str, float]:
         rows = sum(len(trajectory.rows) for group in self.groups for trajectory in group.group.trajectories)
@@ -185,7 +199,13 @@ def open_probe(folder: Path) -> Probe:
     return Probe(folder=folder, groups=tuple(read_groups(folder / _RECORD)), asked=asked)
 
 
+def _itself(group: CreditedGroup) -> CreditedGroup:
+    return group
+
+
 def _head_of(stepped: object) -> Weights:
+    if stepped is None:
+        raise ConfigError("the step gave nothing; return the model, its state dict or a checkpoint's path")
     if isinstance(stepped, str | Path):
         return read_weights(Path(stepped), HEAD)
     state_dict: Callable[[], Mapping[str, Any]] | None = getattr(stepped, "state_dict", None)

@@ -1,11 +1,17 @@
 """A credited group as trainers of completions take it: prompt, completion, mask, an advantage per token."""
 
+import logging
+import math
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 
-from environments.trajectory import IGNORED, LARGEST_FLOAT32, CreditedGroup
+from environments.trajectory import IGNORED, LARGEST_FLOAT32, CreditedGroup, Trajectory
 from environments.wire.credited_rows import CreditedRow, credited_rows
 from tools.errors import WireError
+
+_LOG = logging.getLogger(__name__)
 
 
 class GroupLeftOut(WireError):
@@ -86,6 +92,21 @@ def refuse_too_large(credited: CreditedGroup) -> None:
             f"group {credited.group.group_id} has an advantage of {largest:g}, too large for the float32 of "
             f"a trainer; scale its rewards"
         )
+
+
+def mean_score(trajectories: Iterable[Trajectory]) -> float:
+    """For charts: over those that were scored; NaN where none was, which is not 0."""
+    known = [trajectory.score for trajectory in trajectories if trajectory.score is not None]
+    return sum(known) / len(known) if known else math.nan
+
+
+@contextmanager
+def groups_left_out() -> Generator[None]:
+    """Around what is done with one group: one that a trainer cannot take costs a warning, and no run."""
+    try:
+        yield
+    except GroupLeftOut as error:
+        _LOG.warning("a group is not trained on: %s", error)
 
 
 def _add(columns: CompletionColumns, row: CreditedRow) -> None:

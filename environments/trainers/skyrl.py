@@ -11,13 +11,18 @@ docs/trainers.md.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from skyrl.backends.skyrl_train.utils.ppo_utils import register_advantage_estimator
 from skyrl.train.generators.base import GeneratorInterface, GeneratorOutput
 
-from environments.trainers.completion_columns import CompletionColumns, GroupLeftOut, completion_columns
+from environments.trainers.completion_columns import (
+    CompletionColumns,
+    completion_columns,
+    groups_left_out,
+    mean_score,
+)
 from environments.trainers.exact_settings import ESTIMATOR, SKYRL, refuse_inexact
 from environments.trajectory import CreditedGroup
 
@@ -43,11 +48,10 @@ def output_of(groups: Sequence[CreditedGroup], *, rows: int, pad_id: int = 0) ->
     for credited in groups:
         taken = CompletionColumns()
         if credited.status == "ok":
-            with suppress(GroupLeftOut):
+            with groups_left_out():
                 taken = completion_columns(credited, rows=rows, pad_id=pad_id)
         left_out += taken.rows == 0
         columns.append(taken.padded(rows, pad_id))
-    scores = [trajectory.score or 0.0 for each in groups for trajectory in each.group.trajectories]
     logprobs = [each.logprobs for each in columns]
     known = [row for each in logprobs if each is not None for row in each]
     return GeneratorOutput(
@@ -57,7 +61,7 @@ def output_of(groups: Sequence[CreditedGroup], *, rows: int, pad_id: int = 0) ->
         loss_masks=[row for each in columns for row in each.tool_mask],
         stop_reasons=None,
         rollout_metrics={
-            "turnwise/score": sum(scores) / max(1, len(scores)),
+            "turnwise/score": mean_score(chain.from_iterable(each.group.trajectories for each in groups)),
             "turnwise/groups_left_out": left_out,
         },
         rollout_logprobs=None if None in logprobs else known,

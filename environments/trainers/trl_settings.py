@@ -22,6 +22,14 @@ def _unevenly_accumulated(settings: Settings) -> bool:
     return shares_counts and accumulation != settings["steps_per_generation"]
 
 
+def _clips_from_above(settings: Settings) -> bool:
+    """Whether a ratio of 1 is clipped; `cispo` takes the clipped ratio for a factor."""
+    above = settings.get("epsilon_high")
+    if above is None:
+        return False
+    return not (above > 0.0 if settings["loss_type"] == "cispo" else above >= 0.0)
+
+
 _UNUSED: Mapping[str, tuple[Any, ...]] = {
     "top_p": (1.0,),
     "top_k": (0, None),
@@ -107,6 +115,24 @@ RULES = (
         setting="off_policy_mask_threshold",
         wrong=_is_not("off_policy_mask_threshold", None),
         why="it drops sessions",
+        instead="leave it out",
+    ),
+    Rule(
+        setting="epsilon",
+        wrong=lambda settings: not settings.get("epsilon", 0.2) >= 0.0,
+        why="it clips ratios that are 1",
+        instead="use 0.2",
+    ),
+    Rule(
+        setting="epsilon_high",
+        wrong=_clips_from_above,
+        why="it clips ratios that are 1, or turns the step round",
+        instead="use more than 0, or leave it out",
+    ),
+    Rule(
+        setting="neftune_noise_alpha",
+        wrong=lambda settings: bool(settings.get("neftune_noise_alpha")),
+        why="the loss would be of a model with noise, which is not the one that sampled",
         instead="leave it out",
     ),
     Rule(

@@ -43,6 +43,15 @@ def leaving(probe):
 
 def other(probe):
     return {"body": np.zeros((2, 3))}
+
+def silent(probe):
+    pass
+
+def words(probe):
+    return {"lm_head.weight": np.array([["no number"]])}
+
+def foreign(probe):
+    return np.random.default_rng(5).standard_normal((2048, 64))
 """
 
 
@@ -139,9 +148,14 @@ def test_a_batch_that_cannot_take_all_canaries_at_once_is_refused_with_the_size_
         (["step", "{here}/steps.py:half"], "holds float16"),
         (["step", "{here}/steps.py:narrow"], "has the shape (2, 3), that of the canary model (2048, 64)"),
         (["step", "{here}/steps.py:other"], "no lm_head.weight among what the step gave: ['body']"),
+        (["step", "{here}/steps.py:silent"], "the step gave nothing; return the model"),
+        (["step", "{here}/steps.py:words"], "lm_head.weight is no tensor of numbers"),
+        (["step", "{here}/steps.py:foreign"], "not the weights of the canary model after a step"),
+        (["step", "{here}/steps.py:exact", "--gradient"], "these are weights and no gradient"),
     ],
     ids=["no api", "api away", "divisor", "another model", "no folder", "lr", "broken", "leaving",
-         "no probe", "no checkpoint", "no file", "no function", "16 bits", "shape", "names"],
+         "no probe", "no checkpoint", "no file", "no function", "16 bits", "shape", "names",
+         "nothing", "words", "another model after a step", "weights for a gradient"],
 )  # fmt: skip
 def test_wrong_use_is_one_line(tmp_path, capsys, arguments, message):
     (tmp_path / "steps.py").write_text(STEP)

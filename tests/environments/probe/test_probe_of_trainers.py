@@ -132,11 +132,26 @@ def test_a_loop_that_is_wrong_on_purpose_is_told_what_it_does(step, said):
     assert [finding for finding in verdict.findings if said in finding] == list(verdict.findings)
 
 
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "trainers.md").read_text()
+
+
+def shown_code(name):
+    (code,) = re.findall(rf'^```python title="{name}"\n(.*?)^```$', PAGE, re.MULTILINE | re.DOTALL)
+    return code
+
+
+def test_trl_is_probed_through_the_adapter_as_the_docs_show(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    Path("my_trl.py").write_text(shown_code("my_trl.py"))
+    assert main(["probe-trainer", "step", "my_trl.py:step"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] in PAGE.splitlines()
+
+
 @pytest.mark.parametrize(("divided", "verdict"), [(True, 0), (False, 1)], ids=["as it is", "mended"])
 def test_the_trainer_of_the_docs_is_told_what_the_docs_say(tmp_path, capsys, divided, verdict):
-    page = (Path(__file__).resolve().parents[3] / "docs" / "trainers.md").read_text()
-    (code,) = re.findall(r'^```python title="my_trainer.py"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)
-    shown = re.findall(r"^```text\n((?:wrong|exact):.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    code = shown_code("my_trainer.py")
+    shown = re.findall(r"^```text\n((?:wrong|exact):.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     (tmp_path / "my_trainer.py").write_text(
         code if divided else code.replace(" / mask.sum().clamp(min=1)", "")
     )

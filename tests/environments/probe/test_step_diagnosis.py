@@ -88,6 +88,38 @@ def test_weights_that_no_mistake_explains_are_told_with_the_nearest(tokens):
     assert finding.startswith("no known mistake explains what the tokens weigh; nearest (0.")
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("group", "12 of 15 rows are not in the step"), ("row", "14 of 15 rows are not in the step")],
+)
+def test_a_step_on_a_part_of_the_batch_is_named(tokens, name, said):
+    weights = np.where(tokens.ids(name) == 0, tokens.advantages, 0.0)
+    (finding,) = diagnose(stepped(tokens, weights), tokens, SCALES).findings
+    assert finding == f"{said}: is all in one?"
+
+
+def test_a_part_of_the_batch_is_named_beside_a_mistake(tokens):
+    said = "rows weigh 1/their trained tokens"
+    weights = np.where(tokens.ids("group") < 2, of(tokens, said), 0.0)
+    (finding,) = diagnose(stepped(tokens, weights), tokens, SCALES).findings
+    assert finding == f"8 of 15 rows are not in the step: is all in one?; {said}"
+
+
+def test_what_is_not_exact_always_has_a_finding(tokens):
+    rng = np.random.default_rng(4)
+    step = stepped(tokens, tokens.advantages * (1 + 0.02 * rng.standard_normal(len(tokens.facts))))
+    verdict = diagnose(step, tokens, SCALES)
+    assert not verdict.exact
+    assert verdict.findings == ("a little is wrong everywhere: several steps, or a small penalty",)
+
+
+def test_a_step_that_float32_rounds_away_is_named(tokens):
+    step = stepped(tokens, tokens.advantages, 1e-7)
+    verdict = diagnose(step, tokens, SCALES, rounding=float(np.linalg.norm(step)))
+    assert (verdict.exact, len(verdict.findings)) == (False, 1)
+    assert "a larger learning rate" in verdict.findings[0]
+
+
 def test_a_head_that_did_not_move_is_named(tokens):
     (finding,) = diagnose(np.zeros((2048, 64)), tokens, SCALES).findings
     assert finding.startswith("the head did not move")

@@ -1,11 +1,17 @@
 """What trainers of completions get of a credited group."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from environments.trainers.canary import CANARIES, GROUP_SIZE, VOCABULARY, condensed_context
-from environments.trainers.completion_columns import GroupLeftOut, TooManyRows, completion_columns
+from environments.trainers.completion_columns import (
+    GroupLeftOut,
+    TooManyRows,
+    completion_columns,
+    mean_score,
+)
 from environments.wire.credited_rows import credited_rows
 
 GROUPS = {name: make() for name, make in CANARIES.items()}
@@ -79,3 +85,10 @@ def test_an_advantage_that_is_infinite_in_float32_leaves_its_group_out(advantage
     (first, *rest) = group.advantages
     with pytest.raises(GroupLeftOut, match="group canary-unequal has an advantage of 1e\\+60, too large"):
         completion_columns(replace(group, advantages=((advantage, *first[1:]), *rest)))
+
+
+def test_a_rollout_without_a_score_is_not_counted_as_zero():
+    first, second, *_ = GROUPS["unscored turns"].group.trajectories
+    unscored = replace(second, rewards=None)
+    assert mean_score([first, unscored]) == first.score
+    assert math.isnan(mean_score([unscored]))

@@ -11,13 +11,13 @@ import pytest
 
 from environments.base_env import AgentEnv
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
+from environments.probe.canary_env import CanaryEnv
 from environments.trainers import canary
 from environments.trainers.trl_settings import EXACT_LOSSES
 from environments.turn_level_reward import TurnLevelRewardMixin
 from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages
 from environments.word_guess_env.env import WordGuessEnv
-from tests.environments.trainers.canary_env import CanaryEnv
 from tests.environments.trainers.matrix import report
 from tools.errors import ConfigError, RunError
 
@@ -176,6 +176,8 @@ WRONG = {
     "loss_type='bnpo' with gradient_accumulation_steps > 1": {"loss_type": "bnpo"},
     "mask_truncated_completions=True": {"mask_truncated_completions": True},
     "top_entropy_quantile < 1": {"top_entropy_quantile": 0.5},
+    "epsilon < 0": {"epsilon": -0.1},
+    "neftune_noise_alpha": {"neftune_noise_alpha": 5.0},
 }
 
 

@@ -36,6 +36,11 @@ WRONG = {
     "entropy": {"top_entropy_quantile": 0.2},
     "off_policy_mask": {"off_policy_mask_threshold": 0.5},
     "delta": {"delta": 1.0},
+    "negative_epsilon": {"epsilon": -0.1},
+    "epsilon_that_is_no_number": {"epsilon": float("nan")},
+    "negative_epsilon_high": {"epsilon_high": -0.1},
+    "cispo_times_zero": {"loss_type": "cispo", "epsilon_high": 0.0},
+    "noise": {"neftune_noise_alpha": 5.0},
     "temperature": {"temperature": 0.7},
     "vllm": {"use_vllm": True},
     "evaluation": {"eval_strategy": "IntervalStrategy.STEPS"},
@@ -72,8 +77,17 @@ def test_every_rule_is_one_that_something_breaks():
         {"loss_type": "dr_grpo", "gradient_accumulation_steps": 4},
         {"eval_strategy": "no"},
         {"top_k": None},
+        {"epsilon": 0.0, "epsilon_high": 0.0},
     ],
-    ids=["beta", "unscaled", "delta", "dr_grpo_over_two_generations", "no_evaluation", "no_top_k"],
+    ids=[
+        "beta",
+        "unscaled",
+        "delta",
+        "dr_grpo_over_two_generations",
+        "no_evaluation",
+        "no_top_k",
+        "epsilon_0",
+    ],
 )
 def test_what_leaves_the_step_as_it_is_is_allowed(fine):
     refuse_inexact({**GOOD, **fine})

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.learning.learning_page import write_learning_page
-from environments.learning.trial import Trial
+from environments.learning.trial import Trial, checked_estimators
 from environments.learning.trial_plan import GROUPS_A_STEP, Asked, TrialPlan
 from environments.learning.trial_report import learning_values
 from environments.record.private_file import write_private
@@ -49,6 +49,7 @@ class LearnEnv:
         progress = Progress(console, log=log)
         with watchdog_of(env, progress) as watchdog:
             async with env.opened(notify=progress.say):
+                estimators = checked_estimators(env, self.estimators)  # before a former trial is put aside
                 origin = origin_of(env)
                 opened = opened_run(env, origin, self.folder, sources=self.sources, log=log, say=progress.say)
                 with opened as run, progress, watchdog.armed():
@@ -67,7 +68,7 @@ class LearnEnv:
 
                     result = await Trial(
                         env=env,
-                        estimators=self.estimators,
+                        estimators=estimators,
                         asked=self.asked,
                         learning_rate=self.learning_rate,
                         record=record,

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from os.path import commonpath
+from os.path import commonprefix
 
 from environments.learning.choice_policy import ChoicePolicy
 from environments.learning.networks import Decision, probabilities
@@ -56,7 +56,7 @@ def _choices(
 ) -> tuple[tuple[str, float], ...]:
     chances = probabilities(policy.network.logits(decision)).tolist()
     texts = [" ".join(_in_words(renderer.parse(ids)).split()) for ids in decision.choices]
-    shared = len(commonpath(texts))
+    shared = len(commonprefix(texts))  # noqa: RUF071  # of characters: these are no paths
     skipped = shared - _KEPT_CHARS if shared > 2 * _KEPT_CHARS else 0
     labels = [_cut(f"…{text[skipped:]}" if skipped else text, _LABEL_CHARS) for text in texts]
     return tuple(sorted(zip(labels, chances, strict=True), key=lambda each: -each[1]))

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from environments.base_env import AgentEnv
 from environments.containment.in_flight import Watch
-from environments.credit import read_params
+from environments.credit import describe, read_params
 from environments.credit.parameters import Value
 from environments.data.tasks import GroupTask
 from environments.hooks import refuse_missing_parts, writes
@@ -107,6 +107,21 @@ class TrialResult:
     failed_groups: int
 
 
+def checked_estimators(env: AgentEnv, names: Sequence[str]) -> list[str]:
+    """Their names in the registry, each once.
+
+    Raises:
+        CreditError: there is no such estimator.
+        ConfigError: it needs what the environment does not write.
+    """
+    checked = list(dict.fromkeys(describe(name).name for name in names))
+    for name in checked:
+        refuse_missing_parts(env, name)
+        if name != env.estimator:
+            read_params(name, None, {})
+    return checked
+
+
 @dataclass(slots=True, kw_only=True)
 class Trial:
     """Plays everything in one open environment: who plays, and who gives credit, changes between groups."""
@@ -114,7 +129,7 @@ class Trial:
     env: AgentEnv
     """Open; its policy and its estimator are ours from here on."""
     estimators: Sequence[str]
-    """Empty: those that suit it."""
+    """As `checked_estimators` gives them; empty: those that suit it."""
     asked: Asked
     learning_rate: float
     """The same for all."""
@@ -136,13 +151,10 @@ class Trial:
         """Measure, learn, measure.
 
         Raises:
-            ConfigError: there is nothing to choose, an estimator does not suit, or the time is too short.
+            ConfigError: there is nothing to choose, or the time is too short.
             RunError: every rollout of the first items broke.
         """
         env, tasks = self.env, self.env.tasks()
-        for name in self.estimators:
-            refuse_missing_parts(env, name)
-            self._params(name)
         few = tasks[:FEWEST_ITEMS]
         flawless = FlawlessScript(env)
         reference = await self._play(flawless, few[:1])

@@ -202,6 +202,8 @@ def _notes(result: TrialResult, free: str) -> Iterator[LearnedVerdict]:
         (_share_alike(result) > _FEW,
          f"in {_share_alike(result):.0%} of the first groups all siblings earned the same, which teaches "
          f"nothing"),
+        (bool(untaught := _untaught(result)),
+         f"no group of any step gave credit to learn from with {', '.join(untaught)}"),
         (result.failed_groups > 0, f"{result.failed_groups} groups were lost to failures: see the record"),
     ]  # fmt: skip
     for holds, text in notes:
@@ -227,6 +229,15 @@ def _share_met(result: TrialResult) -> float:
         for run in arm.seeds:
             total += run.decisions
     return total[True] / total.total() if total else 1.0
+
+
+def _untaught(result: TrialResult) -> list[str]:
+    """The estimators under which no group had an advantage that is not 0."""
+    return [
+        arm.estimator
+        for arm in result.arms
+        if arm.refused is None and result.steps and not any(run.groups["ok"] for run in arm.seeds)
+    ]
 
 
 def _share_alike(result: TrialResult) -> float:

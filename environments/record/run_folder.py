@@ -13,6 +13,8 @@ RECORD = "record.jsonl"
 _LONGEST_NAME = 200
 """Of an environment's folder, in bytes: file systems take 255."""
 _SHOWN_RUNS = 8
+_BELOW = ("*", "*/*")
+"""Where the runs of an environment are, and the arms and seeds of `turnwise learn`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,12 @@ def record_at(place: Path) -> Path:
     )
 
 
-def _runs_of(env: Path) -> list[str]:
-    """The first runs of what may be an environment's folder."""
-    folder = RUNS / env
-    if len(env.parts) != 1 or env.is_absolute() or env.parts[0] == ".." or not os.path.isdir(folder):  # noqa: PTH112
-        return []
-    return sorted(f"{env}/{record.parent.name}" for record in folder.glob(f"*/{RECORD}"))[:_SHOWN_RUNS]
+def _runs_of(place: Path) -> list[str]:
+    """The first runs in a folder that is none itself: an environment's, or one of several records."""
+    for folder in (RUNS / place, place):
+        is_inside = folder.parent != folder and ".." not in place.parts  # not all of a disk
+        if is_inside and os.path.isdir(folder):  # noqa: PTH112
+            records = sorted(record for below in _BELOW for record in folder.glob(f"{below}/{RECORD}"))
+            more = ["…"] if len(records) > _SHOWN_RUNS else []
+            return [str(place / each.parent.relative_to(folder)) for each in records[:_SHOWN_RUNS]] + more
+    return []

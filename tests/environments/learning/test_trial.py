@@ -9,13 +9,14 @@ from environments.learning.learn_env import PAGE, VALUES, LearnEnv
 from environments.learning.trial_plan import Asked
 from environments.record.recorder import read_groups
 from environments.record.run_folder import RunFolder
-from tests.environments.learning.paid_calls_env import BrokenEnv, OneChoiceEnv, PaidCallsEnv
+from tests.environments.learning.paid_calls_env import COLOURS, BrokenEnv, OneChoiceEnv, PaidCallsEnv
 from tests.environments.write_file import quiet
 from tools.errors import ConfigError, CreditError, RunError
+from turnwise import Choice, say
 
 
-def learned(env_cls, folder, *, estimators=("turn_return", "rloo"), **asked):
-    config = env_cls.env_config_cls(scripted_skill=0.5, group_size=4, max_turns=6, fresh=True)
+def learned(env_cls, folder, *, estimators=("turn_return", "rloo"), group_size=4, **asked):
+    config = env_cls.env_config_cls(scripted_skill=0.5, group_size=group_size, max_turns=6, fresh=True)
     learning = LearnEnv(
         estimators=estimators,
         asked=Asked(**{"seconds": 60, "seeds": 2, "steps": 8, **asked}),
@@ -110,3 +111,34 @@ def test_an_environment_whose_first_rollouts_all_break_is_told_why(tmp_path):
 def test_a_trial_too_long_for_its_seconds_is_refused_before_it_begins(tmp_path):
     with pytest.raises(ConfigError, match="give --seconds"):
         learned(PaidCallsEnv, tmp_path / "x", seconds=0.01, steps=500)
+
+
+class PathsEnv(PaidCallsEnv):
+    """What can be said begins in as many ways as paths do."""
+
+    def scripted_choices(self, item, messages, tools, skill):
+        return [Choice(probability=0.5, message=say(text)) for text in ("/etc", COLOURS[item["word"]])]
+
+
+def test_choices_that_look_like_paths_are_shown_as_they_are(tmp_path):
+    values = learned(PathsEnv, tmp_path, estimators=("rloo",), seeds=1, steps=1)
+    messages = {each["message"] for each in values["estimators"][0]["states"][0]["choices"]}
+    assert "/etc" in messages
+
+
+def test_an_estimator_without_siblings_to_compare_is_said_to_teach_nothing(tmp_path):
+    values = learned(PaidCallsEnv, tmp_path, estimators=("rloo",), seeds=1, steps=1, group_size=1)
+    assert "no group of any step gave credit to learn from with rloo" in said(values, "note")
+
+
+def test_an_estimator_that_is_named_twice_is_tried_once(tmp_path):
+    values = learned(PaidCallsEnv, tmp_path, estimators=("rloo", "rloo"), seeds=1, steps=1)
+    assert [each["name"] for each in values["estimators"]] == ["rloo"]
+
+
+def test_an_unknown_estimator_leaves_a_former_trial_where_it_is(tmp_path):
+    (tmp_path / "learn").mkdir()
+    (tmp_path / "learn" / "record.jsonl").write_text("mine")
+    with pytest.raises(CreditError):
+        learned(PaidCallsEnv, tmp_path / "learn", estimators=("nope",))
+    assert [each.name for each in tmp_path.iterdir()] == ["learn"]

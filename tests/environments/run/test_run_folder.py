@@ -221,6 +221,14 @@ def test_the_name_of_an_environment_alone_is_answered_with_its_runs():
         record_at(Path("chat"))
 
 
+def test_a_folder_of_several_records_is_answered_with_them():
+    record = RunFolder(Path("learned/scalar/seed-0")).record
+    record.parent.mkdir(parents=True)
+    record.touch()
+    with pytest.raises(RecordError, match="there are learned/scalar/seed-0"):
+        record_at(Path("learned"))
+
+
 @pytest.mark.parametrize(
     "place", ["..", "/", "a\0b", "a" * 300, "*"], ids=["up", "root", "nul", "long", "star"]
 )

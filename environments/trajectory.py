@@ -187,11 +187,6 @@ class Turn:
         version = self.weight_version
         return (None,) if version is None else tuple(version.split(SEVERAL_VERSIONS))
 
-    @property
-    def state(self) -> str | None:
-        """The former name of `anchor`."""
-        return self.anchor
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewards:

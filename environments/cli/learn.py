@@ -12,10 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from environments.cli.env_command import EnvCall, EnvCommand
+from environments.cli.learn_own_env import TrialOptions, learn_own_env
 from environments.learning.arm_pool import ArmWork, cores
 from environments.learning.compare_arms import Comparing, compare_arms
 from environments.learning.learned_arms import SCALAR, TURN, LearnedArms, findings
 from environments.learning.run_arm import NetworkKind
+from environments.learning.trial_plan import Asked
 from environments.record.run_folder import run_folder
 from environments.run.stop_signals import until_stopped
 from environments.run.whole_run import run_whole
@@ -28,6 +30,8 @@ _OWN_SETTINGS = frozenset({
     "accept", "data_path_to_save_groups",
 })  # fmt: skip
 """What the command sets itself."""
+_SEEDS, _STEPS = 5, 120
+_SECONDS, _LEARNING_RATE = 60.0, 0.6
 _TITLES = ("arm", "credit", "Adam", "steps of each seed", "median", "range", "success")
 _NARROW = 70
 """Columns of a terminal below which the table has arms, medians and ranges alone."""
@@ -38,8 +42,10 @@ class LearnOptions:
     """What the command was asked for."""
 
     task: Task | None
-    seeds: int
-    steps: int
+    seeds: int | None
+    steps: int | None
+    seconds: float | None
+    lr: float | None
     same_lr: bool
     estimator: tuple[str, ...]
     policy: NetworkKind
@@ -52,8 +58,10 @@ class LearnOptions:
 @click.option(
     "--task", type=click.Choice(get_args(Task)), help="Of stations: what is paid, and when.  [stop]"
 )
-@click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Runs of each arm.")
-@click.option("--steps", type=click.IntRange(1, 5000), default=120, show_default=True, help="At most.")
+@click.option("--seeds", type=click.IntRange(1, 1000), help="Runs of each arm.  [5; 3 of your own ENV]")
+@click.option("--steps", type=click.IntRange(1, 5000), help="At most.  [120; 25 of your own ENV]")
+@click.option("--seconds", type=click.FloatRange(1), help="Of your own ENV: no longer than this.  [60]")
+@click.option("--lr", type=click.FloatRange(1e-6, 1e3), help="Of your own ENV: Adam's, for all.  [0.6]")
 @click.option("--same-lr", is_flag=True, help="One learning rate for all arms, not each its own.")
 @click.option("--estimator", multiple=True, metavar="NAME", help="One more arm; may be given again.")
 @click.option("--policy", type=click.Choice(get_args(NetworkKind)), default="table", show_default=True)
@@ -68,11 +76,39 @@ def command(call: EnvCall, **given: Any) -> int:
     nothing. Counted are the steps, of 2 groups of 4 rollouts, until eight right keys in a row have the
     probability 0.8. The folder has a record of each run (ARM/seed-N), the curves, result.json and plot.svg;
     a former one is put aside.
+
+    With ENV, your own, the policy chooses among the messages of its scripted agent, with a table over its
+    states (state_key). It says whether the rewards are learnable, which turn rewards are gamed, and which
+    estimator suits: by itself it tries turn_return, rloo, gigpo and the environment's own. Beside the record
+    stands learning.html, a page of all of it.
     """
     options = LearnOptions(**given)
     if call.env_cls is not StationsEnv:
-        raise ConfigError(f"`turnwise learn` takes stations alone, not {call.env_cls.name}")
+        return learn_own_env(call, _of_own_env(call.env_cls.name, options))
+    for name in ("seconds", "lr"):
+        if getattr(options, name) is not None:
+            raise ConfigError(f"--{name} is of an ENV of your own; the game has its own steps and rates")
     return _learn_stations(call, options)
+
+
+def _of_own_env(env: str, options: LearnOptions) -> TrialOptions:
+    """The options that any environment has; the others are of the game."""
+    is_given = {
+        "--task": options.task is not None,
+        "--same-lr": options.same_lr,
+        "--policy": options.policy != "table",
+        "--workers": options.workers is not None,
+    }
+    for name, given in is_given.items():
+        if given:
+            raise ConfigError(f"{name} is of the game that `turnwise learn` plays without ENV, not of {env}")
+    return TrialOptions(
+        estimators=options.estimator,
+        asked=Asked(seconds=options.seconds or _SECONDS, seeds=options.seeds, steps=options.steps),
+        learning_rate=options.lr or _LEARNING_RATE,
+        out=options.out,
+        as_json=options.as_json,
+    )
 
 
 def _learn_stations(call: EnvCall, options: LearnOptions) -> int:
@@ -81,13 +117,14 @@ def _learn_stations(call: EnvCall, options: LearnOptions) -> int:
     if call.flags.openai or (call.file and call.file.openai):
         raise ConfigError("`turnwise learn` has a policy of its own, and asks no model server")
     config = cast(StationsConfig, call.settings({"task": options.task}).env)
+    seeds = options.seeds or _SEEDS
     comparing = Comparing(
-        work=ArmWork(setup=stations_setup(config, options.policy, cap=options.steps)),
+        work=ArmWork(setup=stations_setup(config, options.policy, cap=options.steps or _STEPS)),
         arms=stations_arms(
             config.task, options.policy, is_same_rate=options.same_lr, estimators=options.estimator
         ),
-        seeds=range(config.seed, config.seed + options.seeds),
-        title=f"stations, {config.task}: {options.policy} policy, {options.seeds} seeds and their median",
+        seeds=range(config.seed, config.seed + seeds),
+        title=f"stations, {config.task}: {options.policy} policy, {seeds} seeds and their median",
         workers=options.workers or cores(),
     )
     folder = options.out or run_folder(StationsEnv.name, "learn").path

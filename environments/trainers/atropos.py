@@ -35,8 +35,10 @@ from environments.run.evaluation import ItemResult, evaluate_results, evaluation
 from environments.run.passing import judged
 from environments.server_config import SecondModelConfig
 from environments.server_config import server_configs as server_configs_of
-from environments.wire.columns import PER_ROW, columns_of
-from environments.wire.views import token_advantages
+from environments.trajectory import CreditedGroup
+from environments.wire.columns import PER_ROW, Columns, columns_of
+from environments.wire.payloads import ROW_BY_ROW
+from environments.wire.views import VIEWS
 from tools.errors import ConfigError, UsageError, WireError
 
 Item = Any
@@ -63,6 +65,13 @@ class AtroposEnv(BaseEnv):
         self.agent_env = self.agent_env_cls(
             self.agent_env_cls.env_config_cls(**settings), [*server_configs_of(server_configs), *seconds]
         )
+        view = self.agent_env.config.credit_view or "token_advantages"
+        if view in ROW_BY_ROW:
+            raise ConfigError(
+                f"--env.credit_view {view} makes a group of every row, and Atropos' own machinery registers "
+                f"those of a whole group; use `turnwise serve`, or the view token_advantages or binary_masks"
+            )
+        self._view = VIEWS[view]
         # A group teaches or not by its advantages; equal scores say nothing about those.
         update: dict[str, Any] = {"ensure_scores_are_not_same": False}
         if settings.get("tokenizer_name") == EMBEDDED_TOKENIZER:
@@ -161,7 +170,7 @@ class AtroposEnv(BaseEnv):
                 f"{len(group.trajectories[0].rows)} token rows, and a ScoredDataItem holds one; use "
                 f"collect_trajectories"
             )
-        columns = columns_of(token_advantages(self.agent_env.credit(group)))
+        columns = self._columns(self.agent_env.credit(group))
         row = {name: columns[name][0] for name in PER_ROW if name in columns and name != "advantages"}
         if "overrides" in row:
             row["overrides"].pop("turn_advantages", None)
@@ -173,7 +182,7 @@ class AtroposEnv(BaseEnv):
         credited = await self.agent_env.run_group(self._task(item), self.config.group_size)
         if credited.status != "ok":
             return None, []
-        columns = columns_of(token_advantages(credited))
+        columns = self._columns(credited)
         rows = len(columns["tokens"])
         named = {} if rows == self.config.group_size else {"group_size": rows}
         return ScoredDataGroup(**columns | {"group_overrides": columns["group_overrides"] | named}), []
@@ -206,6 +215,11 @@ class AtroposEnv(BaseEnv):
             metrics = evaluation_metrics(evaluation) | flat(aggregates(summary), "eval")
             await self.evaluate_log(metrics, model_name=self.agent_env.policy_name)  # pyright: ignore[reportUnknownMemberType]  # untyped there
             await self.wandb_log(metrics)  # pyright: ignore[reportUnknownMemberType]  # likewise
+
+    def _columns(self, credited: CreditedGroup) -> Columns:
+        """The group in the view that the settings name."""
+        (shown,) = self._view(credited)
+        return columns_of(shown)
 
     def _task(self, item: Item) -> GroupTask:
         """The item's next group; equal items count as one."""

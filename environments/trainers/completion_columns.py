@@ -1,11 +1,16 @@
 """A credited group as trainers of completions take it: prompt, completion, mask, an advantage per token."""
 
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 
 from environments.trajectory import IGNORED, LARGEST_FLOAT32, CreditedGroup
 from environments.wire.credited_rows import CreditedRow, credited_rows
 from tools.errors import WireError
+
+_LOG = logging.getLogger(__name__)
 
 
 class GroupLeftOut(WireError):
@@ -86,6 +91,15 @@ def refuse_too_large(credited: CreditedGroup) -> None:
             f"group {credited.group.group_id} has an advantage of {largest:g}, too large for the float32 of "
             f"a trainer; scale its rewards"
         )
+
+
+@contextmanager
+def groups_left_out() -> Generator[None]:
+    """Around what is done with one group: one that a trainer cannot take costs a warning, and no run."""
+    try:
+        yield
+    except GroupLeftOut as error:
+        _LOG.warning("a group is not trained on: %s", error)
 
 
 def _add(columns: CompletionColumns, row: CreditedRow) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from environments.trainers.completion_columns import completion_columns
+from environments.trainers.completion_columns import CompletionColumns, completion_columns, groups_left_out
 from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup
 from environments.wire.columns import PER_ROW, rows_of
 from environments.wire.training_rows import check_rows
@@ -26,13 +26,14 @@ class ShiftedRow:
 
 
 def shifted_rows(credited: CreditedGroup) -> list[ShiftedRow]:
-    """The rows of a group in which something is trained.
+    """The rows in which something is trained; none, and a warning, of a group with too large an advantage.
 
     Raises:
         WireError: a log-probability is unknown, which losses with an importance ratio need.
-        GroupLeftOut: an advantage is too large for a trainer.
     """
-    columns = completion_columns(credited)
+    columns = CompletionColumns()
+    with groups_left_out():
+        columns = completion_columns(credited)
     if columns.logprobs is None:
         raise WireError(
             f"group {credited.group.group_id} has tokens without log-probabilities, which the loss divides "
@@ -48,11 +49,13 @@ def shifted_rows(credited: CreditedGroup) -> list[ShiftedRow]:
         strict=True,
     ):
         tokens, zeros = prompt + completion, [0.0] * len(prompt)
-        if any(mask):
+        # A sampled token with nothing before it is no target.
+        targets = ([0] * len(prompt) + mask)[1:]
+        if any(targets):
             row = ShiftedRow(
                 input_ids=tokens[:-1],
                 target_ids=tokens[1:],
-                mask=([0] * len(prompt) + mask)[1:],
+                mask=targets,
                 logprobs=(zeros + logprobs)[1:],
                 advantages=(zeros + advantages)[1:],
             )

@@ -11,13 +11,12 @@ docs/trainers.md.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from skyrl.backends.skyrl_train.utils.ppo_utils import register_advantage_estimator
 from skyrl.train.generators.base import GeneratorInterface, GeneratorOutput
 
-from environments.trainers.completion_columns import CompletionColumns, GroupLeftOut, completion_columns
+from environments.trainers.completion_columns import CompletionColumns, completion_columns, groups_left_out
 from environments.trainers.exact_settings import ESTIMATOR, SKYRL, refuse_inexact
 from environments.trajectory import CreditedGroup
 
@@ -43,7 +42,7 @@ def output_of(groups: Sequence[CreditedGroup], *, rows: int, pad_id: int = 0) ->
     for credited in groups:
         taken = CompletionColumns()
         if credited.status == "ok":
-            with suppress(GroupLeftOut):
+            with groups_left_out():
                 taken = completion_columns(credited, rows=rows, pad_id=pad_id)
         left_out += taken.rows == 0
         columns.append(taken.padded(rows, pad_id))

@@ -12,6 +12,8 @@ from environments.trajectory import CreditedGroup
 def datums(credited: CreditedGroup) -> list[tinker.Datum]:
     """One datum per token row in which something is trained, with an advantage per target token.
 
+    There is none, and a warning, of a group with an advantage too large for a trainer.
+
     The cookbook's own `trajectory_to_data` has the same fields, with one advantage for all of a trajectory.
 
     Raises:

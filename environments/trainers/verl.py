@@ -15,7 +15,7 @@ import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 from verl.trainer.ppo.core_algos import register_adv_est
 
-from environments.trainers.completion_columns import completion_columns
+from environments.trainers.completion_columns import CompletionColumns, completion_columns, groups_left_out
 from environments.trainers.exact_settings import ESTIMATOR, VERL, refuse_inexact
 from environments.trajectory import CreditedGroup
 
@@ -41,10 +41,16 @@ class CreditedOutput(AgentLoopOutput):
 
 
 def outputs_of(credited: CreditedGroup, *, version: int) -> list[CreditedOutput]:
-    """The token rows of a group, sampled from weights of this `version`; none of a group without credit."""
+    """The token rows of a group, sampled from weights of this `version`.
+
+    There are none of a group without credit, nor of one with an advantage too large for a trainer, which is
+    warned of.
+    """
     if credited.status != "ok":
         return []
-    columns = completion_columns(credited)
+    columns = CompletionColumns()
+    with groups_left_out():
+        columns = completion_columns(credited)
     trajectories = credited.group.trajectories
     scores = [trajectory.score or 0.0 for trajectory in trajectories]
     info = {"turnwise_score": sum(scores) / len(scores)}

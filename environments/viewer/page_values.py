@@ -6,6 +6,8 @@ one `RolloutBlock` or more per rollout. Blocks are gzip'd JSON: base64 text in a
 
 from typing import Any, NotRequired, TypedDict
 
+from environments.viewer.learning_values import LearningValues
+
 
 class CutText(TypedDict):
     """A text that is too long for a page."""
@@ -116,6 +118,8 @@ class RunIndex(TypedDict):
     generation: int
     """Changes where a live record was replaced, and all that is known of it is void."""
     groups: list[GroupEntry]
+    learning: NotRequired[LearningValues]
+    """Where the rollouts are those of policies that learned here."""
 
 
 class PageCall(TypedDict):

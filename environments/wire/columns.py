@@ -52,7 +52,8 @@ def columns_of(group: RowGroup) -> Columns:
 def rows_of(columns: Mapping[str, Any]) -> RowGroup:
     """The rows that `columns_of` made columns of."""
     table = {name: columns.get(name) or [None] * len(columns["tokens"]) for name in PER_ROW}
-    binary_masks = columns["group_overrides"].get("masks") == BINARY
+    group_overrides: Mapping[str, Any] = columns["group_overrides"] or {}
+    binary_masks = group_overrides.get("masks") == BINARY
     if binary_masks:
         table["masks"] = list(map(_labels, columns["tokens"], columns["masks"]))
     return RowGroup(
@@ -70,7 +71,7 @@ def rows_of(columns: Mapping[str, Any]) -> RowGroup:
                 *table.values(), strict=True
             )
         ),
-        plain=not columns["group_overrides"],
+        plain=not group_overrides,
         binary_masks=binary_masks,
         generation_params=columns.get("generation_params"),
     )

@@ -1,13 +1,19 @@
 "use strict";
 // Where the reader is stands in the address, so that back, forward and a link to a turn work.
 
-const VIEWS = { overview: "Overview", rollouts: "Rollouts", turns: "Turns", estimators: "Estimators" };
+const VIEWS = { learning: "Learning", overview: "Overview", rollouts: "Rollouts", turns: "Turns", estimators: "Estimators" };
+
+/** Whether this page has something to show there. */
+function hasView(name) {
+  if (name === "learning") return page.index.learning !== undefined;
+  return own(VIEWS, name) !== undefined && (name !== "estimators" || page.index.others.length > 0);
+}
 
 /** The address as a mapping; `v` is the view, and a group's own is `group`. */
 function route() {
   const asked = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   if (asked.g !== undefined) asked.v = "group";
-  else if (!own(VIEWS, asked.v)) asked.v = "overview";
+  else if (!hasView(asked.v)) asked.v = hasView("learning") ? "learning" : "overview";
   return asked;
 }
 

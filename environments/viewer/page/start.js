@@ -5,12 +5,12 @@ const views = { current: null, name: "", groupId: null };
 
 function bar() {
   const asked = route();
-  const tabs = Object.entries(VIEWS).filter(([name]) => name !== "estimators" || page.index.others.length).map(([name, label]) =>
+  const tabs = Object.entries(VIEWS).filter(([name]) => hasView(name)).map(([name, label]) =>
     el("a.tab", { href: hashOf({ v: name }), "aria-current": asked.v === name || (asked.v === "group" && name === "rollouts") ? "page" : null }, label));
   const search = el("input", { id: "search", type: "search", placeholder: "search all texts  /", value: page.needle, "aria-label": "Search all texts", onkeydown: (event) => {
     if (event.key === "Enter") go({ ...(asked.v === "turns" ? route() : { v: "turns" }), text: search.value });
   } });
-  replace(document.getElementById("bar"), el("a.brand", { href: "#v=overview" }, "Turnwise"), el("span.title", {}, shown(page.index.title)), el("nav", { "aria-label": "Views" }, tabs), el("span.grow"), liveNode(), search,
+  replace(document.getElementById("bar"), el("a.brand", { href: "#" }, "Turnwise"), el("span.title", {}, shown(page.index.title)), el("nav", { "aria-label": "Views" }, tabs), el("span.grow"), liveNode(), search,
     button(".quiet", "◐", toggleTheme, { title: "Light or dark", "aria-label": "Light or dark" }), button(".quiet", "?", toggleHelp, { title: "Keys", "aria-label": "Keys" }));
 }
 
@@ -23,7 +23,7 @@ function draw() {
   if (asked.v === "group") return drawGroup(asked, host);
   closeDrawer();
   views.current?.close?.();
-  const made = { overview: () => ({ node: overview(), again: draw }), rollouts: rolloutsView, turns: turnsView, estimators: estimatorsView }[asked.v]();
+  const made = { learning: () => ({ node: learningView(), again: draw }), overview: () => ({ node: overview(), again: draw }), rollouts: rolloutsView, turns: turnsView, estimators: estimatorsView }[asked.v]();
   views.current = made;
   views.name = asked.v;
   replace(host, made.node);

@@ -61,6 +61,20 @@ async def test_a_group_whose_scores_are_equal_is_kept_for_its_turns(tmp_path):
     assert len(set(group["scores"])) == 1
 
 
+async def test_the_view_that_the_settings_name_is_the_one_that_atropos_sends(tmp_path):
+    env = adapted(credit_view="binary_masks", data_path_to_save_groups=str(tmp_path / "out.jsonl"))
+    env.process_mode, env.n_groups_to_process, env.group_size_to_process = True, 1, 2
+    await env.process_manager()
+    (group,) = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert {label for mask in group["masks"] for label in mask} == {0, 1}
+
+
+@pytest.mark.parametrize("view", ["turn_rows", "prefix_rows"])
+def test_a_view_of_single_rows_is_refused(view):
+    with pytest.raises(ConfigError, match=f"credit_view {view} makes a group of every row.*turnwise serve"):
+        adapted(credit_view=view)
+
+
 async def test_the_environment_is_closed_when_atropos_process_is_done(tmp_path):
     class Closing(WriteFile):
         closed = 0

@@ -58,6 +58,17 @@ def test_a_row_that_begins_with_a_sampled_token_keeps_its_other_tokens():
     assert len(row.mask) == len(row.advantages) == len(row.logprobs) == len(row.input_ids)
 
 
+def test_a_row_of_a_single_token_has_no_target():
+    first, *others = GROUPS["unequal lengths"].group.trajectories
+    turn = replace(first.turns[0], span=replace(first.turns[0].span, start=0, end=1))
+    alone = replace(first, turns=(turn,), rows=(TokenRow(token_ids=(7,), logprobs=(-0.5,)),))
+    group = replace(GROUPS["unequal lengths"].group, trajectories=(alone, *others))
+    credited = replace(
+        GROUPS["unequal lengths"], group=group, advantages=((0.5,), *GROUPS["unequal lengths"].advantages[1:])
+    )
+    assert len(shifted_rows(credited)) == len(others)
+
+
 def without_logprobs(credited):
     trajectories = tuple(
         replace(each, rows=tuple(TokenRow(token_ids=row.token_ids, logprobs=None) for row in each.rows))
@@ -94,3 +105,14 @@ def test_what_a_trainer_would_misread_in_a_post_is_refused(column, change, told)
     (post,) = posts_of(GROUPS["unscored turns"])
     with pytest.raises(WireError, match=told):
         shifted_post(post | {column: change(post[column])})
+
+
+def test_a_post_without_group_overrides_is_read_as_labels():
+    (post,) = posts_of(GROUPS["unscored turns"])
+    assert shifted_post(post | {"group_overrides": None}) == shifted_post(post)
+
+
+def test_a_group_with_an_advantage_too_large_has_no_rows_and_is_warned_of(caplog):
+    huge = tuple(tuple(value * 1e60 for value in row) for row in GROUPS["unscored turns"].advantages)
+    assert shifted_rows(replace(GROUPS["unscored turns"], advantages=huge)) == []
+    assert "too large for the float32 of a trainer" in caplog.text

@@ -227,6 +227,13 @@ def test_a_group_without_credit_has_no_rows():
     assert adapter.outputs_of(replace(credited, status="no_credit"), version=0) == []
 
 
+def test_a_group_with_an_advantage_too_large_has_no_rows_and_is_warned_of(caplog):
+    credited = GROUPS["dropped sibling"]
+    huge = replace(credited, advantages=tuple((1e60,) * len(row) for row in credited.advantages))
+    assert adapter.outputs_of(huge, version=0) == []
+    assert "too large for the float32 of a trainer" in caplog.text
+
+
 def test_verl_knows_the_estimator_when_it_is_told_of_the_module():
     told = os.environ | {"VERL_USE_EXTERNAL_MODULES": "environments.trainers.verl"}
     script = "import verl.trainer.ppo.core_algos as found; found.get_adv_estimator_fn('turnwise')"

@@ -7,7 +7,7 @@ from pydantic import Field
 from environments.config import AgentEnvConfig
 from turnwise import AgentEnv, Choice, TurnLevelRewardMixin, say
 
-SIGNS = ("north", "south", "east", "west", "sun", "moon", "star", "rain")
+SIGNS = ("one", "two", "up", "left", "time", "line", "code", "file")
 LETTERS = "abcdefgh"
 RIGHT = dict(zip(SIGNS, LETTERS, strict=True))
 LENGTH = 6

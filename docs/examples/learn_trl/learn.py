@@ -4,12 +4,13 @@ Both arms take the same kind of rollouts from the same warm start; they differ i
 """
 
 import argparse
-import copy
 import json
 import math
+import multiprocessing
 import statistics
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +23,11 @@ from warm_start import tokenizer, warm_started
 
 from environments.trainers.trl import Rollouts, TurnwiseGRPOTrainer, rollout_score
 
-STEPS, IMITATION, GROUPS, GROUP_SIZE = 60, 600, 4, 8
+STEPS, WARM_UP, IMITATION, GROUPS, GROUP_SIZE = 40, 5, 600, 4, 8
+SEEDS, TUNING_SEEDS = (0, 1, 2), (10, 11)
+RATES = {"turns": 3e-3, "scalar": 3e-3}
+"""The best of `GRID` with `TUNING_SEEDS`, which `--tune` prints."""
+GRID = (3e-4, 1e-3, 3e-3, 1e-2)
 REACHED, WINDOW = 0.5, 5
 """Mean share of right letters, over so many steps."""
 
@@ -45,13 +50,6 @@ class Watch(transformers.TrainerCallback):
         assert math.isfinite(float((logs or {}).get("loss", 0.0)))
 
 
-def warm_start(folder, steps):
-    """The same for all runs; made once."""
-    if not folder.exists():
-        warm_started(steps).save_pretrained(folder)
-    return transformers.Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32)
-
-
 def settings(folder, steps, rate, seed):
     """The same for both arms."""
     return GRPOConfig(
@@ -60,7 +58,9 @@ def settings(folder, steps, rate, seed):
         num_generations=GROUP_SIZE,
         per_device_train_batch_size=GROUPS * GROUP_SIZE,
         learning_rate=rate,
-        lr_scheduler_type="constant",
+        # Adam's first steps are as long as any, whatever the gradient: without this they are of noise.
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=WARM_UP,
         loss_type="dr_grpo",
         max_completion_length=2 * LENGTH,
         scale_rewards="none",
@@ -75,8 +75,19 @@ def settings(folder, steps, rate, seed):
     )
 
 
-def learned(arm, model, args):
-    """The mean scores, step by step."""
+def learned(start, steps, job):
+    """The mean scores of an arm, step by step; in a process of its own."""
+    arm, rate, seed = job
+    torch.set_num_threads(1)
+    model = transformers.Qwen2ForCausalLM.from_pretrained(start, dtype=torch.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        scores = trained(arm, model, settings(folder, steps, rate, seed))
+    print(f"{arm:6} {rate:g} seed {seed}: {' '.join(f'{each:.2f}' for each in scores)}", flush=True)
+    return scores
+
+
+def trained(arm, model, args):
+    """The mean scores of the rollouts that each step learned from."""
     with Rollouts(partial(Signs, Signs.env_config_cls(seed=args.seed, max_tokens_per_turn=8))) as rollouts:
         more = {"processing_class": tokenizer(), "callbacks": [watch := Watch(rollouts)]}
         if arm == "turns":
@@ -112,33 +123,42 @@ def table(curves):
     return "\n".join(lines)
 
 
-def main():
-    """Every arm with every learning rate and seed."""
+def options():
+    """What the command was given."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("learn_trl_out"))
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rates", type=float, nargs="+", default=[3e-3])
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument(
+        "--tune", action="store_true", help="all learning rates of the grid, with the tuning seeds"
+    )
     parser.add_argument("--tenth", action="store_true", help="a tenth of it, to see that it runs")
     given = parser.parse_args()
+    if given.tenth:
+        given.steps, given.seeds = given.steps // 10, given.seeds[:1]
+    return given
+
+
+def main():
+    """Both arms with every seed; two runs at a time."""
+    given = options()
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)
-    parts, seeds, rates = (10, 1, given.rates[:1]) if given.tenth else (1, given.seeds, given.rates)
     began = time.monotonic()
-    start = warm_start(given.out / "warm_start", IMITATION // parts)
+    start = given.out / "warm_start"
+    if not start.exists():
+        warm_started(IMITATION // (10 if given.tenth else 1)).save_pretrained(start)
     print(f"warm start: {time.monotonic() - began:.0f} s", flush=True)
+    seeds = TUNING_SEEDS if given.tune else given.seeds
+    rates = {arm: GRID if given.tune else (rate,) for arm, rate in RATES.items()}
+    jobs = [(arm, rate, seed) for seed in seeds for arm in rates for rate in rates[arm]]
     curves = {}
-    for seed in range(seeds):
-        for rate in rates:
-            for arm in ("turns", "scalar"):
-                with tempfile.TemporaryDirectory() as folder:
-                    args = settings(folder, given.steps // parts, rate, seed)
-                    scores = learned(arm, copy.deepcopy(start), args)
-                curves.setdefault((arm, rate), []).append(scores)
-                print(
-                    f"{arm:6} {rate:g} seed {seed}: {' '.join(f'{each:.2f}' for each in scores)}", flush=True
-                )
-    written = [{"arm": arm, "rate": rate, "scores": seeds} for (arm, rate), seeds in curves.items()]
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        for (arm, rate, _), scores in zip(
+            jobs, pool.map(partial(learned, start, given.steps), jobs), strict=True
+        ):
+            curves.setdefault((arm, rate), []).append(scores)
+    written = [{"arm": arm, "rate": rate, "scores": runs} for (arm, rate), runs in curves.items()]
     (given.out / "curves.json").write_text(json.dumps(written))
     (given.out / "curves.svg").write_text(drawn(curves))
     (given.out / "table.md").write_text(table(curves) + "\n")

@@ -138,7 +138,7 @@ UNUSED = SimpleNamespace(
     state=None,
     online=False,
     waiting=0,
-    tally=SimpleNamespace(posts=0, repeated=0, rejected=0, too_long=0),
+    tally=SimpleNamespace(posts=0, repeated=0, rejected=0, too_long=0, stale=0),
 )
 """What the status line asks of a delivery that has not begun."""
 

@@ -307,6 +307,7 @@ def sender_of(registration):
         registration,
         tally=Tally(),
         say=registration.lines.append,
+        too_old=None,
     )
 
 

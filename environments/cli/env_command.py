@@ -88,7 +88,8 @@ class EnvCommand(click.Command):
     ) -> None:
         super().__init__(*args, add_help_option=False, **options)
         self._default_env = default_env
-        named: click.Parameter = click.Argument(["env"], required=False, metavar="ENV")
+        metavar = "ENV" if default_env is None else "[ENV]"
+        named: click.Parameter = click.Argument(["env"], required=False, metavar=metavar)
         if env_is_option:
             named = click.Option(["--env"], metavar="ENV", help="The environment.")
         self.params = [

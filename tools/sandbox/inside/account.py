@@ -58,8 +58,8 @@ class Account:
             os.setgroups([])
             os.setresgid(self._gid, self._gid, self._gid)
             os.setresuid(self._uid, self._uid, self._uid)
-        # A program would inherit what Python did to these.
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        # A program would inherit what Python did to these, and what `nohup` did.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         os.umask(0o022)

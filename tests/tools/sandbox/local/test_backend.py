@@ -32,8 +32,18 @@ def groups():
     return {path for root in roots for path in root.glob(f"turnwise.{process_ids.identity(os.getpid())}.*")}
 
 
+_others = set()
+
+
+@pytest.fixture(autouse=True)
+def _processes_of_other_tests():
+    """Servers that this worker's tests share live on."""
+    _others.clear()
+    _others.update(descendants())
+
+
 def descendants():
-    return set(hosts.descendants(os.getpid())) - {each.pid for each in _current.values()}
+    return set(hosts.descendants(os.getpid())) - {each.pid for each in _current.values()} - _others
 
 
 @pytest.fixture

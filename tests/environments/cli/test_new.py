@@ -1,6 +1,5 @@
 """`turnwise new`: what it makes runs, its tests pass, and nothing that is there is overwritten."""
 
-import asyncio
 import json
 import keyword
 import subprocess
@@ -11,12 +10,8 @@ import pytest
 from environments.cli.discovery import find_environment
 from environments.cli.main import main
 from environments.cli.shipped import SHIPPED
-from environments.config import AgentEnvConfig
-from environments.env_checks.call_trace import CallTrace
-from environments.env_checks.check_run import CheckRun
-from environments.env_checks.checked_env import CheckedEnv
 from environments.scaffold.new_environment import KINDS, make_environment
-from tests.environments.env_checks.listed_report import ListedReport
+from tests.environments.env_checks.listed_report import checked
 from tools.errors import ConfigError
 
 
@@ -46,16 +41,10 @@ def test_the_tests_of_a_new_environment_pass(made, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_check_of_a_new_environment_is_passed_or_does_not_apply(made, kind):
-    report = ListedReport()
-    checked = CheckedEnv(
-        env_cls=find_environment(str(made / f"my_{kind}")),
-        config=AgentEnvConfig(),
-        servers=(),
-        items=2,
-        trace=CallTrace(doing=report.doing),
-    )
-    asyncio.run(CheckRun(checked, report).run())
+async def test_every_check_of_a_new_environment_is_passed_or_does_not_apply(
+    made, kind, monkeypatch, tmp_path
+):
+    report = await checked(find_environment(str(made / f"my_{kind}")), monkeypatch, tmp_path)
     wrong = [each for each in report.findings if each.result not in ("ok", "skipped")]
     assert wrong == []
     varies = report.result("rewards by turn")

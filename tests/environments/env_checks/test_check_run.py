@@ -2,28 +2,10 @@
 
 import pytest
 
-from environments.config import AgentEnvConfig
-from environments.env_checks.call_trace import CallTrace
-from environments.env_checks.check_run import NAMES, CheckRun
-from environments.env_checks.checked_env import CheckedEnv
+from environments.env_checks.check_run import NAMES
 from environments.server_config import ServerConfig
 from tests.environments.env_checks import checked_envs
-from tests.environments.env_checks.listed_report import ListedReport
-
-
-async def checked(env_cls, monkeypatch, tmp_path, servers=(), items=2):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    report = ListedReport()
-    run = CheckedEnv(
-        env_cls=env_cls,
-        config=AgentEnvConfig(),
-        servers=servers,
-        items=items,
-        trace=CallTrace(doing=report.doing),
-    )
-    await CheckRun(run, report).run()
-    return report
+from tests.environments.env_checks.listed_report import checked
 
 
 async def test_an_environment_without_fault_passes_all_that_applies(monkeypatch, tmp_path):

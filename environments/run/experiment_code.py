@@ -96,8 +96,15 @@ def _file_of(module: str) -> Path | None:
 
 @cache
 def _resolved(file: str) -> Path:
-    """Once for each module of a process: there are thousands."""
-    return Path(file).resolve()
+    """Once for each module of a process: there are thousands, in few folders."""
+    path = Path(file)
+    there = _resolved_folder(path.parent) / path.name
+    return there.resolve() if there.is_symlink() else there
+
+
+@cache
+def _resolved_folder(folder: Path) -> Path:
+    return folder.resolve()
 
 
 def _root(file: Path) -> Path:

@@ -254,7 +254,7 @@ def _delivery(env: AgentEnv, shape: Shape, outbox: Outbox, say: Callable[[str], 
         rules=DeliveryRules(
             max_batches_waiting=config.max_batches_offpolicy,
             patience_s=None if config.exit_when_api_away_s < 0 else config.exit_when_api_away_s,
-            too_old=None if config.max_staleness is None else env.weight_versions.too_old,
+            weights=env.weight_versions,
         ),
         say=say,
     )

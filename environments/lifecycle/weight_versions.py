@@ -88,8 +88,8 @@ class WeightVersions:
         if self._max_staleness is not None and UNNAMED in group.weight_versions and not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "the model server calls its weights %r, as it does until somebody names them: %s counts names, "
-                "so whoever loads new weights must give theirs",
+                "the model server calls its weights %r, as it does until somebody names them: %s counts "
+                "names, so whoever loads new weights must give theirs",
                 UNNAMED,
                 _OPTION,
             )

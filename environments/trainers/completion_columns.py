@@ -86,10 +86,11 @@ def refuse_too_large(credited: CreditedGroup) -> None:
     Raises:
         GroupLeftOut: one is not.
     """
-    largest = max(map(abs, chain.from_iterable(credited.advantages)), default=0.0)
-    if largest > LARGEST_FLOAT32:
+    advantages = chain.from_iterable(credited.advantages)
+    # NaN is not at most anything.
+    if wrong := [each for each in advantages if not abs(each) <= LARGEST_FLOAT32]:
         raise GroupLeftOut(
-            f"group {credited.group.group_id} has an advantage of {largest:g}, too large for the float32 of "
+            f"group {credited.group.group_id} has an advantage of {wrong[0]:g}, too large for the float32 of "
             f"a trainer; scale its rewards"
         )
 

@@ -34,11 +34,10 @@ class ExactSetting:
         return value in self.exact or (self.least is not None and is_number and value >= self.least)
 
 
-def _clips(*names: str) -> tuple[ExactSetting, ...]:
-    """Distances from 1 at which ratios are clipped."""
-    return tuple(
-        ExactSetting(name=name, exact=(0.2, None), why="clips ratios that are 1", least=0.0) for name in names
-    )
+def _clips(*names: str, use: float = 0.2, least: float = 0.01) -> tuple[ExactSetting, ...]:
+    """Ranges in which a ratio stays as it is; trainers compute it twice, so that it is 1 but for rounding."""
+    why = "clips ratios that are 1 but for rounding"
+    return tuple(ExactSetting(name=name, exact=(use, None), why=why, least=least) for name in names)
 
 
 _EVALUATES = "takes sums of advantages for scores; `turnwise evaluate` does not"
@@ -86,19 +85,18 @@ VERL = (
         "actor_rollout_ref.actor.clip_ratio_low",
         "actor_rollout_ref.actor.clip_ratio_high",
     ),
+    *_clips("actor_rollout_ref.actor.clip_ratio_c", use=3.0, least=1.01),
     ExactSetting(name="actor_rollout_ref.actor.ppo_epochs", exact=(1, None), why=_PASSES),
     ExactSetting(name="actor_rollout_ref.rollout.temperature", exact=(1.0, None), why=_TEMPERATURE),
     ExactSetting(
         name="algorithm.rollout_correction.rollout_is",
-        exact=(None, "token"),
+        exact=("token", None),
         why="gives all tokens of a session the product of their ratios",
     ),
     ExactSetting(
         name="algorithm.rollout_correction.rollout_rs", exact=(None,), why="drops tokens or sessions"
     ),
-    ExactSetting(
-        name="distillation.enabled", exact=(False, None), why="may leave the policy's own loss out"
-    ),
+    ExactSetting(name="distillation.enabled", exact=(False, None), why="may leave the policy's own loss out"),
     ExactSetting(
         name="trainer.v1.trainer_mode", exact=("sync", None), why="trains on what older weights sampled"
     ),
@@ -140,14 +138,16 @@ SKYRL = (
     *_clips(
         "trainer.algorithm.eps_clip_low",
         "trainer.algorithm.eps_clip_high",
-        "trainer.algorithm.cispo.cispo_eps_clip_low",
-        "trainer.algorithm.cispo.cispo_eps_clip_high",
         "trainer.algorithm.dppo.delta_low",
         "trainer.algorithm.dppo.delta_high",
     ),
+    *_clips("trainer.algorithm.clip_ratio_c", use=3.0, least=1.01),
+    # Here a clipped ratio is a factor of its own.
+    *_clips("trainer.algorithm.cispo.cispo_eps_clip_low", use=0.0, least=0.0),
+    *_clips("trainer.algorithm.cispo.cispo_eps_clip_high", use=5.0, least=0.0),
     ExactSetting(
         name="trainer.algorithm.off_policy_correction.tis_ratio_type",
-        exact=(None, "token"),
+        exact=("token", None),
         why="gives all tokens of a session the product of their ratios",
     ),
     *(
@@ -189,6 +189,7 @@ TINKER = (
         exact=("importance_sampling", "ppo", "cispo", None),
         why="pulls at tokens without credit (dro), mixes turns (gspo), or wants ids of Tinker's own sampling",
     ),
+    ExactSetting(name="loss_fn_config", exact=(None,), why="may clip ratios that are 1"),
     ExactSetting(name="kl_penalty_coef", exact=(0.0, None), why="is added to the advantages before the loss"),
     ExactSetting(name="async_config", exact=(None,), why="trains on older weights, with a loss of its own"),
 )

@@ -1,7 +1,7 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUntypedFunctionDecorator=false, reportAttributeAccessIssue=false
 # torch is in no lock: its types are unknown where it is not installed.
-"""What a model drops at random when it trains: then the loss is of another network than the one that played."""
+"""What a model drops at random when it trains, so that the loss is not of the network that plays."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _TOKENS = 16
 _FORWARDS = 3
 
 
-def dropout_modules(model: torch.nn.Module) -> list[str]:
+def dropout_modules(model: Any) -> list[str]:
     """Names of the modules that drop."""
     modules = model.named_modules()
     return [name for name, module in modules if isinstance(module, torch.nn.Dropout) and module.p > 0.0]

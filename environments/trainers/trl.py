@@ -217,7 +217,9 @@ def _refuse_few_items(items: int, args: GRPOConfig) -> None:
 def _refuse_dropout(model: Any) -> None:
     why = "so that the loss would be of another network than the one that plays"
     if modules := dropout_modules(model):
-        raise ConfigError(f"the model has dropout ({modules[0]}), {why}; use GRPOConfig(disable_dropout=True)")
+        raise ConfigError(
+            f"the model has dropout ({modules[0]}), {why}; use GRPOConfig(disable_dropout=True)"
+        )
     if is_random(model):
         fields = ", ".join(dropout_fields(model.config)) or "noise of some kind"
         raise ConfigError(

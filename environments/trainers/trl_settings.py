@@ -167,7 +167,7 @@ RULES = (
     ),
     Rule(
         setting="gradient_accumulation_kwargs",
-        wrong=lambda settings: (settings.get("gradient_accumulation_kwargs") or {}).get("num_steps", 1) != 1,
+        wrong=lambda settings: "num_steps" in (settings.get("gradient_accumulation_kwargs") or ()),
         why="it changes gradient_accumulation_steps behind TRL, which has made other settings from that",
         instead="use gradient_accumulation_steps",
     ),

@@ -27,9 +27,10 @@ def _name(node):
             last = attr
         case ast.Subscript(value=value, slice=ast.Constant(value=str(last))):
             pass
-        case ast.Call(
-            func=ast.Attribute(value=value, attr="get"), args=[ast.Constant(value=str(last)), *_]
-        ) | ast.Call(func=ast.Name(id="getattr"), args=[value, ast.Constant(value=str(last)), *_]):
+        case (
+            ast.Call(func=ast.Attribute(value=value, attr="get"), args=[ast.Constant(value=str(last)), *_])
+            | ast.Call(func=ast.Name(id="getattr"), args=[value, ast.Constant(value=str(last)), *_])
+        ):
             pass
         case _:
             return None

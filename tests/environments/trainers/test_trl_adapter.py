@@ -7,11 +7,9 @@ from functools import partial
 
 import pytest
 
-from environments.base_env import AgentEnv
 from environments.probe.canary_env import CanaryEnv
 from environments.trainers import canary
 from environments.trainers.trl_settings import EXACT_LOSSES
-from environments.turn_level_reward import TurnLevelRewardMixin
 from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages
 from environments.word_guess_env.env import WordGuessEnv
@@ -23,6 +21,7 @@ if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
 steps = importlib.import_module("tests.environments.trainers.trl_steps")
 adapter, gradients, torch, trl = steps.adapter, steps.gradients, steps.torch, steps.trl
 compared, only, tiny_model, brief_model = steps.compared, steps.only, steps.tiny_model, steps.brief_model
+Talk = steps.Talk
 ROWS, GROUPS, TOKENIZER, Watched = steps.ROWS, steps.GROUPS, steps.TOKENIZER, steps.Watched
 
 row_path = partial(
@@ -144,25 +143,6 @@ def test_a_group_that_cannot_be_trained_on_takes_nothing_from_the_others(step, b
 def test_a_step_without_any_group_stops_the_run_and_says_why(step):
     with pytest.raises(RunError, match=r"none of the 2 groups of a step can be trained on; .* it broke"):
         step(type("Lost", (CanaryEnv,), {"groups": {"one": lost, "two": lost}}))
-
-
-class Talk(TurnLevelRewardMixin, AgentEnv):
-    """Three turns, whatever is said."""
-
-    name = "talk"
-    sandbox = "none"
-
-    def load_items(self):
-        return [{"id": f"item{index}"} for index in range(GROUPS)]
-
-    def format_prompt(self, item):
-        return f"Say something about {item['id']}."
-
-    def respond(self, item, turn, ctx):
-        return "And then?" if turn.index < 2 else None
-
-    def score_turn(self, item, turn, ctx):
-        return float(len(turn.message.content) % 5)
 
 
 def played(policy):

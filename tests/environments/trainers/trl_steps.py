@@ -5,9 +5,11 @@ import importlib
 import os
 from types import SimpleNamespace
 
+from environments.base_env import AgentEnv
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.probe.canary_env import CanaryEnv
 from environments.trainers import canary
+from environments.turn_level_reward import TurnLevelRewardMixin
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 torch, trl, transformers = map(importlib.import_module, ("torch", "trl", "transformers"))
@@ -64,15 +66,18 @@ def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None,
         "gradient_accumulation_steps": 2,
         "loss_type": "dr_grpo",
         "num_generations": ROWS,
-        "save_strategy": "no",
+        "scale_rewards": "none",
+        "max_completion_length": LONGEST,
         "max_grad_norm": 0.0,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "bf16": False,
         **settings,
     }
     given.setdefault("per_device_train_batch_size", ROWS * GROUPS // given["gradient_accumulation_steps"])
     args = trl.GRPOConfig(
-        output_dir=str(folder), max_steps=steps, scale_rewards="none", max_completion_length=LONGEST,
-        report_to=[], use_cpu=True, **{"bf16": False, "logging_steps": 1} | given,
-        disable_tqdm=True, optim="sgd", learning_rate=0.1,
+        output_dir=str(folder), max_steps=steps, report_to=[], use_cpu=True, disable_tqdm=True, optim="sgd",
+        learning_rate=0.1, **given,
     )  # fmt: skip
     begun, gradient = model(), Gradient()
     before = copy.deepcopy(begun)
@@ -85,6 +90,25 @@ def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None,
 def only(name):
     """A canary alone."""
     return type("Only", (CanaryEnv,), {"groups": {name: canary.CANARIES[name]}})
+
+
+class Talk(TurnLevelRewardMixin, AgentEnv):
+    """Three turns, whatever is said."""
+
+    name = "talk"
+    sandbox = "none"
+
+    def load_items(self):
+        return [{"id": f"item{index}"} for index in range(GROUPS)]
+
+    def format_prompt(self, item):
+        return f"Say something about {item['id']}."
+
+    def respond(self, item, turn, ctx):
+        return "And then?" if turn.index < 2 else None
+
+    def score_turn(self, item, turn, ctx):
+        return float(len(turn.message.content) % 5)
 
 
 def constant(loss, seen):

@@ -247,6 +247,8 @@ def exit_code_of(error: BaseException) -> int:
         for line in getattr(causes[0], "__notes__", ()):
             click.echo(without_credentials(line), err=True)
         return _fail(str(causes[0]))
+    if all(isinstance(cause, TurnwiseError) for cause in causes):
+        error = causes[0]
     if not isinstance(error, TurnwiseError):
         traceback.print_exception(error)
         return FAILED_EXIT

@@ -10,13 +10,13 @@ from typing import Any
 from environments.record.contents import Contents
 from environments.record.entries import read_entries
 from environments.record.index_file import INDEXED_BYTES, index_path, read_index
-from environments.record.run_folder import RunFolder
+from environments.record.run_folder import RunFolder, run_folder
 from environments.run.run_log import MOMENT, goes_on
 from environments.run.run_summary import covered_by, read_summary
 from tools.errors import RecordError
 
-_DEPTH = 3
-"""Folders of environments, runs, and one more: those that were moved together."""
+_DEPTH = 4
+"""Folders of environments, and runs: `ENV/NAME`, those of `turnwise learn` as `ENV/learn/ARM/seed-N`."""
 _LARGEST_INDEX = 64 * 1024 * 1024
 _LONGEST_TEXT = 200
 _LARGEST = 1e300
@@ -98,10 +98,11 @@ def _listed(folder: RunFolder) -> ListedRun:
     told = _whole(fields, "done"), _whole(fields, "failed")
     counted = _counted(folder.record, size) if is_behind or None in told else None
     done, failed = counted or told
+    env = _text(fields, "env") or folder.path.resolve().parent.name
     return ListedRun(
         path=str(folder.path),
-        env=_text(fields, "env") or folder.path.resolve().parent.name,
-        name=folder.path.resolve().name,
+        env=env,
+        name=_name(folder, env),
         started=_text(fields, "started") or changed,
         state=state if state in (*_STATES, "killed") else "unknown",
         policy=_text(fields, "policy"),
@@ -113,6 +114,14 @@ def _listed(folder: RunFolder) -> ListedRun:
         pass_at_1=_number(fields, "pass@1"),
         note="; ".join(notes),
     )
+
+
+def _name(folder: RunFolder, env: str) -> str:
+    """What stands below the folder of its environment: `default`, or `learn/scalar/seed-0`."""
+    *above, name = folder.path.resolve().parts
+    of_env = run_folder(env, name).path.parent.name
+    below = above[len(above) - above[::-1].index(of_env) :] if of_env in above else []
+    return "/".join([*below, name])
 
 
 def _record_state(record: Path) -> tuple[int | None, str]:

@@ -66,7 +66,7 @@ function seedCurves(curves, names, label) {
 function changeTable(tried) {
   const names = [...new Set(tried.flatMap((each) => each.changes.map((change) => change.name)))];
   const found = (each, name) => each.changes.find((change) => change.name === name);
-  const still = (name) => tried.every((each) => [0, undefined].includes(found(each, name)?.end) && !found(each, name)?.start);
+  const still = (name) => tried.every((each) => ["start", "end", "reference"].every((key) => !found(each, name)?.[key]));
   const arrow = { up: " ▲", down: " ▼", unclear: "" };
   const of = (name, key) => tried.map((each) => found(each, name)?.[key]).find((value) => value !== null && value !== undefined);
   return el("div.scrolls", {}, el("table.changes", {},

@@ -219,6 +219,8 @@ def _run(
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "turnwise"
         return _fail(f"{error.format_message().rstrip('.')}; see {where} --help")
     except BaseException as error:  # noqa: BLE001  # whatever ends a command, nobody takes it for success
+        if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
+            return 128 + signal.SIGPIPE  # what `rich` makes of it
         lost = _lost_output() if isinstance(error, OSError) else None
         if isinstance(lost, BrokenPipeError):
             return 128 + signal.SIGPIPE

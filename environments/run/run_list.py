@@ -55,7 +55,7 @@ class ListedRun:
 
 def listed_runs(below: Path) -> list[ListedRun]:
     """The runs in a folder and below it, newest first; of a large record only the index is read."""
-    found = [_listed(RunFolder(path)) for path in _folders(below, _DEPTH)]
+    found = [_listed(RunFolder(path), below) for path in _folders(below, _DEPTH)]
     return sorted(found, key=lambda run: (run.started, run.path), reverse=True)
 
 
@@ -76,7 +76,7 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
         yield from _folders(folder / name, depth - 1)
 
 
-def _listed(folder: RunFolder) -> ListedRun:
+def _listed(folder: RunFolder, root: Path) -> ListedRun:
     fields = read_summary(folder.summary)
     size, changed = _record_state(folder.record)
     notes: list[str] = []
@@ -102,7 +102,7 @@ def _listed(folder: RunFolder) -> ListedRun:
     return ListedRun(
         path=str(folder.path),
         env=env,
-        name=_name(folder, env),
+        name=_name(folder, env, root),
         started=_text(fields, "started") or changed,
         state=state if state in (*_STATES, "killed") else "unknown",
         policy=_text(fields, "policy"),
@@ -116,11 +116,14 @@ def _listed(folder: RunFolder) -> ListedRun:
     )
 
 
-def _name(folder: RunFolder, env: str) -> str:
-    """What stands below the folder of its environment: `default`, or `learn/scalar/seed-0`."""
+def _name(folder: RunFolder, env: str, root: Path) -> str:
+    """Below the folder of its environment, `default` or `learn/scalar/seed-0`; where it has none, below `root`."""
     *above, name = folder.path.resolve().parts
     of_env = run_folder(env, name).path.parent.name
-    below = above[len(above) - above[::-1].index(of_env) :] if of_env in above else []
+    if of_env in above:
+        below = above[len(above) - above[::-1].index(of_env) :]
+    else:
+        below = folder.path.relative_to(root).parts[:-1]
     return "/".join([*below, name])
 
 

@@ -117,7 +117,7 @@ def _listed(folder: RunFolder, root: Path) -> ListedRun:
 
 
 def _name(folder: RunFolder, env: str, root: Path) -> str:
-    """Below the folder of its environment, `default` or `learn/scalar/seed-0`; where it has none, below `root`."""
+    """What stands below the folder of its environment, as `learn/scalar/seed-0`, or else below `root`."""
     *above, name = folder.path.resolve().parts
     of_env = run_folder(env, name).path.parent.name
     if of_env in above:

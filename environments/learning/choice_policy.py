@@ -35,7 +35,7 @@ class ChoicePolicy(PlaysByScript):
         """The tokenizer's."""
         return self._renderer.vocabulary_size
 
-    def playing(self, script: Script, summary: Script, skill: float) -> Policy:
+    def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
         """Whoever plays one rollout."""
         return _Player(self, script, skill=skill, renderer=self._renderer, summary=summary)
 

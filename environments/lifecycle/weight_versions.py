@@ -1,5 +1,6 @@
 """Which weights have played so far, and which groups are older than `--env.max_staleness` allows."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,8 +11,12 @@ from tools.errors import ConfigError
 
 STALE = "stale"
 """How the reason of a group begins that is too old."""
+UNNAMED = "default"
+"""What vLLM and SGLang call weights that nobody named."""
 _OPTION = "--env.max_staleness"
 _KEPT = 1000
+
+logger = logging.getLogger(__name__)
 
 
 class WeightVersions:
@@ -29,7 +34,7 @@ class WeightVersions:
         """Oldest first."""
         self._former: set[str] = set()
         """Those of them that may be met anew."""
-        self._is_told = False
+        self._is_told = self._has_warned = False
 
     @property
     def is_bounded(self) -> bool:
@@ -79,6 +84,14 @@ class WeightVersions:
             raise ConfigError(
                 f"{_OPTION} counts versions of weights, and whoever plays says none; use a server that does "
                 f"(SGLang; vLLM from 0.33 on), a policy that sets Completion.weight_version, or leave it out"
+            )
+        if self._max_staleness is not None and UNNAMED in group.weight_versions and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "the model server calls its weights %r, as it does until somebody names them: %s counts "
+                "names, so whoever loads new weights must give theirs",
+                UNNAMED,
+                _OPTION,
             )
         reason = self.too_old(group.weight_versions)
         return group if reason is None else replace(group, stale=reason)

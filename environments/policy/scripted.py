@@ -83,21 +83,23 @@ class PlaysByScript(ABC):
         """What the record calls it."""
 
     @abstractmethod
-    def playing(self, script: Script, summary: Script, skill: float) -> Policy:
+    def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
         """Whoever plays one rollout."""
 
     async def complete(self, request: CompletionRequest) -> Completion:
         """It has no choices without a script.
 
         Raises:
-            ConfigError: always; `AgentEnv` asks whoever `playing` gives.
+            ConfigError: always; `AgentEnv` asks whoever `playing_by_script` gives.
         """
         raise ConfigError(f"{self.name!r} plays by an environment's scripted_choices: give it to AgentEnv")
 
 
 def playing(policy: Policy, script: Script, summary: Script, skill: float) -> Policy:
     """The policy of one rollout: told the script of its item, where it plays by one."""
-    return policy.playing(script, summary, skill) if isinstance(policy, PlaysByScript) else policy
+    if isinstance(policy, PlaysByScript):
+        return policy.playing_by_script(script, summary, skill)
+    return policy
 
 
 class ScriptedPolicy:

@@ -24,8 +24,6 @@ from pydantic import Field, create_model
 
 from environments.base_env import AgentEnv
 from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig
-from environments.containment.in_flight import InFlight
-from environments.data.held_out import kept_indices
 from environments.data.item_ids import item_id
 from environments.data.tasks import GroupTask
 from environments.lifecycle.group_reward import has_group_reward
@@ -66,9 +64,8 @@ class AtroposEnv(BaseEnv):
         # Atropos has no words for a judge or a user: theirs are those of the class.
         _, own = self.agent_env_cls.config_init()
         seconds = [each for each in server_configs_of(own) if isinstance(each, SecondModelConfig)]
-        self.agent_env = self.agent_env_cls(
-            self.agent_env_cls.env_config_cls(**settings), [*server_configs_of(server_configs), *seconds]
-        )
+        self._servers = [*server_configs_of(server_configs), *seconds]
+        self.agent_env = self.agent_env_cls(self.agent_env_cls.env_config_cls(**settings), self._servers)
         view = self.agent_env.config.credit_view or "token_advantages"
         if view in ROW_BY_ROW:
             raise ConfigError(
@@ -208,28 +205,19 @@ class AtroposEnv(BaseEnv):
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Roll out the evaluation items, and log what they come to, as Atropos does."""
-        await self.setup()
-        config = self.agent_env.config
-        if config.for_evaluation() != config:
-            raise ConfigError(
-                "Atropos evaluates as it samples; `turnwise evaluate` has settings of its own for it"
-            )
-        rollouts = config.eval_rollouts
+        config = self.agent_env.config.for_evaluation()
         results: list[ItemResult] = []
         summary = Summary()
-        with self.agent_env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
-            items = await calls.hook("load_eval_items", self.agent_env.load_eval_items)
-            items = items[: config.max_items]
-            if config.eval_share:
-                left = kept_indices([item_id(item) for item in items], config.eval_share, evaluation=True)
-                items = [items[index] for index in left]
-            for item in items:
-                task = GroupTask(item=item, item_id=item_id(item))
-                group = await self.agent_env.rollout_group(task, rollouts)
-                group = await judged(self.agent_env, task, group, unwatched)
+        # One of its own: it may have other items, and other settings, than what goes on beside it.
+        async with self.agent_env_cls(config, self._servers).opened(evaluation=True) as env:
+            for item, identity in zip(env.items, env.item_ids, strict=True):
+                task = GroupTask(item=item, item_id=identity)
+                group = await judged(
+                    env, task, await env.rollout_group(task, config.eval_rollouts), unwatched
+                )
                 results.append(item_result(group))
                 summary.add_rollouts(group, EVALUATED)
-        evaluation = evaluate_results(results, max_k=rollouts, seed=self.agent_env.config.seed)
+        evaluation = evaluate_results(results, max_k=config.eval_rollouts, seed=config.seed)
         if evaluation is not None:
             metrics = evaluation_metrics(evaluation) | flat(aggregates(summary), "eval")
             await self.evaluate_log(metrics, model_name=self.agent_env.policy_name)  # pyright: ignore[reportUnknownMemberType]  # untyped there

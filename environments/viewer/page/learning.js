@@ -78,7 +78,7 @@ function changeTable(tried) {
 function partSection(tried) {
   const rows = tried.flatMap((each) => each.parts.map((part) => [each, part])).filter(([, part]) => part.verdict !== "not learned");
   if (!rows.length) return null;
-  return el("section", {}, el("h2", {}, "Turn rewards"), el("table", {}, rows.map(([each, part]) => el("tr", {}, el("td", {}, el("b", {}, shown(part.part))), el("td", {}, shown(each.name)),
+  return el("section", {}, el("h2", {}, "Turn rewards"), el("table.partverdicts", {}, rows.map(([each, part]) => el("tr", {}, el("td", {}, el("b", {}, shown(part.part))), el("td", {}, shown(each.name)),
     el("td", {}, el("span.badge" + (part.verdict === "gamed" ? ".flip" : part.verdict === "suspect" ? ".no-peer" : ""), {}, part.verdict)), el("td", {}, shown(part.why))))));
 }
 

@@ -64,7 +64,7 @@ class Musician:
 
     name = "musician"
 
-    def playing(self, tune, instrument, skill):
+    def playing_by_script(self, tune, instrument, skill):
         return f"{tune} on {instrument}"
 
     async def complete(self, request):

@@ -99,6 +99,14 @@ async def test_a_name_with_a_plus_is_one_version():
     assert (done.status, done.group.weight_versions) == ("ok", ("base + lora",))
 
 
+async def test_weights_that_nobody_named_are_warned_of_once(caplog):
+    await groups_of(played_by("default", max_staleness=1), 2)
+    await groups_of(played_by("default"), 1)
+    assert [record.message[:42] for record in caplog.records] == [
+        "the model server calls its weights 'defaul"
+    ]
+
+
 def test_without_the_option_no_age_is_too_old():
     seen = WeightVersions(AgentEnvConfig())
     assert seen.too_old(["a", None]) is None

@@ -9,6 +9,7 @@ from statistics import mean, pstdev
 import pytest
 from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 
+from environments.base_env import AgentEnv
 from environments.data.tasks import GroupTask
 from environments.server_config import JudgeConfig, ServerConfig
 from environments.trainers.atropos import atropos_env
@@ -244,6 +245,26 @@ async def test_an_evaluation_is_logged_where_atropos_logs_it(opened, tmp_path):
     await env.evaluate()
     metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
     assert metrics["eval/rollouts"] == 4
+
+
+async def test_an_evaluation_has_its_own_items_and_settings_beside_training(opened, tmp_path):
+    (tmp_path / "eval.jsonl").write_text(json.dumps({**ITEMS[0], "id": "held out"}) + "\n")
+
+    class Evaluated(WriteFile):
+        async def load_items(self):
+            return ITEMS if self.config.dataset_path is None else await AgentEnv.load_items(self)
+
+    env = await opened(
+        Evaluated,
+        data_dir_to_save_evals=str(tmp_path),
+        eval_rollouts=3,
+        eval_max_turns=1,
+        eval_dataset_path=str(tmp_path / "eval.jsonl"),
+    )
+    await env.evaluate()
+    metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
+    assert (metrics["eval/rollouts"], metrics["eval/turns/max"]) == (3, 1)
+    assert len(env.agent_env.items) == len(ITEMS)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from environments.cli.main import main
-from environments.probe.canary_model import CanaryModel
 from environments.trainers.canary import VOCABULARY
 from tests.environments.serve.loopback import TURNWISE, running
 from tools.errors import ConfigError
@@ -32,7 +31,7 @@ def test_the_forward_pass_in_numpy_is_that_of_transformers(probe):
     with torch.no_grad():
         logits = loaded(probe.model).double()(torch.tensor([token_ids])).logits[0]
     log_p = torch.log_softmax(logits, dim=-1).numpy()
-    assert abs(log_p - CanaryModel(probe.model).forward(token_ids)[1]).max() < 1e-5
+    assert abs(log_p - probe.before().forward(token_ids)[1]).max() < 1e-5
 
 
 def rows_of(probe):

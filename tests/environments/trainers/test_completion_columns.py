@@ -87,6 +87,14 @@ def test_an_advantage_that_is_infinite_in_float32_leaves_its_group_out(advantage
         completion_columns(replace(group, advantages=((advantage, *first[1:]), *rest)))
 
 
+def test_tokens_that_were_never_sampled_leave_their_group_out():
+    done = GROUPS["unequal lengths"]
+    first, *rest = done.group.trajectories
+    made_up = replace(done.group, trajectories=(replace(first, exact=False), *rest))
+    with pytest.raises(GroupLeftOut, match=r"tokens that were never sampled \(sibling 0\)"):
+        completion_columns(replace(done, group=made_up))
+
+
 def test_a_rollout_without_a_score_is_not_counted_as_zero():
     first, second, *_ = GROUPS["unscored turns"].group.trajectories
     unscored = replace(second, rewards=None)

@@ -114,7 +114,8 @@ class CanaryTokens:
     @cached_property
     def _inverse(self) -> Weights:
         """Of the products of every two tokens' ∇log π."""
-        return np.linalg.inv((self.errors @ self.errors.T) * (self.hidden @ self.hidden.T))
+        products = (self.errors @ self.errors.T) * (self.hidden @ self.hidden.T)
+        return cast("Weights", np.linalg.inv(products))
 
     @cached_property
     def trained(self) -> Flags:

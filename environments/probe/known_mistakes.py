@@ -127,7 +127,7 @@ def _sum_of_labels(tokens: CanaryTokens) -> Numbers:
 
 
 def _tokens_of_row(tokens: CanaryTokens) -> Numbers:
-    return np.bincount(tokens.ids("row"))[tokens.ids("row")] + 1.0
+    return _count(tokens.ids("row"), tokens.ids("index") > 0) + 1.0
 
 
 def _tokens_of_completion(tokens: CanaryTokens) -> Numbers:

@@ -111,22 +111,32 @@ def test_canaries_served_per_token_have_advantages_and_fill_the_batch(api, tmp_p
     assert open_probe(tmp_path / "probe").asked.batch_rows == 20
 
 
-def test_a_batch_that_cannot_take_all_canaries_at_once_is_refused_with_the_size_that_can(api, tmp_path):
-    api.start_trainer(batch_size=8, max_token_len=4096)
-    command = [
-        TURNWISE,
-        "probe-trainer",
-        "begin",
-        str(tmp_path / "probe"),
-        "--api",
-        api.url,
-        "--view",
-        "turn_rows",
-    ]
+@pytest.mark.parametrize(
+    ("trainer", "queued", "message"),
+    [
+        (
+            {"batch_size": 8},
+            False,
+            "batches of 8 rows, and one step has to take all canaries: register a batch of 33",
+        ),
+        (
+            {"max_token_len": 16},
+            False,
+            "rows of up to 16 tokens, and the longest canary has 41; register with",
+        ),
+        ({}, True, "the API holds 1 groups that no trainer has taken, and they would be in the step"),
+    ],
+    ids=["small batch", "short rows", "groups of others"],
+)
+def test_what_cannot_be_one_step_is_refused(api, tmp_path, trainer, queued, message):
+    api.start_trainer(**{"batch_size": 40, "max_token_len": 4096} | trainer)
+    if queued:
+        api.post("/scored_data", {"tokens": [[1, 2]], "masks": [[1, 2]], "scores": [0.0]})
+    options = ("--api", api.url, "--view", "turn_rows")
+    command = [TURNWISE, "probe-trainer", "begin", str(tmp_path / "probe"), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "batches of 8 rows" in done.stderr
-    assert "register a batch of 33 rows or more" in done.stderr
+    assert message in done.stderr.splitlines()[-1]
 
 
 def test_an_api_that_dies_while_the_canaries_wait_there_ends_the_command(fresh_api, tmp_path):

@@ -14,6 +14,7 @@ from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages
 from environments.word_guess_env.env import WordGuessEnv
 from tests.environments.trainers.matrix import report
+from tests.environments.wire.forked_groups import forked_group, with_credit
 from tools.errors import ConfigError, RunError
 
 if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
@@ -213,3 +214,19 @@ def test_an_environment_that_chooses_its_items_is_refused():
     chooses = type("Chooses", (CanaryEnv,), {"next_items": lambda self, history: None})
     with pytest.raises(ConfigError, match="writes next_items"):
         adapter.Rollouts(chooses)
+
+
+ODD = {
+    "alone": with_credit(forked_group([[[3, 2]]], [[0.5, 1.0]])),
+    "tiny": with_credit(forked_group([[[1]], [[1, 1]], [[1]]], [[1.0], [0.0, 1.0], [None]])),
+    "nothing said": with_credit(forked_group([[[0]], [[2, 0]], [[3]]], [[0.5], [0.0, 1.0], [1.0]])),
+    "untrained end": with_credit(
+        forked_group([[[3], [2]], [[2, 2]]], [[0.5, 1.0], [0.0, 0.25]], untrained=frozenset({(0, 1)}))
+    ),
+}
+
+
+def test_odd_groups_beside_each_other_are_the_gradient_of_the_advantages(step):
+    env = type("Odd", (CanaryEnv,), {"groups": {name: lambda each=each: each for name, each in ODD.items()}})
+    done = step(env, per_device_train_batch_size=2 * ROWS, loss_type="dapo")
+    assert compared(done, "dapo") == (pytest.approx(1, abs=1e-4), pytest.approx(1, abs=1e-4))

@@ -53,6 +53,13 @@ def test_every_test_that_a_page_names_exists():
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_no_two_pages_start_a_server_on_one_port():
+    """Pages run at the same time."""
+    started = [port for page in PAGES for port in set(re.findall(r"--port (\d+) .*&", page.read_text()))]
+    assert started
+    assert sorted(set(started)) == sorted(started)
+
+
 def as_installed(folder):
     """Makes a folder one where make finds all it needs; the environment variables of a shell there."""
     for name in ("Makefile", "pyproject.toml", "requirements", "docs"):

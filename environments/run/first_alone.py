@@ -50,10 +50,9 @@ class FirstAlone:
         kind = failure.error_class, failure.where
         self._failed[kind] += 1
         if self._failed[kind] == 1:
-            is_told = failure.stop_reason or not failure.traceback.startswith("Traceback ")
             self._say(
                 f"the first rollout, of item {task.item_id}, failed; the next item's goes alone\n"
-                f"{failure.error if is_told else failure.traceback.rstrip()}"
+                f"{failure.error if failure.stop_reason else failure.traceback.rstrip()}"
             )
         if self._failed[kind] == MOST_ALIKE:
             how = failure.error if failure.where is None else f"{failure.error_class} at {failure.where}"

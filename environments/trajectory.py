@@ -18,8 +18,8 @@ LARGEST_REWARD = 1e100
 """Rewards beyond this size would overflow when they are squared."""
 LARGEST_FLOAT32 = 3.4028234663852886e38
 """Trainers compute in float32 at most: what is larger is infinite there."""
-SEVERAL_VERSIONS = " + "
-"""Between the names of the versions of the weights, where several sampled one completion."""
+SEVERAL_VERSIONS = " → "
+"""Between the names of the versions of the weights, where one completion was sampled by several in turn."""
 
 MissingOutcome = Literal["refuse", "drop"] | float
 """What becomes of a trajectory without an outcome beside siblings with one: its group fails, it is dropped

@@ -7,7 +7,8 @@ from typing import Any, cast
 import orjson
 
 _TEXTS = ("content", "refusal", "reasoning_content", "reasoning", "reasoning_details")
-_ID_LISTS = ("token_ids", "response_token_ids")
+_LISTS = ("token_ids", "response_token_ids", "weight_versions")
+_REPLY_FIELDS = ("prompt_token_ids", "usage", "metadata")
 _COMMENTS = re.compile(rb"\A(?:\s*:[^\n]*\n)+\s*")
 
 
@@ -44,7 +45,7 @@ def merged_stream(content: bytes) -> dict[str, Any]:
         for part in _dicts(chunk.get("choices")):
             if part.get("index", 0) == 0:
                 choice.add(part)
-        reply |= {name: chunk[name] for name in ("prompt_token_ids", "usage") if chunk.get(name) is not None}
+        reply |= {name: chunk[name] for name in _REPLY_FIELDS if chunk.get(name) is not None}
     if not done and choice.fields.get("finish_reason") is None:
         raise StreamError("the event stream breaks off before its end")
     return {**reply, "choices": [choice.whole()]}
@@ -63,7 +64,7 @@ class _Choice:
     def add(self, part: dict[str, Any]) -> None:
         for delta in _dicts([part.get("delta") or part.get("message")]):
             self._add_delta(delta)
-        for name in _ID_LISTS:
+        for name in _LISTS:
             if isinstance(part.get(name), list):
                 self.fields.setdefault(name, []).extend(part[name])
         for logprobs in _dicts([part.get("logprobs")]):

@@ -43,7 +43,7 @@ class ChoicePolicy:
         """
         raise ConfigError("a ChoicePolicy plays by an environment's scripted_choices: give it to AgentEnv")
 
-    def playing(self, script: Script, summary: Script, skill: float) -> Policy:
+    def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
         """Whoever plays one rollout."""
         return _Player(self, script, skill=skill, renderer=self._renderer, summary=summary)
 

@@ -50,7 +50,7 @@ class FlawlessScript:
         """Of this environment."""
         self._renderer = env.renderer
 
-    def playing(self, script: Script, summary: Script, skill: float) -> Policy:
+    def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
         """Whoever plays one rollout."""
         return ScriptedPolicy(script, skill=1.0, renderer=self._renderer, summary=summary)
 

@@ -1,5 +1,6 @@
 """Which weights have played so far, and which groups are older than `--env.max_staleness` allows."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,26 +11,60 @@ from tools.errors import ConfigError
 
 STALE = "stale"
 """How the reason of a group begins that is too old."""
+UNNAMED = "default"
+"""What vLLM and SGLang call weights that nobody named."""
 _OPTION = "--env.max_staleness"
+_KEPT = 1000
+
+logger = logging.getLogger(__name__)
 
 
 class WeightVersions:
     """The versions that one environment object has met, in the order that it first met them.
 
     A version has a name and no number: one that was met before is no new one, whoever comes back to it. So
-    versions that several rollouts meet at once, in turn, count once each.
+    versions that several rollouts meet at once, in turn, count once each. Only where a life of the trainer,
+    or ours, is over may a version of it be met anew, and is the newest then.
     """
 
     def __init__(self, config: AgentEnvConfig) -> None:
         """None met yet."""
         self._max_staleness = config.max_staleness
-        self._met: dict[str, int] = {}
+        self._met: dict[str, None] = {}
+        """Oldest first."""
+        self._former: set[str] = set()
+        """Those of them that may be met anew."""
+        self._is_told = self._has_warned = False
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether any group can be too old."""
+        return self._max_staleness is not None
+
+    @property
+    def met(self) -> tuple[str, ...]:
+        """The newest ones, oldest first: for who keeps them from one process to the next."""
+        return tuple(self._met)[-_KEPT:]
+
+    def restore(self, met: Sequence[str]) -> None:
+        """Begin with what an earlier process met: none of it is as new as what is met from here on."""
+        self._met = dict.fromkeys(met)
+        self.may_go_back()
+
+    def may_go_back(self) -> None:
+        """Whoever trains began anew, perhaps with older weights: of those met so far, any may be met anew."""
+        self._former = set(self._met)
 
     def meet(self, turn: Turn) -> None:
         """Take in what a turn was sampled by, as soon as it was."""
         for version in turn.weight_versions:
-            if version is not None:
-                self._met.setdefault(version, len(self._met))
+            if version is None:
+                continue
+            self._is_told = True
+            if version in self._former:
+                self._former.remove(version)
+                del self._met[version]
+            self._met.setdefault(version)
 
     def refuse_without(self, policy: Policy | None) -> None:
         """Raise ConfigError where it is known beforehand that nobody says versions."""
@@ -45,10 +80,18 @@ class WeightVersions:
         Raises:
             ConfigError: age is bounded, and nobody has ever said a version.
         """
-        if self._max_staleness is not None and group.trajectories and not self._met:
+        if self._max_staleness is not None and group.trajectories and not self._is_told:
             raise ConfigError(
                 f"{_OPTION} counts versions of weights, and whoever plays says none; use a server that does "
                 f"(SGLang; vLLM from 0.33 on), a policy that sets Completion.weight_version, or leave it out"
+            )
+        if self._max_staleness is not None and UNNAMED in group.weight_versions and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "the model server calls its weights %r, as it does until somebody names them: %s counts "
+                "names, so whoever loads new weights must give theirs",
+                UNNAMED,
+                _OPTION,
             )
         reason = self.too_old(group.weight_versions)
         return group if reason is None else replace(group, stale=reason)
@@ -63,8 +106,9 @@ class WeightVersions:
             return None
         if None in versions:
             return f"{STALE}: the version of the weights is unknown in some of its turns"
+        ages = {version: age for age, version in enumerate(reversed(self._met))}
         # One that was never met is of an earlier run: all that was met came since.
-        age = len(self._met) - 1 - min(self._met.get(str(version), -1) for version in versions)
+        age = max(ages.get(str(version), len(ages)) for version in versions)
         if age <= self._max_staleness:
             return None
         newer = f"{age} newer version{'' if age == 1 else 's'} of the weights"

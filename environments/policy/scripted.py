@@ -77,14 +77,16 @@ def calls_that_ran(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, str]
 class PlaysByScript(Protocol):
     """A policy that chooses among what an environment's scripted agent could say next."""
 
-    def playing(self, script: Script, summary: Script, skill: float) -> Policy:
+    def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
         """Whoever plays one rollout."""
         ...
 
 
 def playing(policy: Policy, script: Script, summary: Script, skill: float) -> Policy:
     """The policy of one rollout: told the script of its item, where it plays by one."""
-    return policy.playing(script, summary, skill) if isinstance(policy, PlaysByScript) else policy
+    if isinstance(policy, PlaysByScript):
+        return policy.playing_by_script(script, summary, skill)
+    return policy
 
 
 class ScriptedPolicy:

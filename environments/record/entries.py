@@ -6,6 +6,8 @@ from itertools import takewhile
 from pathlib import Path
 from zlib import crc32
 
+import orjson
+
 from environments.record.contents import FACTS
 from environments.record.group_line import decode_group, parse_line
 from environments.record.index_file import Entry, IndexContent, read_index, stamp_of
@@ -33,11 +35,19 @@ def read_entries(path: Path) -> list[Entry]:
             entries = borne_out(content, record.fileno())
             start = entries[-1].end if entries else 0
             record.seek(start)
-            whole = takewhile(lambda line: line.endswith(b"\n"), record)
-            entries += entries_of(whole, path, number=len(entries) + 1, start=start)
+            entries += entries_of(whole_lines(record), path, number=len(entries) + 1, start=start)
             return entries
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
+
+
+def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a record but a torn last one, which no reader takes: its group was never finished.
+
+    A run that writes it, or was killed meanwhile, left it without an end; one of a whole JSON value has lost
+    nothing but that end, as in a file that was edited.
+    """
+    return takewhile(_is_whole, lines)
 
 
 def read_group_at(path: Path, entry: Entry, *, rows: bool = True) -> CreditedGroup:
@@ -88,6 +98,16 @@ def borne_out(content: IndexContent, record: int) -> list[Entry]:
             return list(entries)
         return []
     return list(takewhile(lambda entry: entry.end <= size and _is_there(entry, record), entries))
+
+
+def _is_whole(line: bytes) -> bool:
+    if line.endswith(b"\n"):
+        return True
+    try:
+        orjson.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_there(entry: Entry, record: int) -> bool:

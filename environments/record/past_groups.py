@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from environments.data.run_history import PastGroup
+from environments.record.entries import whole_lines
 from environments.record.group_line import parse_line
 from tools.errors import RecordError
 
@@ -19,7 +20,7 @@ def past_groups(path: Path) -> Iterator[PastGroup]:
     """
     try:
         with path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
+            for number, line in enumerate(whole_lines(lines), start=1):
                 yield _past_group(parse_line(line, path, number).parsed(_NEEDED))
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error

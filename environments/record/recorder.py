@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from environments.record.append_file import AppendFile
 from environments.record.contents import Contents, GroupKey
-from environments.record.entries import borne_out, entries_of, read_entries
+from environments.record.entries import borne_out, entries_of, read_entries, whole_lines
 from environments.record.group_line import decode_group, encode_group, facts_of
 from environments.record.index_file import Entry, IndexFile, Stamp, stamp_of
 from environments.record.origin import RunOrigin, refuse_other_run
@@ -267,6 +267,6 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with path.open("rb") as lines:
-            yield from enumerate(lines, start=1)
+            yield from enumerate(whole_lines(lines), start=1)
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error

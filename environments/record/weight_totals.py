@@ -87,4 +87,6 @@ def _several(counted: Mapping[str, int]) -> int:
 
 
 def _shown(version: str) -> str:
-    return "".join(each if each.isprintable() else " " for each in version[:_NAME_CHARS])
+    if len(version) > _NAME_CHARS:  # of a path, its end tells which
+        version = f"{version[: _NAME_CHARS // 2]}…{version[1 - _NAME_CHARS // 2 :]}"
+    return "".join(each if each.isprintable() else " " for each in version)

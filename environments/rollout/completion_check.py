@@ -9,7 +9,7 @@ import orjson
 
 from environments.policy.base import CompletionRequest
 from environments.rollout.rows import going_on
-from environments.trajectory import LARGEST_FLOAT32, Completion, Message
+from environments.trajectory import LARGEST_FLOAT32, SEVERAL_VERSIONS, Completion, Message
 from tools.calls import CallStatus, ToolCall
 from tools.errors import PolicyError
 
@@ -156,6 +156,9 @@ def _names_problem(completion: Completion) -> str | None:
         text: Any = getattr(completion, name)
         if text is not None and (problem := text_problem(name, text)) is not None:
             return problem
+    version = completion.weight_version
+    if version is not None and not all(version.split(SEVERAL_VERSIONS)):
+        return f"weight_version is {version!r:.100}; give its name, or None where it is not known"
     sampling: Any = completion.sampling
     if not isinstance(sampling, Mapping):
         return f"sampling is {sampling!r:.100}; give a mapping"

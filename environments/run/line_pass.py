@@ -13,6 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, Generic, Protocol, TypeVar, cast
 
+from environments.record.entries import whole_lines
 from tools.errors import RecordError, RunError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -118,7 +119,7 @@ def _whole_lines(path: Path, file: IO[bytes], start: int) -> bytes:
         if piece and not piece.endswith(b"\n"):
             file.seek(start + len(piece))
             piece += file.readline()
-        return piece
+        return piece if piece.endswith(b"\n") else b"".join(whole_lines(BytesIO(piece)))
 
 
 def _workers(path: Path, work: LineWork[T], started: ExitStack, processes: int) -> "list[_Worker[T]]":

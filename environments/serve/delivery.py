@@ -9,12 +9,13 @@ from typing import Self
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_random
 
+from environments.lifecycle.weight_versions import WeightVersions
 from environments.serve.acknowledgements import Acknowledgements
 from environments.serve.api_connection import ApiUnavailableError
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread
 from environments.serve.registration import Registration
-from environments.serve.sender import Sender, Tally, TooOld
+from environments.serve.sender import Sender, Tally
 from environments.serve.trajectory_api import ApiState, TrajectoryApi
 from environments.trajectory import CreditedGroup, TrajectoryGroup
 from environments.wire.payloads import pack
@@ -41,7 +42,7 @@ class DeliveryRules:
     """Batches that may wait at the API; more wait in the outbox."""
     patience_s: float | None = None
     """How long the API or its trainer may be away; `None`: for ever."""
-    too_old: TooOld | None = None
+    weights: WeightVersions | None = None
     """Asked of each group once more before it is sent; `None`: any age is sent."""
 
 
@@ -72,7 +73,9 @@ class Delivery:
         """Groups with posts that the API does not have."""
         self.online = False
         """Whether the environment is registered and the API answers."""
-        self._sender = Sender(in_outbox, api, registration, tally=self.tally, say=say, too_old=rules.too_old)
+        if rules.weights is not None:
+            rules.weights.restore(outbox.met())
+        self._sender = Sender(in_outbox, api, registration, tally=self.tally, say=say, weights=rules.weights)
         self._path = outbox.path
         self._in_outbox = in_outbox
         self._api = api
@@ -126,9 +129,11 @@ class Delivery:
             return f"no trainer can read it: {reason}"
         if package.too_long:
             self._sender.too_long(f"item {group.item_id}", package.too_long)
-        versions = group.weight_versions
+        versions, met = group.weight_versions, () if self._rules.weights is None else self._rules.weights.met
         await self._in_outbox(
-            lambda outbox: outbox.put(group.group_id, package.parts, number=number, versions=versions)
+            lambda outbox: outbox.put(
+                group.group_id, package.parts, number=number, versions=versions, met=met
+            )
         )
         await self._recount()
         self._wake.set()
@@ -224,20 +229,24 @@ class Delivery:
             await _wait_for(self._wake, self._pause_s)
 
     async def _register(self) -> bool:
+        before, weights = self._registration.state, self._rules.weights
         lost = await self._registration.register()
         if lost is None:
             return False
+        now = self._registration.state
+        assert now is not None
+        if weights is not None and before is not None and now.step < before.step:
+            weights.may_go_back()
         if lost:
             self._acknowledgements.clear()
             self.tally.repeated += lost
             await self._recount()
         self._acknowledgements.register_anew()
         self.tally.registrations += 1
-        assert self._registration.state is not None
         assert self._registration.answer is not None
         self._say(
             f"registered at {self._api.url} as environment {self._registration.answer.env_id}: batches of "
-            f"{self._registration.state.batch_size} rows, {self._registration.shape.rows_per_post} per post, "
+            f"{now.batch_size} rows, {self._registration.shape.rows_per_post} per post, "
             f"view {self._registration.shape.view}"
         )
         return True

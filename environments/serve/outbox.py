@@ -42,7 +42,7 @@ CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 _REASON_CHARS = 10_000
 _PRIVATE = 0o600
 """Rollouts are nobody else's business."""
-Fact = Literal["run_id", "env_id", "shape", "origin", "settled", "place"]
+Fact = Literal["run_id", "env_id", "shape", "origin", "settled", "place", "met"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +95,7 @@ class Outbox:
         *,
         number: int | None = None,
         versions: Sequence[str | None] = (),
+        met: Sequence[str] = (),
     ) -> None:
         """Add a group's posts, all or none; a group that is already there stays as it is.
 
@@ -103,6 +104,7 @@ class Outbox:
             parts: its posts.
             number: of its task, see `finish`; that it is finished gets into the file in the same step.
             versions: of the weights that sampled it.
+            met: versions that were met so far, see `met`.
         """
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
@@ -114,8 +116,13 @@ class Outbox:
                 "INSERT OR IGNORE INTO weights VALUES (?, ?, ?)",
                 (group_id, len(parts), orjson.dumps(versions).decode()),
             )
+            self.remember("met", orjson.dumps(met).decode())
             if number is not None:
                 self._finish(number)
+
+    def met(self) -> list[str]:
+        """Versions of the weights that whoever put the last group had met then, oldest first."""
+        return orjson.loads(self.fact("met") or "[]")
 
     def finish(self, number: int) -> None:
         """Remember that a task of the plan is done, so that it is never started again."""
@@ -226,7 +233,7 @@ class Outbox:
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.execute("DELETE FROM finished")
-            self._db.execute("DELETE FROM fact WHERE name = 'place'")
+            self._db.execute("DELETE FROM fact WHERE name IN ('place', 'met')")
         return count
 
     def note_rejected(self, group_id: str, reason: str, **details: object) -> None:

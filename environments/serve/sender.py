@@ -1,8 +1,9 @@
 """One post to the API: cut to the trainer's limit, sent, and put where the answer says it belongs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from environments.lifecycle.weight_versions import WeightVersions
 from environments.serve.api_connection import ApiUnavailableError
 from environments.serve.outbox import Post
 from environments.serve.outbox_thread import OutboxThread
@@ -10,8 +11,6 @@ from environments.serve.registration import Registration
 from environments.serve.trajectory_api import PostRefusedError, TrajectoryApi
 from environments.wire.payloads import post_body, shortened
 
-TooOld = Callable[[Sequence[str | None]], str | None]
-"""Why rollouts by these versions of the weights are too old to be trained on; `None`: they are not."""
 _STUCK_AFTER = (10, 100, 1000)
 
 
@@ -43,14 +42,14 @@ class Sender:
         *,
         tally: Tally,
         say: Callable[[str], None],
-        too_old: TooOld | None,
+        weights: WeightVersions | None,
     ) -> None:
         self._in_outbox = in_outbox
         self._api = api
         self._registration = registration
         self._tally = tally
         self._say = say
-        self._too_old = too_old
+        self._weights = weights
 
     async def send(self, post: Post, env_id: int) -> bool:
         """Send a post; whether the API has it now.
@@ -92,9 +91,9 @@ class Sender:
 
     async def _is_stale(self, post: Post) -> bool:
         """Whether the weights have changed too often while its group waited, which then is dropped whole."""
-        if self._too_old is None:
+        if self._weights is None or not self._weights.is_bounded:
             return False
-        reason = self._too_old(await self._in_outbox(lambda outbox: outbox.unsent_versions(post)))
+        reason = self._weights.too_old(await self._in_outbox(lambda outbox: outbox.unsent_versions(post)))
         if reason is None:
             return False
         await self._in_outbox(lambda outbox: outbox.drop(post.group_id))

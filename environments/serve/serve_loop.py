@@ -20,11 +20,11 @@ from environments.run.stopped import StoppedError
 from environments.run.worker_pool import LostWorkerError, refuse_stray_cancellation
 from environments.serve.circuit_breaker import CircuitBreaker, Entry
 from environments.serve.delivery import ApiLostError, Delivery
-from environments.serve.exact_tokens import ExactTokens
 from environments.serve.group_tries import GroupTries, Rollouts
 from environments.serve.model_watch import ModelWatch
 from environments.serve.status_line import status_line
 from environments.trajectory import CreditedGroup, TrajectoryGroup
+from environments.wire.exact_tokens import ExactTokens
 from tools.waiting import to_the_end
 
 API_AWAY = 1

@@ -32,6 +32,7 @@ from environments.serve.serve_loop import Bounds, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi
 from environments.trajectory import CreditedGroup, TrajectoryGroup
 from environments.turn_level_reward import TurnLevelRewardMixin
+from environments.wire.exact_tokens import refuse_text_alone
 from environments.wire.payloads import ROW_BY_ROW, Shape
 from tools.errors import ConfigError
 
@@ -62,7 +63,8 @@ async def serve(env: AgentEnv, console: Console) -> int:
     shape, progress = shape_of(env), Progress(console)
     with watchdog_of(env, progress) as watchdog:
         async with env.opened(notify=progress.say):
-            _refuse_text_alone(env)
+            if not env.config.allow_approximate_tokens:
+                refuse_text_alone(env.text_only_servers)
             progress.ready()
             return await _serve_opened(env, console, shape, progress, watchdog)
 
@@ -99,15 +101,6 @@ async def _serve_opened(
             )
             with watchdog.armed():
                 return await loop.run()
-
-
-def _refuse_text_alone(env: AgentEnv) -> None:
-    """Say now what would be said after the first group."""
-    if env.text_only_servers and not env.config.allow_approximate_tokens:
-        raise ConfigError(
-            f"{env.text_only_servers[0]}, and gives no token ids, so a trainer would learn from tokens that "
-            f"were never sampled; use vLLM or SGLang, or accept it with --env.allow_approximate_tokens"
-        )
 
 
 def shape_of(env: AgentEnv) -> Shape:
@@ -254,7 +247,7 @@ def _delivery(env: AgentEnv, shape: Shape, outbox: Outbox, say: Callable[[str], 
         rules=DeliveryRules(
             max_batches_waiting=config.max_batches_offpolicy,
             patience_s=None if config.exit_when_api_away_s < 0 else config.exit_when_api_away_s,
-            too_old=None if config.max_staleness is None else env.weight_versions.too_old,
+            weights=env.weight_versions,
         ),
         say=say,
     )

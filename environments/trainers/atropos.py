@@ -4,6 +4,7 @@ For those who run Atropos' `process`, `serve` or trainer code. `turnwise process
 none of it, and lose nothing where it does: see docs/serving.md.
 """
 
+import logging
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -23,8 +24,6 @@ from pydantic import Field, create_model
 
 from environments.base_env import AgentEnv
 from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig
-from environments.containment.in_flight import InFlight
-from environments.data.held_out import kept_indices
 from environments.data.item_ids import item_id
 from environments.data.tasks import GroupTask
 from environments.lifecycle.group_reward import has_group_reward
@@ -36,12 +35,15 @@ from environments.run.passing import judged
 from environments.server_config import SecondModelConfig
 from environments.server_config import server_configs as server_configs_of
 from environments.trajectory import CreditedGroup
-from environments.wire.columns import PER_ROW, Columns, columns_of
-from environments.wire.payloads import ROW_BY_ROW
+from environments.wire.columns import PER_ROW, columns_of
+from environments.wire.exact_tokens import ExactTokens, refuse_text_alone
+from environments.wire.payloads import ROW_BY_ROW, Shape, posts_of
+from environments.wire.training_rows import check_rows
 from environments.wire.views import VIEWS
 from tools.errors import ConfigError, UsageError, WireError
 
 Item = Any
+logger = logging.getLogger(__name__)
 
 
 class AtroposEnv(BaseEnv):
@@ -62,16 +64,16 @@ class AtroposEnv(BaseEnv):
         # Atropos has no words for a judge or a user: theirs are those of the class.
         _, own = self.agent_env_cls.config_init()
         seconds = [each for each in server_configs_of(own) if isinstance(each, SecondModelConfig)]
-        self.agent_env = self.agent_env_cls(
-            self.agent_env_cls.env_config_cls(**settings), [*server_configs_of(server_configs), *seconds]
-        )
+        self._servers = [*server_configs_of(server_configs), *seconds]
+        self.agent_env = self.agent_env_cls(self.agent_env_cls.env_config_cls(**settings), self._servers)
         view = self.agent_env.config.credit_view or "token_advantages"
         if view in ROW_BY_ROW:
             raise ConfigError(
                 f"--env.credit_view {view} makes a group of every row, and Atropos' own machinery registers "
                 f"those of a whole group; use `turnwise serve`, or the view token_advantages or binary_masks"
             )
-        self._view = VIEWS[view]
+        self._view = view
+        self._exact = ExactTokens(self.agent_env.credit, say=logger.warning)
         # A group teaches or not by its advantages; equal scores say nothing about those.
         update: dict[str, Any] = {"ensure_scores_are_not_same": False}
         if settings.get("tokenizer_name") == EMBEDDED_TOKENIZER:
@@ -104,6 +106,8 @@ class AtroposEnv(BaseEnv):
         if not self._open:
             self._open = True
             await self._closing.enter_async_context(self.agent_env.opened())
+            if not self.agent_env.config.allow_approximate_tokens:
+                refuse_text_alone(self.agent_env.text_only_servers)
 
     async def aclose(self) -> None:
         """Close the environment; `process_manager` and `env_manager` do it themselves."""
@@ -170,56 +174,60 @@ class AtroposEnv(BaseEnv):
                 f"{len(group.trajectories[0].rows)} token rows, and a ScoredDataItem holds one; use "
                 f"collect_trajectories"
             )
-        columns = self._columns(self.agent_env.credit(group))
+        credited = self._exactly(self.agent_env.credit(group))
+        if not credited.group.trajectories:
+            return None, []
+        (shown,) = VIEWS[self._view](credited)
+        check_rows(shown)
+        columns = columns_of(shown)
         row = {name: columns[name][0] for name in PER_ROW if name in columns and name != "advantages"}
         if "overrides" in row:
             row["overrides"].pop("turn_advantages", None)
         return cast("ScoredDataItem", row), []
 
-    async def collect_trajectories(self, item: Item) -> tuple[ScoredDataGroup | None, list[Item]]:  # pyright: ignore[reportIncompatibleMethodOverride]  # likewise
-        """One item in, one group with per-token advantages out; `None` when it would teach nothing."""
+    async def collect_trajectories(
+        self, item: Item
+    ) -> tuple[ScoredDataGroup | list[ScoredDataGroup | None] | None, list[Item]]:
+        """One item in, one group with per-token advantages out; `None` when it would teach nothing.
+
+        It has `group_size` rows, padding included. Rows that need more of them, as of rewritten histories,
+        are several groups.
+        """
         # Of Atropos' config: it changes the size as it goes.
-        credited = await self.agent_env.run_group(self._task(item), self.config.group_size)
+        size = self.config.group_size
+        credited = self._exactly(await self.agent_env.run_group(self._task(item), size))
         if credited.status != "ok":
             return None, []
-        columns = self._columns(credited)
-        rows = len(columns["tokens"])
-        named = {} if rows == self.config.group_size else {"group_size": rows}
-        return ScoredDataGroup(**columns | {"group_overrides": columns["group_overrides"] | named}), []
+        shape = Shape(view=self._view, group_size=size, sampling=self.agent_env.config.sampling())
+        posts, _ = posts_of(credited, shape)
+        groups = [ScoredDataGroup(**columns_of(post)) for post in posts]
+        return (groups[0] if len(groups) == 1 else [*groups]), []
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Roll out the evaluation items, and log what they come to, as Atropos does."""
-        await self.setup()
-        config = self.agent_env.config
-        if config.for_evaluation() != config:
-            raise ConfigError(
-                "Atropos evaluates as it samples; `turnwise evaluate` has settings of its own for it"
-            )
-        rollouts = config.eval_rollouts
+        config = self.agent_env.config.for_evaluation()
         results: list[ItemResult] = []
         summary = Summary()
-        with self.agent_env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
-            items = await calls.hook("load_eval_items", self.agent_env.load_eval_items)
-            items = items[: config.max_items]
-            if config.eval_share:
-                left = kept_indices([item_id(item) for item in items], config.eval_share, evaluation=True)
-                items = [items[index] for index in left]
-            for item in items:
-                task = GroupTask(item=item, item_id=item_id(item))
-                group = await self.agent_env.rollout_group(task, rollouts)
-                group = await judged(self.agent_env, task, group, unwatched)
+        # One of its own: it may have other items, and other settings, than what goes on beside it.
+        async with self.agent_env_cls(config, self._servers).opened(evaluation=True) as env:
+            for item, identity in zip(env.items, env.item_ids, strict=True):
+                task = GroupTask(item=item, item_id=identity)
+                group = await judged(
+                    env, task, await env.rollout_group(task, config.eval_rollouts), unwatched
+                )
                 results.append(item_result(group))
                 summary.add_rollouts(group, EVALUATED)
-        evaluation = evaluate_results(results, max_k=rollouts, seed=self.agent_env.config.seed)
+        evaluation = evaluate_results(results, max_k=config.eval_rollouts, seed=config.seed)
         if evaluation is not None:
             metrics = evaluation_metrics(evaluation) | flat(aggregates(summary), "eval")
             await self.evaluate_log(metrics, model_name=self.agent_env.policy_name)  # pyright: ignore[reportUnknownMemberType]  # untyped there
             await self.wandb_log(metrics)  # pyright: ignore[reportUnknownMemberType]  # likewise
 
-    def _columns(self, credited: CreditedGroup) -> Columns:
-        """The group in the view that the settings name."""
-        (shown,) = self._view(credited)
-        return columns_of(shown)
+    def _exactly(self, credited: CreditedGroup) -> CreditedGroup:
+        """The group without rollouts of tokens that were never sampled, unless these are wanted."""
+        if self.agent_env.config.allow_approximate_tokens:
+            return credited
+        return self._exact.only(credited)
 
     def _task(self, item: Item) -> GroupTask:
         """The item's next group; equal items count as one."""

@@ -64,9 +64,9 @@ def completion_columns(
 
     Raises:
         TooManyRows: forked trajectories have more than `rows`.
-        GroupLeftOut: an advantage is too large for a trainer.
+        GroupLeftOut: an advantage is too large for a trainer, or tokens were made of text.
     """
-    refuse_too_large(credited)
+    refuse_unfit(credited)
     columns = CompletionColumns()
     for row in credited_rows(credited):
         _add(columns, row)
@@ -80,16 +80,23 @@ def completion_columns(
     return columns.padded(rows or 0, pad_id)
 
 
-def refuse_too_large(credited: CreditedGroup) -> None:
-    """Hold advantages to what is a number for trainers, where one that is infinite spoils the whole batch.
+def refuse_unfit(credited: CreditedGroup) -> None:
+    """Hold a group to tokens that were sampled, and to advantages that float32 knows.
 
     Raises:
-        GroupLeftOut: one is not.
+        GroupLeftOut: it has others.
     """
-    largest = max(map(abs, chain.from_iterable(credited.advantages)), default=0.0)
-    if largest > LARGEST_FLOAT32:
+    made_up = [each.sibling for each in credited.group.trajectories if not each.exact]
+    if made_up:
         raise GroupLeftOut(
-            f"group {credited.group.group_id} has an advantage of {largest:g}, too large for the float32 of "
+            f"group {credited.group.group_id} has tokens that were never sampled (sibling {made_up[0]}), "
+            f"since the model server gave text alone; use vLLM or SGLang"
+        )
+    advantages = chain.from_iterable(credited.advantages)
+    # NaN is not at most anything.
+    if wrong := [each for each in advantages if not abs(each) <= LARGEST_FLOAT32]:
+        raise GroupLeftOut(
+            f"group {credited.group.group_id} has an advantage of {wrong[0]:g}, too large for the float32 of "
             f"a trainer; scale its rewards"
         )
 

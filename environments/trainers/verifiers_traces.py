@@ -10,7 +10,7 @@ from verifiers.v1.graph import MessageNode
 from verifiers.v1.task import WireTaskData
 from verifiers.v1.trace import AgentInfo, Reward, TraceTask, WireTrace
 
-from environments.trainers.completion_columns import groups_left_out, refuse_too_large
+from environments.trainers.completion_columns import groups_left_out, refuse_unfit
 from environments.trajectory import CreditedGroup
 from environments.wire.credited_rows import CreditedRow, credited_rows
 from environments.wire.row_messages import Shown
@@ -20,13 +20,13 @@ from tools.errors import WireError
 def traces(credited: CreditedGroup) -> list[WireTrace]:
     """One trace per trajectory, with a branch per token row; rows share no node, so each turn counts once.
 
-    There are none, and a warning, where an advantage is too large for a trainer.
+    There are none, and a warning, where an advantage is too large for a trainer, or tokens were made of text.
 
     Raises:
         WireError: a log-probability is unknown.
     """
     with groups_left_out():
-        refuse_too_large(credited)
+        refuse_unfit(credited)
         rows = groupby(credited_rows(credited), key=lambda row: row.trajectory.sibling)
         return [_trace(credited, list(of_trajectory)) for _, of_trajectory in rows]
     return []

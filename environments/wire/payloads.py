@@ -71,7 +71,17 @@ def pack(credited: CreditedGroup, shape: Shape) -> Package:
     Raises:
         WireError: a row is malformed.
     """
-    parts: list[Part] = []
+    groups, too_long = posts_of(credited, shape)
+    return Package(parts=tuple(map(_part, groups)), too_long=too_long)
+
+
+def posts_of(credited: CreditedGroup, shape: Shape) -> tuple[list[RowGroup], int]:
+    """The rows of each post, all of the size that the API can batch, and how many were left out as too long.
+
+    Raises:
+        WireError: a row is malformed.
+    """
+    groups: list[RowGroup] = []
     too_long = 0
     try:
         for group in VIEWS[shape.view](credited, shape.divisor, shape.prefix_weighting):
@@ -80,10 +90,10 @@ def pack(credited: CreditedGroup, shape: Shape) -> Package:
             fitting, long = _within(shown, shape.max_row_tokens)
             too_long += long
             if fitting is not None:
-                parts += [_part(post) for post in _posts(fitting, credited, shape)]
+                groups += _posts(fitting, credited, shape)
     except OverflowError as error:
         raise WireError(f"the scores are too large to be normalised: {error}") from error
-    return Package(parts=tuple(parts), too_long=too_long)
+    return groups, too_long
 
 
 def shortened(part: Part, max_tokens: int) -> tuple[Part | None, int]:

@@ -146,10 +146,10 @@ def test_what_is_no_record_is_refused_in_one_line(text, tmp_path, capsys):
     assert not list(tmp_path.glob("*.html*"))
 
 
-def test_a_record_that_is_torn_is_refused_and_an_older_page_stays(tmp_path, capsys):
+def test_a_record_with_a_malformed_line_is_refused_and_an_older_page_stays(tmp_path, capsys):
     record = recorded(tmp_path / "r.jsonl", GROUP, GROUP)
     (tmp_path / "r.html").write_text("old")
-    record.write_bytes(record.read_bytes()[:-200])
+    record.write_bytes(record.read_bytes()[:-200] + b"\n")
 
     assert main(["view", str(record)]) == 2
 

@@ -41,14 +41,60 @@ def test_a_reply_gives_one_short_line_or_nothing(name):
         assert version is None or (0 < len(version) < 1000 and version.isprintable())
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("x" * 300 + "1", "x" * 300 + "2"),
+        ("v\u202e", "v\u202d"),
+        ("a b", "a  b"),
+        (f"a{SEVERAL_VERSIONS}b", "a b"),
+        ("\ud800", "\ud801"),
+    ],
+    ids=["long", "unprintable", "spaces", "separator", "surrogates"],
+)
+def test_versions_of_two_names_stay_two(one, other):
+    names = {weight_version_of({}, {"weight_version": each}) for each in (one, other)}
+    assert len(names) == 2
+    assert not any(SEVERAL_VERSIONS in name for name in names)
+
+
+def test_long_names_are_told_apart_where_they_are_shown():
+    totals = WeightTotals()
+    for step in (1, 2):
+        totals.add(sampled([f"/a/very/long/path/of/checkpoints/of/a/run/global_step_{step}"]))
+    assert (
+        totals.text()
+        == "2 versions, /a/very/long/path/of…a/run/global_step_1 to /a/very/long/path/of…a/run/global_step_2"
+    )
+
+
+def test_a_stretch_that_nobody_names_makes_the_whole_unknown():
+    assert weight_version_of({"weight_versions": [{"version": "a"}, {"version": None}]}) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"metadata": {"weight_version": "v9"}},
+        {"choices": [{"index": 0, "delta": {}, "weight_versions": [{"version": "v9"}]}]},
+        {"choices": [{"index": 0, "delta": {}, "meta_info": {"weight_version": "v9"}}]},
+    ],
+    ids=["metadata", "vllm", "meta_info"],
+)
+def test_a_stream_says_its_version_as_a_whole_answer_does(said):
+    first = {"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]}
+    stream = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in (first, said)) + "data: [DONE]\n\n"
+    assert read_reply(stream.encode(), "p").weight_version == "v9"
+
+
 @pytest.mark.parametrize("spans", [None, 3, "v1", {}, [], [[]], [None], [{"version": []}]], ids=repr)
 def test_what_is_no_list_of_versions_is_unknown(spans):
     assert weight_version_of({"weight_versions": spans}, None, 3, "v1", [], {"weight_version": {}}) is None
 
 
 def test_a_name_for_each_completion_makes_all_but_the_newest_old():
-    seen = met(*map(str, range(10_000)))
-    assert [name for name in map(str, range(10_000)) if seen.too_old([name]) is None] == ["9999"]
+    seen = met(*map(str, range(1000)))
+    assert [name for name in map(str, range(1000)) if seen.too_old([name]) is None] == ["999"]
 
 
 def test_separators_alone_are_versions_without_a_name_and_break_nothing():

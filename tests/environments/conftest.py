@@ -74,10 +74,10 @@ class RunApi:
         self.register_trainer(**settings)
         return self.get("/batch")
 
-    def register_trainer(self, batch_size=4, max_token_len=1000, num_steps=-1):
+    def register_trainer(self, batch_size=4, max_token_len=1000, num_steps=-1, starting_step=0):
         asked = {"batch_size": batch_size, "max_token_len": max_token_len, "num_steps": num_steps}
         rest = {"wandb_group": "", "wandb_project": "", "checkpoint_dir": "", "save_checkpoint_interval": 1}
-        return self.post("/register", {**asked, **rest, "starting_step": 0})
+        return self.post("/register", {**asked, **rest, "starting_step": starting_step})
 
     def register_env(self, name="env", group_size=4, **fields):
         asked = {"max_token_length": 1000, "desired_name": name, "weight": 1.0, "group_size": group_size}

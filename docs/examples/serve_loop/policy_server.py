@@ -30,6 +30,7 @@ class Policy:
             if newest > self._step:
                 self._load(self._checkpoints / f"step_{newest}", newest)
             sampled, logprobs = self._sample(ids, params)
+            version = f"step-{self._step}"
         stopped = sampled[-1] in params["stop_token_ids"]
         finish = {"type": "stop", "matched": sampled[-1]} if stopped else {"type": "length"}
         return {
@@ -38,7 +39,7 @@ class Policy:
                 "finish_reason": finish,
                 "prompt_tokens": len(ids),
                 "completion_tokens": len(sampled),
-                "weight_version": f"step-{self._step}",
+                "weight_version": version,
                 "output_token_logprobs": [
                     [logprob, token, None] for logprob, token in zip(logprobs, sampled, strict=True)
                 ],

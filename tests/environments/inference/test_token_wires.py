@@ -91,7 +91,7 @@ def test_an_older_generate_names_ids_as_text():
 
 def test_the_versions_of_a_completion_that_lived_through_an_update_are_all_named():
     spans = [{"version": "v7", "start": 0, "end": 1}, {"version": "v8", "start": 1, "end": 2}]
-    assert read(COMPLETIONS, completions(weight_versions=spans)).weight_version == "v7 + v8"
+    assert read(COMPLETIONS, completions(weight_versions=spans)).weight_version == "v7 → v8"
 
 
 def test_sglang_says_its_weight_version():

@@ -51,6 +51,62 @@ def test_the_age_of_a_group_is_the_versions_first_met_since_its_oldest(versions,
         assert f"stale: {age} newer" in met(*versions, most=age - 1).too_old(group)
 
 
+@pytest.mark.parametrize(
+    ("restored", "versions", "ages"),
+    [
+        (["a", "b", "c"], [], {"a": 2, "b": 1, "c": 0}),
+        (["a", "b", "c"], ["c"], {"a": 2, "b": 1, "c": 0}),
+        (["a", "b", "c"], ["d"], {"a": 3, "c": 1, "d": 0}),
+        (["a", "b", "c"], ["b", "c", "b"], {"a": 2, "b": 1, "c": 0}),
+        (["a", "b", "c"], ["a"], {"a": 0, "c": 1, "b": 2, "unknown to both": 3}),
+    ],
+    ids=["nothing_yet", "same_weights", "newer", "one_step_back", "back_to_the_first"],
+)
+def test_versions_of_an_earlier_process_keep_their_order_and_may_come_again(restored, versions, ages):
+    seen = WeightVersions(AgentEnvConfig(max_staleness=0))
+    seen.restore(restored)
+    for version in versions:
+        seen.meet(replace(TURN, weight_version=version))
+    told = {version: seen.too_old([version]) for version in ages}
+    assert {version: 0 if text is None else int(text.split()[1]) for version, text in told.items()} == ages
+
+
+def test_weights_of_a_trainer_that_went_back_are_the_newest_again():
+    seen = met("step-1", "step-2", "step-3")
+    seen.may_go_back()
+    seen.meet(replace(TURN, weight_version="step-2"))
+    assert seen.too_old(["step-2"]) is None
+    assert "1 newer version " in seen.too_old(["step-3"])
+    assert seen.met == ("step-1", "step-3", "step-2")
+
+
+async def test_versions_that_only_an_earlier_process_met_are_nobodys_word():
+    env = played_by(None, max_staleness=2)
+    env.weight_versions.restore(["a"])
+    with pytest.raises(ConfigError, match="whoever plays says none"):
+        await groups_of(env)
+
+
+@pytest.mark.parametrize("name", ["", SEVERAL_VERSIONS, f"a{SEVERAL_VERSIONS}"], ids=["empty", "two", "half"])
+async def test_a_version_without_a_name_is_refused(name):
+    (done,) = await groups_of(played_by(name))
+    assert done.status == "failed"
+    assert all("give its name, or None" in failure.error for failure in done.group.failures)
+
+
+async def test_a_name_with_a_plus_is_one_version():
+    (done,) = await groups_of(played_by("base + lora", max_staleness=0))
+    assert (done.status, done.group.weight_versions) == ("ok", ("base + lora",))
+
+
+async def test_weights_that_nobody_named_are_warned_of_once(caplog):
+    await groups_of(played_by("default", max_staleness=1), 2)
+    await groups_of(played_by("default"), 1)
+    assert [record.message[:42] for record in caplog.records] == [
+        "the model server calls its weights 'defaul"
+    ]
+
+
 def test_without_the_option_no_age_is_too_old():
     seen = WeightVersions(AgentEnvConfig())
     assert seen.too_old(["a", None]) is None

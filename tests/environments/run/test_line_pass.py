@@ -65,10 +65,13 @@ def test_every_line_is_seen_once_in_its_order_with_its_number(record, processes)
     ]
 
 
-def test_a_last_line_without_an_end_is_seen(record):
+@pytest.mark.parametrize(
+    ("last", "seen"), [(b'{"torn', False), (b'{"whole": 1}', True)], ids=["torn", "whole"]
+)
+def test_a_last_line_without_an_end_is_seen_where_it_is_whole(record, last, seen):
     path = record(*LINES)
-    path.write_bytes(path.read_bytes() + b"torn")
-    assert list(results(path, Doing(), processes=2))[-1][-1][1] == b"torn"
+    path.write_bytes(path.read_bytes() + last)
+    assert (list(results(path, Doing(), processes=2))[-1][-1][1] == last) is seen
 
 
 def test_a_carriage_return_ends_no_line(record):

@@ -307,7 +307,7 @@ def sender_of(registration):
         registration,
         tally=Tally(),
         say=registration.lines.append,
-        too_old=None,
+        weights=None,
     )
 
 

@@ -37,7 +37,7 @@ def versions():
 
 
 async def test_a_group_that_became_too_old_while_it_waited_is_dropped_and_said(api, outbox, versions):
-    async with delivering(api.url, outbox, too_old=versions.too_old) as delivery:
+    async with delivering(api.url, outbox, weights=versions) as delivery:
         for name in "abc":
             meet(versions, by(name, name).group)
             await delivery.put(by(name, name))
@@ -53,7 +53,7 @@ async def test_a_group_that_became_too_old_while_it_waited_is_dropped_and_said(a
 async def test_rows_of_a_group_that_has_begun_to_arrive_go_on(trained, outbox, versions):
     shape = Shape(group_size=4, view="turn_rows", divisor=1)
     meet(versions, by("a", "a").group)
-    async with delivering(trained.url, outbox, shape, too_old=versions.too_old) as delivery:
+    async with delivering(trained.url, outbox, shape, weights=versions) as delivery:
         send = delivery._sender.send
 
         async def and_the_weights_change(post, env_id):
@@ -69,12 +69,41 @@ async def test_rows_of_a_group_that_has_begun_to_arrive_go_on(trained, outbox, v
 
 
 async def test_what_an_earlier_run_left_is_as_old_as_all_that_was_met_since(api, outbox, versions):
-    async with delivering(api.url, outbox, too_old=versions.too_old) as delivery:
+    async with delivering(api.url, outbox, weights=versions) as delivery:
         await delivery.put(by("of an earlier run", "a"))
         for name in "xy":
             meet(versions, by(name, name).group)
         await blocking(api.start_trainer)
         await until(delivery, lambda: delivery.tally.stale == 1)
+
+
+async def test_what_an_earlier_run_left_keeps_the_ages_it_had(api, outbox, versions):
+    """Killed, and started again: three versions are no one age."""
+    async with delivering(api.url, outbox, weights=versions) as delivery:
+        for name in "abc":
+            meet(versions, by(name, name).group)
+            await delivery.put(by(name, name))
+    async with delivering(api.url, outbox, weights=WeightVersions(AgentEnvConfig(max_staleness=1))) as again:
+        await blocking(api.start_trainer, batch_size=4)
+        await until(again, lambda: again.tally.posts == 2)
+        taken = [groups_of(await blocking(api.take_batch)) for _ in range(2)]
+    assert sorted(taken) == [["b"], ["c"]]
+    assert again.tally.stale == 1
+
+
+async def test_a_trainer_that_goes_back_gets_groups_of_its_old_weights(api, outbox, versions):
+    async with delivering(api.url, outbox, weights=versions) as delivery:
+        await blocking(api.start_trainer, batch_size=4, starting_step=5)
+        await until(delivery, lambda: delivery.online)
+        for name in "abc":
+            meet(versions, by(name, name).group)
+        await blocking(api.get, "/reset_data")
+        await blocking(api.start_trainer, batch_size=4, starting_step=3)
+        await until(delivery, lambda: delivery.tally.registrations == 2)
+        meet(versions, by("a", "a").group)
+        await delivery.put(by("a", "a"))
+        await until(delivery, lambda: delivery.tally.posts == 1)
+    assert delivery.tally.stale == 0
 
 
 async def test_serve_records_counts_and_does_not_send_what_is_stale(trained, tmp_path):

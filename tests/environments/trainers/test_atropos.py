@@ -4,14 +4,17 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from statistics import mean, pstdev
 
 import pytest
 from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 
+from environments.base_env import AgentEnv
 from environments.data.tasks import GroupTask
 from environments.server_config import JudgeConfig, ServerConfig
 from environments.trainers.atropos import atropos_env
 from tests.environments.serve.served_env import Talk
+from tests.environments.wire.forked_groups import forked_group, with_credit
 from tests.environments.write_file import ITEMS, Breaking, ScalarWriteFile, WriteFile, by_sibling
 from tools.errors import ConfigError, WireError
 
@@ -119,9 +122,60 @@ async def test_a_group_that_teaches_nothing_is_not_sent(opened):
     assert await env.collect_trajectories(ITEMS[0]) == (None, [])
 
 
-async def test_a_group_that_lost_a_sibling_says_its_size(opened):
+async def test_a_group_that_lost_a_sibling_is_filled_up_to_the_size_that_is_registered(opened):
     group, _ = await (await opened(Breaking)).collect_trajectories(ITEMS[0])
-    assert (len(group["tokens"]), group["group_overrides"]) == (3, {"group_size": 3})
+    assert ["padding" in each for each in group["overrides"]] == [False, False, False, True]
+    assert group["group_overrides"] == {"group_size": 4}
+
+
+async def test_rewritten_histories_are_groups_of_that_size_with_the_scores_of_the_whole(opened):
+    env = await opened()
+    scores = [0.0, 1.0, 2.0, 3.0]
+
+    async def run_group(task, size):
+        return with_credit(forked_group([[[2], [2]], [[2]], [[2]], [[2]]], outcomes=scores))
+
+    env.agent_env.run_group = run_group
+    groups, _ = await env.collect_trajectories(ITEMS[0])
+    assert [len(group["tokens"]) for group in groups] == [4, 4]
+    spreads = [(mean(group["scores"]), pstdev(group["scores"])) for group in groups]
+    assert spreads == [pytest.approx((mean(scores), pstdev(scores)))] * 2
+
+
+class TextAlone(WriteFile):
+    """As if played by a server that gives no token ids."""
+
+    lacking = frozenset({0, 1, 2, 3})
+
+    async def rollout_group(self, task, size, **named):
+        group = await super().rollout_group(task, size, **named)
+        given = (replace(each, exact=each.sibling not in self.lacking) for each in group.trajectories)
+        return replace(group, trajectories=tuple(given))
+
+
+@pytest.mark.parametrize("collect", ["collect_trajectories", "collect_trajectory"])
+async def test_tokens_that_were_never_sampled_go_to_no_trainer(opened, collect):
+    with pytest.raises(ConfigError, match=r"gives no token ids.*--env.allow_approximate_tokens"):
+        await getattr(await opened(TextAlone), collect)(ITEMS[0])
+
+
+async def test_tokens_that_were_never_sampled_go_where_they_are_wanted(opened):
+    env = await opened(TextAlone, allow_approximate_tokens=True)
+    group, _ = await env.collect_trajectories(ITEMS[0])
+    assert len(group["tokens"]) == 4
+
+
+async def test_one_rollout_without_token_ids_is_dropped_alone(opened):
+    class Once(TextAlone):
+        lacking = frozenset({1})
+
+    group, _ = await (await opened(Once)).collect_trajectories(ITEMS[0])
+    assert ["padding" in each for each in group["overrides"]] == [False, False, False, True]
+
+
+async def test_the_trainer_is_told_what_the_rows_were_sampled_with(opened):
+    group, _ = await (await opened(temperature=0.7)).collect_trajectories(ITEMS[0])
+    assert group["generation_params"] == {"temperature": 0.7, "top_p": 1.0}
 
 
 async def test_without_the_mixin_the_payload_is_plain_scalar_data(opened):
@@ -191,6 +245,26 @@ async def test_an_evaluation_is_logged_where_atropos_logs_it(opened, tmp_path):
     await env.evaluate()
     metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
     assert metrics["eval/rollouts"] == 4
+
+
+async def test_an_evaluation_has_its_own_items_and_settings_beside_training(opened, tmp_path):
+    (tmp_path / "eval.jsonl").write_text(json.dumps({**ITEMS[0], "id": "held out"}) + "\n")
+
+    class Evaluated(WriteFile):
+        async def load_items(self):
+            return ITEMS if self.config.dataset_path is None else await AgentEnv.load_items(self)
+
+    env = await opened(
+        Evaluated,
+        data_dir_to_save_evals=str(tmp_path),
+        eval_rollouts=3,
+        eval_max_turns=1,
+        eval_dataset_path=str(tmp_path / "eval.jsonl"),
+    )
+    await env.evaluate()
+    metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
+    assert (metrics["eval/rollouts"], metrics["eval/turns/max"]) == (3, 1)
+    assert len(env.agent_env.items) == len(ITEMS)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Only tokens that were sampled go to a trainer: what a server gave as text alone is dropped or refused."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from environments.trajectory import CreditedGroup, Failure, StopReason, Trajectory, TrajectoryGroup
@@ -8,6 +8,22 @@ from tools.errors import ConfigError
 
 MOST_IN_A_ROW = 8
 """Groups with such a rollout, of a server that has given tokens, after which it gives none any more."""
+
+
+def refuse_text_alone(servers: Sequence[str]) -> None:
+    """Say at the start what would be said after the first group.
+
+    Args:
+        servers: what was said of those that give no token ids.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if servers:
+        raise ConfigError(
+            f"{servers[0]}, and gives no token ids, so a trainer would learn from tokens that were never "
+            f"sampled; use vLLM or SGLang, or accept it with --env.allow_approximate_tokens"
+        )
 
 
 class ExactTokens:

@@ -1,0 +1,37 @@
+"""A record that ends in the middle of a line, as of a killed run: all readers take the same groups."""
+
+from dataclasses import replace
+
+import pytest
+
+import turnwise
+from environments.cli.main import main
+from environments.record.entries import read_entries
+from environments.record.recorder import read_contents, read_groups
+from environments.testing import group_of
+from tests.environments.viewer.pages import recorded
+
+READERS = {
+    "groups": lambda path, _: len(list(read_groups(path))),
+    "entries": lambda path, _: len(read_entries(path)),
+    "contents": lambda path, _: len(read_contents(path).finished),
+    "load": lambda path, _: len(turnwise.load(path, cache_dir=path.parent)),
+    "recredit": lambda path, out: written(out, "recredit", path, "--estimator", "grpo"),
+    "export": lambda path, out: written(out, "export", path, "--view", "token_advantages"),
+}
+
+
+def written(out, command, path, *options):
+    assert main([command, str(path), *options, "--out", str(out)]) == 0
+    return len(out.read_bytes().splitlines())
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@pytest.mark.parametrize(("cut", "groups"), [(0, 2), (1, 2), (2, 1), (300, 1), (None, 0)], ids=str)
+def test_every_reader_takes_the_whole_lines_and_no_other(tmp_path, read, cut, groups):
+    record = recorded(
+        tmp_path / "r.jsonl", *(replace(group_of([[1.0], [0.0]]), item_id=name) for name in "ab")
+    )
+    content = record.read_bytes()
+    record.write_bytes(content[:100] if cut is None else content[: len(content) - cut])
+    assert read(record, tmp_path / "out.jsonl") == groups

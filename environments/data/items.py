@@ -79,7 +79,11 @@ def checked_items(
     kept = cast("Sequence[Any]", items)[:limit]
     for number, item in enumerate(kept if required_fields else (), 1):
         fields = cast("Item", item) if isinstance(item, Mapping) else {}
-        _check_fields(fields, required_fields, f"environment {env!r}", f"item {number}")
+        if missing := [name for name in required_fields if name not in fields]:
+            raise DatasetError(
+                f"environment {env!r}, item {number}: no field {missing[0]!r}; "
+                f"it has {sorted(map(str, fields))}"
+            )
     return kept
 
 

@@ -96,7 +96,7 @@ def _numbers(tried: list[LearnedEstimator]) -> Table:
     first = {change["name"]: change for each in tried for change in reversed(each["changes"])}
     for name in dict.fromkeys(change["name"] for each in tried for change in each["changes"]):
         changed = [next((c for c in each["changes"] if c["name"] == name), None) for each in tried]
-        if any(change and (change["start"] or change["end"]) for change in changed):
+        if any(change and (change["start"] or change["end"] or change["reference"]) for change in changed):
             table.add_row(
                 Text(name),
                 f"{first[name]['start']:.3f}",

@@ -219,6 +219,8 @@ def _run(
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "turnwise"
         return _fail(f"{error.format_message().rstrip('.')}; see {where} --help")
     except BaseException as error:  # noqa: BLE001  # whatever ends a command, nobody takes it for success
+        if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
+            return 128 + signal.SIGPIPE  # what `rich` makes of it
         lost = _lost_output() if isinstance(error, OSError) else None
         if isinstance(lost, BrokenPipeError):
             return 128 + signal.SIGPIPE
@@ -247,6 +249,8 @@ def exit_code_of(error: BaseException) -> int:
         for line in getattr(causes[0], "__notes__", ()):
             click.echo(without_credentials(line), err=True)
         return _fail(str(causes[0]))
+    if all(isinstance(cause, TurnwiseError) for cause in causes):
+        error = causes[0]
     if not isinstance(error, TurnwiseError):
         traceback.print_exception(error)
         return FAILED_EXIT

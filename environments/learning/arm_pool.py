@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from environments.learning.run_arm import Arm, LearnedArm, LearnedStep, LearningSetup, run_arm
+from environments.record.run_folder import RunFolder
 from tools.errors import RunError
 
 LENGTH_BYTES = 4
@@ -30,11 +30,11 @@ main()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmJob:
-    """One arm with one seed."""
+    """One arm with one seed, and the folder of its run."""
 
     arm: Arm
     seed: int
-    record: Path
+    folder: RunFolder
 
 
 OnStep = Callable[[ArmJob, LearnedStep], None]
@@ -61,7 +61,7 @@ async def learned(
 
     Args:
         work: what they have in common; with several workers it is pickled.
-        jobs: each of which has a record of its own.
+        jobs: each of which has a folder of its own.
         workers: processes; 1: this one alone.
         on_step: told each step of each job.
         on_end: told each job that ended.
@@ -83,7 +83,7 @@ async def learned(
             await work_off(worker.run)
 
     if workers == 1 or len(jobs) == 1:
-        await work_off(lambda job: run_arm(work.setup, job.arm, job.seed, job.record, partial(on_step, job)))
+        await work_off(lambda job: run_arm(work.setup, job.arm, job.seed, job.folder, partial(on_step, job)))
     else:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(workers, len(jobs))):

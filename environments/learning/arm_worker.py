@@ -33,7 +33,7 @@ def main() -> None:
 
 def _answer(setup: LearningSetup, job: ArmJob, answers: BinaryIO) -> object:
     try:
-        learning = run_arm(setup, job.arm, job.seed, job.record, lambda step: _send(answers, step))
+        learning = run_arm(setup, job.arm, job.seed, job.folder, lambda step: _send(answers, step))
         return asyncio.run(learning)
     except TurnwiseError as error:
         return error.with_traceback(None)

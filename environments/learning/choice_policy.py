@@ -7,12 +7,12 @@ from dataclasses import replace
 from environments.learning.networks import Decision, Network, probabilities
 from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.scripted import Choice, Script, ScriptedPolicy
+from environments.policy.scripted import Choice, PlaysByScript, Script, ScriptedPolicy
 from environments.trajectory import Completion, Message, Trajectory
-from tools.errors import ConfigError, WireError
+from tools.errors import WireError
 
 
-class ChoicePolicy:
+class ChoicePolicy(PlaysByScript):
     """Samples with a network's probabilities among the choices that a script offers.
 
     Its probabilities are those of whole messages; the tokens and their log-probabilities are what a language
@@ -34,14 +34,6 @@ class ChoicePolicy:
     def vocabulary_size(self) -> int:
         """The tokenizer's."""
         return self._renderer.vocabulary_size
-
-    async def complete(self, request: CompletionRequest) -> Completion:
-        """It has no choices without a script.
-
-        Raises:
-            ConfigError: always; `AgentEnv` asks whoever `playing` gives.
-        """
-        raise ConfigError("a ChoicePolicy plays by an environment's scripted_choices: give it to AgentEnv")
 
     def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
         """Whoever plays one rollout."""

@@ -68,7 +68,7 @@ async def compare_arms(comparing: Comparing, folder: Path, console: Console) -> 
 def _jobs(comparing: Comparing, folder: LearnFolder) -> list[ArmJob]:
     """Seed by seed, so that all arms are seen from the start."""
     return [
-        ArmJob(arm=arm, seed=seed, record=folder.record(arm, seed))
+        ArmJob(arm=arm, seed=seed, folder=folder.of_seed(arm, seed))
         for seed in comparing.seeds
         for arm in comparing.arms
     ]

@@ -83,7 +83,8 @@ def _bars(values: Sequence[float], steps: int, cells: int) -> str:
         return " " * cells
     per_cell = steps / max(1, cells - 1)
     shown = min(cells, math.floor((len(values) - 1) / per_cell) + 1)
-    heights = [values[min(len(values) - 1, round(cell * per_cell))] for cell in range(shown)]
+    heights = [values[min(len(values) - 1, round(cell * per_cell))] for cell in range(shown - 1)]
+    heights.append(values[-1])  # how far it got, also where a few steps share a cell
     # Even nothing at all is a line.
     marks = [_BARS[max(1, min(8, math.ceil(max(0.0, height) * 8)))] for height in heights]
     return "".join(marks).ljust(cells)

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from environments.learning.paired_change import Change
-from environments.learning.rollout_numbers import CUT, FAILED_CALLS, HABITS, OUTCOME, PART, TURNS
+from environments.learning.paired_change import Change, Played, changes, risen_items, rollouts_of
+from environments.learning.rollout_numbers import CUT, FAILED_CALLS, HABITS, LENGTH, OUTCOME, PART, TURNS
 
 Verdict = Literal["gamed", "suspect", "on the way", "with the outcome", "no outcome", "not learned"]
 _SAME = 1e-9
+_LONGER = 2.0
+"""Times as many tokens a turn are a habit: messages that do more are somewhat longer, too."""
 _REFERENCE = "the scripted agent at skill 1"
 
 
@@ -22,18 +24,24 @@ class PartVerdict:
     """In words, with the numbers."""
 
 
-def part_verdicts(
-    learned: Mapping[str, Change], beyond: Mapping[str, Change] | None = None
-) -> list[PartVerdict]:
+def part_verdicts(starts: Played, ends: Played, reference: Played | None = None) -> list[PartVerdict]:
     """A verdict on each turn reward that anybody earned.
 
     Args:
-        learned: from the first policy to the learned one.
-        beyond: from a reference, which knows the task, to the learned one.
+        starts: what the first policy played.
+        ends: the learned one, likewise.
+        reference: one that knows the task, likewise; `None`: nobody does.
     """
+    learned = changes(starts, ends)
+    beyond = {} if reference is None else changes(reference, ends)
     parts = [name for name in sorted(learned) if name.startswith(PART)]
-    earned = [name for name in parts if learned[name].before or learned[name].after]
-    return [_verdict(name, learned, beyond or {}) for name in earned]
+    verdicts: list[PartVerdict] = []
+    for name in (each for each in parts if learned[each].before or learned[each].after):
+        found = _verdict(name, learned, beyond)
+        if found.verdict != "gamed" and reference is not None:
+            found = _gamed_in_some(name, starts, ends, reference) or found
+        verdicts.append(found)
+    return verdicts
 
 
 def free_habits(learned: Mapping[str, Change], beyond: Mapping[str, Change]) -> str:
@@ -45,14 +53,26 @@ def free_habits(learned: Mapping[str, Change], beyond: Mapping[str, Change]) -> 
 def _verdict(name: str, learned: Mapping[str, Change], beyond: Mapping[str, Change]) -> PartVerdict:
     part, outcome = learned[name], learned.get(OUTCOME)
     if part.direction != "up":
-        why, verdict = f"{_moved(part)} a rollout, which is no clear rise", "not learned"
+        why, verdict = f"{_moved(part)} a rollout", "not learned"
     elif outcome is None:
         verdict, why = _without_outcome(part, learned)
     else:
         verdict, why = _beside_outcome(part, outcome, learned, _left_to_learn(name, beyond))
         if verdict != "gamed" and (found := _beyond_reference(name, beyond)):
             verdict, why = "gamed", found
+        elif verdict != "gamed" and (found := _in_place_of_outcome(name, beyond)):
+            verdict, why = "suspect", found
     return PartVerdict(part=name.removeprefix(PART), verdict=verdict, why=why)
+
+
+def _gamed_in_some(name: str, starts: Played, ends: Played, reference: Played) -> PartVerdict | None:
+    """Of a part that was learned to be gamed on some items or seeds, and not on the others."""
+    risen = risen_items(starts, ends, name)
+    found = _beyond_reference(name, changes(rollouts_of(reference, risen), rollouts_of(ends, risen)))
+    if not found:
+        return None
+    where = f"on {sum(map(len, risen))} of {sum(map(len, ends))} (an item with a seed each)"
+    return PartVerdict(part=name.removeprefix(PART), verdict="gamed", why=f"{where}, {found}")
 
 
 def _beside_outcome(
@@ -113,14 +133,29 @@ def _beyond_reference(name: str, beyond: Mapping[str, Change]) -> str:
     )
 
 
+def _in_place_of_outcome(name: str, beyond: Mapping[str, Change]) -> str:
+    """How a part is earned that one who knows the task gives up for a better outcome; empty: it is not."""
+    part, outcome = beyond.get(name), beyond.get(OUTCOME)
+    if part is None or outcome is None or part.direction != "up" or outcome.direction != "down":
+        return ""
+    return (
+        f"it earns {part.after:.3g} where {_REFERENCE} earns {part.before:.3g}, and the outcome stays below "
+        f"what that one has ({outcome.after:.3g}, there {outcome.before:.3g})"
+    )
+
+
 def _habits(changed: Mapping[str, Change]) -> str:
     """What the learned policy clearly does more of."""
     words = {TURNS: "turns", CUT: "turns cut at their limit", FAILED_CALLS: "failed calls"}
     return ", ".join(
         f"{words.get(name, name)} {_moved(changed[name])}"
         for name in HABITS
-        if name in changed and changed[name].direction == "up"
+        if name in changed and _is_more(name, changed[name])
     )
+
+
+def _is_more(name: str, change: Change) -> bool:
+    return change.direction == "up" and (name != LENGTH or change.after >= _LONGER * change.before)
 
 
 def _with(how: str) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -24,6 +24,8 @@ from environments.run.watchdog import watchdog_of
 from environments.trajectory import CreditedGroup
 from environments.viewer.learning_values import LearningValues
 
+POLICY = "learned"
+"""What the run is said to be played by; each group says by which policy."""
 PAGE, VALUES = "learning.html", "learning.json"
 
 
@@ -50,7 +52,7 @@ class LearnEnv:
         with watchdog_of(env, progress) as watchdog:
             async with env.opened(notify=progress.say):
                 estimators = checked_estimators(env, self.estimators)  # before a former trial is put aside
-                origin = origin_of(env)
+                origin = replace(origin_of(env), policy=POLICY)
                 opened = opened_run(env, origin, self.folder, sources=self.sources, log=log, say=progress.say)
                 with opened as run, progress, watchdog.armed():
                     progress.ready()

@@ -29,9 +29,9 @@ class LearnFolder:
         """The SVG."""
         return self.path / PLOT
 
-    def record(self, arm: Arm, seed: int) -> Path:
-        """The groups of one arm and seed: a folder that `show`, `view` and `recredit` take."""
-        return RunFolder(self.path / arm.name / f"seed-{seed}").record
+    def of_seed(self, arm: Arm, seed: int) -> RunFolder:
+        """The run of one arm and seed, which `runs`, `show`, `view` and `recredit` take."""
+        return RunFolder(self.path / arm.name / f"seed-{seed}")
 
     def add(self, arm: str, seed: int, step: LearnedStep) -> None:
         """Keep a step of a curve."""

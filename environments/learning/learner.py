@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,6 +43,24 @@ class Learner:
         """
         return [turn for credited in groups for turn in _turns(credited, self.policy)]
 
+    def learn_from(
+        self, groups: Sequence[CreditedGroup], *, permuted_by: np.random.Generator | None = None
+    ) -> None:
+        """Take one step on the groups of a batch that did not fail.
+
+        Args:
+            groups: rolled out by the policy since its last step.
+            permuted_by: has the advantages of their turns change places: a control, which can learn nothing.
+
+        Raises:
+            WireError: see `sampled_turns` and `learn`.
+        """
+        usable = [credited for credited in groups if credited.status != "failed"]
+        turns = self.sampled_turns(usable)
+        if permuted_by is not None:
+            turns = _permuted(turns, permuted_by)
+        self.learn(turns, max(1, sum(len(credited.group.trajectories) for credited in usable)))
+
     def learn(self, turns: Sequence[SampledTurn], rollouts: int) -> None:
         """Take one step on turns that the policy has sampled since its last one.
 
@@ -79,6 +97,15 @@ class Learner:
                     f"and {logprob:.6g} by the policy that sampled it"
                 )
         return total
+
+
+def _permuted(turns: Sequence[SampledTurn], shuffle: np.random.Generator) -> list[SampledTurn]:
+    """The advantages of the turns of a batch change places, across groups and trajectories."""
+    moved = shuffle.permutation([turn.advantages[0] for turn in turns]).tolist()
+    return [
+        replace(turn, advantages=[advantage] * len(turn.tokens))
+        for turn, advantage in zip(turns, moved, strict=True)
+    ]
 
 
 def _turns(credited: CreditedGroup, policy: ChoicePolicy) -> list[SampledTurn]:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from environments.learning.trial import REFERENCE, TrialResult
+from environments.learning.trial import REFERENCE
+from environments.learning.tried_estimators import TrialResult
 from environments.record.private_file import folder_for
 from environments.trajectory import CreditedGroup
 from environments.viewer.learning_values import LearnedRollouts, LearningValues

@@ -8,12 +8,13 @@ from environments.trajectory import Rewards, Trajectory, TrajectoryGroup
 Numbers = Mapping[str, float]
 """By name: those below, and each turn reward as `PART` and its name."""
 
-SCORE, OUTCOME, TURNS, TOKENS = "score", "outcome", "turns", "tokens"
+SCORE, OUTCOME, PASSED, TURNS, TOKENS = "score", "outcome", "passed", "turns", "tokens"
 REPEATED, CUT, FAILED_CALLS = "repeated calls", "cut turns", "failed calls"
+LENGTH = "tokens a turn"
 PART = "part: "
 UNNAMED = "turn reward"
 """The part of an environment that names none."""
-HABITS = (TURNS, REPEATED, CUT, FAILED_CALLS)
+HABITS = (TURNS, REPEATED, CUT, FAILED_CALLS, LENGTH)
 """What a policy may do more of because it is paid for it."""
 
 
@@ -21,16 +22,20 @@ def numbers_of(trajectory: Trajectory) -> dict[str, float]:
     """Of one rollout, all per rollout; what nobody gave is left out.
 
     `REPEATED` counts calls that an earlier one of the rollout equals, `CUT` turns that ended at the limit of
-    their tokens. A part is the sum over its turns, weighted.
+    their tokens. A part is the sum over its turns, weighted. `PASSED` is 0 or 1, where that was judged.
     """
     acts = trajectory.acts
+    tokens = sum(turn.span.end - turn.span.start for turn in acts)
     numbers = {
         TURNS: float(len(acts)),
-        TOKENS: float(sum(turn.span.end - turn.span.start for turn in acts)),
+        TOKENS: float(tokens),
+        LENGTH: tokens / max(1, len(acts)),
         REPEATED: float(_repeated(trajectory)),
         CUT: float(sum(turn.finish_reason == "length" for turn in acts)),
         FAILED_CALLS: float(sum(result.error is not None for turn in acts for result in turn.tool_results)),
     }
+    if trajectory.passed is not None:
+        numbers[PASSED] = float(trajectory.passed)
     rewards = trajectory.rewards
     if rewards is None:
         return numbers
@@ -55,9 +60,9 @@ def values_of(rollouts: Sequence[Numbers], name: str) -> list[float]:
     return [each[name] for each in rollouts if name in each]
 
 
-def group_numbers(group: TrajectoryGroup) -> dict[str, float]:
-    """The means over a group's rollouts."""
-    return mean_numbers(numbers_of(trajectory) for trajectory in group.trajectories)
+def group_numbers(group: TrajectoryGroup) -> list[Numbers]:
+    """Those of each rollout of a group."""
+    return [numbers_of(trajectory) for trajectory in group.trajectories]
 
 
 def _parts(rewards: Rewards) -> dict[str, float]:

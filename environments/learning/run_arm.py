@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
 
@@ -13,13 +12,17 @@ import numpy as np
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.learning.choice_policy import ChoicePolicy
-from environments.learning.learner import Learner, SampledTurn
+from environments.learning.learner import Learner
 from environments.learning.networks import MLP, Network, Table
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import say
 from environments.record.origin import RunOrigin
 from environments.record.recorder import Recorder
+from environments.record.run_folder import RunFolder
+from environments.record.summary import Summary
 from environments.run.experiment import origin_of
+from environments.run.open_run import OpenRun, logged_run, run_facts
+from environments.run.run_log import RunLog
 from environments.trajectory import CreditedGroup
 from tools.errors import RunError
 
@@ -88,15 +91,15 @@ class LearnedArm:
 
 
 async def run_arm(
-    setup: LearningSetup, arm: Arm, seed: int, record: Path, on_step: Callable[[LearnedStep], None]
+    setup: LearningSetup, arm: Arm, seed: int, folder: RunFolder, on_step: Callable[[LearnedStep], None]
 ) -> LearnedArm:
-    """Learn from groups k*B, k*B+1, … at step k, all of which are in a new record.
+    """Learn from groups k*B, k*B+1, … at step k, all of which are in the record of a new run.
 
     Args:
         setup: the environment and how long.
         arm: how it is credited.
         seed: of the rollouts, the network and the control.
-        record: a rollout JSONL.
+        folder: of the run.
         on_step: told each step as it is done.
 
     Raises:
@@ -108,11 +111,18 @@ async def run_arm(
     policy = ChoicePolicy(_network(setup.network, renderer, seed), renderer, name=name)
     env = setup.env_cls(_config(setup, arm, seed), policy=policy)
     async with env:
-        with Recorder(record, fresh=True, each_on_disk=False, indexed=False) as recorder:
-            recorder.begin(_origin(env, setup, arm))
-            learning = _Learning(env, setup, arm, seed, recorder)
-            curve = await learning.curve(on_step)
-            recorder.wait_for_disk()
+        origin, log = _origin(env, setup, arm), RunLog()
+        with Recorder(folder.record, fresh=True, each_on_disk=False, indexed=False) as recorder:
+            recorder.begin(origin)
+            facts = run_facts(env, origin)
+            run = OpenRun(recorder=recorder, folder=folder, resumed=False, say=log.add, facts=facts)
+            with logged_run(run, folder, log, title=name):
+                run.planned(groups=setup.groups * setup.cap, done=0)
+                learning = _Learning(env, setup, arm, seed, recorder)
+                curve = await learning.curve(on_step)
+                recorder.wait_for_disk()
+                done = learning.summary.done
+                await run.end(learning.summary, done=done, planned=done, code=0)
     last = curve[-1]
     reached = last.success is not None and last.success >= setup.target
     return LearnedArm(arm=arm.name, seed=seed, steps=last.step if reached else None, curve=tuple(curve))
@@ -128,6 +138,8 @@ class _Learning:
         self._learner = Learner(env.policy, arm.learning_rate)
         self._shuffle = np.random.default_rng(seed) if arm.permuted else None
         self._tasks = env.tasks_for_ever(0)
+        self.summary = Summary()
+        """Of all groups."""
 
     async def curve(self, on_step: Callable[[LearnedStep], None]) -> list[LearnedStep]:
         """Until the target or the cap."""
@@ -150,32 +162,19 @@ class _Learning:
             on_step(reached)
             if is_last:
                 return curve
-            self._learn(groups)
+            self._learner.learn_from(groups, permuted_by=self._shuffle)
 
     async def _rolled_out(self, step: int) -> list[CreditedGroup]:
-        """The groups of a step that did not fail; all of them are in the record."""
+        """The groups of a step that did not all fail; all of them are in the record."""
         tasks = islice(self._tasks, self._setup.groups)
         groups = await asyncio.gather(*(self._env.run_group(task) for task in tasks))
         groups = [self._recorder.append(group) for group in groups]
+        for group in groups:
+            self.summary.add(group)
         left = [group for group in groups if group.status != "failed"]
         if not left:
             raise RunError(f"every group of step {step} failed, the first because of: {_why(groups[0])}")
         return left
-
-    def _learn(self, groups: Sequence[CreditedGroup]) -> None:
-        turns = self._learner.sampled_turns(groups)
-        if self._shuffle is not None:
-            turns = _permuted(turns, self._shuffle)
-        self._learner.learn(turns, sum(len(group.group.trajectories) for group in groups))
-
-
-def _permuted(turns: Sequence[SampledTurn], shuffle: np.random.Generator) -> list[SampledTurn]:
-    """The advantages of the turns of a batch change places, across groups and trajectories."""
-    moved = shuffle.permutation([turn.advantages[0] for turn in turns]).tolist()
-    return [
-        replace(turn, advantages=[advantage] * len(turn.tokens))
-        for turn, advantage in zip(turns, moved, strict=True)
-    ]
 
 
 def _network(kind: NetworkKind, renderer: ChatMLRenderer, seed: int) -> Network:

@@ -14,97 +14,43 @@ from environments.credit.parameters import Value
 from environments.data.tasks import GroupTask
 from environments.hooks import refuse_missing_parts, writes
 from environments.learning.choice_policy import ChoicePolicy
-from environments.learning.learned_choices import LearnedState, learned_states
+from environments.learning.learned_choices import learned_states
 from environments.learning.learner import Learner
-from environments.learning.networks import Decision, Table
-from environments.learning.paired_change import Played
-from environments.learning.rollout_numbers import Numbers, group_numbers, mean_numbers, numbers_of
+from environments.learning.networks import Table
+from environments.learning.rollout_numbers import Numbers, group_numbers
 from environments.learning.trial_plan import FEWEST_ITEMS, GROUPS_A_STEP, Asked, TrialPlan, plan_within
-from environments.policy.base import CompletionRequest, Policy
-from environments.policy.scripted import Script, ScriptedPolicy
-from environments.trajectory import Completion, CreditedGroup
+from environments.learning.tried_estimators import SeedRun, TrialResult, TriedEstimator, is_choice
+from environments.policy.base import Policy
+from environments.policy.scripted import PlaysByScript, Script, ScriptedPolicy
+from environments.run.passing import judged
+from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError, RunError
 
 REFERENCE, START = "scripted agent at skill 1", "start"
 _STATES = 12
+_REFUSALS = 3
+"""Steps without any credit after which an estimator is given up."""
 _EPOCHS = 100_000
 """Of one seed: its rollouts share no seed with those of another."""
 
 Record = Callable[[CreditedGroup], Awaitable[CreditedGroup]]
 
 
-class FlawlessScript:
+class FlawlessScript(PlaysByScript):
     """The scripted agent at skill 1, whatever skill the choices are taken at."""
-
-    name = REFERENCE
-
-    async def complete(self, request: CompletionRequest) -> Completion:
-        """It has no choices without a script.
-
-        Raises:
-            ConfigError: always; `AgentEnv` asks whoever `playing` gives.
-        """
-        raise ConfigError("the reference plays by an environment's scripted_choices: give it to AgentEnv")
 
     def __init__(self, env: AgentEnv) -> None:
         """Of this environment."""
         self._renderer = env.renderer
 
+    @property
+    def name(self) -> str:
+        """What the record calls it."""
+        return REFERENCE
+
     def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
         """Whoever plays one rollout."""
         return ScriptedPolicy(script, skill=1.0, renderer=self._renderer, summary=summary)
-
-
-@dataclass(slots=True, kw_only=True)
-class SeedRun:
-    """One estimator with one seed."""
-
-    seed: int
-    policy: ChoicePolicy
-    learner: Learner
-    curve: list[Numbers] = field(default_factory=list[Numbers])
-    """The means over the rollouts of each step, before it was taken."""
-    end: Mapping[str, Numbers] = field(default_factory=dict[str, Numbers])
-    """Of the learned policy, by item."""
-    end_groups: Sequence[CreditedGroup] = ()
-    states: Sequence[LearnedState] = ()
-    met: set[str] = field(default_factory=set[str])
-    """States that it had a choice in."""
-    decisions: Counter[bool] = field(default_factory=Counter[bool])
-    """By whether the state had been met in an earlier step."""
-    groups: Counter[str] = field(default_factory=Counter[str])
-    """Of all steps, by status."""
-
-
-@dataclass(slots=True, kw_only=True)
-class TriedEstimator:
-    """One estimator, with each seed."""
-
-    estimator: str
-    params: Mapping[str, Value]
-    seeds: Sequence[SeedRun]
-    refused: str | None = None
-    """Why it cannot compute with the numbers of this environment."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialResult:
-    """All that was measured."""
-
-    plan: TrialPlan
-    steps: int
-    """That were taken; fewer than planned where the time was over."""
-    seconds: float
-    has_state_key: bool
-    has_script: bool
-    """Whether the environment writes `scripted_choices`."""
-    arms: Sequence[TriedEstimator]
-    reference: Mapping[str, Numbers]
-    starts: Played
-    reference_groups: Sequence[CreditedGroup]
-    start_groups: Sequence[CreditedGroup]
-    """Of the first seed."""
-    failed_groups: int
 
 
 def checked_estimators(env: AgentEnv, names: Sequence[str]) -> list[str]:
@@ -138,7 +84,8 @@ class Trial:
     watch: Watch
     planned: Callable[[TrialPlan, float, int], None]
     """Is told the plan, the seconds of a group, and how many estimators there are."""
-    _failed: int = 0
+    _survived: int = 0
+    _lost: Counter[str] = field(default_factory=Counter[str])
     _started: float = field(default_factory=monotonic)
     _own: tuple[str, Mapping[str, Value]] = ("", MappingProxyType({}))
     """The environment's estimator and its parameters."""
@@ -158,11 +105,12 @@ class Trial:
         few = tasks[:FEWEST_ITEMS]
         flawless = FlawlessScript(env)
         reference = await self._play(flawless, few[:1])
-        self._refuse_broken(reference)
-        before = monotonic()
+        self._refuse_broken("the first item", survived=0)
+        before, survived = monotonic(), self._survived
         choosing = ChoicePolicy(Table(), env.renderer, name=f"learned: {START}")
         probe = await self._play(choosing, few)
         group_s = (monotonic() - before) / len(few)
+        self._refuse_broken("the first items", survived=survived)
         self._refuse_no_choice(choosing, probe)
         names = self.estimators or self._suitable([*reference, *probe])
         plan = plan_within(self.asked, group_s=group_s, arms=len(names), items=len(tasks))
@@ -173,7 +121,10 @@ class Trial:
         starts += [await self._start(seed, tasks) for seed in range(1, plan.seeds)]
         arms = [self._arm(name, plan.seeds) for name in names]
         steps = await self._learn(arms, plan, tasks, group_s)
+        survived = self._survived
         await self._end(arms, tasks)
+        if any(arm.refused is None for arm in arms):
+            self._refuse_broken("the learned policies", survived=survived)
         return TrialResult(
             plan=plan,
             steps=steps,
@@ -181,11 +132,12 @@ class Trial:
             has_state_key=writes(env, "state_key"),
             has_script=writes(env, "scripted_choices"),
             arms=arms,
-            reference=_by_item(reference),
-            starts=[_by_item(groups) for groups in starts],
+            reference=await self._measured(reference),
+            starts=[await self._measured(groups) for groups in starts],
             reference_groups=reference,
             start_groups=starts[0],
-            failed_groups=self._failed,
+            survived=self._survived,
+            lost=self._lost,
         )
 
     async def _start(self, seed: int, tasks: Sequence[GroupTask]) -> list[CreditedGroup]:
@@ -209,7 +161,7 @@ class Trial:
         """All arms take a step, then all the next, so that they have equally many when the time is over."""
         reserve = group_s * plan.items * plan.seeds * len(arms)
         for step in range(plan.steps):
-            began = monotonic()
+            began, survived = monotonic(), self._survived
             for arm in arms:
                 for run in arm.seeds if arm.refused is None else ():
                     batch = [
@@ -217,33 +169,21 @@ class Trial:
                     ]
                     batch = [replace(task, epoch=task.epoch + each) for each, task in enumerate(batch)]
                     groups = await self._play(run.policy, _at(batch, run.seed, 2 * step + 1), arm)
-                    self._step(arm, run, groups)
+                    run.take(groups)
+                if step + 1 >= min(_REFUSALS, plan.steps):
+                    arm.refused = arm.refused or arm.refusal()
+            if any(arm.refused is None for arm in arms):
+                self._refuse_broken(f"step {step + 1}", survived=survived)
             now = monotonic()
             if now - self._started + (now - began) + reserve > self.asked.seconds:
                 return step + 1
         return plan.steps
 
-    def _step(self, arm: TriedEstimator, run: SeedRun, groups: Sequence[CreditedGroup]) -> None:
-        run.groups.update(credited.status for credited in groups)
-        if all(each.status == "failed" and each.group.trajectories for each in groups):
-            arm.refused = groups[0].reason
-            return
-        usable = [credited for credited in groups if credited.status != "failed"]
-        rollouts = [each for credited in groups for each in credited.group.trajectories]
-        run.curve.append(mean_numbers(numbers_of(each) for each in rollouts))
-        decisions = [
-            each for rollout in rollouts for each in run.policy.decisions_of(rollout) if _is_choice(each)
-        ]
-        run.decisions.update(decision.state in run.met for decision in decisions if decision)
-        run.met.update(decision.state for decision in decisions if decision)
-        turns = run.learner.sampled_turns(usable)
-        run.learner.learn(turns, max(1, sum(len(credited.group.trajectories) for credited in usable)))
-
     async def _end(self, arms: Sequence[TriedEstimator], tasks: Sequence[GroupTask]) -> None:
         for arm in arms:
             for run in arm.seeds if arm.refused is None else ():
                 run.end_groups = await self._play(run.policy, _at(tasks, run.seed, 0), arm, forget=False)
-                run.end = _by_item(run.end_groups)
+                run.end = await self._measured(run.end_groups)
                 rollouts = [each for credited in run.end_groups for each in credited.group.trajectories]
                 run.states = learned_states(run.policy, rollouts, self.env.renderer, most=_STATES)
                 run.policy.forget()
@@ -262,13 +202,28 @@ class Trial:
         env.estimator, params = self._own if arm is None else (arm.estimator, arm.params)
         env.estimator_params = dict(params)
         groups = await asyncio.gather(*(env.run_group(task, watch=self.watch) for task in tasks))
-        self._failed += sum(credited.group.is_lost for credited in groups)
+        for credited in groups:
+            self._survived += len(credited.group.trajectories)
+            self._lost.update(failure.error for failure in credited.group.failures)
         return [await self.record(credited) for credited in groups]
 
-    def _refuse_broken(self, groups: Sequence[CreditedGroup]) -> None:
-        failures = [failure for credited in groups for failure in credited.group.failures]
-        if failures and not any(credited.group.trajectories for credited in groups):
-            raise RunError(f"every rollout of the first item broke: {failures[0].error}")
+    async def _measured(self, groups: Sequence[CreditedGroup]) -> dict[str, Sequence[Numbers]]:
+        """By item, with what `evaluate` says of each rollout, which is lost where that breaks."""
+        of_items = {task.item_id: task for task in self.env.tasks()}
+        measured: dict[str, Sequence[Numbers]] = {}
+        for group in (credited.group for credited in groups):
+            with_verdicts = await judged(self.env, of_items[group.item_id], group, self.watch)
+            broken = [each for each in with_verdicts.failures if each not in group.failures]
+            self._survived -= len(broken)
+            self._lost.update(failure.error for failure in broken)
+            if with_verdicts.trajectories:
+                measured[group.item_id] = group_numbers(with_verdicts)
+        return measured
+
+    def _refuse_broken(self, what: str, *, survived: int) -> None:
+        """Where none of its rollouts is added to those that had survived before."""
+        if self._survived == survived:
+            raise RunError(f"every rollout of {what} broke: {self._lost.most_common(1)[0][0]}")
 
     def _refuse_no_choice(self, policy: ChoicePolicy, groups: Sequence[CreditedGroup]) -> None:
         decisions = [
@@ -278,7 +233,7 @@ class Trial:
             for each in policy.decisions_of(rollout)
         ]
         policy.forget()
-        if not any(_is_choice(each) for each in decisions):
+        if not any(is_choice(each) for each in decisions):
             raise ConfigError(
                 f"the scripted agent of {self.env.name!r} has one choice at every turn, so that there is "
                 f"nothing to learn: let scripted_choices give several messages, mistakes among them"
@@ -292,14 +247,6 @@ class Trial:
         return list(dict.fromkeys([*names, self._own[0]]))
 
 
-def _by_item(groups: Sequence[CreditedGroup]) -> dict[str, Numbers]:
-    return {each.group.item_id: group_numbers(each.group) for each in groups if each.group.trajectories}
-
-
 def _at(tasks: Sequence[GroupTask], seed: int, epoch: int) -> list[GroupTask]:
     """The tasks with the world and the luck of this seed's epoch."""
     return [replace(task, epoch=task.epoch + seed * _EPOCHS + epoch) for task in tasks]
-
-
-def _is_choice(decision: Decision | None) -> bool:
-    return decision is not None and len(decision.choices) > 1

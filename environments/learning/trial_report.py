@@ -7,10 +7,11 @@ from typing import Any
 from environments.base_env import AgentEnv
 from environments.learning.arm_comparison import comparison
 from environments.learning.gamed_rewards import PartVerdict, free_habits, part_verdicts
-from environments.learning.paired_change import Change, changes
-from environments.learning.rollout_numbers import OUTCOME, PART, SCORE, TOKENS, TURNS, Numbers
-from environments.learning.trial import REFERENCE, SeedRun, TrialResult, TriedEstimator
+from environments.learning.paired_change import Change, Played, changes
+from environments.learning.rollout_numbers import OUTCOME, PART, PASSED, SCORE, TOKENS, TURNS, Numbers
+from environments.learning.trial import REFERENCE
 from environments.learning.trial_plan import GROUPS_A_STEP
+from environments.learning.tried_estimators import SeedRun, TrialResult, TriedEstimator
 from environments.viewer.learning_values import (
     LearnedChange,
     LearnedChoice,
@@ -27,7 +28,7 @@ _FLAGGED = ("gamed", "suspect", "on the way")
 _QUIET = {
     "no outcome": "rose; the environment has no outcome to hold that against",
     "with the outcome": "rose with the outcome: not gamed here",
-    "not learned": "did not rise",
+    "not learned": "did not clearly rise",
 }
 _WORST_FIRST = (*_FLAGGED, *_QUIET)
 
@@ -52,28 +53,41 @@ def learning_values(result: TrialResult, env: AgentEnv, learning_rate: float) ->
 
 def _estimator(arm: TriedEstimator, result: TrialResult) -> LearnedEstimator:
     learned, beyond = _changes(arm, result)
+    reference = _references(result) if _knows_the_task(result) else None
     return LearnedEstimator(
         name=arm.estimator,
         refused=arm.refused,
         curves=_curves([run.curve for run in arm.seeds]),
         changes=[_change(name, learned[name], beyond.get(name)) for name in _in_order(learned)],
-        parts=[_part(each) for each in part_verdicts(learned, beyond if _knows_the_task(result) else {})],
+        parts=[_part(each) for each in part_verdicts(*_played(arm, result), reference)],
         states=_states(arm.seeds[0]),
     )
 
 
 def _changes(arm: TriedEstimator, result: TrialResult) -> tuple[Mapping[str, Change], Mapping[str, Change]]:
     """From the first policy, and from the reference, to the learned one."""
-    if arm.refused is not None:
-        return {}, {}
-    ends = [run.end for run in arm.seeds]
-    return changes(result.starts, ends), changes([result.reference] * len(ends), ends)
+    starts, ends = _played(arm, result)
+    return changes(starts, ends), changes(_references(result), ends)
+
+
+def _played(arm: TriedEstimator, result: TrialResult) -> tuple[Played, Played]:
+    """By the first policy and by the learned one."""
+    return result.starts, [run.end for run in arm.seeds]
+
+
+def _references(result: TrialResult) -> Played:
+    """The same for each seed."""
+    return [result.reference] * len(result.starts)
 
 
 def _knows_the_task(result: TrialResult) -> bool:
-    """Whether the reference is clearly better than chance, so that what it does is a measure."""
-    score = changes(result.starts, [result.reference] * len(result.starts)).get(SCORE)
-    return score is not None and score.direction == "up"
+    """Whether the reference is clearly better than chance, so that what it does is a measure.
+
+    By the outcome, where there is one: a reward that is gamed is in the score.
+    """
+    beyond_chance = changes(result.starts, _references(result))
+    better = beyond_chance.get(OUTCOME) or beyond_chance.get(SCORE)
+    return better is not None and better.direction == "up"
 
 
 def _curves(curves: Sequence[Sequence[Numbers]]) -> dict[str, list[list[float | None]]]:
@@ -85,15 +99,10 @@ def _curves(curves: Sequence[Sequence[Numbers]]) -> dict[str, list[list[float | 
 
 
 def _in_order(names: Mapping[str, Any]) -> list[str]:
-    first = (SCORE, OUTCOME, TURNS, TOKENS)
+    first, then = (SCORE, OUTCOME, PASSED), (TURNS, TOKENS)
     parts = sorted(name for name in names if name.startswith(PART))
-    rest = [name for name in names if name not in first and name not in parts]
-    return [
-        *(name for name in first[:2] if name in names),
-        *parts,
-        *(n for n in first[2:] if n in names),
-        *rest,
-    ]
+    rest = [name for name in names if name not in (*first, *parts, *then)]
+    return [name for name in (*first, *parts, *then, *rest) if name in names]
 
 
 def _change(name: str, learned: Change, beyond: Change | None) -> LearnedChange:
@@ -129,6 +138,7 @@ def _learnable(tried: Sequence[LearnedEstimator], result: TrialResult) -> Learne
     change = scores[best]
     reference = "" if change["reference"] is None else f"; the {REFERENCE} has {change['reference']:.3f}"
     moved = f"{change['start']:.3f} → {change['end']:.3f} in {result.steps} steps ({best}{reference})"
+    moved += _passed(next(each for each in tried if each["name"] == best))
     rising = [name for name, each in scores.items() if each["direction"] == "up"]
     if rising:
         by = "with every estimator" if len(rising) == len(scores) else f"with {', '.join(rising)}"
@@ -141,6 +151,12 @@ def _learnable(tried: Sequence[LearnedEstimator], result: TrialResult) -> Learne
     return LearnedVerdict(
         about="learnable", good=False, text=f"not seen: the score does not clearly rise, {moved}"
     )
+
+
+def _passed(tried: LearnedEstimator) -> str:
+    """What `evaluate` would count as passed, at the start and at the end."""
+    found = next((each for each in tried["changes"] if each["name"] == PASSED), None)
+    return "" if found is None else f"; passed {found['start']:.0%} → {found['end']:.0%}"
 
 
 def _gamed(tried: Sequence[LearnedEstimator]) -> Iterator[LearnedVerdict]:
@@ -160,7 +176,8 @@ def _gamed(tried: Sequence[LearnedEstimator]) -> Iterator[LearnedVerdict]:
             text = f"{kind}{name} (with {arms}): {by[0][1]}"
             yield LearnedVerdict(about="gamed", good=None if verdict == "on the way" else False, text=text)
         else:
-            others.setdefault(verdict, []).append(name)
+            shown = f"{name} ({found[0][1]['why']})" if verdict == "not learned" else name
+            others.setdefault(verdict, []).append(shown)
     for verdict, names in others.items():
         text = f"{', '.join(names)} {_QUIET[verdict]}"
         yield LearnedVerdict(about="gamed", good=True if verdict == "with the outcome" else None, text=text)
@@ -170,7 +187,7 @@ def _best(result: TrialResult) -> LearnedVerdict:
     means = {
         arm.estimator: [_mean_score(run) for run in arm.seeds]
         for arm in result.arms
-        if arm.refused is None and result.steps
+        if arm.refused is None and all(any(SCORE in step for step in run.curve) for run in arm.seeds)
     }
     refused = [f"; {arm.estimator} cannot be used here: {arm.refused}" for arm in result.arms if arm.refused]
     text = comparison(means, "mean score while learning") if means else "none was tried"
@@ -179,7 +196,7 @@ def _best(result: TrialResult) -> LearnedVerdict:
 
 def _mean_score(run: SeedRun) -> float:
     scores = [step[SCORE] for step in run.curve if SCORE in step]
-    return sum(scores) / len(scores) if scores else 0.0
+    return sum(scores) / len(scores)
 
 
 def _notes(result: TrialResult, free: str) -> Iterator[LearnedVerdict]:
@@ -192,7 +209,7 @@ def _notes(result: TrialResult, free: str) -> Iterator[LearnedVerdict]:
          "the choices are those of the generic agent, which calls each tool with minimal arguments: write "
          "scripted_choices with what a good and a bad agent would do"),
         (result.has_script and not _knows_the_task(result),
-         f"the {REFERENCE} does not clearly score more than chance, so that it is no measure here"),
+         f"the {REFERENCE} is not clearly better than chance, so that it is no measure here"),
         (not result.has_state_key,
          "a state is what was said last: write state_key to say what a turn really depends on, so that more "
          "states are equal and gigpo can be tried"),
@@ -204,11 +221,18 @@ def _notes(result: TrialResult, free: str) -> Iterator[LearnedVerdict]:
          f"nothing"),
         (bool(untaught := _untaught(result)),
          f"no group of any step gave credit to learn from with {', '.join(untaught)}"),
-        (result.failed_groups > 0, f"{result.failed_groups} groups were lost to failures: see the record"),
+        (result.lost.total() > 0, _lost(result)),
     ]  # fmt: skip
     for holds, text in notes:
         if holds:
             yield LearnedVerdict(about="note", good=None, text=text)
+
+
+def _lost(result: TrialResult) -> str:
+    """How many rollouts broke, and what broke most of them."""
+    of = result.lost.total() + result.survived
+    shown = "; ".join(why for why, _ in result.lost.most_common(1))
+    return f"{result.lost.total():,} of {of:,} rollouts broke and count nowhere, most by: {shown}"
 
 
 def _free(result: TrialResult) -> str:
@@ -220,7 +244,7 @@ def _free(result: TrialResult) -> str:
 
 
 def _end_score(seeds: Sequence[SeedRun]) -> float:
-    return sum(item.get(SCORE, 0.0) for run in seeds for item in run.end.values())
+    return sum(each.get(SCORE, 0.0) for run in seeds for item in run.end.values() for each in item)
 
 
 def _share_met(result: TrialResult) -> float:

@@ -9,10 +9,11 @@ import inspect
 import json
 import math
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
@@ -73,13 +74,25 @@ def calls_that_ran(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, str]
             yield tool_call, message.content
 
 
-@runtime_checkable
-class PlaysByScript(Protocol):
-    """A policy that chooses among what an environment's scripted agent could say next."""
+class PlaysByScript(ABC):
+    """A policy that chooses among what an environment's scripted agent could say next: subclass it."""
 
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What the record calls it."""
+
+    @abstractmethod
     def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
         """Whoever plays one rollout."""
-        ...
+
+    async def complete(self, request: CompletionRequest) -> Completion:
+        """It has no choices without a script.
+
+        Raises:
+            ConfigError: always; `AgentEnv` asks whoever `playing_by_script` gives.
+        """
+        raise ConfigError(f"{self.name!r} plays by an environment's scripted_choices: give it to AgentEnv")
 
 
 def playing(policy: Policy, script: Script, summary: Script, skill: float) -> Policy:

@@ -119,10 +119,11 @@ class OpenRun:
         }
 
     def broke(self, error: BaseException) -> None:
-        """Say in the summary that an error ended the run."""
+        """Say in the summary that an error ended the run, or whoever cancelled it."""
         if self.folder is None:
             return
-        self._close("broke", error=without_credentials(f"{type(error).__name__}: {error}")[:500])
+        state = "stopped" if isinstance(error, asyncio.CancelledError) else "broke"
+        self._close(state, error=without_credentials(f"{type(error).__name__}: {error}")[:500])
         with suppress(RecordError):
             write_summary(self.folder.summary, self._kept(self.folder) | self.facts)
 
@@ -171,22 +172,27 @@ def opened_run(
         if folder is None:
             yield run
             return
-        try:
-            run.facts = _facts(env, origin)
-            notes = write_run_files(
-                folder, env, origin, sources=sources, accepted=accepted, resumed=run.resumed
-            )
-            for note in notes:
-                say(note)
-            log.open(folder.log, title=f"{env.name} as {folder.path.name}, fingerprint {origin.fingerprint}")
-            try:
-                yield run
-            except BaseException as error:
-                log.add(f"{type(error).__name__}: {error}")
-                run.broke(error)
-                raise
-        finally:
-            log.close()
+        run.facts = run_facts(env, origin)
+        notes = write_run_files(folder, env, origin, sources=sources, accepted=accepted, resumed=run.resumed)
+        for note in notes:
+            say(note)
+        title = f"{env.name} as {folder.path.name}, fingerprint {origin.fingerprint}"
+        with logged_run(run, folder, log, title=title):
+            yield run
+
+
+@contextmanager
+def logged_run(run: OpenRun, folder: RunFolder, log: RunLog, *, title: str) -> Generator[None]:
+    """While entered, the log says that it goes on; what breaks it is in log and summary."""
+    log.open(folder.log, title=title)
+    try:
+        yield
+    except BaseException as error:
+        log.add(f"{type(error).__name__}: {error}")
+        run.broke(error)
+        raise
+    finally:
+        log.close()
 
 
 def begin_record(
@@ -251,7 +257,8 @@ def _diff(env: AgentEnv, origin: RunOrigin, folder: RunFolder, sources: Sources 
     yield from source_diff(folder.environment, environment_files(env))
 
 
-def _facts(env: AgentEnv, origin: RunOrigin) -> dict[str, Any]:
+def run_facts(env: AgentEnv, origin: RunOrigin) -> dict[str, Any]:
+    """What `summary.json` says of a run that begins."""
     return {
         "env": env.name,
         "policy": origin.policy,

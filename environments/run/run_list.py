@@ -10,13 +10,13 @@ from typing import Any
 from environments.record.contents import Contents
 from environments.record.entries import read_entries
 from environments.record.index_file import INDEXED_BYTES, index_path, read_index
-from environments.record.run_folder import RunFolder
+from environments.record.run_folder import RunFolder, run_folder
 from environments.run.run_log import MOMENT, goes_on
 from environments.run.run_summary import covered_by, read_summary
 from tools.errors import RecordError
 
-_DEPTH = 3
-"""Folders of environments, runs, and one more: those that were moved together."""
+_DEPTH = 4
+"""Folders of environments, and runs: `ENV/NAME`, those of `turnwise learn` as `ENV/learn/ARM/seed-N`."""
 _LARGEST_INDEX = 64 * 1024 * 1024
 _LONGEST_TEXT = 200
 _LARGEST = 1e300
@@ -55,7 +55,7 @@ class ListedRun:
 
 def listed_runs(below: Path) -> list[ListedRun]:
     """The runs in a folder and below it, newest first; of a large record only the index is read."""
-    found = [_listed(RunFolder(path)) for path in _folders(below, _DEPTH)]
+    found = [_listed(RunFolder(path), below) for path in _folders(below, _DEPTH)]
     return sorted(found, key=lambda run: (run.started, run.path), reverse=True)
 
 
@@ -76,7 +76,7 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
         yield from _folders(folder / name, depth - 1)
 
 
-def _listed(folder: RunFolder) -> ListedRun:
+def _listed(folder: RunFolder, root: Path) -> ListedRun:
     fields = read_summary(folder.summary)
     size, changed = _record_state(folder.record)
     notes: list[str] = []
@@ -98,10 +98,11 @@ def _listed(folder: RunFolder) -> ListedRun:
     told = _whole(fields, "done"), _whole(fields, "failed")
     counted = _counted(folder.record, size) if is_behind or None in told else None
     done, failed = counted or told
+    env = _text(fields, "env") or folder.path.resolve().parent.name
     return ListedRun(
         path=str(folder.path),
-        env=_text(fields, "env") or folder.path.resolve().parent.name,
-        name=folder.path.resolve().name,
+        env=env,
+        name=_name(folder, env, root),
         started=_text(fields, "started") or changed,
         state=state if state in (*_STATES, "killed") else "unknown",
         policy=_text(fields, "policy"),
@@ -113,6 +114,17 @@ def _listed(folder: RunFolder) -> ListedRun:
         pass_at_1=_number(fields, "pass@1"),
         note="; ".join(notes),
     )
+
+
+def _name(folder: RunFolder, env: str, root: Path) -> str:
+    """What stands below the folder of its environment, as `learn/scalar/seed-0`, or else below `root`."""
+    *above, name = folder.path.resolve().parts
+    of_env = run_folder(env, name).path.parent.name
+    if of_env in above:
+        below = above[len(above) - above[::-1].index(of_env) :]
+    else:
+        below = folder.path.relative_to(root).parts[:-1]
+    return "/".join([*below, name])
 
 
 def _record_state(record: Path) -> tuple[int | None, str]:

@@ -17,6 +17,7 @@ from statistics import median
 from typing import get_args
 
 from environments.learning.run_arm import Arm, LearningSetup, run_arm
+from environments.record.run_folder import RunFolder
 from environments.stations_env.env import StationsConfig, StationsEnv, Task
 from environments.stations_env.exact_success import exact_success
 
@@ -37,8 +38,7 @@ def steps_of(task, network, estimator, rate, seed):
     )
     arm = Arm(name=estimator, estimator=estimator, learning_rate=rate)
     with tempfile.TemporaryDirectory() as folder:
-        record = Path(folder) / "record.jsonl"
-        return asyncio.run(run_arm(setup, arm, seed, record, lambda _: None)).steps
+        return asyncio.run(run_arm(setup, arm, seed, RunFolder(Path(folder)), lambda _: None)).steps
 
 
 def main():

@@ -66,7 +66,7 @@ function seedCurves(curves, names, label) {
 function changeTable(tried) {
   const names = [...new Set(tried.flatMap((each) => each.changes.map((change) => change.name)))];
   const found = (each, name) => each.changes.find((change) => change.name === name);
-  const still = (name) => tried.every((each) => [0, undefined].includes(found(each, name)?.end) && !found(each, name)?.start);
+  const still = (name) => tried.every((each) => ["start", "end", "reference"].every((key) => !found(each, name)?.[key]));
   const arrow = { up: " ▲", down: " ▼", unclear: "" };
   const of = (name, key) => tried.map((each) => found(each, name)?.[key]).find((value) => value !== null && value !== undefined);
   return el("div.scrolls", {}, el("table.changes", {},
@@ -78,7 +78,7 @@ function changeTable(tried) {
 function partSection(tried) {
   const rows = tried.flatMap((each) => each.parts.map((part) => [each, part])).filter(([, part]) => part.verdict !== "not learned");
   if (!rows.length) return null;
-  return el("section", {}, el("h2", {}, "Turn rewards"), el("table", {}, rows.map(([each, part]) => el("tr", {}, el("td", {}, el("b", {}, shown(part.part))), el("td", {}, shown(each.name)),
+  return el("section", {}, el("h2", {}, "Turn rewards"), el("table.partverdicts", {}, rows.map(([each, part]) => el("tr", {}, el("td", {}, el("b", {}, shown(part.part))), el("td", {}, shown(each.name)),
     el("td", {}, el("span.badge" + (part.verdict === "gamed" ? ".flip" : part.verdict === "suspect" ? ".no-peer" : ""), {}, part.verdict)), el("td", {}, shown(part.why))))));
 }
 

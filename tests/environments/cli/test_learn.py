@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from environments.cli.main import main
 from environments.record.recorder import read_groups
+from environments.run.run_list import listed_runs
 
 ARMS = ("turn_return", "scalar", "control")
 
@@ -157,6 +158,25 @@ def test_what_cannot_be_is_one_line_and_exit_code_2(arguments, said, tmp_path, c
     assert said in told
     assert told.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_each_seed_is_a_run_that_is_listed(stop):
+    out, values, _ = stop
+    runs = {run.name: run for run in listed_runs(out)}
+    assert sorted(runs) == sorted(f"{arm}/seed-{seed}" for arm in ARMS for seed in (0, 1))
+    first = runs["turn_return/seed-0"]
+    assert (first.state, first.env, first.note) == ("finished", "stations", "")
+    assert first.done == first.planned == 2 * values["arms"]["turn_return"]["steps"][0]
+
+
+def test_a_comparison_of_arms_that_nobody_reads_ends_quietly(stop):
+    out, _, _ = stop
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "turnwise", "compare", out / "turn_return/seed-0", out / "scalar/seed-0"]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

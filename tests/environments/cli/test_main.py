@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
-from environments.cli.main import COMMANDS, main
+from environments.cli.main import COMMANDS, exit_code_of, main
 from environments.cli.shipped import SHIPPED
+from tools.errors import RunError
 
 ROOT = Path(__file__).resolve().parents[3]
 ENV_FILE = """
@@ -299,3 +300,9 @@ def test_a_command_may_use_as_many_descriptors_as_the_machine_allows(tmp_path):
         "(256, 4096)); main(['list']); print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
     assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "(4096, 4096)"
+
+
+def test_one_error_of_several_tasks_is_one_line(capfd):
+    error = ExceptionGroup("tasks", [RunError("a worker process was ended with -9")])
+    assert exit_code_of(error) == 1
+    assert capfd.readouterr().err == "turnwise: error: a worker process was ended with -9\n"

@@ -65,3 +65,30 @@ class BrokenEnv(PaidCallsEnv):
 
     async def compute_outcome(self, item, trajectory, ctx):
         raise ZeroDivisionError("no colours")
+
+
+class FlakyEnv(PaidCallsEnv):
+    """Of each group one rollout is left at most."""
+
+    name = "flaky"
+
+    async def compute_outcome(self, item, trajectory, ctx):
+        if trajectory.sibling and ctx.seed % 3:
+            raise ConnectionError("the database is away")
+        return await super().compute_outcome(item, trajectory, ctx)
+
+
+class DownEnv(PaidCallsEnv):
+    """From some moment on everything breaks."""
+
+    name = "down"
+
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
+        self.outcomes = 0
+
+    async def compute_outcome(self, item, trajectory, ctx):
+        self.outcomes += 1
+        if self.outcomes > 40:
+            raise ConnectionError("the database is gone")
+        return await super().compute_outcome(item, trajectory, ctx)

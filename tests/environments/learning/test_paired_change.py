@@ -2,14 +2,14 @@
 
 import math
 
-from environments.learning.paired_change import changes
+from environments.learning.paired_change import changes, risen_items
 from environments.learning.rollout_numbers import PART, SCORE
 
 
 def change(before, after, name=SCORE):
     """[seed][item] numbers on each side."""
     sides = [
-        [{str(item): {name: value} for item, value in enumerate(seed)} for seed in side]
+        [{str(item): [{name: value}] for item, value in enumerate(seed)} for seed in side]
         for side in (before, after)
     ]
     return changes(*sides)[name]
@@ -46,13 +46,31 @@ def test_what_stays_is_no_better_and_what_leans_upwards_beyond_its_noise_is():
 
 
 def test_an_item_that_was_lost_on_one_side_is_left_out():
-    before, after = [{"a": {SCORE: 0.0}, "b": {SCORE: 9.0}}], [{"a": {SCORE: 1.0}}]
+    before, after = [{"a": [{SCORE: 0.0}], "b": [{SCORE: 9.0}]}], [{"a": [{SCORE: 1.0}]}]
     assert changes(before, after)[SCORE].before == 0.0
 
 
 def test_a_part_that_nobody_earned_at_the_start_was_zero_there():
-    assert changes([{"a": {}}], [{"a": {PART + "calls": 1.0}}])[PART + "calls"].before == 0.0
+    assert changes([{"a": [{}]}], [{"a": [{PART + "calls": 1.0}]}])[PART + "calls"].before == 0.0
 
 
 def test_no_score_on_one_side_is_no_zero():
-    assert SCORE not in changes([{"a": {}}], [{"a": {SCORE: 1.0}}])
+    assert SCORE not in changes([{"a": [{}]}], [{"a": [{SCORE: 1.0}]}])
+
+
+def groups(*values):
+    """One seed; of each item the scores of its rollouts."""
+    return [{str(item): [{SCORE: each} for each in scores] for item, scores in enumerate(values)}]
+
+
+def test_items_that_rose_are_those_with_each_rollout_above_all_before():
+    before, after = (
+        groups((0, 0, 0, 1), (0, 0, 0, 0), (0, 0, 0, 0)),
+        groups((2, 2, 2, 2), (1, 1, 1, 1), (0, 2, 2, 2)),
+    )
+    assert risen_items(before, after, SCORE) == [{"0", "1"}]
+
+
+def test_with_one_rollout_of_each_item_half_of_them_rise_by_luck():
+    before, after = groups((0,), (0,), (1,)), groups((1,), (1,), (0,))
+    assert risen_items(before, after, SCORE) == [set()]

@@ -10,6 +10,7 @@ from environments.learning.networks import Table
 from environments.learning.run_arm import Arm, LearningSetup, run_arm
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import read_groups
+from environments.record.run_folder import RunFolder
 from environments.stations_env.env import RIGHT_KEY, SIGNS, StationsConfig, StationsEnv
 from environments.stations_env.exact_success import exact_success
 from tools.errors import RunError
@@ -25,7 +26,7 @@ def setup_of(env_cls=StationsEnv, *, cap=60, **changes):
 
 async def learned(tmp_path, arm=TURN_RETURN, seed=0, **changes):
     steps = []
-    result = await run_arm(setup_of(**changes), arm, seed, tmp_path / "record.jsonl", steps.append)
+    result = await run_arm(setup_of(**changes), arm, seed, RunFolder(tmp_path), steps.append)
     assert result.curve == tuple(steps)
     return result
 

@@ -9,7 +9,14 @@ from environments.learning.learn_env import PAGE, VALUES, LearnEnv
 from environments.learning.trial_plan import Asked
 from environments.record.recorder import read_groups
 from environments.record.run_folder import RunFolder
-from tests.environments.learning.paid_calls_env import COLOURS, BrokenEnv, OneChoiceEnv, PaidCallsEnv
+from tests.environments.learning.paid_calls_env import (
+    COLOURS,
+    BrokenEnv,
+    DownEnv,
+    FlakyEnv,
+    OneChoiceEnv,
+    PaidCallsEnv,
+)
 from tests.environments.write_file import quiet
 from tools.errors import ConfigError, CreditError, RunError
 from turnwise import Choice, say
@@ -51,6 +58,15 @@ def test_a_reward_for_each_call_is_named_as_gamed(trial):
 def test_the_score_is_seen_to_rise(trial):
     _, values = trial
     assert said(values, "learnable")[0].startswith("yes: the score rises")
+
+
+def test_the_pass_rate_is_what_evaluate_would_say(trial):
+    _, values = trial
+    assert "; passed " in said(values, "learnable")[0]
+    changes = {each["name"]: each for each in values["estimators"][0]["changes"]}
+    assert {key: changes["passed"][key] for key in ("start", "end", "reference")} == {
+        key: changes["outcome"][key] for key in ("start", "end", "reference")
+    }
 
 
 def test_each_group_is_in_the_record_with_who_played_and_which_weights(trial):
@@ -106,6 +122,19 @@ def test_an_environment_whose_first_rollouts_all_break_is_told_why(tmp_path):
         RunError, match="every rollout of the first item broke: ZeroDivisionError: no colours"
     ):
         learned(BrokenEnv, tmp_path / "x")
+
+
+def test_rollouts_that_break_refuse_no_estimator_and_are_counted(tmp_path):
+    values = learned(FlakyEnv, tmp_path / "x", estimators=("rloo",), steps=4)
+    (tried,) = values["estimators"]
+    assert tried["refused"] is None
+    (text,) = [each for each in said(values, "note") if "rollouts broke" in each]
+    assert "ConnectionError: the database is away" in text
+
+
+def test_a_step_of_which_nothing_is_left_ends_the_trial(tmp_path):
+    with pytest.raises(RunError, match=r"every rollout of .* broke: ConnectionError: the database is gone"):
+        learned(DownEnv, tmp_path / "x", estimators=("rloo",), steps=4)
 
 
 def test_a_trial_too_long_for_its_seconds_is_refused_before_it_begins(tmp_path):

@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
-# For two cores: tests wait for processes, servers and limits for half of their time.
-WORKERS ?= 3
+# For two cores: tests wait for processes, servers and limits for half of their time. A worker takes 1.1 GB.
+WORKERS ?= 4
 LINT := environments scripts tools tests turnwise
 # What starts sandboxes, servers or other processes.
 SLOW := tests/adversarial tests/test_docs.py tests/turnwise tests/tools/sandbox tests/tools/mcp tests/tools/test_files.py tests/tools/test_terminal.py \

@@ -18,6 +18,10 @@ PAGES = [
 ]
 # These set up or test the whole repository, which is what runs this very test.
 NOT_INSIDE_A_TEST = re.compile(r"^(git clone|cd turnwise|make (test|check))\b")
+# What runs this test is set up already; make must not install into it from here.
+DEMO = "make --no-print-directory -o .venv/.run-ready demo"
+FIRST_OF_DEMO = f"$({DEMO} --dry-run | tail -n 1) --env.total_steps 4"
+"""Its command with the first bugs; with `--soak` it runs whole, see below."""
 BLOCK = re.compile(r'^```(\w+)(?: title="(\S+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r'^```(\w+(?: title="\S+")?)?$')
 
@@ -49,19 +53,44 @@ def test_every_test_that_a_page_names_exists():
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def as_installed(folder):
+    """Makes a folder one where make finds all it needs; the environment variables of a shell there."""
+    for name in ("Makefile", "pyproject.toml", "requirements", "docs"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / ".venv").symlink_to(sys.prefix)
+    return {**os.environ, "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}", "COLUMNS": "120"}
+
+
+def uses(block, script):
+    """Whether a block runs a script or imports it."""
+    named = rf"\b{script.stem}\.py\b|\b(from|import) {script.stem}\b"
+    return block.language in ("python", "bash") and re.search(named, block.text) is not None
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_the_demo_plays_every_bug_to_its_end(tmp_path):
+    done = subprocess.run(
+        DEMO.split(), cwd=tmp_path, env=as_installed(tmp_path), capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = tmp_path / "runs/code_debug/default/record.jsonl"
+    assert len(record.read_text().splitlines()) == 51
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run_in_order(page, tmp_path):
     """Python blocks run as files, named ones are kept; bash blocks run where those files lie."""
-    for name in ("Makefile", "pyproject.toml", "requirements", "docs"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    environment = {**os.environ, "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}", "COLUMNS": "120"}
-    for number, block in enumerate(blocks_of(page)):
+    environment = as_installed(tmp_path)
+    blocks = blocks_of(page)
+    for number, block in enumerate(blocks):
         if block.language == "python":
             script = tmp_path / (block.filename or f"block_{number}.py")
             script.write_text(block.text)
-            # A named block is a file that later blocks run: here its definitions must work.
+            if block.filename and any(uses(later, script) for later in blocks[number + 1 :]):
+                continue
+            # A named block that no later one runs: its definitions must work.
             name = "block" if block.filename else "__main__"
             command = [
                 sys.executable,
@@ -72,8 +101,7 @@ def test_the_blocks_of_a_page_run_in_order(page, tmp_path):
             lines = [line for line in block.text.splitlines() if not NOT_INSIDE_A_TEST.match(line)]
             if page.name != "README.md":
                 lines = [line for line in lines if line != "make demo"]  # the README runs it
-            # What runs this test is set up already; make must not install into it from here.
-            script = "\n".join(lines).replace("make demo", "make -o .venv/.run-ready demo")
+            script = "\n".join(lines).replace("make demo", FIRST_OF_DEMO)
             command = [shutil.which("bash"), "-euc", script]
         else:
             continue

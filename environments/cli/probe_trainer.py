@@ -35,9 +35,10 @@ _gradient = click.option(
 def command() -> None:
     """Find out whether a trainer takes the policy gradient of per-turn credit.
 
-    It takes one step of plain SGD on canaries, groups whose advantages are known, with a tiny model. The step
-    is compared with the gradient of advantage times log-probability, and what differs is named: turns weighed
-    by 1/length, negative advantages left out, tool output trained, … Exit code 0: exact, 1: wrong.
+    It takes one step on canaries, groups whose advantages are known, with a tiny model. The step is compared
+    with the gradient of advantage times log-probability, and what differs is named: turns weighed by
+    1/length, negative advantages left out, tool output trained, … A step of plain SGD is read from the
+    weights, one of Adam from the optimizer's state. Exit code 0: exact, 1: wrong, 2: wrong use.
     """
 
 
@@ -60,8 +61,8 @@ def begin(folder: Path, api_url: str | None, view: str | None, score_divisor: st
         raise click.UsageError("--api and --view belong together")
     probe = begin_probe(folder, Asked(lr=lr, view=view, divisor=_divisor(score_divisor)))
     click.echo(
-        f"train {probe.model} for exactly one step of plain SGD, learning rate {lr:g}, float32: no clipping, "
-        f"no weight decay, no warm-up, no dropout; then save it"
+        f"train {probe.model} for exactly one step, learning rate {lr:g}, float32, no warm-up, no dropout; "
+        f"then save it: after plain SGD the weights, after Adam the optimizer's state as well"
     )
     if api_url is not None:
         asyncio.run(serve_canaries(probe, api_url, click.echo))
@@ -79,7 +80,11 @@ def begin(folder: Path, api_url: str | None, view: str | None, score_divisor: st
 @_gradient
 @_json
 def read(folder: Path, checkpoint: Path, *, is_gradient: bool, as_json: bool) -> int:
-    """Say what the step is that CHECKPOINT, a folder or a file, holds."""
+    """Say what the step is that CHECKPOINT, a folder or a file, holds.
+
+    It is safetensors, what torch.save wrote, or lm_head.weight as .npy. Where there is a state of Adam
+    (optimizer.pt in the folder), that is read.
+    """
     return _exit_code(open_probe(folder).verdict(checkpoint, is_gradient=is_gradient), as_json)
 
 
@@ -89,8 +94,9 @@ def read(folder: Path, checkpoint: Path, *, is_gradient: bool, as_json: bool) ->
 @_gradient
 @_json
 def step(function: str, lr: float, *, is_gradient: bool, as_json: bool) -> int:
-    """Let FUNCTION take the step: it gets a probe, and returns the model, its state dict or a checkpoint.
+    """Let FUNCTION take the step: it gets a probe, and returns what holds the step.
 
+    That is the model, its state dict, a checkpoint's path, or the optimizer where it is Adam.
     FUNCTION is path/to/file.py:name or package.module:name; see docs/trainers.md.
     """
     return _exit_code(probe_trainer(_function(function), lr=lr, is_gradient=is_gradient), as_json)

@@ -5,28 +5,27 @@ a forward pass alone: (one-hot - p) times the last hidden state. So no package f
 """
 
 import json
-import math
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from environments.policy.rendering.tokenizer_files import EMBEDDED_TOKENIZER_DIR
-from environments.probe.tensor_files import Tensor, Weights, read_weights, write_safetensors
-from environments.trainers.canary import VOCABULARY as CANARY_IDS
-from tools.errors import ConfigError
+from environments.probe.tensor_files import Tensor, Weights, read_tensors, write_safetensors
 
 HEAD = "lm_head.weight"
 """What of a checkpoint is compared, (VOCABULARY, WIDTH)."""
 VOCABULARY = 2048
 """That of the embedded tokenizer, which lies beside the weights."""
 WIDTH = 64
-_SAME = 0.5
-"""Cosine from which a head is the canary model's."""
 _HEADS = 2
+_LOGIT_DEVIATION = 3.0
+"""Far from uniform, so that temperatures, entropy bonuses and penalties show in a step."""
 _EPSILON = 1e-6
 _THETA = 10_000.0
+_EMBEDDING = "model.embed_tokens.weight"
 _LAYER = "model.layers.0"
 _CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -54,34 +53,42 @@ _CONFIG: dict[str, Any] = {
 _PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 _FEED_FORWARD = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 _NORMS = (f"{_LAYER}.input_layernorm", f"{_LAYER}.post_attention_layernorm", "model.norm")
+_PARTS = (*(f"{_LAYER}.{name}" for name in (*_PROJECTIONS, *_FEED_FORWARD)), *_NORMS)
+NAMES = (HEAD, _EMBEDDING, *(f"{name}.weight" for name in _PARTS))
+"""Of all weights, that of the head first."""
 
 
-def write_canary_model(folder: Path) -> None:
-    """Write config, weights and tokenizer as `from_pretrained` of transformers takes them."""
+def write_canary_model(folder: Path, before: Path) -> None:
+    """Write config, weights and tokenizer as `from_pretrained` of transformers takes them.
+
+    Args:
+        folder: of the model.
+        before: a file for the weights alone: there are trainers that save into the folder they load from.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(_CONFIG, indent=2) + "\n")
-    write_safetensors(folder / "model.safetensors", _random_weights())
+    weights = _random_weights()
+    write_safetensors(folder / "model.safetensors", weights)
+    write_safetensors(before, weights)
     for file in EMBEDDED_TOKENIZER_DIR.iterdir():
         shutil.copyfile(file, folder / file.name)
 
 
 class CanaryModel:
-    """The model in a folder, in float64."""
+    """The model before the step, in float64."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, before: Path) -> None:
         """Read the weights.
 
         Raises:
-            ConfigError: there are none.
+            ConfigError: they are not there.
         """
-        path = folder / "model.safetensors"
-        names = (HEAD, "model.embed_tokens.weight", *(f"{name}.weight" for name in _parts()))
-        self._weights = {name.removesuffix(".weight"): read_weights(path, name) for name in names}
-        self.head = self._weights["lm_head"]
+        self.weights: Mapping[str, Weights] = read_tensors(before, NAMES)
+        self.head, self.embedding = self.weights[HEAD], self.weights[_EMBEDDING]
 
     def forward(self, token_ids: list[int]) -> tuple[Weights, Weights]:
         """Hidden states before the head (tokens, WIDTH), and log-probabilities (tokens, VOCABULARY)."""
-        hidden = self._weights["model.embed_tokens"][token_ids]
+        hidden = self.embedding[token_ids]
         hidden = hidden + self._attention(self._norm(hidden, _NORMS[0]))
         normed = self._norm(hidden, _NORMS[1])
         gate = self._times(normed, "mlp.gate_proj")
@@ -105,32 +112,11 @@ class CanaryModel:
         return self._times(mixed.transpose(1, 0, 2).reshape(count, WIDTH), _PROJECTIONS[3])
 
     def _times(self, hidden: Weights, name: str) -> Weights:
-        return hidden @ self._weights[f"{_LAYER}.{name}"].T
+        return hidden @ self.weights[f"{_LAYER}.{name}.weight"].T
 
     def _norm(self, hidden: Weights, name: str) -> Weights:
         size = np.sqrt((hidden**2).mean(axis=-1, keepdims=True) + _EPSILON)
-        return hidden / size * self._weights[name]
-
-
-def refuse_another_model(head: Weights, given: Weights, *, is_gradient: bool) -> None:
-    """Hold what is read to be the canary model's head after a step, or its gradient.
-
-    Raises:
-        ConfigError: it is the other, or of another model.
-    """
-    # A step hardly moves the rows of ids that no canary has.
-    before, after = head[CANARY_IDS:], given[CANARY_IDS:]
-    size = float(np.linalg.norm(before) * np.linalg.norm(after))
-    if not math.isfinite(size):
-        return
-    is_head = float((before * after).sum()) > _SAME * size
-    if is_gradient and is_head:
-        raise ConfigError("these are weights and no gradient; leave out --gradient")
-    if not is_gradient and not is_head:
-        raise ConfigError(
-            "these are not the weights of the canary model after a step: of another model, or the gradient, "
-            "which --gradient reads"
-        )
+        return hidden / size * self.weights[f"{name}.weight"]
 
 
 def _rotated(heads: Weights) -> Weights:
@@ -143,18 +129,15 @@ def _rotated(heads: Weights) -> Weights:
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def _parts() -> list[str]:
-    return [*(f"{_LAYER}.{name}" for name in (*_PROJECTIONS, *_FEED_FORWARD)), *_NORMS]
-
-
 def _random_weights() -> dict[str, Tensor]:
     rng = np.random.default_rng(0)
 
     def matrix(rows: int, deviation: float) -> Tensor:
         return (deviation * rng.standard_normal((rows, WIDTH))).astype(np.float32)
 
-    weights = {"model.embed_tokens.weight": matrix(VOCABULARY, 1.0), HEAD: matrix(VOCABULARY, WIDTH**-0.5)}
-    for name in _parts():
+    head = matrix(VOCABULARY, _LOGIT_DEVIATION * WIDTH**-0.5)
+    weights = {_EMBEDDING: matrix(VOCABULARY, 1.0), HEAD: head}
+    for name in _PARTS:
         is_norm = name in _NORMS
         weights[f"{name}.weight"] = np.ones(WIDTH, np.float32) if is_norm else matrix(WIDTH, WIDTH**-0.5)
     return weights

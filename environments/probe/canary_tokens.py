@@ -33,6 +33,9 @@ class TokenFacts:
     row: int
     turn: int
     """These four are counted over all canaries; `turn` is -1 where nobody sampled the token."""
+    index: int
+    """In its row, from 1: the first token is no target."""
+    token_id: int
     advantage: float
     score: float
     reward: float
@@ -46,12 +49,18 @@ class TokenFacts:
     is_summary: bool = False
     is_prompt: bool = False
     """Whether it stands before the first token that was sampled in its row."""
+    is_before_turn: bool = False
+    """Whether nobody sampled it, and the next token was."""
+    is_after_turn: bool = False
+    """Whether nobody sampled it, and the token before was."""
 
 
 @dataclass(frozen=True)
 class CanaryTokens:
     """Columns with an entry per token, see `TokenFacts`."""
 
+    model: CanaryModel
+    groups: Sequence[CreditedGroup]
     facts: Sequence[TokenFacts]
     errors: Weights
     """One-hot minus probabilities, (tokens, VOCABULARY)."""
@@ -59,8 +68,20 @@ class CanaryTokens:
     """Before the head, (tokens, WIDTH): a token's ∇log π is the outer product of the two."""
 
     @classmethod
-    def of(cls, model: CanaryModel, groups: Sequence[CreditedGroup]) -> "CanaryTokens":
-        """Those of credited groups."""
+    def of(
+        cls,
+        model: CanaryModel,
+        groups: Sequence[CreditedGroup],
+        *,
+        unshifted: bool = False,
+    ) -> "CanaryTokens":
+        """Those of credited groups.
+
+        Args:
+            model: whose forward pass it is.
+            groups: the canaries.
+            unshifted: whether each token is held against the logits that are about the next one.
+        """
         facts: list[TokenFacts] = []
         errors: list[Weights] = []
         hidden: list[Weights] = []
@@ -71,18 +92,30 @@ class CanaryTokens:
                 facts += _facts_of(row, _Counted(group=index, trajectory=trajectory, row=rows, turn=turns))
                 rows, turns = rows + 1, turns + len(row.turns)
                 states, log_p = model.forward(row.tokens)
-                errors.append(_one_hot_minus(np.exp(log_p[:-1]), row.tokens[1:]))
-                hidden.append(states[:-1])
-        return cls(facts, np.concatenate(errors), np.concatenate(hidden))
+                about = slice(1, None) if unshifted else slice(None, -1)
+                errors.append(_one_hot_minus(np.exp(log_p[about]), row.tokens[1:]))
+                hidden.append(states[about])
+        return cls(model, groups, facts, np.concatenate(errors), np.concatenate(hidden))
 
     def gradient(self, weights: Numbers) -> Weights:
         """Σ weight · ∇log π for the head, (VOCABULARY, WIDTH)."""
         return self.errors.T @ (weights[:, None] * self.hidden)
 
+    def at(self, temperature: float) -> "CanaryTokens":
+        """The same tokens, where logits are divided by a temperature."""
+        taken = self.ids("token_id").tolist()
+        probabilities = np.maximum(_one_hot_minus(self.errors, taken), np.finfo(np.float64).tiny)
+        return replace(self, errors=_one_hot_minus(_heated(np.log(probabilities), temperature), taken))
+
     def weights_in(self, step: Weights) -> Numbers:
         """What each token weighs in a step, by least squares."""
+        return self._inverse @ ((self.errors @ step) * self.hidden).sum(axis=1)
+
+    @cached_property
+    def _inverse(self) -> Weights:
+        """Of the products of every two tokens' ∇log π."""
         products = (self.errors @ self.errors.T) * (self.hidden @ self.hidden.T)
-        return cast("Numbers", np.linalg.solve(products, ((self.errors @ step) * self.hidden).sum(axis=1)))
+        return cast("Weights", np.linalg.inv(products))
 
     @cached_property
     def trained(self) -> Flags:
@@ -124,6 +157,8 @@ def _facts_of(row: CreditedRow, counted: _Counted) -> list[TokenFacts]:
         trajectory=counted.trajectory,
         row=counted.row,
         turn=-1,
+        index=0,
+        token_id=0,
         advantage=0.0,
         score=cast("float", row.trajectory.score),
         reward=float("nan"),
@@ -144,7 +179,23 @@ def _facts_of(row: CreditedRow, counted: _Counted) -> list[TokenFacts]:
                 is_turn_end=place == turn.span.end - 1,
                 is_summary=turn.kind == "summary",
             )
-    return facts[1:]
+    sampled = [fact.turn >= 0 for fact in facts]
+    return [
+        replace(
+            fact,
+            index=index,
+            token_id=row.tokens[index],
+            is_before_turn=not sampled[index] and sampled[index + 1 : index + 2] == [True],
+            is_after_turn=not sampled[index] and sampled[index - 1],
+        )
+        for index, fact in enumerate(facts)
+        if index > 0
+    ]
+
+
+def _heated(log_p: Weights, temperature: float) -> Weights:
+    raised = np.exp(log_p / temperature)
+    return raised / raised.sum(axis=1, keepdims=True)
 
 
 def _one_hot_minus(probabilities: Weights, token_ids: Sequence[int]) -> Weights:

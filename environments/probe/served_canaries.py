@@ -23,7 +23,8 @@ async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None])
     """Wait for a trainer, give it all canaries in one batch, and return once it has taken them.
 
     Raises:
-        ConfigError: no trajectory API there or no longer, or a batch that cannot hold all canaries at once.
+        ConfigError: no trajectory API there or no longer, one that holds groups of others, or a batch that
+            cannot hold all canaries at once.
     """
     assert probe.asked.view is not None
     shape = Shape(group_size=GROUP_SIZE, view=probe.asked.view, divisor=probe.asked.divisor)
@@ -32,11 +33,14 @@ async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None])
     say(f"waiting at {api.url} for a trainer that registers {_wanted(parts, shape)}")
     with Outbox(_new_file(probe.folder / "outbox.sqlite")) as outbox:
         in_outbox = OutboxThread(outbox)
-        identity = Identity(name=f"canaries-{outbox.fact('run_id')}", max_row_tokens=1024)
+        identity = Identity(
+            name=f"canaries-{outbox.fact('run_id')}", max_row_tokens=max(part.longest_row for part in parts)
+        )
         async with Delivery(
             in_outbox, api, Registration(api, identity, shape, in_outbox, say=say), say=say
         ) as delivery:
             before = await _with_trainer(api)
+            _refuse_what_cannot_be_one_step(before, identity.max_row_tokens)
             batch_rows = before.batch_size
             parts += _padding(probe, parts, shape, batch_rows)
             await in_outbox(lambda outbox: outbox.put("canaries", parts))
@@ -69,6 +73,19 @@ async def _state(api: TrajectoryApi) -> ApiState:
         return await api.state()
     except ApiUnavailableError as error:
         raise ConfigError(f"{error}; start it with run-api, and begin again") from None
+
+
+def _refuse_what_cannot_be_one_step(state: ApiState, longest_row: int) -> None:
+    if state.queued:
+        raise ConfigError(
+            f"the API holds {state.queued} groups that no trainer has taken, and they would be in the step; "
+            f"start run-api and the trainer anew, and begin again"
+        )
+    if 0 < state.max_row_tokens < longest_row:
+        raise ConfigError(
+            f"the trainer takes rows of up to {state.max_row_tokens} tokens, and the longest canary has "
+            f"{longest_row}; register with max_token_len {longest_row} or more"
+        )
 
 
 def _padding(probe: Probe, parts: list[Part], shape: Shape, batch_rows: int) -> list[Part]:

@@ -2,8 +2,10 @@
 
 import json
 import pickle
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +25,11 @@ _UNREADABLE = (
 """What readers raise for a file that is torn, or of another kind."""
 _MAX_HEADER_BYTES = 100_000_000
 """The bound of safetensors itself."""
+_INDEX = "model.safetensors.index.json"
+_WRAPPERS = re.compile(
+    r"\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|modules_to_save\.default)\."
+)
+"""What torch.compile, FSDP, checkpointing and PEFT put into names."""
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -38,60 +45,50 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-def read_weights(path: Path, name: str) -> Weights:
-    """The tensor of a checkpoint, a folder or a file, whose name is or ends with `name`.
+def read_tensors(path: Path, names: Collection[str]) -> dict[str, Weights]:
+    """Those of `names` that a checkpoint has, a folder or a file; the first of them has to be there.
 
-    A `.npy` is the tensor itself. Torch's own format needs torch.
+    A name may stand in a model that wraps it. A `.npy` is the first of `names`. Torch's own format needs
+    torch.
 
     Raises:
-        ConfigError: there is none, it cannot be read, or it holds numbers of 16 bits.
+        ConfigError: it is not there, or is there twice, cannot be read, or holds numbers of 16 bits.
     """
-    try:
+    found: dict[str, Weights] = {}
+    with reading(path):
         for file in _files(path):
-            found = _in_file(file, name)
-            if found is not None:
-                return found
-    except _UNREADABLE as error:
-        raise ConfigError(f"cannot read the weights in {path}: {type(error).__name__}: {error}") from error
-    raise ConfigError(f"{path} has no tensor {name}; save the whole model, with adapters merged")
+            for name, tensor in _in_file(file, names):
+                if name in found:
+                    raise ConfigError(f"{path} has {name} twice, of two models or two steps; save one")
+                found[name] = tensor
+    (head, *_) = names
+    if head not in found:
+        raise ConfigError(f"{path} has no tensor {head}; save the whole model, with adapters merged")
+    return found
 
 
-def _files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
-    if not files:
-        raise ConfigError(f"{path} has no *.safetensors and no pytorch_model*.bin")
-    return files
+def named_tensors(tensors: Mapping[str, Any], names: Collection[str], where: object) -> dict[str, Weights]:
+    """Those of `names` that a state dict has, also one of a model that wraps it.
+
+    Raises:
+        ConfigError: one is there twice, or has 16 bits, or is no tensor.
+    """
+    found: dict[str, Weights] = {}
+    for key, tensor in _flat(tensors):
+        name = _name_of(key, names)
+        if name in found:
+            raise ConfigError(f"{where} has {name} twice, of two models; give one of them")
+        if name is not None:
+            found[name] = tensor_values(tensor, f"{where}, {key},")
+    return found
 
 
-def _in_file(path: Path, name: str) -> Weights | None:
-    if path.suffix == ".npy":
-        return np.load(path, allow_pickle=False).astype(np.float64)
-    if path.suffix == ".safetensors":
-        return _in_safetensors(path, name)
-    return _in_torch_file(path, name)
+def load_torch_file(path: Path) -> Mapping[str, Any]:
+    """What `torch.save` wrote, tensors and plain values alone.
 
-
-def _in_safetensors(path: Path, name: str) -> Weights | None:
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        if length > _MAX_HEADER_BYTES:
-            raise ValueError("no safetensors file")
-        header: dict[str, Any] = json.loads(file.read(length))
-        for key, entry in header.items():
-            if not is_named(key, name):
-                continue
-            start, end = entry["data_offsets"]
-            if entry["dtype"] not in _DTYPES:
-                raise ConfigError(_too_coarse(path, entry["dtype"]))
-            file.seek(8 + length + start)
-            data = file.read(end - start)
-            return np.frombuffer(data, _DTYPES[entry["dtype"]]).reshape(entry["shape"]).astype(np.float64)
-    return None
-
-
-def _in_torch_file(path: Path, name: str) -> Weights | None:
+    Raises:
+        ConfigError: torch is not installed.
+    """
     try:
         import torch  # noqa: PLC0415  # slow, and of the trainer's installation  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
@@ -99,8 +96,10 @@ def _in_torch_file(path: Path, name: str) -> Weights | None:
             f"{path} can be read with torch alone, which is not here; run this where the trainer runs, "
             f"or save safetensors"
         ) from error
-    tensors = cast("Mapping[str, Any]", torch.load(path, map_location="cpu", weights_only=True))  # pyright: ignore[reportUnknownMemberType]
-    return next((tensor_values(tensor, path) for key, tensor in tensors.items() if is_named(key, name)), None)
+    loaded = torch.load(path, map_location="cpu", weights_only=True)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if not isinstance(loaded, Mapping):
+        raise ValueError(f"a {type(loaded).__name__}, and no state dict")  # pyright: ignore[reportUnknownArgumentType]
+    return cast("Mapping[str, Any]", loaded)
 
 
 def tensor_values(tensor: Any, where: object) -> Weights:
@@ -109,18 +108,82 @@ def tensor_values(tensor: Any, where: object) -> Weights:
     Raises:
         ConfigError: they have 16 bits, or are no numbers.
     """
-    values: Any = tensor.detach().cpu() if hasattr(tensor, "detach") else np.asarray(tensor)
-    if values.dtype.itemsize < 4:
-        raise ConfigError(_too_coarse(where, values.dtype))
     try:
+        values: Any = tensor.detach().cpu() if hasattr(tensor, "detach") else np.asarray(tensor)
+        if values.dtype.itemsize < 4:
+            raise ConfigError(_too_coarse(where, values.dtype))
         return np.asarray(values, np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{where} is no tensor of numbers: {type(tensor).__name__}") from error
 
 
-def is_named(key: str, name: str) -> bool:
-    """Whether a tensor's name is `name`, within a model that wraps it or not."""
-    return key == name or key.endswith(f".{name}")
+@contextmanager
+def reading(path: Path) -> Generator[None]:
+    """Around what reads a file: whatever is wrong with it is one line.
+
+    Raises:
+        ConfigError: in the place of what readers raise.
+    """
+    try:
+        yield
+    except _UNREADABLE as error:
+        (line, *_) = str(error).splitlines() or [""]
+        raise ConfigError(f"cannot read the weights in {path}: {type(error).__name__}: {line}") from error
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if (path / _INDEX).is_file():
+        index: Mapping[str, Mapping[str, str]] = json.loads((path / _INDEX).read_text())
+        return [path / name for name in sorted({*index["weight_map"].values()})]
+    for pattern in ("*.safetensors", "pytorch_model*.bin"):
+        files = sorted(path.glob(pattern))
+        if files:
+            return files
+    raise ConfigError(f"{path} has no *.safetensors and no pytorch_model*.bin")
+
+
+def _in_file(path: Path, names: Collection[str]) -> Iterator[tuple[str, Weights]]:
+    if path.suffix == ".npy":
+        (first, *_) = names
+        yield first, tensor_values(np.load(path, allow_pickle=False), path)
+    elif path.suffix == ".safetensors":
+        yield from _in_safetensors(path, names)
+    else:
+        yield from named_tensors(load_torch_file(path), names, path).items()
+
+
+def _in_safetensors(path: Path, names: Collection[str]) -> Iterator[tuple[str, Weights]]:
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        if length > _MAX_HEADER_BYTES:
+            raise ValueError("no safetensors file")
+        header: dict[str, Any] = json.loads(file.read(length))
+        for key, entry in header.items():
+            name = _name_of(key, names)
+            if name is None:
+                continue
+            start, end = entry["data_offsets"]
+            if entry["dtype"] not in _DTYPES:
+                raise ConfigError(_too_coarse(path, entry["dtype"]))
+            file.seek(8 + length + start)
+            numbers = np.frombuffer(file.read(end - start), _DTYPES[entry["dtype"]])
+            yield name, numbers.reshape(entry["shape"]).astype(np.float64)
+
+
+def _flat(tensors: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """With the state dicts inside a checkpoint, whatever their keys are."""
+    for key, value in tensors.items():
+        if isinstance(value, Mapping):
+            yield from _flat(cast("Mapping[str, Any]", value), f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _name_of(key: str, names: Collection[str]) -> str | None:
+    bare = _WRAPPERS.sub("", key)
+    return next((name for name in names if bare == name or bare.endswith(f".{name}")), None)
 
 
 def _too_coarse(where: object, dtype: object) -> str:

@@ -3,20 +3,18 @@
 import json
 import math
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
-
-import numpy as np
+from typing import Any
 
 from environments.probe.canary_env import CanaryEnv
-from environments.probe.canary_model import HEAD, CanaryModel, refuse_another_model, write_canary_model
+from environments.probe.canary_model import CanaryModel, write_canary_model
 from environments.probe.canary_tokens import CanaryTokens, canary_groups
 from environments.probe.step_diagnosis import StepVerdict, diagnose
-from environments.probe.tensor_files import Weights, is_named, read_weights, tensor_values
+from environments.probe.taken_steps import taken_step
 from environments.record.recorder import Recorder, read_groups
 from environments.trainers.canary import GROUP_SIZE
 from environments.trainers.completion_columns import CompletionColumns, completion_columns
@@ -28,9 +26,7 @@ from tools.errors import ConfigError, TurnwiseError
 
 DIVISOR = 32
 """Of scores: small, so that a step in float32 is not rounded."""
-FLOAT32_ROUNDING = 2.0**-24
-"""Of a number, as a share of it."""
-_MODEL, _RECORD, _ASKED = "model", "canaries.jsonl", "probe.json"
+_MODEL, _BEFORE, _RECORD, _ASKED = "model", "before.safetensors", "canaries.jsonl", "probe.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +44,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What a trainer takes exactly one step of, with plain SGD: no clipping, no weight decay, no warm-up."""
+    """What a trainer takes exactly one step of, with plain SGD or with Adam: no warm-up, no dropout."""
 
     folder: Path
     groups: tuple[CreditedGroup, ...]
@@ -84,46 +80,29 @@ class Probe:
         """The groups in the view that was asked for, as the trajectory API hands them to a trainer."""
         return [columns_of(group) for group in self.row_groups()]
 
+    def before(self) -> CanaryModel:
+        """The model as it was, whatever a trainer saved over it."""
+        return CanaryModel(self.folder / _BEFORE)
+
     def verdict(self, stepped: object, *, is_gradient: bool = False) -> StepVerdict:
         """Compare the weights after the step with those before it.
 
         Args:
-            stepped: the path of a checkpoint, a model, a state dict, or the weights of its head.
+            stepped: a checkpoint's path, a model, its state dict, an optimizer, or the weights of the head.
             is_gradient: whether it holds the gradient of the loss in the place of weights.
 
         Raises:
             ConfigError: it has no head of the canary model, or only the signs of a step.
         """
-        model = CanaryModel(self.model)
-        after = _head_of(stepped)
-        if after.shape != model.head.shape:
-            raise ConfigError(
-                f"{HEAD} has the shape {after.shape}, that of the canary model {model.head.shape}"
-            )
-        refuse_another_model(model.head, after, is_gradient=is_gradient)
-        step = -after if is_gradient else (after - model.head) / self.lr
-        rounding = 0.0 if is_gradient else FLOAT32_ROUNDING * float(np.linalg.norm(model.head)) / self.lr
-        return diagnose(step, CanaryTokens.of(model, self.groups), self._scales(), rounding=rounding)
-
-    def _scales(self) -> dict[str, float]:
-        rows = sum(len(trajectory.rows) for group in self.groups for trajectory in group.group.trajectories)
-        turns = [turn for group in self.groups for each in group.group.trajectories for turn in each.turns]
-        counts = {
-            "rows": rows,
-            f"rows, {GROUP_SIZE} of every group": GROUP_SIZE * len(self.groups),
-            "rollouts": sum(len(group.group.trajectories) for group in self.groups),
-            "groups": len(self.groups),
-            "turns": len(turns),
-            "trained tokens": sum(turn.span.end - turn.span.start for turn in turns),
-        }
-        if self.asked.batch_rows is not None:
-            counts = {"rows of the batch": self.asked.batch_rows} | counts
-        scales = {f"1/{count} {name}": 1 / count for name, count in counts.items()}
-        divisor = self.asked.divisor
-        if self.asked.view is not None and isinstance(divisor, int):
-            scaled = {f"{name}, 1/score divisor {divisor}": each / divisor for name, each in scales.items()}
-            scales = scaled | scales
-        return {"the sum": 1.0} | scales
+        before = self.before()
+        taken = taken_step(stepped, before, self.lr, is_gradient=is_gradient)
+        divisor = self.asked.divisor if self.asked.view is not None else None
+        return diagnose(
+            taken,
+            CanaryTokens.of(before, self.groups),
+            batch_rows=self.asked.batch_rows,
+            divisor=divisor if isinstance(divisor, int) else None,
+        )
 
 
 def probe_trainer(
@@ -133,7 +112,8 @@ def probe_trainer(
 
     Args:
         step: trains the model in `probe.model` on `probe.columns()`, `probe.batch()` or `probe.groups` for
-            one step of plain SGD at `probe.lr`; returns the model, its state dict, or a checkpoint's path.
+            one step at `probe.lr`; returns the model, its state dict or a checkpoint's path after plain
+            SGD, the optimizer after Adam.
         lr: the learning rate.
         is_gradient: whether `step` returns the gradient of its loss in the place of weights.
 
@@ -169,10 +149,10 @@ def begin_probe(folder: Path, asked: Asked) -> Probe:
     if (folder / _MODEL).exists() and not (folder / _ASKED).exists():
         raise ConfigError(f"{folder} holds a model that is not of a probe; choose another folder")
     try:
-        write_canary_model(folder / _MODEL)
+        write_canary_model(folder / _MODEL, folder / _BEFORE)
     except OSError as error:
         raise ConfigError(f"cannot write {folder}: {error.strerror}") from error
-    groups = tuple(canary_groups(CanaryModel(folder / _MODEL)))
+    groups = tuple(canary_groups(CanaryModel(folder / _BEFORE)))
     with Recorder(folder / _RECORD, fresh=True, indexed=False) as recorder:
         for group in groups:
             recorder.append(group)
@@ -201,19 +181,3 @@ def open_probe(folder: Path) -> Probe:
 
 def _itself(group: CreditedGroup) -> CreditedGroup:
     return group
-
-
-def _head_of(stepped: object) -> Weights:
-    if stepped is None:
-        raise ConfigError("the step gave nothing; return the model, its state dict or a checkpoint's path")
-    if isinstance(stepped, str | Path):
-        return read_weights(Path(stepped), HEAD)
-    state_dict: Callable[[], Mapping[str, Any]] | None = getattr(stepped, "state_dict", None)
-    held = stepped if state_dict is None else state_dict()
-    if isinstance(held, Mapping):
-        tensors = cast("Mapping[str, Any]", held)
-        names: Sequence[str] = [name for name in tensors if is_named(name, HEAD)]
-        if not names:
-            raise ConfigError(f"no {HEAD} among what the step gave: {sorted(tensors)[:5]}")
-        held = tensors[names[0]]
-    return tensor_values(held, HEAD)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
@@ -16,7 +17,8 @@ NO_ROWS: Mapping[str, Any] = {"tokens": [], "inference_logprobs": None, "row_log
 class GroupLine(BaseModel):
     """What of a line is needed to read a group back; the other columns are for Atropos' tools."""
 
-    model_config = ConfigDict(extra="ignore")
+    # Built when a line is read: that takes longer than the rest of this package's imports.
+    model_config = ConfigDict(extra="ignore", defer_build=True)
 
     group_id: str
     env: str
@@ -76,7 +78,9 @@ def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
     return line.credited(group)
 
 
-_TRAJECTORY = TypeAdapter(Trajectory)
+@cache
+def _adapter() -> TypeAdapter[Trajectory]:
+    return TypeAdapter(Trajectory)
 
 
 def _trajectory(fields: dict[str, Any], rows: list[TokenRow] | None) -> Trajectory:
@@ -85,6 +89,6 @@ def _trajectory(fields: dict[str, Any], rows: list[TokenRow] | None) -> Trajecto
         {"anchor" if name == "state" else name: value for name, value in turn.items()}
         for turn in fields["turns"]
     ]
-    bare = _TRAJECTORY.validate_python({**fields, "turns": turns, "rows": ()})
+    bare = _adapter().validate_python({**fields, "turns": turns, "rows": ()})
     own_rows: list[int] = fields["rows"]
     return bare if rows is None else replace(bare, rows=tuple(rows[index] for index in own_rows))

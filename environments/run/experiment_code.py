@@ -6,8 +6,8 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from os.path import isdir, isfile
+from functools import cache, lru_cache
+from os.path import abspath, isdir, isfile
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import cast
@@ -89,7 +89,22 @@ def _is_turnwise(module: str) -> bool:
 
 def _file_of(module: str) -> Path | None:
     file = getattr(sys.modules.get(module), "__file__", None)
-    return Path(file).resolve() if isinstance(file, str) and Path(file).is_file() else None
+    if not isinstance(file, str) or not isfile(file):  # noqa: PTH113  # a path of each takes longer
+        return None
+    return _resolved(abspath(file))  # noqa: PTH100  # likewise
+
+
+@cache
+def _resolved(file: str) -> Path:
+    """Once for each module of a process: there are thousands, in few folders."""
+    path = Path(file)
+    there = _resolved_folder(path.parent) / path.name
+    return there.resolve() if there.is_symlink() else there
+
+
+@cache
+def _resolved_folder(folder: Path) -> Path:
+    return folder.resolve()
 
 
 def _root(file: Path) -> Path:
@@ -113,9 +128,9 @@ def _code_below(root: Path, files: set[Path], left_out: set[Path]) -> dict[Path,
     apart = [each for each in others if each != root and each.is_relative_to(root)]
 
     def counts(file: Path) -> bool:
-        if not file.is_relative_to(root) or any(file.is_relative_to(each) for each in apart):
+        if not _is_below(file, root) or any(_is_below(file, each) for each in apart):
             return False
-        parts = file.relative_to(root).parts
+        parts = file.parts[len(root.parts) :]
         return not any(part.startswith(".") or part.endswith("-packages") for part in parts)
 
     # Whoever starts the run is not the environment, unless a class of it is there.
@@ -130,6 +145,10 @@ def _code_below(root: Path, files: set[Path], left_out: set[Path]) -> dict[Path,
             reached = (*_imported(source, file, root), *_named(source, file, root))
             waiting += [each for each in reached if counts(each)]
     return dict(sorted(found.items()))
+
+
+def _is_below(file: Path, folder: Path) -> bool:
+    return file.parts[: len(folder.parts)] == folder.parts  # `is_relative_to` makes a path of each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

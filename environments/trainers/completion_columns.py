@@ -81,7 +81,7 @@ def completion_columns(
 
 
 def refuse_unfit(credited: CreditedGroup) -> None:
-    """Hold a group to tokens that were sampled, and to advantages that trainers do not take for infinite.
+    """Hold a group to tokens that were sampled, and to advantages that float32 knows.
 
     Raises:
         GroupLeftOut: it has others.
@@ -92,10 +92,11 @@ def refuse_unfit(credited: CreditedGroup) -> None:
             f"group {credited.group.group_id} has tokens that were never sampled (sibling {made_up[0]}), "
             f"since the model server gave text alone; use vLLM or SGLang"
         )
-    largest = max(map(abs, chain.from_iterable(credited.advantages)), default=0.0)
-    if largest > LARGEST_FLOAT32:
+    advantages = chain.from_iterable(credited.advantages)
+    # NaN is not at most anything.
+    if wrong := [each for each in advantages if not abs(each) <= LARGEST_FLOAT32]:
         raise GroupLeftOut(
-            f"group {credited.group.group_id} has an advantage of {largest:g}, too large for the float32 of "
+            f"group {credited.group.group_id} has an advantage of {wrong[0]:g}, too large for the float32 of "
             f"a trainer; scale its rewards"
         )
 

@@ -25,9 +25,24 @@ class ExactSetting:
     """The first is what a refusal says to use; `None` among them: it may be missing."""
     why: str
     """What any other value does."""
+    least: float | None = None
+    """Every number from here on is exact, too."""
+
+    def allows(self, value: Any) -> bool:
+        """Whether advantages stay as they are."""
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return value in self.exact or (self.least is not None and is_number and value >= self.least)
+
+
+def _clips(*names: str, use: float = 0.2, least: float = 0.01) -> tuple[ExactSetting, ...]:
+    """Ranges in which a ratio stays as it is; trainers compute it twice, so that it is 1 but for rounding."""
+    why = "clips ratios that are 1 but for rounding"
+    return tuple(ExactSetting(name=name, exact=(use, None), why=why, least=least) for name in names)
 
 
 _EVALUATES = "takes sums of advantages for scores; `turnwise evaluate` does not"
+_PASSES = "takes steps in which ratios are no longer 1, and are clipped"
+_TEMPERATURE = "makes the loss that of another distribution than Turnwise samples from, at 1"
 
 VERL = (
     ExactSetting(
@@ -65,6 +80,26 @@ VERL = (
         exact=("vanilla", "gpg", "cispo", "dppo_tv", "dppo_kl", "bypass_mode", None),
         why="weighs tokens by their session, or leaves some out",
     ),
+    *_clips(
+        "actor_rollout_ref.actor.clip_ratio",
+        "actor_rollout_ref.actor.clip_ratio_low",
+        "actor_rollout_ref.actor.clip_ratio_high",
+    ),
+    *_clips("actor_rollout_ref.actor.clip_ratio_c", use=3.0, least=1.01),
+    ExactSetting(name="actor_rollout_ref.actor.ppo_epochs", exact=(1, None), why=_PASSES),
+    ExactSetting(name="actor_rollout_ref.rollout.temperature", exact=(1.0, None), why=_TEMPERATURE),
+    ExactSetting(
+        name="algorithm.rollout_correction.rollout_is",
+        exact=("token", None),
+        why="gives all tokens of a session the product of their ratios",
+    ),
+    ExactSetting(
+        name="algorithm.rollout_correction.rollout_rs", exact=(None,), why="drops tokens or sessions"
+    ),
+    ExactSetting(name="distillation.enabled", exact=(False, None), why="may leave the policy's own loss out"),
+    ExactSetting(
+        name="trainer.v1.trainer_mode", exact=("sync", None), why="trains on what older weights sampled"
+    ),
     ExactSetting(name="trainer.val_before_train", exact=(False,), why=_EVALUATES),
     ExactSetting(name="trainer.test_freq", exact=(-1, 0), why=_EVALUATES),
 )
@@ -100,6 +135,46 @@ SKYRL = (
         exact=("regular", "dual_clip", "cispo", "rollout_is", "dppo", "importance_sampling"),
         why="weighs tokens by their session, leaves some out, or reads no advantages",
     ),
+    *_clips(
+        "trainer.algorithm.eps_clip_low",
+        "trainer.algorithm.eps_clip_high",
+        "trainer.algorithm.dppo.delta_low",
+        "trainer.algorithm.dppo.delta_high",
+    ),
+    *_clips("trainer.algorithm.clip_ratio_c", use=3.0, least=1.01),
+    # Here a clipped ratio is a factor of its own.
+    *_clips("trainer.algorithm.cispo.cispo_eps_clip_low", use=0.0, least=0.0),
+    *_clips("trainer.algorithm.cispo.cispo_eps_clip_high", use=5.0, least=0.0),
+    ExactSetting(
+        name="trainer.algorithm.off_policy_correction.tis_ratio_type",
+        exact=("token", None),
+        why="gives all tokens of a session the product of their ratios",
+    ),
+    *(
+        ExactSetting(
+            name=f"trainer.algorithm.off_policy_correction.{name}",
+            exact=(None,),
+            why="drops tokens or sessions",
+        )
+        for name in (
+            "sequence_mask_metric",
+            "outlier_token_is_threshold_low",
+            "outlier_token_is_threshold_high",
+            "token_mask_is_threshold_low",
+            "token_mask_is_threshold_high",
+        )
+    ),
+    ExactSetting(name="trainer.update_epochs_per_batch", exact=(1, None), why=_PASSES),
+    ExactSetting(name="trainer.algorithm.temperature", exact=(1.0, None), why=_TEMPERATURE),
+    ExactSetting(name="generator.sampling_params.temperature", exact=(1.0, None), why=_TEMPERATURE),
+    ExactSetting(
+        name="trainer.policy.model.lora.dropout",
+        exact=(0.0, None),
+        why="makes the loss that of another network than the one that sampled",
+    ),
+    ExactSetting(
+        name="trainer.fully_async.enabled", exact=(False, None), why="trains on what older weights sampled"
+    ),
     ExactSetting(
         name="generator.step_wise_trajectories",
         exact=(False, None),
@@ -114,6 +189,7 @@ TINKER = (
         exact=("importance_sampling", "ppo", "cispo", None),
         why="pulls at tokens without credit (dro), mixes turns (gspo), or wants ids of Tinker's own sampling",
     ),
+    ExactSetting(name="loss_fn_config", exact=(None,), why="may clip ratios that are 1"),
     ExactSetting(name="kl_penalty_coef", exact=(0.0, None), why="is added to the advantages before the loss"),
     ExactSetting(name="async_config", exact=(None,), why="trains on older weights, with a loss of its own"),
 )
@@ -127,7 +203,7 @@ def refuse_inexact(config: Any, settings: Sequence[ExactSetting]) -> None:
     """
     for setting in settings:
         value = value_of(config, setting.name)
-        if value not in setting.exact:
+        if not setting.allows(value):
             use = " or ".join(str(each) for each in setting.exact if each is not None) or "null"
             raise ConfigError(f"{setting.name}={value} {setting.why}; use {use}")
 

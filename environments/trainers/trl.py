@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import torch
 from datasets import Dataset
+from transformers.trainer_callback import ExportableState, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -24,6 +25,7 @@ from environments.policy.rendering.families import load_renderer
 from environments.trainers.in_process_policy import InProcessPolicy
 from environments.trainers.loop_thread import OpenInThread
 from environments.trainers.step_columns import COUNTED, StepColumns, step_columns
+from environments.trainers.torch_dropout import dropout_fields, dropout_modules, is_random
 from environments.trainers.torch_sampling import sample_batch
 from environments.trainers.trl_settings import refuse_inexact
 from environments.trajectory import CreditedGroup
@@ -63,7 +65,8 @@ class Rollouts:
                 f"environment {self.env.name!r} writes next_items, which TRL's own sampler would ignore"
             )
         self._opened = OpenInThread(self.env)
-        self._epochs = Counter[str]()
+        self.epochs = Counter[str]()
+        """How often each item was rolled out."""
         self.groups: list[CreditedGroup] = []
         """Those of the last step."""
         self.step = StepColumns()
@@ -89,6 +92,7 @@ class Rollouts:
         """Roll out what TRL asks for, `num_generations` rows for each item.
 
         Raises:
+            ConfigError: TRL asks for a part of a group.
             RunError: no group of the step can be trained on.
         """
         model = trainer.accelerator.unwrap_model(trainer.model)
@@ -102,7 +106,13 @@ class Rollouts:
         version = f"step-{trainer.state.global_step}"
         self._policy.use(sample, weight_version=version, context_tokens=window)
         size = trainer.num_generations
-        self.groups = self._opened.run(self._rolled_out(prompts[::size], size))
+        item_ids = prompts[::size]
+        if list(prompts) != [item_id for item_id in item_ids for _ in range(size)]:
+            raise ConfigError(
+                f"TRL asked for rollouts of other than whole groups of {size}: leave its sampler and its "
+                f"evaluation as they are, and see `turnwise evaluate`"
+            )
+        self.groups = self._opened.run(self._rolled_out(item_ids, size))
         self.step = step = step_columns(self.groups, rows=size)
         self.counts += step.counts
         return {
@@ -118,8 +128,8 @@ class Rollouts:
         items = dict(zip(self.env.item_ids, self.env.items, strict=True))
         tasks: list[GroupTask] = []
         for item_id in item_ids:
-            tasks.append(GroupTask(item=items[item_id], item_id=item_id, epoch=self._epochs[item_id]))
-            self._epochs[item_id] += 1
+            tasks.append(GroupTask(item=items[item_id], item_id=item_id, epoch=self.epochs[item_id]))
+            self.epochs[item_id] += 1
         return await asyncio.gather(*(self.env.run_group(task, size) for task in tasks))
 
 
@@ -135,11 +145,31 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
         """Take open `rollouts`; `more` goes to `GRPOTrainer`, such as `processing_class`.
 
         Raises:
-            ConfigError: a setting of `args` would change the step that the advantages ask for.
+            ConfigError: a setting of `args`, or of the model, would change the step that the advantages ask
+                for; or the environment has fewer items than a step takes.
         """
-        refuse_inexact({**vars(args), "world_size": args.world_size})
+        accumulation = args.accelerator_config.gradient_accumulation_kwargs
+        refuse_inexact(
+            {**vars(args), "world_size": args.world_size, "gradient_accumulation_kwargs": accumulation}
+        )
         given: Mapping[str, Any] = {"train_dataset": rollouts.dataset, **more}
+        _refuse_few_items(len(given["train_dataset"]), args)
         super().__init__(model=model, args=args, reward_funcs=rollout_score, rollout_func=rollouts, **given)
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            raise ConfigError(
+                "DeepSpeed and FSDP shard the weights, with which Turnwise could not play; start the script "
+                "with python, as one process"
+            )
+        _refuse_dropout(self.accelerator.unwrap_model(self.model))
+        self.add_callback(_KeptEpochs(rollouts))
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """Not here: TRL would compare rollouts of evaluation items.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError("TRL does not evaluate with Turnwise; use `turnwise evaluate` on what was saved")
 
     def _calculate_rewards(self, inputs: list[dict[str, Any]], *_: Any) -> torch.Tensor:
         """What TRL's charts show; a row without a score has none there."""
@@ -156,3 +186,43 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
         for name in COUNTED:
             self._metrics["train"][f"turnwise/{name}"].append(self.rollout_func.step.counts[name])
         return output
+
+
+class _KeptEpochs(TrainerCallback, ExportableState):
+    """Has TRL's checkpoints keep how often each item was rolled out: a run that goes on repeats no seed."""
+
+    def __init__(self, rollouts: Rollouts) -> None:
+        self._rollouts = rollouts
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"epochs": dict(self._rollouts.epochs)}}
+
+    def on_train_begin(self, args: GRPOConfig, state: Any, control: Any, **_: Any) -> None:
+        kept = state.stateful_callbacks.get(type(self).__name__)
+        if kept is not None:
+            self._rollouts.epochs = Counter(kept["attributes"]["epochs"])
+
+
+def _refuse_few_items(items: int, args: GRPOConfig) -> None:
+    """TRL drops what does not fill a step, and would train nothing without a word."""
+    groups = args.generation_batch_size // args.num_generations
+    if items < groups:
+        raise ConfigError(
+            f"a step takes {groups} items (gradient_accumulation_steps x per_device_train_batch_size / "
+            f"num_generations), and there are {items}; lower gradient_accumulation_steps or "
+            f"per_device_train_batch_size, or raise --env.max_items"
+        )
+
+
+def _refuse_dropout(model: Any) -> None:
+    why = "so that the loss would be of another network than the one that plays"
+    if modules := dropout_modules(model):
+        raise ConfigError(
+            f"the model has dropout ({modules[0]}), {why}; use GRPOConfig(disable_dropout=True)"
+        )
+    if is_random(model):
+        fields = ", ".join(dropout_fields(model.config)) or "noise of some kind"
+        raise ConfigError(
+            f"the model draws at random when it trains ({fields}), {why}; set that to 0.0 in the model's "
+            f"config, with GRPOConfig(model_init_kwargs=…) where TRL loads it"
+        )

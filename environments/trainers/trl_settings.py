@@ -160,6 +160,18 @@ RULES = (
         instead='use "no", and `turnwise evaluate` on what was saved',
     ),
     Rule(
+        setting="eval_on_start",
+        wrong=lambda settings: bool(settings.get("eval_on_start")),
+        why="TRL would compare rollouts of evaluation items",
+        instead="leave it out, and use `turnwise evaluate` on what was saved",
+    ),
+    Rule(
+        setting="gradient_accumulation_kwargs",
+        wrong=lambda settings: "num_steps" in (settings.get("gradient_accumulation_kwargs") or ()),
+        why="it changes gradient_accumulation_steps behind TRL, which has made other settings from that",
+        instead="use gradient_accumulation_steps",
+    ),
+    Rule(
         setting="world_size",
         wrong=lambda settings: settings.get("world_size", 1) > 1,
         why="all processes would roll out the same groups",

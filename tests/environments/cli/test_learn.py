@@ -190,7 +190,7 @@ def test_an_interrupted_run_leaves_whole_records(tmp_path, workers):
         first = run.stdout.readline()  # one run has ended
         run.send_signal(signal.SIGINT)
         rest = run.stdout.read()
-    assert first.startswith("turn_return seed 0")
+    assert " seed 0" in first  # with two workers any arm's may be the first
     assert run.returncode == 130
     assert "Traceback" not in rest
     assert "stopped; what was rolled out is in" in rest

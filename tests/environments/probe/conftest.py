@@ -2,7 +2,6 @@
 
 import pytest
 
-from environments.probe.canary_model import CanaryModel
 from environments.probe.canary_tokens import CanaryTokens
 from environments.probe.trainer_probe import Asked, begin_probe
 
@@ -14,4 +13,4 @@ def probe(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tokens(probe):
-    return CanaryTokens.of(CanaryModel(probe.model), probe.groups)
+    return CanaryTokens.of(probe.before(), probe.groups)

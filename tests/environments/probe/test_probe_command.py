@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from environments.cli.main import main
-from environments.probe.canary_model import HEAD, CanaryModel
+from environments.probe.canary_model import HEAD
 from environments.probe.tensor_files import write_safetensors
 from environments.probe.trainer_probe import open_probe
 from environments.record.recorder import read_groups
@@ -18,19 +18,18 @@ EXACT = "exact: cosine 1.000000, norm ratio 0.00078125 (1/40 rows of the batch, 
 NO_API = "http://127.0.0.1:1"
 STEP = """
 import numpy as np
-from environments.probe.canary_model import CanaryModel
 from environments.probe.canary_tokens import CanaryTokens
 
 def exact(probe):
-    model = CanaryModel(probe.model)
+    model = probe.before()
     tokens = CanaryTokens.of(model, probe.groups)
     return {"lm_head.weight": model.head + probe.lr * tokens.gradient(tokens.advantages)}
 
 def idle(probe):
-    return CanaryModel(probe.model).head
+    return probe.before().head
 
 def half(probe):
-    return CanaryModel(probe.model).head.astype(np.float16)
+    return probe.before().head.astype(np.float16)
 
 def narrow(probe):
     return np.zeros((2, 3))
@@ -98,7 +97,7 @@ def test_the_step_of_a_trainer_behind_the_api_is_read_from_its_checkpoint(
         said.splitlines()[-1]
         == f"when the trainer has saved: turnwise probe-trainer read {folder} CHECKPOINT"
     )
-    model = CanaryModel(folder / "model")
+    model = open_probe(folder).before()
     after = model.head + mean_per_row(model, posts)
     write_safetensors(tmp_path / "model.safetensors", {HEAD: after.astype(np.float32)})
     assert main(["probe-trainer", "read", str(folder), str(tmp_path)]) == code
@@ -112,22 +111,32 @@ def test_canaries_served_per_token_have_advantages_and_fill_the_batch(api, tmp_p
     assert open_probe(tmp_path / "probe").asked.batch_rows == 20
 
 
-def test_a_batch_that_cannot_take_all_canaries_at_once_is_refused_with_the_size_that_can(api, tmp_path):
-    api.start_trainer(batch_size=8, max_token_len=4096)
-    command = [
-        TURNWISE,
-        "probe-trainer",
-        "begin",
-        str(tmp_path / "probe"),
-        "--api",
-        api.url,
-        "--view",
-        "turn_rows",
-    ]
+@pytest.mark.parametrize(
+    ("trainer", "queued", "message"),
+    [
+        (
+            {"batch_size": 8},
+            False,
+            "batches of 8 rows, and one step has to take all canaries: register a batch of 33",
+        ),
+        (
+            {"max_token_len": 16},
+            False,
+            "rows of up to 16 tokens, and the longest canary has 41; register with",
+        ),
+        ({}, True, "the API holds 1 groups that no trainer has taken, and they would be in the step"),
+    ],
+    ids=["small batch", "short rows", "groups of others"],
+)
+def test_what_cannot_be_one_step_is_refused(api, tmp_path, trainer, queued, message):
+    api.start_trainer(**{"batch_size": 40, "max_token_len": 4096} | trainer)
+    if queued:
+        api.post("/scored_data", {"tokens": [[1, 2]], "masks": [[1, 2]], "scores": [0.0]})
+    options = ("--api", api.url, "--view", "turn_rows")
+    command = [TURNWISE, "probe-trainer", "begin", str(tmp_path / "probe"), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "batches of 8 rows" in done.stderr
-    assert "register a batch of 33 rows or more" in done.stderr
+    assert message in done.stderr.splitlines()[-1]
 
 
 def test_an_api_that_dies_while_the_canaries_wait_there_ends_the_command(fresh_api, tmp_path):
@@ -171,7 +180,7 @@ def test_an_api_that_dies_while_the_canaries_wait_there_ends_the_command(fresh_a
         (["step", "{here}/steps.py:narrow"], "has the shape (2, 3), that of the canary model (2048, 64)"),
         (["step", "{here}/steps.py:other"], "no lm_head.weight among what the step gave: ['body']"),
         (["step", "{here}/steps.py:silent"], "the step gave nothing; return the model"),
-        (["step", "{here}/steps.py:words"], "lm_head.weight is no tensor of numbers"),
+        (["step", "{here}/steps.py:words"], "what the step gave, lm_head.weight, is no tensor of numbers"),
         (["step", "{here}/steps.py:foreign"], "not the weights of the canary model after a step"),
         (["step", "{here}/steps.py:exact", "--gradient"], "these are weights and no gradient"),
     ],
@@ -198,7 +207,7 @@ def test_a_function_of_the_users_takes_the_step(tmp_path, capsys):
 
 
 def test_the_record_of_the_canaries_is_on_policy_for_the_model(probe):
-    model = CanaryModel(probe.model)
+    model = probe.before()
     for group in read_groups(probe.folder / "canaries.jsonl"):
         for trajectory in group.group.trajectories:
             for turn in trajectory.turns:

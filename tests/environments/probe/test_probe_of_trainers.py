@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from environments.cli.main import main
-from environments.probe.canary_model import CanaryModel
 from environments.trainers.canary import VOCABULARY
 from tests.environments.serve.loopback import TURNWISE, running
 from tools.errors import ConfigError
@@ -32,7 +31,7 @@ def test_the_forward_pass_in_numpy_is_that_of_transformers(probe):
     with torch.no_grad():
         logits = loaded(probe.model).double()(torch.tensor([token_ids])).logits[0]
     log_p = torch.log_softmax(logits, dim=-1).numpy()
-    assert abs(log_p - CanaryModel(probe.model).forward(token_ids)[1]).max() < 1e-5
+    assert abs(log_p - probe.before().forward(token_ids)[1]).max() < 1e-5
 
 
 def rows_of(probe):
@@ -110,7 +109,7 @@ WRONG = {
     ),
     "decay": (
         trainer(lambda mask, advantages, _: advantages, partial(torch.optim.SGD, weight_decay=0.01)),
-        "% of the step is no gradient of these tokens in their contexts",
+        "weights decay by 0.01 of themselves",
     ),
     "context": (
         trainer(lambda mask, advantages, _: advantages, before=[5, 6, 7, 8]),
@@ -163,8 +162,51 @@ def test_the_trainer_of_the_docs_is_told_what_the_docs_say(tmp_path, capsys, div
     assert list(map(float, re.findall(number, said))) == pytest.approx(expected, rel=1e-3)
 
 
-def test_adam_is_refused():
-    with pytest.raises(ConfigError, match="a step of Adam"):
+def adam(weigh, *, clip=0.0):
+    """A loop with AdamW as people have it: weight decay, a clipped norm; it gives its optimizer."""
+    kept = []
+
+    class Clipping(torch.optim.AdamW):
+        def step(self):
+            if clip:
+                torch.nn.utils.clip_grad_norm_(self.param_groups[0]["params"], clip)
+            super().step()
+
+    def optimizer(parameters, lr):
+        kept.append(Clipping(parameters, lr=1e-3 * lr, weight_decay=0.1))
+        return kept[-1]
+
+    def step(probe):
+        trainer(weigh, optimizer)(probe)
+        return kept[-1]
+
+    return step
+
+
+def test_what_adam_was_given_is_read_from_the_optimizer():
+    verdict = probe_trainer(adam(lambda mask, advantages, _: advantages))
+    assert (verdict.exact, verdict.scale) == (True, "1/16 rows, 4 of every group")
+    assert verdict.source == "Adam's first moment"
+
+
+def test_a_norm_that_was_clipped_before_adam_is_told():
+    verdict = probe_trainer(adam(lambda mask, advantages, _: advantages, clip=0.5))
+    assert verdict.exact
+    assert verdict.scale.startswith("clipped: the norm of the whole step is 0.5")
+
+
+def test_the_checkpoint_of_a_loop_with_adam_is_read_with_its_optimizer(tmp_path):
+    def step(probe):
+        optimizer = adam(lambda mask, advantages, _: advantages / mask.sum())(probe)
+        loaded(probe.model).save_pretrained(tmp_path)
+        torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+        return tmp_path
+
+    assert probe_trainer(step).findings == ("rows weigh 1/their trained tokens",)
+
+
+def test_weights_after_adam_are_refused_with_what_to_give_instead():
+    with pytest.raises(ConfigError, match=r"a step of Adam .* return the optimizer"):
         probe_trainer(trainer(lambda mask, advantages, _: advantages, torch.optim.AdamW), lr=0.001)
 
 

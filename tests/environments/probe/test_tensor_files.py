@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from environments.probe.tensor_files import read_weights, write_safetensors
+from environments.probe.tensor_files import read_tensors, write_safetensors
 from tools.errors import ConfigError
 
 TENSOR = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def read_head(path):
+    return read_tensors(path, ("head.weight",))["head.weight"]
 
 
 def test_what_is_written_the_package_of_the_format_reads(tmp_path):
@@ -25,18 +29,18 @@ def test_what_is_written_the_package_of_the_format_reads(tmp_path):
 def test_a_tensor_is_found_in_the_shards_of_a_folder_also_in_a_model_that_wraps_it(tmp_path, dtype):
     save_file({"other": TENSOR}, tmp_path / "model-1.safetensors")
     save_file({"module.head.weight": TENSOR.astype(dtype)}, tmp_path / "model-2.safetensors")
-    assert read_weights(tmp_path, "head.weight").tolist() == TENSOR.tolist()
+    assert read_head(tmp_path).tolist() == TENSOR.tolist()
 
 
 def test_an_array_in_a_file_is_the_tensor(tmp_path):
     np.save(tmp_path / "gradient.npy", TENSOR)
-    assert read_weights(tmp_path / "gradient.npy", "head.weight").tolist() == TENSOR.tolist()
+    assert read_head(tmp_path / "gradient.npy").tolist() == TENSOR.tolist()
 
 
 def test_16_bits_are_refused_since_they_round_the_step_away(tmp_path):
     save_file({"head.weight": TENSOR.astype(np.float16)}, tmp_path / "model.safetensors")
     with pytest.raises(ConfigError, match=r"holds F16.*float32"):
-        read_weights(tmp_path, "head.weight")
+        read_head(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -59,4 +63,4 @@ def test_what_is_no_checkpoint_of_the_model_is_one_line(tmp_path, content, messa
     if content is not None:
         (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(ConfigError, match=message):
-        read_weights(tmp_path, "head.weight")
+        read_head(tmp_path)

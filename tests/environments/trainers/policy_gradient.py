@@ -4,6 +4,7 @@ import importlib
 from dataclasses import replace
 from types import SimpleNamespace
 
+from environments.probe.trainer_probe import probe_trainer
 from environments.trainers.canary import VOCABULARY
 from environments.trajectory import NOT_SAMPLED
 
@@ -40,6 +41,21 @@ def gradient_of(value, model):
     """One vector of all parameters."""
     gradients = torch.autograd.grad(value, list(model.parameters()), retain_graph=True)
     return torch.cat([each.flatten() for each in gradients]).double()
+
+
+def probed(uphill):
+    """What `turnwise probe-trainer` says of a path that gives a model's gradient, for the canaries at once.
+
+    Args:
+        uphill: takes a model and credited groups, and gives what is added, as `gradient_of`.
+    """
+
+    def step(probe):
+        model = importlib.import_module("transformers").AutoModelForCausalLM.from_pretrained(probe.model)
+        head = model.lm_head.weight  # its parameters are the last
+        return -uphill(model.double(), probe.groups)[-head.numel() :].reshape(head.shape)
+
+    return probe_trainer(step, is_gradient=True)
 
 
 def cosine(one, other):

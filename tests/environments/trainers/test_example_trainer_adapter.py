@@ -142,6 +142,22 @@ def test_our_defaults_are_the_trainers():
     )
 
 
+# Which weights are trained, how fast, and where: the direction of a step over them stays.
+EXAMPLE_OWN = """
+    model_name lr training_steps warmup_steps optimizer adafactor_scale_parameter adafactor_relative_step
+    dtype device train_layer_indices lora_r lora_alpha lora_target_modules lora_layer_indices"""
+EXAMPLE_TRIED = "batch_size gradient_accumulation_steps seq_len"
+EXAMPLE_AROUND = """
+    save_path checkpoint_interval vllm_port vllm_gpu vllm_gpu_memory_utilization max_model_len use_wandb
+    wandb_project wandb_group trainer_rank world_size init_method num_inference_nodes single_copy
+    vllm_config_path debug_loading benchmark atropos_url"""
+
+
+def test_every_setting_of_the_example_trainer_has_its_place():
+    listed = f"{EXAMPLE_OWN} {EXAMPLE_TRIED} {EXAMPLE_AROUND}".split()
+    assert {*config.TrainingConfig.model_fields} == ({*DEFAULTS} - {"credit_view"}) | {*listed}
+
+
 @every_group
 def test_a_loss_that_reads_advantages_of_posts_takes_the_policy_gradient(credited):
     model = gradients.Bigrams(256)

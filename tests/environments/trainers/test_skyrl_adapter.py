@@ -88,7 +88,11 @@ def batch_of(config, groups):
 def step(config, batch, model):
     """The gradient of the policy's loss over micro-batches of two rows, as it would be subtracted."""
     width = batch["loss_mask"].shape[1]
-    log_p = torch.log_softmax(model(batch["sequences"]).logits, dim=-1)[:, :-1]
+    # As SkyRL's workers ask a model: rows are padded on the left, which has no positions.
+    seen = batch["attention_mask"]
+    places = (seen.long().cumsum(-1) - 1).masked_fill(seen == 0, 1)
+    logits = model(batch["sequences"], attention_mask=seen, position_ids=places).logits
+    log_p = torch.log_softmax(logits, dim=-1)[:, :-1]
     taken = log_p.gather(-1, batch["sequences"][:, 1:, None])[..., 0][:, -width:]
     loss_of = ppo_utils.PolicyLossRegistry.get(config.trainer.algorithm.policy_loss_type)
     total = 0.0
@@ -113,6 +117,16 @@ def measured(groups, **algorithm):
     rows, tokens = len(groups) * GROUP_SIZE, batch["loss_mask"].sum().item()
     constant = rows * MAX_SEQ_LEN if algorithm.get("loss_reduction") == "seq_mean_token_sum_norm" else tokens
     return reference.cosine(taken, expected), (taken.norm() * constant / expected.norm()).item()
+
+
+def test_the_probe_says_that_the_step_is_exact():
+    def uphill(model, groups):
+        config = config_of(len(groups))
+        batch, _, _ = batch_of(config, groups)
+        return step(config, batch, model)
+
+    verdict = reference.probed(uphill)
+    assert (verdict.exact, verdict.scale) == (True, "1/152 trained tokens")
 
 
 @every_canary

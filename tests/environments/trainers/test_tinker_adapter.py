@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import importlib.metadata
+import inspect
 import os
 
 import numpy as np
@@ -133,6 +134,17 @@ def test_the_step_is_the_policy_gradient(credited, loss_fn):
     assert norms == pytest.approx(1.0, abs=1e-4)
 
 
+def test_the_probe_says_that_the_step_is_exact():
+    def uphill(model, groups):
+        service = Service(model)
+        data = [datum for group in groups for datum in adapter.datums(group)]
+        asyncio.run(train.train_step(data, service, 1e-3, 1, "importance_sampling"))
+        return -service.gradient
+
+    verdict = gradients.probed(uphill)
+    assert (verdict.exact, verdict.scale) == (True, "the sum")
+
+
 @every_group
 def test_a_trajectory_with_one_advantage_gives_the_cookbooks_own_data(credited):
     one = credited.__class__(
@@ -186,7 +198,14 @@ def test_a_penalty_on_every_token_is_another_step_and_refused():
     with pytest.raises(ConfigError, match=r"loss_fn=dro .*use importance_sampling"):
         refuse_inexact({"loss_fn": "dro"}, TINKER)
     found(
-        refused=("loss_fn=dro", "loss_fn=gspo", "loss_fn=stable_reinforce", "kl_penalty_coef", "async_config")
+        refused=(
+            "loss_fn=dro",
+            "loss_fn=gspo",
+            "loss_fn=stable_reinforce",
+            "loss_fn_config",
+            "kl_penalty_coef",
+            "async_config",
+        )
     )
 
 
@@ -196,3 +215,31 @@ def test_the_cookbooks_own_defaults_are_exact():
     )
     assert value_of(config, "loss_fn") == "importance_sampling"
     refuse_inexact(config, TINKER)
+
+
+# What a caller of `train_step` gives it, or what is the service's.
+TINKER_OWN = "learning_rate num_substeps lora_rank model_name max_steps num_epochs load_checkpoint_path"
+# Of the cookbook's own loop around `train_step`: its rollouts, checkpoints and logs, which are not run here.
+TINKER_AROUND = """
+    dataset_builder recipe_name max_tokens log_path eval_every save_every evaluator_builders renderer_name
+    wandb_project wandb_name session_name kl_discount_factor kl_reference_config temperature
+    compute_post_kl remove_constant_reward_groups rollout_error_tolerance termination enable_trace
+    span_chart_every stream_minibatch_config base_url ttl_seconds rolling_save_every rolling_ttl_seconds
+    num_groups_to_log rollout_json_export"""
+
+
+def test_every_setting_of_the_cookbook_has_its_place():
+    classified = {setting.name for setting in TINKER} | {*f"{TINKER_OWN} {TINKER_AROUND}".split()}
+    assert {*train.Config.__annotations__} == classified
+
+
+def test_what_train_step_takes_is_known():
+    assert [*inspect.signature(train.train_step).parameters] == [
+        "data_D",
+        "training_client",
+        "learning_rate",
+        "num_substeps",
+        "loss_fn",
+        "loss_fn_config",
+        "metrics",
+    ]

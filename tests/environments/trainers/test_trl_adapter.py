@@ -1,110 +1,39 @@
 """TRL's own `GRPOTrainer` takes the step Σ A ∇log π, with the advantages of the wire; needs torch and TRL."""
 
-import copy
 import importlib
 import os
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
-from environments.base_env import AgentEnv
-from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.probe.canary_env import CanaryEnv
 from environments.trainers import canary
 from environments.trainers.trl_settings import EXACT_LOSSES
-from environments.turn_level_reward import TurnLevelRewardMixin
 from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages
 from environments.word_guess_env.env import WordGuessEnv
 from tests.environments.trainers.matrix import report
+from tests.environments.wire.forked_groups import forked_group, with_credit
 from tools.errors import ConfigError, RunError
 
 if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
     pytest.importorskip("trl", reason="needs torch and TRL, to run TRL's own trainer")
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-torch, trl, transformers = map(importlib.import_module, ("torch", "trl", "transformers"))
-adapter = importlib.import_module("environments.trainers.trl")
-gradients = importlib.import_module("tests.environments.trainers.policy_gradient")
-torch.set_num_threads(1)
+steps = importlib.import_module("tests.environments.trainers.trl_steps")
+adapter, gradients, torch, trl = steps.adapter, steps.gradients, steps.torch, steps.trl
+compared, only, tiny_model, brief_model = steps.compared, steps.only, steps.tiny_model, steps.brief_model
+Talk = steps.Talk
+ROWS, GROUPS, TOKENIZER, Watched = steps.ROWS, steps.GROUPS, steps.TOKENIZER, steps.Watched
 
-ROWS, GROUPS, LONGEST = 4, 2, 100
-TOKENIZER = transformers.AutoTokenizer.from_pretrained(EMBEDDED_TOKENIZER_DIR)
 row_path = partial(
     report, trainer="TRL", version=trl.__version__, path="`rollout_func`, `TurnwiseGRPOTrainer`"
 )
 
 
-def tiny_model():
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.Qwen2Config(
-        vocab_size=2048, num_key_value_heads=1, bos_token_id=None, eos_token_id=2, pad_token_id=0, **sizes
-    )
-    return transformers.Qwen2ForCausalLM(config)
-
-
-def brief_model():
-    """It ends a turn after a few tokens."""
-    model, stop = tiny_model(), ChatMLRenderer.embedded().stop_ids[0]
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(12):
-        tokens = torch.randint(0, 2048, (8, 32))
-        (-torch.log_softmax(model(tokens).logits, -1)[..., stop].mean()).backward()
-        optimiser.step()
-        optimiser.zero_grad()
-    return model
-
-
-class Watched(adapter.TurnwiseGRPOTrainer):
-    """Keeps what the loss was given."""
-
-    def _compute_loss(self, model, inputs):
-        self.seen = [*getattr(self, "seen", ()), {name: value.clone() for name, value in inputs.items()}]
-        return super()._compute_loss(model, inputs)
-
-
-class Gradient(transformers.TrainerCallback):
-    """Keeps the whole gradient of each step."""
-
-    def __init__(self):
-        self.steps = []
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **_):
-        self.steps.append(torch.cat([each.grad.flatten().double() for each in model.parameters()]))
-
-
 @pytest.fixture
 def step(tmp_path):
-    """One step of TRL's on an environment's groups: the trainer, its gradient, and the model before."""
-
-    def step(env, *, steps=1, trainer=Watched, model=tiny_model, **settings):
-        given = {
-            "gradient_accumulation_steps": 2,
-            "loss_type": "dr_grpo",
-            "num_generations": ROWS,
-            **settings,
-        }
-        given.setdefault("per_device_train_batch_size", ROWS * GROUPS // given["gradient_accumulation_steps"])
-        args = trl.GRPOConfig(
-            output_dir=str(tmp_path), max_steps=steps, scale_rewards="none", max_completion_length=LONGEST,
-            report_to=[], use_cpu=True, bf16=False, save_strategy="no", logging_steps=1, max_grad_norm=0.0,
-            disable_tqdm=True, optim="sgd", learning_rate=0.1, **given,
-        )  # fmt: skip
-        begun, gradient = model(), Gradient()
-        before = copy.deepcopy(begun)
-        with adapter.Rollouts(env) as rollouts:
-            trained = trainer(begun, args, rollouts, processing_class=TOKENIZER, callbacks=[gradient])
-            trained.train()
-        return SimpleNamespace(trainer=trained, gradient=gradient.steps[0], before=before, rollouts=rollouts)
-
-    return step
-
-
-def only(name):
-    """A canary alone."""
-    return type("Only", (CanaryEnv,), {"groups": {name: canary.CANARIES[name]}})
+    """One step of TRL's on an environment's groups."""
+    return lambda env, **settings: steps.run(env, tmp_path, **settings)
 
 
 def scripted(policy):
@@ -113,20 +42,6 @@ def scripted(policy):
 
 
 ENVS = {**{name.replace(" ", "_"): only(name) for name in canary.CANARIES}, "word_guess": scripted}
-
-
-def constant(loss, seen):
-    """What the loss divides the whole sum by."""
-    tokens = sum(float((each["completion_mask"] * each["tool_mask"]).sum()) for each in seen)
-    rows = sum(len(each["advantages"]) for each in seen)
-    by_tokens = {"dapo": tokens, "bnpo": tokens, "vespo": tokens, "cispo": tokens / 0.2}
-    return {"dr_grpo": rows * LONGEST, "luspo": rows, **by_tokens}[loss]
-
-
-def compared(done, loss):
-    """Cosine and norm ratio of TRL's gradient to -Σ A ∇log π over the loss's constant."""
-    exact = -gradients.policy_gradient(done.before, done.rollouts.groups) / constant(loss, done.trainer.seen)
-    return gradients.cosine(done.gradient, exact), (done.gradient.norm() / exact.norm()).item()
 
 
 @pytest.mark.parametrize("env", ENVS)
@@ -231,25 +146,6 @@ def test_a_step_without_any_group_stops_the_run_and_says_why(step):
         step(type("Lost", (CanaryEnv,), {"groups": {"one": lost, "two": lost}}))
 
 
-class Talk(TurnLevelRewardMixin, AgentEnv):
-    """Three turns, whatever is said."""
-
-    name = "talk"
-    sandbox = "none"
-
-    def load_items(self):
-        return [{"id": f"item{index}"} for index in range(GROUPS)]
-
-    def format_prompt(self, item):
-        return f"Say something about {item['id']}."
-
-    def respond(self, item, turn, ctx):
-        return "And then?" if turn.index < 2 else None
-
-    def score_turn(self, item, turn, ctx):
-        return float(len(turn.message.content) % 5)
-
-
 def played(policy):
     return Talk(Talk.env_config_cls(max_tokens_per_turn=100), policy=policy)
 
@@ -318,3 +214,19 @@ def test_an_environment_that_chooses_its_items_is_refused():
     chooses = type("Chooses", (CanaryEnv,), {"next_items": lambda self, history: None})
     with pytest.raises(ConfigError, match="writes next_items"):
         adapter.Rollouts(chooses)
+
+
+ODD = {
+    "alone": with_credit(forked_group([[[3, 2]]], [[0.5, 1.0]])),
+    "tiny": with_credit(forked_group([[[1]], [[1, 1]], [[1]]], [[1.0], [0.0, 1.0], [None]])),
+    "nothing said": with_credit(forked_group([[[0]], [[2, 0]], [[3]]], [[0.5], [0.0, 1.0], [1.0]])),
+    "untrained end": with_credit(
+        forked_group([[[3], [2]], [[2, 2]]], [[0.5, 1.0], [0.0, 0.25]], untrained=frozenset({(0, 1)}))
+    ),
+}
+
+
+def test_odd_groups_beside_each_other_are_the_gradient_of_the_advantages(step):
+    env = type("Odd", (CanaryEnv,), {"groups": {name: lambda each=each: each for name, each in ODD.items()}})
+    done = step(env, per_device_train_batch_size=2 * ROWS, loss_type="dapo")
+    assert compared(done, "dapo") == (pytest.approx(1, abs=1e-4), pytest.approx(1, abs=1e-4))

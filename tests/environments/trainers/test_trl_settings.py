@@ -44,6 +44,8 @@ WRONG = {
     "temperature": {"temperature": 0.7},
     "vllm": {"use_vllm": True},
     "evaluation": {"eval_strategy": "IntervalStrategy.STEPS"},
+    "evaluation_at_the_start": {"eval_on_start": True},
+    "accumulation_elsewhere": {"gradient_accumulation_kwargs": {"num_steps": 2}},
     "processes": {"world_size": 2},
     "top_p": {"top_p": 0.9},
     "top_k": {"top_k": 50},

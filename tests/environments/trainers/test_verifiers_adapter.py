@@ -43,6 +43,19 @@ def sent(credited):
     return [branch for each in dumped for branch in trace.WireTrace.model_validate(each).branches]
 
 
+def uphill(model, groups):
+    """prime-rl's step of a batch, and how many tokens it trains."""
+    loss, trained = 0.0, 0
+    for branch in (branch for credited in groups for branch in sent(credited)):
+        tokens, mask = torch.tensor(branch.token_ids), torch.tensor(branch.sampled_mask)[1:]
+        log_p = torch.log_softmax(model(tokens[None, :-1]).logits[0], dim=-1)
+        log_ratio = log_p[torch.arange(len(log_p)), tokens[1:]] - torch.tensor(branch.logprobs)[1:]
+        pull = mask * torch.tensor(branch.advantages)[1:] * torch.exp(log_ratio)
+        loss = loss - (pull - 1e-3 * mask * log_ratio**2).sum()
+        trained += int(mask.sum())
+    return -gradients.gradient_of(loss / trained, model), trained
+
+
 def found(**measured):
     report(
         trainer="verifiers (prime-rl)",
@@ -67,19 +80,16 @@ def test_the_step_is_the_policy_gradient_over_the_trained_tokens(credited):
     model = gradients.Bigrams(256)
     sampled = gradients.sampled_by(model, credited)
     expected = gradients.policy_gradient(model, [sampled])
-    loss, trained = 0.0, 0
-    for branch in sent(sampled):
-        tokens, mask = torch.tensor(branch.token_ids), torch.tensor(branch.sampled_mask)[1:]
-        log_p = torch.log_softmax(model(tokens[None, :-1]).logits[0], dim=-1)
-        log_ratio = log_p[torch.arange(len(log_p)), tokens[1:]] - torch.tensor(branch.logprobs)[1:]
-        pull = mask * torch.tensor(branch.advantages)[1:] * torch.exp(log_ratio)
-        loss = loss - (pull - 1e-3 * mask * log_ratio**2).sum()
-        trained += int(mask.sum())
-    step = -gradients.gradient_of(loss / trained, model)
+    step, trained = uphill(model, [sampled])
     cosine, norms = gradients.cosine(step, expected), (step.norm() * trained / expected.norm()).item()
     found(cosine=cosine, ratio=norms)
     assert cosine >= 0.9999
     assert norms == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_probe_says_that_the_step_is_exact():
+    verdict = gradients.probed(lambda model, groups: uphill(model, groups)[0])
+    assert (verdict.exact, verdict.scale) == (True, "1/152 trained tokens")
 
 
 def test_a_turn_that_forked_rows_share_as_context_is_trained_once():

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from types import SimpleNamespace
 
@@ -162,6 +163,21 @@ def test_the_step_is_the_policy_gradient(queue, credited, mode):
     report(**PATH, cosine=cosine, ratio=ratio)
     assert cosine > 0.9999
     assert ratio == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_probe_says_that_the_step_is_exact_and_what_a_refused_mode_does(queue):
+    def uphill(model, groups, **actor):
+        total = 0.0
+        for credited in groups:
+            through_the_worker(queue, credited)
+            with_advantages(queue)
+            total = total + step(queue, model, **actor)
+        return total
+
+    verdict = reference.probed(partial(uphill, loss_agg_mode="token-sum"))
+    assert (verdict.exact, verdict.scale) == (True, "the sum")
+    wrong = reference.probed(partial(uphill, loss_agg_mode="seq-mean-token-mean"))
+    assert "rows weigh 1/their trained tokens" in wrong.findings[0]
 
 
 @pytest.mark.parametrize("mode", ["seq-mean-token-sum-norm", "seq-mean-token-mean"])

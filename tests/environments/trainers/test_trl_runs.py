@@ -1,0 +1,124 @@
+"""A run of TRL's that is stopped and goes on, and one that was started in several processes; needs TRL."""
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from environments.probe.canary_env import CanaryEnv
+from tools.errors import ConfigError
+
+if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
+    pytest.importorskip("trl", reason="needs torch and TRL, to run TRL's own trainer")
+steps = importlib.import_module("tests.environments.trainers.trl_steps")
+torch = steps.torch
+
+
+class Talk(steps.Talk):
+    """Three items, of which a step takes two: epochs end within a step's reach."""
+
+    def load_items(self):
+        return [{"id": f"item{index}"} for index in range(3)]
+
+
+class Playing(steps.Watched):
+    """Keeps what was played, step by step."""
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        self.played = [*getattr(self, "played", ()), [of_group(each) for each in self.rollout_func.groups]]
+        return output
+
+
+def of_group(credited):
+    siblings = credited.group.trajectories
+    turns = [turn for each in siblings for turn in each.turns]
+    return (
+        credited.group.item_id,
+        credited.group.epoch,
+        {turn.weight_version for turn in turns},
+        [row.token_ids for each in siblings for row in each.rows],
+    )
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_never_stopped(tmp_path):
+    given = {"trainer": Playing, "model": steps.brief_model, "save_strategy": "steps", "save_steps": 2}
+
+    def env(policy):
+        return Talk(Talk.env_config_cls(max_tokens_per_turn=20), policy=policy)
+
+    whole = steps.run(env, tmp_path / "whole", steps=4, **given).trainer
+    checkpoint = tmp_path / "whole" / "checkpoint-2"
+    rest = steps.run(env, tmp_path / "rest", steps=4, resume=str(checkpoint), **given).trainer
+    assert [version for _, _, version, _ in whole.played[2]] == [{"step-2"}] * 2
+    assert {epoch for groups in whole.played for _, epoch, _, _ in groups} > {0, 1}
+    assert rest.played == whole.played[2:]
+    for mine, theirs in zip(rest.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-7)
+
+
+def test_what_was_saved_is_a_model_that_loads(tmp_path):
+    done = steps.run(CanaryEnv, tmp_path)
+    done.trainer.save_model(str(tmp_path / "saved"))
+    saved = steps.transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    for mine, theirs in zip(saved.parameters(), done.trainer.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+SCRIPT = """
+from environments.probe.canary_env import CanaryEnv
+from tests.environments.trainers import trl_steps
+from tools.errors import ConfigError
+
+class Watched(CanaryEnv):
+    async def run_group(self, *given):
+        print("rolled out")
+        return await super().run_group(*given)
+
+try:
+    trl_steps.run(Watched, "out")
+except ConfigError as error:
+    print(error)
+"""
+
+
+@pytest.mark.soak  # torch is imported four times
+def test_two_processes_are_refused_before_anything_is_rolled_out(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    path = os.pathsep.join((str(Path(__file__).parents[3]), *sys.path))
+    done = subprocess.run(
+        [*launch, "script.py"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": path},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert "rolled out" not in done.stdout
+    assert done.stdout.count("GRPOConfig(world_size=2): all processes would roll out the same groups") == 2
+
+
+@pytest.mark.parametrize("sharded", ["is_deepspeed_enabled", "is_fsdp_enabled"])
+def test_sharded_weights_are_refused(tmp_path, sharded):
+    class Sharded(steps.adapter.TurnwiseGRPOTrainer):
+        def create_accelerator_and_postprocess(self):
+            super().create_accelerator_and_postprocess()
+            setattr(self, sharded, True)
+
+    with pytest.raises(ConfigError, match=r"DeepSpeed and FSDP shard .*; start the script with python"):
+        steps.run(CanaryEnv, tmp_path, trainer=Sharded)
+
+
+def test_rollouts_of_a_part_of_a_group_are_refused(tmp_path):
+    class Shuffled(steps.Watched):
+        def _generate_and_score_completions(self, inputs):
+            return super()._generate_and_score_completions(inputs[1:])
+
+    with pytest.raises(ConfigError, match="other than whole groups of 4"):
+        steps.run(CanaryEnv, tmp_path, trainer=Shuffled)
+
+
+def test_trls_own_evaluation_is_refused(tmp_path):
+    done = steps.run(CanaryEnv, tmp_path)
+    with pytest.raises(ConfigError, match="use `turnwise evaluate`"):
+        done.trainer.evaluate(done.rollouts.dataset)

@@ -1,0 +1,125 @@
+"""One step of TRL's trainer on an environment, and what it has to be; needs torch and TRL."""
+
+import copy
+import importlib
+import os
+from types import SimpleNamespace
+
+from environments.base_env import AgentEnv
+from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
+from environments.probe.canary_env import CanaryEnv
+from environments.trainers import canary
+from environments.turn_level_reward import TurnLevelRewardMixin
+
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+torch, trl, transformers = map(importlib.import_module, ("torch", "trl", "transformers"))
+adapter = importlib.import_module("environments.trainers.trl")
+gradients = importlib.import_module("tests.environments.trainers.policy_gradient")
+torch.set_num_threads(1)
+
+ROWS, GROUPS, LONGEST = 4, 2, 100
+TOKENIZER = transformers.AutoTokenizer.from_pretrained(EMBEDDED_TOKENIZER_DIR)
+
+
+def tiny_model(**config):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ids = {"bos_token_id": None, "eos_token_id": 2, "pad_token_id": 0}
+    return transformers.Qwen2ForCausalLM(
+        transformers.Qwen2Config(vocab_size=2048, num_key_value_heads=1, **sizes, **ids, **config)
+    )
+
+
+def brief_model():
+    """It ends a turn after a few tokens."""
+    model, stop = tiny_model(), ChatMLRenderer.embedded().stop_ids[0]
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(12):
+        tokens = torch.randint(0, 2048, (8, 32))
+        (-torch.log_softmax(model(tokens).logits, -1)[..., stop].mean()).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    return model
+
+
+class Watched(adapter.TurnwiseGRPOTrainer):
+    """Keeps what the loss was given."""
+
+    def _compute_loss(self, model, inputs):
+        self.seen = [*getattr(self, "seen", ()), {name: value.clone() for name, value in inputs.items()}]
+        return super()._compute_loss(model, inputs)
+
+
+class Gradient(transformers.TrainerCallback):
+    """Keeps the whole gradient of each step."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **_):
+        self.steps.append(torch.cat([each.grad.flatten().double() for each in model.parameters()]))
+
+
+def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None, **settings):
+    """Steps of TRL's: the trainer, its first gradient, and the model before."""
+    given = {
+        "gradient_accumulation_steps": 2,
+        "loss_type": "dr_grpo",
+        "num_generations": ROWS,
+        "scale_rewards": "none",
+        "max_completion_length": LONGEST,
+        "max_grad_norm": 0.0,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "bf16": False,
+        **settings,
+    }
+    given.setdefault("per_device_train_batch_size", ROWS * GROUPS // given["gradient_accumulation_steps"])
+    args = trl.GRPOConfig(
+        output_dir=str(folder), max_steps=steps, report_to=[], use_cpu=True, disable_tqdm=True, optim="sgd",
+        learning_rate=0.1, **given,
+    )  # fmt: skip
+    begun, gradient = model(), Gradient()
+    before = copy.deepcopy(begun)
+    with adapter.Rollouts(env) as rollouts:
+        trained = trainer(begun, args, rollouts, processing_class=TOKENIZER, callbacks=[gradient])
+        trained.train(resume_from_checkpoint=resume)
+    return SimpleNamespace(trainer=trained, gradient=gradient.steps[0], before=before, rollouts=rollouts)
+
+
+def only(name):
+    """A canary alone."""
+    return type("Only", (CanaryEnv,), {"groups": {name: canary.CANARIES[name]}})
+
+
+class Talk(TurnLevelRewardMixin, AgentEnv):
+    """Three turns, whatever is said."""
+
+    name = "talk"
+    sandbox = "none"
+
+    def load_items(self):
+        return [{"id": f"item{index}"} for index in range(GROUPS)]
+
+    def format_prompt(self, item):
+        return f"Say something about {item['id']}."
+
+    def respond(self, item, turn, ctx):
+        return "And then?" if turn.index < 2 else None
+
+    def score_turn(self, item, turn, ctx):
+        return float(len(turn.message.content) % 5)
+
+
+def constant(loss, seen):
+    """What the loss divides the whole sum by."""
+    tokens = sum(float((each["completion_mask"] * each["tool_mask"]).sum()) for each in seen)
+    rows = sum(len(each["advantages"]) for each in seen)
+    by_tokens = {"dapo": tokens, "bnpo": tokens, "vespo": tokens, "cispo": tokens / 0.2}
+    return {"dr_grpo": rows * LONGEST, "luspo": rows, **by_tokens}[loss]
+
+
+def compared(done, loss):
+    """Cosine and norm ratio of TRL's gradient to -Σ A ∇log π over the loss's constant."""
+    exact = -gradients.policy_gradient(done.before, done.rollouts.groups) / constant(loss, done.trainer.seen)
+    return gradients.cosine(done.gradient, exact), (done.gradient.norm() / exact.norm()).item()

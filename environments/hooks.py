@@ -185,6 +185,11 @@ def refuse_missing_parts(env: Hooks, estimator: str) -> None:
     """Raise ConfigError where a class lacks a name, a prompt, or what its settings ask for."""
     if not env.name:
         raise ConfigError(f"class {type(env).__name__} has no name; set the class attribute `name`")
+    if isinstance(env.required_fields, str):
+        raise ConfigError(
+            f"environment {env.name!r}: required_fields is the text {env.required_fields!r}; give a tuple of "
+            f"names, ({env.required_fields!r},)"
+        )
     if not writes(env, "format_prompt"):
         raise ConfigError(f"environment {env.name!r} has no prompt; write format_prompt(self, item)")
     if estimator == "gigpo" and not writes(env, "state_key"):

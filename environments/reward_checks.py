@@ -139,7 +139,7 @@ def _finite(value: Any, where: str, wanted: str = "a reward is a finite number o
         raise RewardError(f"{where}: {wanted}, got {value!r}") from None
     if isinstance(value, str | bytes) or not math.isfinite(number):
         raise RewardError(f"{where}: {wanted}, got {value!r}")
-    return number
+    return number + 0.0  # -0.1 * 0 is -0.0, which reads as a loss
 
 
 def _sum(parts: Iterable[float]) -> float:

@@ -176,7 +176,9 @@ class TurnLevelRewardMixin:
                 f"nothing would be scored; write compute_outcome, or choose another aggregation"
             )
         classes = [cls for cls in type(self).__mro__ if issubclass(cls, TurnLevelRewardMixin)]
-        if not has_outcome and any("compute_reward" in vars(cls) for cls in classes):
+        outcome_code = getattr(type(self).compute_outcome, "__code__", None)
+        is_used = has_outcome and "compute_reward" in getattr(outcome_code, "co_names", ())
+        if not is_used and any("compute_reward" in vars(cls) for cls in classes):
             raise ConfigError(
                 f"environment {self.name!r} writes compute_reward, which is not asked for beside turn "
                 f"rewards; what belongs to the whole trajectory is compute_outcome"
@@ -205,7 +207,7 @@ class TurnScoring:
         hook = self._env.compute_turn_rewards
         answer = await self._call("compute_turn_rewards", hook, self._item, trajectory, self._ctx)
         given = reward_per_turn(answer, trajectory, f"{where}: compute_turn_rewards")
-        turns = [optional_reward(reward, f"{where}: turn {index}") for index, reward in enumerate(given)]
+        turns = [optional_reward(reward, f"{where}: turn {number}") for number, reward in enumerate(given, 1)]
         hook = self._env.compute_outcome
         ended = await self._call("compute_outcome", hook, self._item, trajectory, self._ctx)
         outcome, outcome_components = optional_reward(ended, f"{where}: compute_outcome")

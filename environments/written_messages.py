@@ -15,11 +15,13 @@ def written_messages(given: Any, where: str) -> tuple[Message, ...]:
     """
     if isinstance(given, str):
         return (Message(role="user", content=_text(given, where)),)
-    several = cast("list[Any]", given) if isinstance(given, list | tuple) else [given]
-    return tuple(_message(each, where) for each in several)
+    if not isinstance(given, list | tuple):
+        return (_message(given, where, ""),)
+    several = cast("list[Any]", given)
+    return tuple(_message(each, where, f", in {given!r:.200}") for each in several)
 
 
-def _message(given: Any, where: str) -> Message:
+def _message(given: Any, where: str, within: str) -> Message:
     fields: Mapping[Any, Any] = {}
     if isinstance(given, Message):
         fields = {"role": given.role, "content": given.content}
@@ -27,7 +29,8 @@ def _message(given: Any, where: str) -> Message:
         fields = cast("Mapping[Any, Any]", given)
     if set(fields) != {"role", "content"}:
         raise ConfigError(
-            f"{where} gave {given!r:.200}; give text, or a list of turnwise.Message(role=..., content=...)"
+            f"{where} gave {given!r:.200}{within}; give text, or a list of "
+            f"turnwise.Message(role=..., content=...)"
         )
     role, content = fields["role"], fields["content"]
     if role not in get_args(Role):

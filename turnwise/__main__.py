@@ -1,5 +1,6 @@
 """The `turnwise` command, also as `python -m turnwise`: it looks for our own packages, then runs the CLI."""
 
+import signal
 import sys
 
 from turnwise.own_packages import find_own_packages
@@ -7,6 +8,9 @@ from turnwise.own_packages import find_own_packages
 
 def main() -> None:
     """Run the command line."""
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_ours:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is to be put in order yet: ^C just ends it
     try:
         find_own_packages()
     except ImportError as error:
@@ -15,6 +19,8 @@ def main() -> None:
     # Only now: an import at the top would already have run the wrong package.
     from environments.cli.main import main as cli_main  # noqa: PLC0415
 
+    if is_ours:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(cli_main())
 
 

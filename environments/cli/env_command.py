@@ -1,7 +1,9 @@
 """What every command on an environment shares: the ENV argument, --config, dotted settings and their help."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,13 +23,24 @@ from environments.cli.settings import (
     split_overrides,
 )
 from environments.cli.settings_help import setting_help, settings_help
+from environments.cli.user_code import run_code
 from environments.config import AgentEnvConfig
 from environments.run.console_streams import outlived_console
 from environments.run.run_settings import Sources
-from environments.server_config import JudgeConfig, ServerConfig, SummariserConfig, UserConfig
+from environments.server_config import (
+    JudgeConfig,
+    ModelServerConfig,
+    ServerConfig,
+    SummariserConfig,
+    UserConfig,
+)
 from tools.errors import ConfigError
 
 _OVERRIDES = "turnwise.overrides"
+_HAND_ON = (
+    "write `def __init__(self, *args, **kwargs)` with `super().__init__(*args, **kwargs)`, or use "
+    "`setup` instead"
+)
 _SERVERS = (
     ("Model server", ServerConfig()),
     ("Model server of the judge", JudgeConfig()),
@@ -61,7 +74,37 @@ class EnvCall:
         """
         settings = self.settings(flags or {})
         config = settings.env.for_evaluation() if evaluation else settings.env
-        return self.env_cls(config, with_proxies([*settings.servers, *settings.second]))
+        return self.env_of(config, [*settings.servers, *settings.second])
+
+    def env_of(self, config: AgentEnvConfig, servers: Sequence[ModelServerConfig]) -> AgentEnv:
+        """The environment with these settings and servers.
+
+        Raises:
+            ConfigError: its `__init__` takes other arguments, does not hand them on, or breaks; or a model
+                is named, and no server.
+        """
+        self._refuse_no_server(servers)
+        cls, servers = self.env_cls, with_proxies(servers)
+        try:
+            signature(cls).bind(config, servers)
+        except TypeError:
+            raise ConfigError(f"{cls.__name__}.__init__ takes other arguments; {_HAND_ON}") from None
+        file = Path(getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__)
+        env = run_code(lambda: cls(config, servers), file)
+        if not hasattr(env, "config"):
+            raise ConfigError(f"{cls.__name__}.__init__ does not call the one of AgentEnv; {_HAND_ON}")
+        return env
+
+    def _refuse_no_server(self, servers: Sequence[ModelServerConfig]) -> None:
+        # A script would play in the place of the model, and nothing in the record would look wrong.
+        there = {server.section for server in servers if server.base_url}
+        flags = {"openai": self.flags.openai, **self.flags.second}
+        for section, given in flags.items():
+            if "model_name" in given and section not in there:
+                raise ConfigError(
+                    f"--{section}.model_name names a model and nothing says where it is; give "
+                    f"--{section}.base_url, such as http://localhost:8000/v1"
+                )
 
     def sources(self) -> Sources:
         """Where settings came from that the class does not give."""

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from environments.cli.env_command import EnvCall
-from environments.cli.proxies import with_proxies
 from environments.learning.learn_env import LearnEnv
 from environments.learning.trial_plan import Asked
 from environments.record.run_folder import RunFolder, run_folder
@@ -47,7 +46,7 @@ def learn_own_env(call: EnvCall, options: TrialOptions) -> int:
     given = {*call.flags.env, *(call.file.env if call.file else ())}
     flags = {name: value for name, value in _DEFAULTS.items() if name not in given}
     settings = call.settings({**flags, "fresh": True})
-    env = call.env_cls(settings.env, with_proxies([*settings.servers, *settings.second]))
+    env = call.env_of(settings.env, [*settings.servers, *settings.second])
     folder = RunFolder(options.out) if options.out else run_folder(env.name, "learn")
     learning = LearnEnv(
         estimators=options.estimators,

@@ -41,14 +41,14 @@ def load_file(name: str) -> ModuleType:
     known = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None
     if known is not None and known.origin == str(path):
         # By its own name, so that files next to it may import it too.
-        return _run(lambda: importlib.import_module(path.stem), path)
+        return run_code(lambda: importlib.import_module(path.stem), path)
     spec = importlib.util.spec_from_file_location(f"turnwise_file_{path.stem}", path)
     loader = None if spec is None else spec.loader
     if spec is None or loader is None:
         raise ConfigError(f"cannot load {path} as Python")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    _run(lambda: loader.exec_module(module), path)
+    run_code(lambda: loader.exec_module(module), path)
     return module
 
 
@@ -72,7 +72,7 @@ def load_module(name: str) -> ModuleType | None:
         raise ConfigError(f"{name}: {type(error).__name__}: {error}") from error
     if known is None or known.origin is None:
         return None
-    return _run(lambda: importlib.import_module(name), Path(known.origin))
+    return run_code(lambda: importlib.import_module(name), Path(known.origin))
 
 
 def append_to_path(folder: Path) -> None:
@@ -81,8 +81,12 @@ def append_to_path(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
-def _run(load: Callable[[], Loaded], path: Path) -> Loaded:
-    """Run a user's code; whatever it raises is theirs to mend, told in one line."""
+def run_code(load: Callable[[], Loaded], path: Path) -> Loaded:
+    """Run a user's code, of a file; whatever it raises is theirs to mend, told in one line.
+
+    Raises:
+        ConfigError: it raised.
+    """
     try:
         return load()
     except TurnwiseError:

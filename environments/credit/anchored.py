@@ -153,7 +153,7 @@ def _states(group: TrajectoryGroup) -> list[list[str | None]]:
         for index, row in enumerate(states):
             if None in row:
                 raise CreditError(
-                    f"trajectory {index}, turn {row.index(None)} has no anchor state while other turns have "
-                    "one; state_key must give one for every turn of the group, or for none"
+                    f"trajectory {index}, turn {row.index(None) + 1} has no anchor state while other turns "
+                    "have one; state_key must give one for every turn of the group, or for none"
                 )
     return states

@@ -256,7 +256,7 @@ def _checked_result(name: str, group: TrajectoryGroup, advantages: Any) -> Advan
             )
         if not all(map(math.isfinite, row)):
             turn = next(turn for turn, value in enumerate(row) if not math.isfinite(value))
-            raise CreditError(f"{name} gave {row[turn]} to trajectory {index}, turn {turn}")
+            raise CreditError(f"{name} gave {row[turn]} to trajectory {index}, turn {turn + 1}")
     return advantages
 
 

@@ -94,7 +94,7 @@ def check_turns(values: Sequence[float | None], index: int, what: str) -> None:
     """Refuse a value per turn that no return can be made of, naming trajectory and turn."""
     for turn, value in enumerate(values):
         if value is not None and not -LARGEST_REWARD <= value <= LARGEST_REWARD:
-            usable(value, f"{what} of trajectory {index}, turn {turn}")
+            usable(value, f"{what} of trajectory {index}, turn {turn + 1}")
 
 
 def usable(value: float, name: str) -> None:

@@ -2,7 +2,7 @@
 
 import codecs
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -62,11 +62,13 @@ def load_items(
     return items
 
 
-def checked_items(items: Any, limit: int | None, *, env: str) -> Sequence[Any]:
+def checked_items(
+    items: Any, limit: int | None, required_fields: Sequence[str] = (), *, env: str
+) -> Sequence[Any]:
     """What an environment's `load_items` gave, as far as `limit` goes.
 
     Raises:
-        DatasetError: no list, or an empty one.
+        DatasetError: no list, or an empty one, or an item lacks a field.
     """
     if not isinstance(items, Sequence) or isinstance(items, str):
         raise DatasetError(
@@ -74,7 +76,15 @@ def checked_items(items: Any, limit: int | None, *, env: str) -> Sequence[Any]:
         )
     if not items:
         raise DatasetError(f"environment {env!r} has no items")
-    return cast("Sequence[Any]", items)[:limit]
+    kept = cast("Sequence[Any]", items)[:limit]
+    for number, item in enumerate(kept if required_fields else (), 1):
+        fields = cast("Item", item) if isinstance(item, Mapping) else {}
+        if missing := [name for name in required_fields if name not in fields]:
+            raise DatasetError(
+                f"environment {env!r}, item {number}: no field {missing[0]!r}; "
+                f"it has {sorted(map(str, fields))}"
+            )
+    return kept
 
 
 def _read_local(path: Path, limit: int | None) -> tuple[list[Item], list[int] | None]:

@@ -10,6 +10,7 @@ from environments.containment.hook_calls import HookCalls
 from environments.data.item_json import stable_text
 from environments.inference.server_text import one_line
 from environments.rollout.failures import raised_by_user
+from tools.errors import ContextOverflow, ToolError
 
 _SHOWN_CHARS = 160
 _NO_CALLS = ("model", "the image")
@@ -77,11 +78,20 @@ class TracedCalls(HookCalls):
         try:
             given = await super().run(function, doing=doing, **how)
         except BaseException as error:
-            text = f"raised {type(raised_by_user(error)).__name__}"
+            text = _raised(raised_by_user(error))
             self._trace.ended(sibling, name, lambda: text, monotonic() - started)
             raise
         self._trace.ended(sibling, name, lambda: _text_of(given), monotonic() - started)
         return given
+
+
+def _raised(error: BaseException) -> str:
+    """What a call raised; what it may raise to answer is no error."""
+    if isinstance(error, ToolError):
+        return f"told the model: {error}"
+    if isinstance(error, ContextOverflow):
+        return f"ended the rollout: {error}"
+    return f"raised {type(error).__name__}"
 
 
 def _text_of(given: Any) -> str:

@@ -27,13 +27,17 @@ class RepeatedPolicy:
     async def complete(self, request: CompletionRequest) -> Completion:
         """What was said next, then nothing."""
         left = self._left.get(request.seed)
-        message = left.pop(0) if left else say("")
+        return await self._says(left.pop(0) if left else say("")).complete(request)
 
+    async def prompt_tokens(self, request: CompletionRequest) -> int | None:
+        """As many as the scripted agent counted, so that condensers do what they did."""
+        return await self._says(say("")).prompt_tokens(request)
+
+    def _says(self, message: Message) -> ScriptedPolicy:
         def script(_: Sequence[Message], __: Sequence[ToolSpec], ___: float) -> Sequence[Choice]:
             return [Choice(probability=1.0, message=message)]
 
-        policy = ScriptedPolicy(script, skill=1.0, renderer=self._renderer, summary=script)
-        return await policy.complete(request)
+        return ScriptedPolicy(script, skill=1.0, renderer=self._renderer, summary=script)
 
 
 async def check_determinism(checked: CheckedEnv) -> Answer:

@@ -1,5 +1,6 @@
 """One scripted rollout, the hooks that were called for it, and what all rollouts came to."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -48,6 +49,11 @@ class FirstRollout:
         order = " → ".join(f"{count} {name}" if count > 1 else name for name, count in times.items())
         if raised:
             return "fail", f"{raised[-1].name} {raised[-1].given}; called: {order}"
+        given = (call.given for call in self._calls if call.name == "limits_for")
+        limits: dict[str, float] = json.loads(next(given, "{}"))
+        for name, limit in limits.items():
+            if limit > (most := getattr(checked.env.config, name)):
+                return "warn", f"limits_for gives {name} {limit}, and --env.{name} permits {most}; {order}"
         return "ok", order or "none was called"
 
 

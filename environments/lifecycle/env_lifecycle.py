@@ -21,7 +21,7 @@ from environments.lifecycle.item_images import ItemImages
 from environments.lifecycle.sandboxes import Sandboxes
 from environments.lifecycle.weight_versions import WeightVersions
 from environments.policy.base import CheckedPolicy, Policy
-from environments.rollout.failures import raised_by_user, reason_of, traceback_of
+from environments.rollout.failures import raised_by_user, reason_of, traceback_of, with_user_traceback
 from environments.rollout.full_collections import rare_full_collections
 from environments.second_models.asked_model import ROLES, AskedModel
 from tools.errors import ConfigError, RunError, SandboxError, TimeLimitExceeded, UsageError
@@ -157,12 +157,12 @@ class Lifecycle(Hooks):
         except (UsageError, RunError):
             raise
         except Exception as error:  # noqa: BLE001  # raised again, with whose code it is
-            cause = raised_by_user(error)
+            cause = with_user_traceback(raised_by_user(error))
             raise RunError(f"environment {self.name!r}: {name} broke: {reason_of(cause)}") from cause
 
     def _keep_items(self, items: Any, *, evaluation: bool) -> None:
         config = self.config
-        kept = checked_items(items, config.max_items, env=self.name)
+        kept = checked_items(items, config.max_items, self.required_fields, env=self.name)
         ids = item_ids(kept)
         if config.eval_share:
             left = kept_indices(ids, config.eval_share, evaluation=evaluation)

@@ -1,7 +1,7 @@
 """Hooks as an environment wrote them: what could never be called as meant is refused before anything runs."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from inspect import Parameter, Signature, isfunction, signature
 from types import CodeType
@@ -25,14 +25,44 @@ def check_hooks(env: Hooks) -> None:
     """Refuse hooks that cannot be called, and warn of names that are nearly those of hooks.
 
     Raises:
-        ConfigError: a hook is no method, or its parameters are not those that it is called with.
+        ConfigError: a hook is no method, or its parameters are not those that it is called with; or a setting
+            stands as a class attribute, where nobody reads it.
     """
     hooks = {**_methods(TurnLevelRewardMixin), **_methods(Hooks)}
     for name, ours in hooks.items():
         own = getattr(type(env), name, ours)
         if own is not ours and own is not getattr(Hooks, name, None):
             _refuse_other_parameters(env, name, ours)
-    _warn_of_near_misses(type(env), hooks)
+    cls = type(env)
+    written, known, used = _names_of(cls)
+    ignored = sorted((written & env.env_config_cls.model_fields.keys()) - known - used)
+    if ignored:
+        raise ConfigError(
+            f"environment {env.name!r}: {ignored[0]} is a setting, which a class attribute does not set; "
+            f"give it as --env.{ignored[0]}, or as a default in "
+            f"`config_init`: `return cls.env_config_cls({ignored[0]}=…), [ServerConfig()]`"
+        )
+    _refuse_unread_dataset(env, written, used)
+    for name in sorted(written - known - used):
+        close = get_close_matches(name, {*hooks, *_ATTRIBUTES} - written, n=1, cutoff=_CLOSE)
+        if close and not name.startswith("_"):
+            _LOG.warning(
+                "%s.%s is asked for by nobody; if it is meant to be %s, rename it",
+                cls.__name__,
+                name,
+                close[0],
+            )
+
+
+def _refuse_unread_dataset(env: Hooks, written: set[str], used: set[str]) -> None:
+    """A dataset that is named and not read: the items would be others than those that were asked for."""
+    named = [name for name in ("dataset_path", "dataset_name") if getattr(env.config, name)]
+    # `super().load_items()` reads it; a loader that is handed the settings may.
+    if named and "load_items" in written and not used & {*named, "load_items", "config"}:
+        raise ConfigError(
+            f"environment {env.name!r} writes load_items, which does not read --env.{named[0]}; leave one of "
+            f"them out"
+        )
 
 
 def takes_context(hook: Callable[..., Any], others: int) -> bool:
@@ -87,21 +117,15 @@ def _shown(written: Signature) -> str:
     return f"(self, {str(Signature(bare))[1:]}" if bare else "(self)"
 
 
-def _warn_of_near_misses(cls: type, hooks: Mapping[str, object]) -> None:
-    """What the class itself uses is a helper of its own, whatever it is called."""
+def _names_of(cls: type) -> tuple[set[str], set[str], set[str]]:
+    """Names that an environment's own classes write, those that ours have, and those that its code uses.
+
+    What it uses itself is a helper of its own, whatever it is called.
+    """
     own = [vars(each) for each in cls.__mro__ if not _is_ours(each)]
     written = {name for names in own for name in names}
     known = {name for each in cls.__mro__ if _is_ours(each) for name in dir(each)}
-    used = {name for names in own for given in names.values() for name in _names_in(given)}
-    for name in sorted(written - known - used):
-        close = get_close_matches(name, {*hooks, *_ATTRIBUTES} - written, n=1, cutoff=_CLOSE)
-        if close and not name.startswith("_"):
-            _LOG.warning(
-                "%s.%s is asked for by nobody; if it is meant to be %s, rename it",
-                cls.__name__,
-                name,
-                close[0],
-            )
+    return written, known, {name for names in own for given in names.values() for name in _names_in(given)}
 
 
 def _is_ours(cls: type) -> bool:

@@ -163,8 +163,8 @@ class RolloutHooks:
         given = await self._calls.hook("train_turn", hook, self._ctx.item, turn, self._ctx)
         if not _is_bool(given):
             raise ConfigError(
-                f"environment {self._env.name!r}, item {self._ctx.item_id!r}, turn {turn.index}: train_turn "
-                f"gave {given!r:.100}; give True or False"
+                f"environment {self._env.name!r}, item {self._ctx.item_id!r}, turn {turn.index + 1}: "
+                f"train_turn gave {given!r:.100}; give True or False"
             )
         return replace(turn, trained=bool(given) and not is_cut)
 
@@ -172,7 +172,7 @@ class RolloutHooks:
         if not self._writes("state_key"):
             return None
         anchor = await self._ask("state_key", self._env.state_key, self._ctx.item, turn)
-        after = "before the first turn" if turn is None else f"turn {turn.index}"
+        after = "before the first turn" if turn is None else f"turn {turn.index + 1}"
         where = f"environment {self._env.name!r}, item {self._ctx.item_id!r}, {after}: what state_key gave"
         return None if anchor is None else checked_text(anchor, where)
 

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
@@ -152,7 +152,8 @@ class ScriptedPolicy:
         """
         script = self._summary if request.kind == "summary" else self._script
         given = script(request.messages, request.tools, self._skill)
-        return _checked(await given if inspect.isawaitable(given) else given)
+        hook = "scripted_summary" if request.kind == "summary" else "scripted_choices"
+        return _checked(await given if inspect.isawaitable(given) else given, hook)
 
     async def prompt_tokens(self, request: CompletionRequest) -> int:
         """Tokens of the prompt.
@@ -242,19 +243,22 @@ def generic_summary(messages: Sequence[Message], tools: Sequence[ToolSpec], skil
     return [kept, lost]
 
 
-def _checked(choices: Sequence[Choice]) -> Sequence[Choice]:
-    """The choices that can happen."""
-    for choice in choices:
+def _checked(given: Any, hook: str) -> Sequence[Choice]:
+    """The choices that can happen, of what a hook gave."""
+    choices = list(cast("Sequence[Any]", given)) if isinstance(given, list | tuple) else []
+    if not choices or not all(isinstance(each, Choice) for each in choices):
+        raise ConfigError(
+            f"{hook} gave {given!r:.200}; give one Choice(probability=…, message=say(…)) or more, in a list"
+        )
+    for choice in cast("list[Choice]", choices):
         if not (math.isfinite(choice.probability) and choice.probability >= 0):
-            raise ConfigError(
-                f"a script gave the probability {choice.probability}; give a number from 0 to 1"
-            )
+            raise ConfigError(f"{hook} gave the probability {choice.probability}; give a number from 0 to 1")
         if choice.message.role != "assistant":
-            raise ConfigError(f"a script gave a message with role {choice.message.role!r}; give 'assistant'")
+            raise ConfigError(f"{hook} gave a message with role {choice.message.role!r}; give 'assistant'")
     total = math.fsum(choice.probability for choice in choices)
     if abs(total - 1) > 1e-6:
         raise ConfigError(
-            f"the probabilities of a script's {len(choices)} choices sum to {total:.9g}; make it 1"
+            f"the probabilities of {hook} sum to {total:.9g} over {len(choices)} choices; make it 1"
         )
     return [choice for choice in choices if choice.probability > 0]
 

@@ -40,7 +40,7 @@ class Boundary:
             raise error
         failure = failure_of(error, sibling=sibling, turns=turns)
         let_go(error)
-        _LOG.warning("%s, rollout %d dropped: %s", self._what, sibling, failure.error)
+        _LOG.warning("%s, rollout %d dropped: %s", self._what, sibling, " ".join(failure.error.split()))
         return replace(
             failure,
             judge_calls=tuple(asked.get("judge", ())),

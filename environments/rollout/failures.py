@@ -8,11 +8,22 @@ from typing import cast
 from environments.containment import ended
 from environments.inference.endpoint import without_credentials
 from environments.trajectory import Failure, StopReason
-from tools.errors import GroupRefused, PolicyError, SandboxError, TurnwiseError, UserCodeBroke
+from tools.errors import (
+    GroupRefused,
+    PolicyError,
+    RewardError,
+    SandboxError,
+    TurnwiseError,
+    UsageError,
+    UserCodeBroke,
+)
 
 _ERROR_CHARS = 1_500
 _TRACEBACK_CHARS = 20_000
 _NAME_CHARS = 200
+_NO_FILES = "<frozen ", "<string>"
+_SAYS_ALL = RewardError, UsageError
+"""What hooks gave is wrong: the message says which and how, and frames would be ours alone."""
 
 
 def failure_of(error: BaseException, *, sibling: int, turns: int) -> Failure:
@@ -55,6 +66,11 @@ def raised_by_user(error: BaseException) -> BaseException:
     return error.__cause__ or error if isinstance(error, UserCodeBroke) else error
 
 
+def with_user_traceback(error: BaseException) -> BaseException:
+    """The error, its traceback cut to where the environment's code begins."""
+    return BaseException.with_traceback(error, _from_user_code(error.__traceback__))
+
+
 def reason_of(error: BaseException) -> str:
     """Class, message and place of an error, in one bounded text."""
     message, where = _message(error), _where(error)
@@ -64,7 +80,10 @@ def reason_of(error: BaseException) -> str:
 def traceback_of(error: BaseException) -> str:
     """The traceback of an error, from the code that is not ours on."""
     try:
-        lines = traceback.format_exception(type(error), error, _from_user_code(error.__traceback__))
+        trace = _from_user_code(error.__traceback__)
+        if trace is error.__traceback__ and isinstance(error, _SAYS_ALL) and error.__cause__ is None:
+            trace = None
+        lines = traceback.format_exception(type(error), error, trace)
         return _written("".join(lines), _TRACEBACK_CHARS)
     except BaseException as why:  # noqa: BLE001  # as for the message
         return f"(the traceback cannot be had: {type(why).__name__})"
@@ -93,6 +112,8 @@ def _where(error: BaseException) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, TurnwiseError) or not frames:
         return None
+    # `exit()` and a dataclass's methods are Python code that nobody has a file of.
+    frames = [frame for frame in frames if not frame.filename.startswith(_NO_FILES)] or frames
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}"
     return _written(place, _NAME_CHARS)
 

@@ -147,7 +147,7 @@ class ModelCalls:
         try:
             given = await self.calls.run(
                 partial(self.policy.complete, request),
-                doing=f"{doing}, turn {self._turns}",
+                doing=f"{doing}, turn {self._turns + 1}",
                 limit_s=self.seconds_left,
                 setting="rollout_timeout_s",
             )

@@ -80,7 +80,7 @@ class ToolAnswers:
         try:
             return await self.calls.run(
                 function,
-                doing=f"tool {name}, turn {index}",
+                doing=f"tool {name}, turn {index + 1}",
                 limit_s=limit_s,
                 setting="tool_timeout_s" if limit_s == self.budget.tool_timeout_s else "rollout_timeout_s",
                 busy=busy,

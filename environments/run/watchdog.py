@@ -53,7 +53,8 @@ class Watchdog:
         self._has_turned = threading.Event()
         self._end = threading.Event()
         self._blocked_s = 0.0
-        self._named = False
+        self._named = set[str]()
+        """Places; code that blocks once in a while is named once."""
         self._thread = threading.Thread(target=self._run, name="turnwise-watchdog", daemon=True)
 
     @contextmanager
@@ -95,7 +96,7 @@ class Watchdog:
     def _tick(self, passed_s: float) -> None:
         if self._has_turned.is_set():
             self._has_turned.clear()
-            self._blocked_s, self._named = 0.0, False
+            self._blocked_s = 0.0
             try:
                 self._loop.call_soon_threadsafe(self._turn)
             except RuntimeError:
@@ -107,8 +108,8 @@ class Watchdog:
         if where is None or not self._is_armed:
             return
         self._blocked_s += passed_s
-        if self._blocked_s >= NAMED_AFTER_S - _TICK_S and not self._named:
-            self._named = True
+        if self._blocked_s >= NAMED_AFTER_S - _TICK_S and where not in self._named:
+            self._named.add(where)
             self._say(
                 f"{where} blocks the event loop, and every rollout with it; await what takes long, or write "
                 f"it as a `def`, which runs on a thread (the run ends after {self._ends_after_s:g} s of it)"

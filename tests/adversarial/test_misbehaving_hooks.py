@@ -137,7 +137,7 @@ async def test_a_tool_that_never_ends_is_told_to_the_model_or_costs_one_sibling(
     group = await env.rollout_group(TASK, 3)
     assert len(group.trajectories) + len(group.failures) == 3
     if group.failures:
-        assert "tool act, turn 0 took longer than 1 s (--env.tool_timeout_s)" in group.failures[0].error
+        assert "tool act, turn 1 took longer than 1 s (--env.tool_timeout_s)" in group.failures[0].error
     told = [r for t in group.trajectories for turn in t.turns for r in turn.tool_results if r.timed_out]
     assert [result.content for result in told] == (
         [] if group.failures else ["[stopped: still running after 1 s]"]

@@ -177,7 +177,7 @@ async def test_a_bool_is_a_bool_of_numpy_too(given):
 async def test_anything_else_costs_the_rollout_and_is_named(given):
     credited = await group_of_chat(train_turn=lambda self, item, turn, ctx: given)
     assert len(credited.group.failures) == 4
-    assert "turn 0: train_turn gave" in credited.group.failures[0].error
+    assert "turn 1: train_turn gave" in credited.group.failures[0].error
     assert credited.group.failures[0].error.endswith("give True or False")
 
 

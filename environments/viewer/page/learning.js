@@ -89,7 +89,7 @@ function stateLists(tried) {
 function stateNode(state) {
   const hidden = state.choices.length - SHOWN_CHOICES;
   return el("div.state", {}, el("p", {}, el("b", {}, shown(state.state) || "(nothing)"), el("small", {}, " " + plural(state.visits, "visit"))),
-    state.choices.slice(0, SHOWN_CHOICES).map(({ message, probability }) => el("div.choice", {}, el("span.share", {}, el("i", { style: { width: `${100 * probability}%` } })), el("span.n", {}, num(100 * probability, 0) + " %"), el("code", {}, shown(message)))),
+    state.choices.slice(0, SHOWN_CHOICES).map(({ message, probability }) => el("div.choice", {}, el("span.share", {}, el("i", { style: { width: `${100 * probability}%` } })), el("span.n", {}, num(Math.round(100 * probability), 0) + " %"), el("code", {}, shown(message)))),
     hidden > 0 ? el("small", {}, `and ${plural(hidden, "other")}`) : null);
 }
 

@@ -176,6 +176,8 @@ def test_help_of_a_command_with_an_environment_lists_its_settings(capsys, env_fi
         (["process", "{env}", "--env.estimator", "bogus"], "bogus"),
         (["process", "code_debug", "--env.dataset_path", "gone.jsonl"], "no dataset file at gone.jsonl"),
         (["process", "{env}", "--openai.base_url", "http://127.0.0.1:9/v1"], "http://127.0.0.1:9/v1"),
+        (["process", "{env}", "--openai.model_name", "x"], "model_name names a model and nothing says where"),
+        (["process", "{env}", "--judge.model_name", "x"], "give --judge.base_url"),
         (["evaluate", "{env}", "--out", "{env_path}"], "cannot write"),
         (["evaluate", "{env}", "--env.eval_rollouts", "0"], "--env.eval_rollouts should be greater"),
         (["mock-model", "{env}", "--host", "256.0.0.1"], "cannot listen on 256.0.0.1:8000"),
@@ -186,6 +188,21 @@ def test_bad_input_is_one_line_and_exit_code_2(failing, env_file, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     filled = [arg.format(env=f"{env_file}:Echo", env_path=env_file, folder=tmp_path) for arg in args]
     assert said in failing(*filled)
+
+
+@pytest.mark.parametrize(
+    ("init", "said"),
+    [
+        ("def __init__(self): pass", "Own.__init__ takes other arguments; write `def __init__(self, *args"),
+        ("def __init__(self, *args): pass", "Own.__init__ does not call the one of AgentEnv; write `def"),
+        ("def __init__(self, *args): open('gone.json')", "line 3: FileNotFoundError"),
+    ],
+    ids=["arguments", "super", "raises"],
+)
+def test_an_init_that_does_not_work_is_one_line(failing, env_file, tmp_path, monkeypatch, init, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(f"import echo_env\nclass Own(echo_env.Echo):\n    {init}\n")
+    assert said in failing("process", "own.py:Own")
 
 
 def test_bad_input_writes_nothing(failing, env_file, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from tools.errors import CreditError
 def test_states_on_some_turns_only_are_refused_by_trajectory_and_turn():
     group = group_of([[1.0], [0.0, 0.0]], anchors=[["a"], ["a", None]])
 
-    with pytest.raises(CreditError, match="trajectory 1, turn 1 has no anchor state"):
+    with pytest.raises(CreditError, match="trajectory 1, turn 2 has no anchor state"):
         gigpo(group)
 
 

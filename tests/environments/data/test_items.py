@@ -12,7 +12,7 @@ import huggingface_hub.constants
 import pytest
 from datasets import Dataset
 
-from environments.data.items import load_items
+from environments.data.items import checked_items, load_items
 from tools.errors import DatasetError
 
 ROWS = [{"task_id": f"t/{n}", "n": n, "nested": {"words": ["a", "b"][: n % 3]}} for n in range(7)]
@@ -240,3 +240,11 @@ def test_a_hub_that_does_not_know_the_dataset_is_quoted(hub_answering_404, tmp_p
     code = "from environments.data.items import load_items\nload_items(name='a/b')"
     run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert "DatasetError: cannot load hub dataset 'a/b' (config None, split 'train')" in run.stderr
+
+
+@pytest.mark.parametrize("item", [{"id": 2}, "two"], ids=["mapping", "text"])
+def test_a_field_that_an_item_of_load_items_lacks_is_named(item):
+    items = [{"id": 1, "answer": None}, item]
+    with pytest.raises(DatasetError, match="environment 'mine', item 2: no field 'answer'"):
+        checked_items(items, None, ("answer",), env="mine")
+    assert checked_items(items, 1, ("answer",), env="mine") == items[:1]

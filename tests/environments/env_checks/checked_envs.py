@@ -6,7 +6,7 @@ import tempfile
 import threading
 import time
 
-from turnwise import AgentEnv, Choice, TurnLevelRewardMixin, say
+from turnwise import AgentEnv, Choice, ToolError, TurnLevelRewardMixin, call, fit_context, say, tool
 
 
 class Right(TurnLevelRewardMixin, AgentEnv):
@@ -43,6 +43,32 @@ class Scalar(AgentEnv):
 
     def compute_reward(self, item, trajectory, ctx):
         return 1.0
+
+
+@tool
+def refuse(text: str) -> str:
+    """Refuse what is asked.
+
+    Args:
+        text: What.
+    """
+    raise ToolError(f"there is no {text}")
+
+
+class Refuses(Right):
+    """A tool that tells the model something, a condenser that counts, and a limit that permits more."""
+
+    name = "refuses"
+    tools = (refuse,)
+    condenser = fit_context(4096)
+
+    def limits_for(self, item):
+        return {"max_turns": 300}
+
+    def scripted_choices(self, item, messages, tools, skill):
+        if messages[-1].role == "user":
+            return [Choice(probability=1.0, message=call("refuse", {"text": "tea"}))]
+        return super().scripted_choices(item, messages, tools, skill)
 
 
 class Raises(Right):

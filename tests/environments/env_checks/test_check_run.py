@@ -29,6 +29,15 @@ async def test_hooks_are_shown_in_the_order_of_their_calls_with_what_they_gave(m
     assert [turn["answers"] for turn in report.parts["rollout"]] == [["Go on."], ["Go on."], []]
 
 
+async def test_what_a_tool_tells_the_model_is_no_fault_and_a_policy_is_repeated_whole(monkeypatch, tmp_path):
+    report = await checked(checked_envs.Refuses, monkeypatch, tmp_path, items=1)
+    given = [each["given"] for each in report.parts["hooks"] if each["name"] == "tool refuse"]
+    assert given[0] == "told the model: there is no tea"
+    assert report.result("hooks") == "warn"
+    assert "limits_for gives max_turns 300, and --env.max_turns permits 10" in report.found("hooks")
+    assert "not the same twice" not in report.found("rewards twice")
+
+
 @pytest.mark.parametrize(
     ("env", "check", "result", "found"),
     [

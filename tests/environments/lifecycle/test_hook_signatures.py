@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tests.turnwise.typed_hooks import Awaited, AwaitedScalar, Plain, Scalar
 from tools.errors import ConfigError
@@ -112,3 +113,39 @@ def test_hooks_as_type_checkers_take_them_are_taken(env, caplog):
     with caplog.at_level(logging.WARNING):
         assert env().name
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("name", ["estimator", "max_turns", "group_size"])
+def test_a_setting_as_a_class_attribute_is_refused_with_where_it_belongs(name):
+    with pytest.raises(ConfigError, match=rf"{name} is a setting.* --env\.{name}, or .* `config_init`"):
+        made(**{name: 4})
+
+
+def test_a_helper_with_the_name_of_a_setting_is_none():
+    made(seed=4, format_prompt=lambda self, item: str(self.seed))
+
+
+def test_a_dataset_that_load_items_does_not_read_is_refused():
+    def own(**written):
+        cls = type(made(**written))
+        return cls(AgentEnvConfig(dataset_path="items.jsonl"))
+
+    with pytest.raises(ConfigError, match=r"writes load_items, .* --env\.dataset_path"):
+        own(load_items=lambda self: [1])
+    own()
+    own(load_items=lambda self: [self.config.dataset_path])
+
+
+def test_required_fields_are_a_tuple():
+    with pytest.raises(ConfigError, match=r"give a tuple of names, \('answer',\)"):
+        made(required_fields="answer")
+
+
+def test_a_reward_that_is_not_asked_for_beside_an_outcome_is_refused():
+    with pytest.raises(ConfigError, match="writes compute_reward, which is not asked for"):
+        made(compute_reward=lambda self, item, trajectory, ctx: 1.0)
+
+    def outcome(self, item, trajectory, ctx):
+        return self.compute_reward(item, trajectory, ctx)
+
+    made(compute_reward=lambda self, item, trajectory, ctx: 1.0, compute_outcome=outcome)

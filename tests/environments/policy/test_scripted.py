@@ -147,6 +147,13 @@ async def test_a_mixture_that_is_no_distribution_is_refused(probabilities):
         await policy(*mixture).complete(request())
 
 
+@pytest.mark.parametrize("given", [None, [], ["yes"], "yes"], ids=["none", "empty", "texts", "text"])
+async def test_what_is_no_choice_is_named_with_what_to_give(given):
+    scripted = ScriptedPolicy(lambda messages, tools, skill: given, skill=1.0, renderer=RENDERER)
+    with pytest.raises(ConfigError, match=r"^scripted_choices gave .*; give one Choice\(probability=…"):
+        await scripted.complete(request())
+
+
 async def test_a_script_may_only_write_assistant_messages():
     with pytest.raises(ConfigError, match="'user'"):
         await policy((1.0, USER)).complete(request())

@@ -123,7 +123,7 @@ async def test_each_call_has_context_variables_of_its_own(meeting):
 
 
 async def test_what_is_going_on_is_the_call_that_began_last(meeting):
-    assert (await meeting.results("wait", "arrive"))[1].content == "tool arrive, turn 0"
+    assert (await meeting.results("wait", "arrive"))[1].content == "tool arrive, turn 1"
 
 
 @pytest.mark.parametrize("other", ["unmarked", "unknown"])
@@ -145,7 +145,7 @@ async def test_an_error_for_the_model_is_that_of_its_call_alone(meeting):
 
 async def test_an_end_lets_those_that_run_finish(meeting):
     results = await meeting.results("wait", "end", "arrive")
-    assert [result.content for result in results] == ["waiting", "ended", "tool arrive, turn 0"]
+    assert [result.content for result in results] == ["waiting", "ended", "tool arrive, turn 1"]
 
 
 async def test_what_breaks_ends_the_others_and_is_itself(meeting):

@@ -19,7 +19,7 @@ from environments.run.experiment_code import code_facts, has_file
 from environments.server_config import ServerConfig
 from environments.word_guess_env import WordGuessEnv
 from tests.environments.record.recorded import TWO, credited
-from tests.environments.write_file import made
+from tests.environments.write_file import WriteFile, made
 from tools.errors import RecordError
 
 HELPER = '''
@@ -213,8 +213,12 @@ def no_code(monkeypatch):
     monkeypatch.setattr("environments.run.experiment.code_facts", lambda env, apart: {})
 
 
+class ReadsDataset(WriteFile):
+    load_items = AgentEnv.load_items
+
+
 def facts(**settings):
-    env = made(**settings)
+    env = made(ReadsDataset, **settings)
     return origin_of(env).facts()
 
 

@@ -8,7 +8,7 @@ from environments.data.tasks import GroupTask
 from environments.run.first_alone import MOST_ALIKE, AlikeFailuresError, first_alone
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
-from tests.environments.write_file import HELLO, made
+from tests.environments.write_file import HELLO, ScalarWriteFile, made
 
 
 def failed(where="env.py:1 in compute_reward", **fields):
@@ -65,3 +65,13 @@ async def test_what_went_alone_is_not_rolled_out_again():
         group = await env.rollout_group(replace(HELLO, rolled_out=(alone,)), 3)
     assert group.trajectories[0] is alone
     assert [trajectory.sibling for trajectory in group.trajectories] == [0, 1, 2]
+
+
+async def test_a_wrong_value_of_a_hook_is_told_without_frames_of_ours():
+    class Wrong(ScalarWriteFile):
+        async def compute_reward(self, item, trajectory, ctx):
+            return "1.0"
+
+    async with made(Wrong) as env:
+        (failure,) = (await env.rollout_group(HELLO, 1)).failures
+    assert failure.traceback.splitlines() == [f"tools.errors.{failure.error}"]

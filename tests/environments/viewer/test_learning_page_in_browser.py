@@ -25,7 +25,7 @@ def values(steps=25, *, end=1.0):
     tried = {
         "refused": None,
         "curves": {"score": [curve, [value / 2 for value in curve]], "turns": [[1.0] * steps] * 2},
-        "changes": [change, {**change, "name": "cut turns", "start": 0.0, "end": 0.0}],
+        "changes": [change, {**change, "name": "cut turns", "start": 0.0, "end": 0.0, "reference": 0.0}],
         "parts": [{"part": HOSTILE, "verdict": "gamed", "why": "it rises"}],
         "states": [state],
     }

@@ -156,8 +156,9 @@ class EnvCommand(click.Command):
         try:
             return super().parse_args(ctx, rest)
         except click.NoSuchOption as error:
+            meant = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
             raise ConfigError(
-                f"no option {error.option_name}; settings of the environment are --env.NAME, "
+                f"no option {error.option_name}{meant}; settings of the environment are --env.NAME, "
                 f"those of model servers --openai.NAME, --judge.NAME, --user.NAME and --summariser.NAME"
             ) from None
 

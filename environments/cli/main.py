@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NoReturn, cast, get_args
@@ -172,6 +173,17 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = self.lazy[cmd_name].target.partition(":")
         return getattr(_imported(module), attribute)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is meant; of what is none, the nearest is named."""
+        name = args[0]
+        if name not in self.lazy and not name.startswith("-"):
+            close = get_close_matches(name, self.lazy, n=1)
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            raise click.UsageError(f"No such command {name!r}{meant}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands from their one-line help, by what they are for."""

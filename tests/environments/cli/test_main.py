@@ -163,9 +163,10 @@ def test_help_of_a_command_with_an_environment_lists_its_settings(capsys, env_fi
     ("args", "said"),
     [
         (["bogus"], "No such command 'bogus'"),
+        (["proces"], "No such command 'proces'; did you mean 'process'?; see turnwise --help"),
         (["process"], "no environment given"),
         (["process", "bogus"], "no environment 'bogus'; choose one of code_debug, "),
-        (["process", "code_debug", "--frsh"], "no option --frsh"),
+        (["process", "code_debug", "--frsh"], "no option --frsh; did you mean --fresh?"),
         (["process", "code_debug", "more"], "unexpected extra argument"),
         (["process", "{env}", "--env.group_sise", "4"], "did you mean --env.group_size?"),
         (["process", "{env}", "--env.group_size", "0"], "--env.group_size should be greater"),

@@ -122,9 +122,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch):
         (exits_in_a_thread_while_it_is_read, "SystemExit: 3"),
         (exits_while_it_is_shown, "TypeError: tool 'act' returned Leaving"),
         (exits_in_a_thread_while_it_is_shown, "TypeError: tool 'act' returned Leaving"),
-        (hangs_while_it_is_shown, "TimeLimitExceeded: tool act, turn 0 took longer than 0.5 s"),
+        (hangs_while_it_is_shown, "TimeLimitExceeded: tool act, turn 1 took longer than 0.5 s"),
         (cancels_all_others, "CancelledError"),
-        (goes_on_when_cancelled, "TimeLimitExceeded: tool act, turn 0 took longer than 0.5 s"),
+        (goes_on_when_cancelled, "TimeLimitExceeded: tool act, turn 1 took longer than 0.5 s"),
     ],
     ids=["read", "read in thread", "shown", "shown in thread", "hangs", "cancels", "goes on"],
 )

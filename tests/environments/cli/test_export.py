@@ -145,7 +145,7 @@ def test_limits_choose_what_openai_lines_train(record, tmp_path):
 @pytest.mark.parametrize("view", TEXT_VIEWS)
 def test_a_line_that_is_cut_leaves_no_file_of_text(record, tmp_path, view):
     with record.open("ab") as file:
-        file.write(b'{"schema": "turnwise.group/2", ')
+        file.write(b'{"schema": "turnwise.group/2", \n')
     with pytest.raises(RecordError, match=r"r\.jsonl, line 3: not JSON"):
         export(record, "--view", view, "--out", tmp_path / "out.jsonl")
     assert [each.name for each in tmp_path.iterdir()] == ["r.jsonl"]

@@ -106,10 +106,10 @@ def test_what_does_not_exist_or_fit_is_refused_with_what_is_possible(call, messa
 @pytest.mark.parametrize(
     ("turns", "outcomes", "message"),
     [
-        ([[0.0], [0.0, NAN]], None, "reward of trajectory 1, turn 1 is nan"),
-        ([[INF], [0.0]], None, "reward of trajectory 0, turn 0 is inf"),
-        ([[0.0], [-INF]], None, "reward of trajectory 1, turn 0 is -inf"),
-        ([[0.0], [1e101]], None, r"reward of trajectory 1, turn 0 is 1e\+101; sizes up to 1e\+100"),
+        ([[0.0], [0.0, NAN]], None, "reward of trajectory 1, turn 2 is nan"),
+        ([[INF], [0.0]], None, "reward of trajectory 0, turn 1 is inf"),
+        ([[0.0], [-INF]], None, "reward of trajectory 1, turn 1 is -inf"),
+        ([[0.0], [1e101]], None, r"reward of trajectory 1, turn 1 is 1e\+101; sizes up to 1e\+100"),
         ([[0.0], [0.0]], [0.0, NAN], "outcome of trajectory 1 is nan"),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_user_registers_an_estimator_with_described_parameters():
     [
         ([[1.0]], "gave 1 lists for a group of 2 trajectories"),
         ([[1.0], [1.0]], "gave 1 advantages for 2 turns of trajectory 1"),
-        ([[1.0], [1.0, NAN]], "gave nan to trajectory 1, turn 1"),
+        ([[1.0], [1.0, NAN]], "gave nan to trajectory 1, turn 2"),
     ],
 )
 def test_a_user_s_estimator_that_gives_nonsense_is_named(result, message):

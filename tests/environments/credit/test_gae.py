@@ -14,7 +14,7 @@ GROUP = group_of([[1.0], [0.0, 2.0]])
     [
         ([[0.0]], "values for 1 trajectories; the group has 2"),
         ([[0.0], [0.0]], "1 values for the 2 turns of trajectory 1"),
-        ([[0.0], [0.0, float("nan")]], "value of trajectory 1, turn 1 is nan"),
+        ([[0.0], [0.0, float("nan")]], "value of trajectory 1, turn 2 is nan"),
     ],
 )
 def test_values_that_do_not_match_are_refused(values, message):

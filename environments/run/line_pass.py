@@ -1,5 +1,6 @@
 """One function over all lines of a record: on all cores where it is large, in order, in bounded memory."""
 
+import logging
 import os
 import pickle
 import signal
@@ -18,6 +19,7 @@ from tools.errors import RecordError, RunError
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 ALONE_BYTES = 32 << 20
 """Up to so many bytes of a record, no process is worth its start."""
@@ -111,6 +113,8 @@ def _stretches(path: Path, file: IO[bytes]) -> Iterator[Stretch]:
         yield Stretch(number=number, start=start, size=len(piece))
         number += piece.count(b"\n")
         start += len(piece)
+    if os.fstat(file.fileno()).st_size > start:
+        logger.warning("%s: line %d is cut short, as by a killed run, and left out", path, number)
 
 
 def _whole_lines(path: Path, file: IO[bytes], start: int) -> bytes:

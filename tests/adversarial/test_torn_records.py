@@ -35,3 +35,15 @@ def test_every_reader_takes_the_whole_lines_and_no_other(tmp_path, read, cut, gr
     content = record.read_bytes()
     record.write_bytes(content[:100] if cut is None else content[: len(content) - cut])
     assert read(record, tmp_path / "out.jsonl") == groups
+
+
+@pytest.mark.parametrize(
+    "command", ["recredit --estimator grpo", "export --view openai"], ids=["recredit", "export"]
+)
+def test_what_makes_a_file_of_a_cut_record_says_so(tmp_path, caplog, command):
+    record = recorded(tmp_path / "r.jsonl", group_of([[1.0], [0.0]]))
+    whole = record.read_bytes()
+    record.write_bytes(whole + whole[:100])
+    name, *options = command.split()
+    assert written(tmp_path / "out.jsonl", name, record, *options) > 0
+    assert caplog.messages == [f"{record}: line 2 is cut short, as by a killed run, and left out"]

@@ -116,6 +116,8 @@ def _learn_stations(call: EnvCall, options: LearnOptions) -> int:
         raise ConfigError(f"`turnwise learn` sets --env.{name} itself; see turnwise learn --help")
     if call.flags.openai or (call.file and call.file.openai):
         raise ConfigError("`turnwise learn` has a policy of its own, and asks no model server")
+    if options.task is not None and "task" in call.flags.env:
+        raise ConfigError("--task and --env.task say the same; give one of them")
     config = cast(StationsConfig, call.settings({"task": options.task}).env)
     seeds = options.seeds or _SEEDS
     comparing = Comparing(

@@ -148,8 +148,9 @@ def test_a_former_run_is_put_aside(tmp_path):
         (["--policy", "gpt"], "--policy"),
         (["--env.estimator", "grpo"], "--env.estimator"),
         (["--env.no_such", "1"], "no_such"),
+        (["--task", "stop", "--env.task", "delayed"], "give one of them"),
     ],
-    ids=["seeds", "steps", "task", "estimator", "policy", "own", "setting"],
+    ids=["seeds", "steps", "task", "estimator", "policy", "own", "setting", "two tasks"],
 )
 def test_what_cannot_be_is_one_line_and_exit_code_2(arguments, said, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -137,12 +137,14 @@ def _code_below(root: Path, files: set[Path], left_out: set[Path]) -> dict[Path,
     loaded = {file for name in list(sys.modules) if name != "__main__" and (file := _file_of(name))}
     waiting = [file for file in files | loaded if counts(file)]
     found: dict[Path, str] = {}
+    files_of = cache(_files_of)  # of this walk alone: files come and go, and most import the same
     while waiting:
         file = waiting.pop()
         if file not in found:
             source = _source_of(file)
             found[file] = source.code
-            reached = (*_imported(source, file, root), *_named(source, file, root))
+            meant = (each for where in _imported(source, file, root) for each in files_of(*where))
+            reached = (*meant, *_named(source, file, root))
             waiting += [each for each in reached if counts(each)]
     return dict(sorted(found.items()))
 
@@ -204,15 +206,14 @@ def _import_statements(tree: ast.Module) -> Iterator[tuple[int, tuple[str, ...]]
             yield node.level, (of, *(f"{of}.{alias.name}".removeprefix(".") for alias in node.names))
 
 
-def _imported(source: _Source, file: Path, root: Path) -> Iterator[Path]:
-    """The files that a file's import statements may mean."""
+def _imported(source: _Source, file: Path, root: Path) -> Iterator[tuple[Path, str]]:
+    """The modules that a file's import statements may mean: a folder, and a dotted name below it."""
     for level, names in source.imports:
         folders = [root, root.parent, file.parent]
         if level:
             folders = [[file, *file.parents][level]] if level < len(file.parents) else []
         for folder in folders:
-            for name in names:
-                yield from _files_of(folder, name)
+            yield from ((folder, name) for name in names)
 
 
 def _named(source: _Source, file: Path, root: Path) -> Iterator[Path]:
@@ -225,13 +226,16 @@ def _named(source: _Source, file: Path, root: Path) -> Iterator[Path]:
     yield from (path.resolve() for path in paths if isfile(path))  # noqa: PTH113  # likewise
 
 
-def _files_of(folder: Path, name: str) -> Iterator[Path]:
+def _files_of(folder: Path, name: str) -> tuple[Path, ...]:
     """The files of a dotted module and of the packages around it."""
-    for part in name.split("."):
-        folder = folder / part
-        for file in (folder.with_name(f"{part}.py"), folder / "__init__.py"):
-            if part and file.is_file():
-                yield file.resolve()
+    found: list[Path] = []
+    below = str(folder)
+    for part in filter(None, name.split(".")):
+        below = f"{below}/{part}"
+        found += [Path(file).resolve() for file in (f"{below}.py", f"{below}/__init__.py") if isfile(file)]  # noqa: PTH113  # likewise
+        if not isdir(below):  # noqa: PTH112  # likewise
+            break
+    return tuple(found)
 
 
 def _class_text(cls: type, seen: set[object]) -> str:

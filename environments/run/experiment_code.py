@@ -1,6 +1,7 @@
 """The files of an environment, one digest each: of code without comments and layout."""
 
 import ast
+import filecmp
 import hashlib
 import sys
 import sysconfig
@@ -60,7 +61,7 @@ def code_files(env_cls: type, *, apart: Iterable[Path] = ()) -> dict[str, Path]:
 
 def same_code(one: Path, other: Path) -> bool:
     """Whether two files differ in nothing that counts."""
-    return _source_of(one).code == _source_of(other).code
+    return filecmp.cmp(one, other, shallow=False) or _source_of(one).code == _source_of(other).code
 
 
 def _classes(env_cls: type) -> list[type]:

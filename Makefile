@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
-# For two cores: tests wait for processes, servers and limits for half of their time. A worker takes 1.1 GB.
+# Twice the cores of a small machine: tests wait for processes, servers and limits. A worker takes 1.1 GB.
 WORKERS ?= 4
 LINT := environments scripts tools tests turnwise
 # What starts sandboxes, servers or other processes.

@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
+from environments.dropped_sibling import dropped
 from environments.trajectory import (
     LARGEST_REWARD,
-    Failure,
     MissingOutcome,
     Rewards,
     Trajectory,
@@ -48,8 +48,8 @@ def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGro
         names = ", ".join(str(group.trajectories[index].sibling) for index in missing)
         return group, f"{what}: siblings {names}; missing_outcome says what is to count, drop or a number"
     if missing and rules.missing_outcome == "drop":
-        dropped = [_dropped(group.trajectories[index], what) for index in missing]
-        failures = sorted((*group.failures, *dropped), key=lambda failure: failure.sibling)
+        without = [dropped(group.trajectories[index], "RewardError", what) for index in missing]
+        failures = sorted((*group.failures, *without), key=lambda failure: failure.sibling)
         left = tuple(each for index, each in enumerate(group.trajectories) if index not in missing)
         group = replace(group, trajectories=left, failures=tuple(failures))
     elif missing:
@@ -103,21 +103,6 @@ def _too_few(group: TrajectoryGroup, min_trajectories: int) -> str | None:
     if len(group.trajectories) >= needed:
         return None
     return f"{len(group.trajectories)} of {size} rollouts survived, at least {needed} are needed"
-
-
-def _dropped(trajectory: Trajectory, why: str) -> Failure:
-    return Failure(
-        sibling=trajectory.sibling,
-        stop_reason=None,
-        error=f"RewardError: {why}",
-        traceback="",
-        turns=len(trajectory.turns),
-        error_class="RewardError",
-        judge_calls=trajectory.judge_calls,
-        user_calls=trajectory.user_calls,
-        summariser_calls=trajectory.summariser_calls,
-        profile=trajectory.profile,
-    )
 
 
 def _with_outcome(trajectory: Trajectory, outcome: float) -> Trajectory:

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from environments.trajectory import CreditedGroup, Failure, StopReason, Trajectory, TrajectoryGroup
+from environments.dropped_sibling import dropped
+from environments.trajectory import CreditedGroup, StopReason, Trajectory, TrajectoryGroup
 from tools.errors import ConfigError
 
 MOST_IN_A_ROW = 8
@@ -59,9 +60,17 @@ class ExactTokens:
                 f"sampled, or refuse them; use a server that answers return_token_ids and logprobs (vLLM, "
                 f"SGLang), or accept it with --env.allow_approximate_tokens"
             )
-        dropped = [each for each in group.trajectories if lacking[each.sibling] is not None]
-        self._say(f"item {group.item_id}: {len(dropped)} rollouts dropped, the model server gave no {what}")
-        failures = [_failure(each, f"the model server gave no {lacking[each.sibling]}") for each in dropped]
+        without = [each for each in group.trajectories if lacking[each.sibling] is not None]
+        self._say(f"item {group.item_id}: {len(without)} rollouts dropped, the model server gave no {what}")
+        failures = [
+            dropped(
+                each,
+                "PolicyError",
+                f"the model server gave no {lacking[each.sibling]}",
+                stop_reason=StopReason.POLICY_ERROR,
+            )
+            for each in without
+        ]
         return self._credit(replace(group, trajectories=kept, failures=(*group.failures, *failures)))
 
 
@@ -70,18 +79,3 @@ def _lacking(trajectory: Trajectory) -> str | None:
     if not trajectory.exact:
         return "token ids"
     return "logprobs" if any(row.logprobs is None for row in trajectory.rows) else None
-
-
-def _failure(trajectory: Trajectory, error: str) -> Failure:
-    return Failure(
-        sibling=trajectory.sibling,
-        stop_reason=StopReason.POLICY_ERROR,
-        error=f"PolicyError: {error}",
-        traceback="",
-        turns=len(trajectory.turns),
-        error_class="PolicyError",
-        judge_calls=trajectory.judge_calls,
-        user_calls=trajectory.user_calls,
-        summariser_calls=trajectory.summariser_calls,
-        profile=trajectory.profile,
-    )

@@ -13,16 +13,16 @@ from rich.text import Text
 
 from environments.cli.env_command import EnvCall, EnvCommand
 from environments.cli.learn_own_env import TrialOptions, learn_own_env
-from environments.learning.arm_pool import ArmWork, cores
-from environments.learning.compare_arms import Comparing, compare_arms
-from environments.learning.learned_arms import SCALAR, TURN, LearnedArms, findings
-from environments.learning.run_arm import NetworkKind
-from environments.learning.trial_plan import Asked
+from environments.lab.learning.arm_pool import ArmWork, cores
+from environments.lab.learning.compare_arms import Comparing, compare_arms
+from environments.lab.learning.learned_arms import SCALAR, TURN, LearnedArms, findings
+from environments.lab.learning.run_arm import NetworkKind
+from environments.lab.learning.stations_arms import stations_arms, stations_setup
+from environments.lab.learning.trial_plan import Asked
 from environments.record.run_folder import run_folder
 from environments.run.stop_signals import until_stopped
 from environments.run.whole_run import run_whole
 from environments.stations_env.env import StationsConfig, StationsEnv, Task
-from environments.stations_env.learning_arms import stations_arms, stations_setup
 from tools.errors import ConfigError
 
 _OWN_SETTINGS = frozenset({

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from environments.cli.env_command import EnvCall
-from environments.learning.learn_env import LearnEnv
-from environments.learning.trial_plan import Asked
+from environments.lab.learning.learn_env import LearnEnv
+from environments.lab.learning.trial_plan import Asked
 from environments.record.run_folder import RunFolder, run_folder
 from environments.run.stop_signals import until_stopped
 from environments.run.whole_run import run_whole

@@ -29,7 +29,7 @@ class LearnedPart(TypedDict):
 
     part: str
     verdict: str
-    """See `environments.learning.gamed_rewards`."""
+    """See `environments.lab.learning.gamed_rewards`."""
     why: str
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from statistics import median
 from typing import get_args
 
-from environments.learning.run_arm import Arm, LearningSetup, run_arm
+from environments.lab.learning.exact_success import exact_success
+from environments.lab.learning.run_arm import Arm, LearningSetup, run_arm
 from environments.record.run_folder import RunFolder
 from environments.stations_env.env import StationsConfig, StationsEnv, Task
-from environments.stations_env.exact_success import exact_success
 
 SEEDS = (100, 101, 102, 103, 104)
 GRID = {

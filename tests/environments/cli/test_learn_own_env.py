@@ -6,7 +6,7 @@ import pytest
 
 from environments.cli.main import main
 
-ENV = "tests.environments.learning.paid_calls_env:PaidCallsEnv"
+ENV = "tests.environments.lab.learning.paid_calls_env:PaidCallsEnv"
 FEW = ["--seeds", "1", "--steps", "2", "--env.max_turns", "4", "--estimator", "rloo"]
 
 

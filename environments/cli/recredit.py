@@ -15,7 +15,7 @@ from environments.cli.user_code import load
 from environments.credit import Advantages, CreditChange, credit_change
 from environments.credit.comparable import ANY_GROUP, comparable
 from environments.record.credit_patch import with_credit
-from environments.record.group_line import SCHEMA, encode_group, group_of_fields, parse_line
+from environments.record.group_line import SCHEMA, encode_group, group_of_fields, parse_line, with_origin
 from environments.record.line_fields import LineFields
 from environments.record.recorder import Recorder, new_record
 from environments.record.run_folder import record_at
@@ -133,7 +133,8 @@ def _encoded(fields: LineFields, credit: CreditOptions | None) -> bytes:
     """The line of a group that is another one now, or that another version wrote."""
     old = group_of_fields(fields)
     new = old if credit is None else credit.credited(old.group, old.policy)
-    return encode_group(new, origin=fields.value("origin"))
+    origin = fields.value("origin")
+    return encode_group(new) if origin is None else with_origin(encode_group(new), origin)
 
 
 def _missed_outcomes(group: CreditedGroup) -> bool:

@@ -20,20 +20,14 @@ _PLAIN = frozenset({int, str, bool, type(None)})
 _MALFORMED = (ValidationError, ValueError, LookupError, TypeError, AttributeError)
 
 
-def encode_group(credited: CreditedGroup, *, origin: Mapping[str, str] | None = None) -> bytes:
+def encode_group(credited: CreditedGroup) -> bytes:
     """A group as one line, ending in a newline.
-
-    Args:
-        credited: the group.
-        origin: what its fingerprint stands for; a file says it once.
 
     Raises:
         RecordError: the line could not be read back; it names the value that JSON cannot hold.
     """
     try:
         fields = schema_2.written(credited)
-        if origin is not None:
-            fields["origin"] = dict(origin)
         if (path := _not_finite(fields)) is not None:
             raise RecordError(f"{'.'.join(map(str, path))} is no finite number")
         line = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
@@ -45,7 +39,12 @@ def encode_group(credited: CreditedGroup, *, origin: Mapping[str, str] | None = 
     return line
 
 
-def facts_of(credited: CreditedGroup, origin: Mapping[str, str] | None) -> dict[str, Any]:
+def with_origin(line: bytes, origin: Mapping[str, str]) -> bytes:
+    """Return a line that also says what its fingerprint stands for, which a file says once."""
+    return line[: -len(b"}\n")] + b',"origin":' + orjson.dumps(dict(origin)) + b"}\n"
+
+
+def facts_of(credited: CreditedGroup) -> dict[str, Any]:
     """Those fields of its line that say which group it is, see `Contents.add`."""
     group = credited.group
     return {
@@ -56,7 +55,7 @@ def facts_of(credited: CreditedGroup, origin: Mapping[str, str] | None) -> dict[
         "estimator": credited.estimator,
         "estimator_params": dict(credited.estimator_params),
         "fingerprint": group.fingerprint,
-        "origin": origin,
+        "origin": None,
         "item_hash": group.item_hash,
     }
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -11,7 +11,7 @@ from typing import Any, Self
 from environments.record.append_file import AppendFile
 from environments.record.contents import Contents, GroupKey
 from environments.record.entries import borne_out, entries_of, read_entries, whole_lines
-from environments.record.group_line import decode_group, encode_group, facts_of
+from environments.record.group_line import decode_group, encode_group, facts_of, with_origin
 from environments.record.index_file import Entry, IndexFile, Stamp, stamp_of
 from environments.record.origin import RunOrigin, refuse_other_run
 from environments.record.private_file import folder_for
@@ -20,6 +20,33 @@ from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
 _INSTEAD = "choose another --out, start over with --fresh, or go on all the same with --accept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLine:
+    """A group as the record has it."""
+
+    content: bytes
+    """The line, with its newline; without what its fingerprint stands for, which the file says once."""
+    facts: Mapping[str, Any]
+    """Which group it is, see `Contents.add`."""
+    credited: CreditedGroup
+    """As it is in the line."""
+
+
+def serialised(credited: CreditedGroup, *, fingerprint: str | None) -> GroupLine:
+    """Return a group as a line, marked with a run's fingerprint unless it has its own.
+
+    One that no line can hold becomes a failed one, with the reason.
+    """
+    group = credited.group
+    credited = replace(credited, group=replace(group, fingerprint=group.fingerprint or fingerprint))
+    try:
+        content = encode_group(credited)
+    except RecordError as error:
+        credited = failed_instead(credited, error)
+        content = encode_group(credited)
+    return GroupLine(content=content, facts=facts_of(credited), credited=credited)
 
 
 class Recorder:
@@ -44,7 +71,7 @@ class Recorder:
         self.written = 0
         self._run: str | None = None
         """The fingerprint of the groups to come."""
-        self._to_say: dict[str, Mapping[str, str]] = {}
+        self._to_say: dict[str | None, Mapping[str, str]] = {}
         """What fingerprints stand for that the file does not say yet."""
         # Threads append: entries stand in the order of lines.
         self._one_at_a_time = Lock()
@@ -134,34 +161,39 @@ class Recorder:
         self._to_say |= {each: facts for each, facts in origins.items() if each not in known}
 
     def append(self, credited: CreditedGroup) -> CreditedGroup:
-        """Write one group and, unless `each_on_disk` is off, wait until it is on disk.
+        """Serialise one group and append its line.
 
         Returns:
             The group as it was written: one that no line can hold is a failed one, with the reason.
 
         Raises:
+            RecordError: see `append_line`.
+        """
+        line = serialised(credited, fingerprint=self._run)
+        self.append_line(line)
+        return line.credited
+
+    def append_line(self, line: GroupLine) -> None:
+        """Write a group's line and, unless `each_on_disk` is off, wait until it is on disk.
+
+        Raises:
             RecordError: the disk is full or gone, or somebody else changed the file. What was written before
                 is safe, and nothing is written any more.
         """
-        group = credited.group
-        fingerprint = group.fingerprint or self._run
-        credited = replace(credited, group=replace(group, fingerprint=fingerprint))
-        origin = None if fingerprint is None else self._to_say.pop(fingerprint, None)
-        try:
-            line = encode_group(credited, origin=origin)
-        except RecordError as error:
-            credited = failed_instead(credited, error)
-            line = encode_group(credited, origin=origin)
+        content = line.content
+        facts: Mapping[str, Any] = line.facts
+        if (origin := self._to_say.pop(facts["fingerprint"], None)) is not None:
+            content = with_origin(content, origin)
+            facts = {**facts, "origin": origin}
         with self._one_at_a_time:
             # A line that somebody edits meanwhile must not be vouched for by the next one.
             is_ours = self._stamp == stamp_of(self._file.fd)
-            self._file.append(line)
+            self._file.append(content)
             self._stamp = stamp_of(self._file.fd) if is_ours else None
             self.written += 1
-            self._put_into_index(line, facts_of(credited, origin))
-        if credited.status != "failed":
-            self.finished.add((credited.group.item_id, credited.group.epoch))
-        return credited
+            self._put_into_index(content, facts)
+        if facts["status"] != "failed":
+            self.finished.add((facts["item_id"], facts["epoch"]))
 
     def append_lines(self, content: bytes, *, groups: int) -> None:
         """Write lines as they are, into a record without an index.

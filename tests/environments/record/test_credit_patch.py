@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environments.record.credit_patch import with_credit
-from environments.record.group_line import encode_group, parse_line
+from environments.record.group_line import encode_group, parse_line, with_origin
 from environments.testing import group_of
 from tests.environments.record.any_group import Draw
 from tests.environments.record.recorded import TWO, credited
@@ -49,7 +49,7 @@ def test_a_line_of_every_kind_of_group_can_be_patched(name):
 
 def test_what_a_line_says_besides_is_kept():
     old = credited(TWO)
-    line = encode_group(old, origin={"env": "toy"})
+    line = with_origin(encode_group(old), {"env": "toy"})
     assert orjson.loads(patched(line, with_other_credit(old)))["origin"] == {"env": "toy"}
 
 

@@ -12,7 +12,7 @@ import turnwise
 from environments.base_env import AgentEnv
 from environments.cli.discovery import find_environment
 from environments.cli.shipped import SHIPPED
-from environments.record.group_line import encode_group
+from environments.record.group_line import encode_group, with_origin
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Message
 from tests.environments.record.any_group import Draw
@@ -75,7 +75,7 @@ def bare_lines(until, *, size=200_000):
 
 
 def late_lines():
-    return [encode_group(Draw(seed).credited(), origin={"a": "b"}) for seed in range(12)]
+    return [with_origin(encode_group(Draw(seed).credited()), {"a": "b"}) for seed in range(12)]
 
 
 @pytest.fixture

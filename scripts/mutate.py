@@ -1,7 +1,7 @@
 """Mutants of the code that must lose nothing: each is a small change, run against its nearest tests.
 
-`python -m scripts.mutate [--max N] [--seconds S] [--seed K] [--only WORD …]` prints those that survive.
-It works on a copy of the repository, one mutant after the other. Tests that fail without one end it.
+`python -m scripts.mutate [--max N] [--seconds S] [--seed K] [--only WORD …]` prints those that survive, and
+how many they are by folder. It works on a copy of the repository, one mutant after the other.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import ast
 import copy
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -16,46 +17,38 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from time import monotonic
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("environments", "tools", "turnwise", "tests", "pyproject.toml")
-_SERVE, _WIRE, _RECORD = "tests/environments/serve/", "tests/environments/wire/", "tests/environments/record/"
-_AT_API = (f"{_SERVE}test_durability.py", f"{_SERVE}test_registration.py", f"{_SERVE}test_delivery.py")
-NEAREST = {
-    "environments/serve/outbox.py": (f"{_SERVE}test_durability.py", f"{_SERVE}test_outbox.py"),
-    "environments/serve/acknowledgements.py": (f"{_SERVE}test_acknowledgements.py", *_AT_API),
-    "environments/serve/circuit_breaker.py": (f"{_SERVE}test_circuit_breaker.py",),
-    "environments/serve/exact_tokens.py": (f"{_SERVE}test_exact_tokens.py",),
-    "environments/serve/registration.py": _AT_API,
-    "environments/serve/sender.py": _AT_API,
-    "environments/serve/delivery.py": _AT_API,
-    "environments/serve/trajectory_api.py": ("tests/adversarial/test_hostile_api.py", *_AT_API),
-    "environments/inference/http_body.py": ("tests/adversarial/test_hostile_api.py",),
-    "environments/rollout/rows.py": ("tests/environments/rollout/test_rows.py",),
-    "environments/wire/packing.py": (_WIRE,),
-    "environments/wire/padding.py": (_WIRE,),
-    "environments/wire/payloads.py": (_WIRE,),
-    "environments/wire/training_rows.py": (_WIRE,),
-    "environments/wire/views.py": (_WIRE,),
-    "environments/wire/columns.py": (_WIRE,),
-    "environments/wire/credited_rows.py": (_WIRE,),
-    **{
-        f"environments/record/{name}.py": (_RECORD, "tests/adversarial/test_hostile_records.py")
-        for name in (
-            "append_file",
-            "contents",
-            "group_line",
-            "origin",
-            "recorder",
-            "schema_2",
-            "unrecordable",
-        )
-    },
-    "environments/rollout/completion_check.py": ("tests/adversarial/test_hostile_completions.py",),
+WALKED = (
+    "environments/record",
+    "environments/serve",
+    "environments/wire",
+    "environments/run",
+    "environments/containment",
+    "environments/credit",
+    "environments/rollout/rows.py",
+    "environments/rollout/completion_check.py",
+    "environments/inference/http_body.py",
+)
+"""Folders and modules whose mutants have to be noticed."""
+FURTHER = {
+    "environments/serve/": (
+        "tests/environments/serve/test_durability.py",
+        "tests/environments/serve/test_registration.py",
+        "tests/environments/serve/test_delivery.py",
+    ),
+    "environments/serve/trajectory_api": ("tests/adversarial/test_hostile_api.py",),
+    "environments/record/": ("tests/adversarial/test_hostile_records.py",),
+    "environments/run/watchdog": ("tests/adversarial/test_blocked_loop.py",),
+    "environments/containment/": ("tests/environments/containment",),
+    "environments/rollout/completion_check": ("tests/adversarial/test_hostile_completions.py",),
+    "environments/inference/http_body": ("tests/adversarial/test_hostile_api.py",),
 }
-"""Which tests a module's mutants have to be noticed by."""
+"""Tests that are near modules although neither path nor imports say so, by how a module's path begins."""
 _LONGEST_S = 240
 _SWAPS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -70,24 +63,54 @@ class Mutant:
     module: str
     line: int
     change: str
-    source: str
+    index: int
+    """Of the changed node, as `ast.walk` counts them."""
+    kind: int
+    """Which of the ways to change it."""
+
+    def source(self, before: str) -> str:
+        """Returns the module's text with the change."""
+        tree = ast.parse(before)
+        _changed(list(ast.walk(tree))[self.index], self.kind)
+        return ast.unparse(ast.fix_missing_locations(tree))
 
 
-def mutants_of(module: str) -> Iterator[Mutant]:
+def walked(root: Path) -> list[str]:
+    """The modules below `WALKED`, as they lie there now."""
+    paths = [root / each for each in WALKED]
+    files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
+    return [file.relative_to(root).as_posix() for file in files if file.name != "__init__.py"]
+
+
+def nearest(module: str, root: Path) -> tuple[str, ...]:
+    """The tests that have to notice a module's mutants.
+
+    They are the module's mirror, the tests beside it that import the module, and those of `FURTHER`; for a
+    module without any, the whole mirrored folder.
+    """
+    path = Path("tests", module)
+    mirror = path.with_name(f"test_{path.name}").as_posix()
+    name = module.removesuffix(".py").replace("/", ".")
+    imported = re.compile(rf"^ *(?:from|import) {re.escape(name)}\b", re.MULTILINE)
+    beside = sorted((root / path.parent).rglob("test_*.py"))
+    near = [file.relative_to(root).as_posix() for file in beside if imported.search(file.read_text())]
+    further = [test for prefix, tests in FURTHER.items() if module.startswith(prefix) for test in tests]
+    found = [each for each in dict.fromkeys((mirror, *near, *further)) if (root / each).exists()]
+    return tuple(found or [path.parent.as_posix()])
+
+
+def mutants_of(module: str, root: Path) -> Iterator[Mutant]:
     """Every mutant of a module, its decorators left out: whether a dataclass has slots is no behaviour."""
-    tree = ast.parse((ROOT / module).read_text())
+    tree = ast.parse((root / module).read_bytes())
     decorators = [each for node in ast.walk(tree) for each in getattr(node, "decorator_list", ())]
     left_out = {id(node) for each in decorators for node in ast.walk(each)}
     for index, node in enumerate(ast.walk(tree)):
-        if id(node) in left_out:
+        if id(node) in left_out or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         for kind in range(2):
-            twin = copy.deepcopy(tree)
-            target = next(each for at, each in enumerate(ast.walk(twin)) if at == index)
-            change = _changed(target, kind)
-            if change:
-                source = ast.unparse(ast.fix_missing_locations(twin))
-                yield Mutant(module=module, line=getattr(node, "lineno", 0), change=change, source=source)
+            if change := _changed(copy.deepcopy(node), kind):
+                line = getattr(node, "lineno", 0)
+                yield Mutant(module=module, line=line, change=change, index=index, kind=kind)
 
 
 def _changed(node: ast.AST, kind: int) -> str | None:
@@ -121,21 +144,28 @@ def _without_a_statement(node: ast.AST) -> str | None:
 
 
 def verdict(mutant: Mutant, folder: Path) -> str:
-    """What the nearest tests say to the mutant: `survived`, `noticed` or `timed out`."""
+    """What the nearest tests in a copy of the repository find.
+
+    It is `noticed`, `survived`, `timed out`, or `fails without it` where they fail without the mutant, too.
+    """
+    tests = nearest(mutant.module, folder)
     path = folder / mutant.module
     before = path.read_text()
-    path.write_text(mutant.source)
+    path.write_text(mutant.source(before))
     try:
-        return "noticed" if fails(NEAREST[mutant.module], folder) else "survived"
+        noticed = fails(tests, folder)
     except subprocess.TimeoutExpired:
         return "timed out"
     finally:
         path.write_text(before)
+    if not noticed:
+        return "survived"
+    return "fails without it" if _fails_unchanged(tests, folder) else "noticed"
 
 
 def fails(tests: Iterable[str], folder: Path) -> bool:
     """Whether one of the tests fails in a copy of the repository."""
-    options = [
+    options = (
         "-x",
         "-q",
         "-o",
@@ -144,7 +174,7 @@ def fails(tests: Iterable[str], folder: Path) -> bool:
         "no:cacheprovider",
         "--timeout",
         "60",
-    ]
+    )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests],
         cwd=folder,
@@ -156,37 +186,55 @@ def fails(tests: Iterable[str], folder: Path) -> bool:
     return done.returncode != 0
 
 
+@cache
+def _fails_unchanged(tests: tuple[str, ...], folder: Path) -> bool:
+    return fails(tests, folder)
+
+
 def main() -> int:
-    """Draw mutants, run them, print what survives; 1 when something does."""
+    """Draw mutants of each folder, run them, print what survives; 1 when something does."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--max", type=int, default=40, help="how many mutants are drawn")
+    parser.add_argument("--max", type=int, default=8, help="how many mutants are drawn of each folder")
     parser.add_argument("--seconds", type=float, default=1800, help="after which no other one is begun")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", default=[""], help="modules whose path has one of these in it")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the repository")
     asked = parser.parse_args()
-    modules = [module for module in NEAREST if any(word in module for word in asked.only)]
-    mutants = [mutant for module in modules for mutant in mutants_of(module)]
-    drawn = random.Random(asked.seed).sample(mutants, min(asked.max, len(mutants)))
-    verdicts: Counter[str] = Counter()
     end = monotonic() + asked.seconds
+    verdicts: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = Path(name).resolve()
         for each in COPIED:
-            copied = shutil.copytree if (ROOT / each).is_dir() else shutil.copy
-            copied(ROOT / each, folder / each)
-        for tests in sorted({NEAREST[mutant.module] for mutant in drawn}):
-            if fails(tests, folder):
-                sys.stdout.write(f"these fail without a mutant: {' '.join(tests)}\n")
-                return 2
-        for mutant in drawn:
+            if (asked.root / each).is_dir():
+                shutil.copytree(
+                    asked.root / each, folder / each, ignore=shutil.ignore_patterns("__pycache__")
+                )
+            elif (asked.root / each).is_file():
+                shutil.copy(asked.root / each, folder / each)
+        for mutant in _drawn(folder, asked.only, asked.max, asked.seed):
             if monotonic() > end:
                 break
-            verdicts[found := verdict(mutant, folder)] += 1
+            found = verdict(mutant, folder)
+            verdicts.setdefault(str(Path(mutant.module).parent), Counter())[found] += 1
             if found != "noticed":
                 sys.stdout.write(f"{found}: {mutant.module}:{mutant.line}: {mutant.change}\n")
                 sys.stdout.flush()
-    sys.stdout.write(f"{dict(verdicts)} of {len(drawn)} drawn and {len(mutants)} that there are\n")
-    return 1 if verdicts["survived"] else 0
+    for where, counts in verdicts.items():
+        sys.stdout.write(f"{where}: {counts['survived']} of {counts.total()} survived, {dict(counts)}\n")
+    return 1 if any(counts["survived"] for counts in verdicts.values()) else 0
+
+
+def _drawn(root: Path, only: Iterable[str], most: int, seed: int) -> Iterator[Mutant]:
+    """So many mutants of each folder, the same for one seed and one state of the code."""
+    modules = [module for module in walked(root) if any(word in module for word in only)]
+    for folder in dict.fromkeys(Path(module).parent for module in modules):
+        mutants = [
+            mutant
+            for module in modules
+            if Path(module).parent == folder
+            for mutant in mutants_of(module, root)
+        ]
+        yield from random.Random(seed).sample(mutants, min(most, len(mutants)))
 
 
 if __name__ == "__main__":

@@ -2,30 +2,30 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from environments.base_env import AgentEnv
 from environments.cli.env_command import EnvCall, EnvCommand
-from environments.cli.mock_roles import MockRole
 from environments.containment.in_flight import InFlight
 from environments.data.item_ids import item_ids
+from environments.data.item_json import recorded_item
 from environments.data.tasks import GroupTask
 from environments.extras import needs_extra
 from environments.hooks import writes
 from environments.lifecycle.begun_rollout import begun
 from environments.lifecycle.hook_signatures import takes_context
 from environments.policy.rendering.tokenizer_files import EMBEDDED, EMBEDDED_TOKENIZER_DIR
-from environments.policy.scripted import Script, generic_summary
+from environments.policy.scripted import Choice, Script, generic_summary, say
 from environments.rollout.context import asks_for_summary
 from environments.rollout.prompt import opening_messages
 from environments.second_models.asked_model import ROLES
 from environments.trajectory import Message
 from environments.turn_level_reward import call_hook
+from tools.calls import ToolSpec
 from tools.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,54 +47,33 @@ Opening = tuple[tuple[str, str], ...]
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--model", default="scripted", show_default=True, help="The model name that it answers to.")
 @click.option(
-    "--quirk", "quirks", multiple=True, metavar="NAME",
-    help="Answer as another server does: openai, vllm, sglang, llamacpp, ollama, openrouter, mistral, "
-    "transformers, or one of their quirks (`list` names them). May be given several times.",
-)  # fmt: skip
-@click.option(
     "--kind",
     type=click.Choice(["plain", "vllm", "sglang"]),
     default="plain",
     show_default=True,
     help="vllm, sglang: it says that it is one, and takes token ids where they do.",
 )
-def command(call: EnvCall, port: int, host: str, **options: Any) -> None:
+def command(call: EnvCall, host: str, port: int, *, model: str, role: str, kind: "ServerKind") -> None:
     """Serve an environment's scripted agent as an OpenAI-compatible model.
 
     ENV is code_debug when it is not given. The item that a request is about is found by the messages that
     its conversation begins with, for a judge or a user by what of it the messages quote. The agent's skill
     is --env.scripted_skill.
     """
-    if "list" in options["quirks"]:
-        _list_quirks()
-        return
-    asyncio.run(_serve(call.open(), host, port, _Options(**options)))
+    asyncio.run(_serve(call.open(), host, port, model=model, role=role, kind=kind))
 
 
-def _list_quirks() -> None:
-    with needs_extra("mock", "mock-model"):
-        from environments.policy.mock.mock_quirks import QUIRKS, SERVERS  # noqa: PLC0415
-    width = max(map(len, [*SERVERS, *QUIRKS]))
-    for name, quirks in SERVERS.items():
-        click.echo(f"{name:<{width}}  {', '.join(quirks)}")
-    for name, quirk in QUIRKS.items():
-        click.echo(f"{name:<{width}}  {quirk.says}")
-
-
-async def _serve(env: AgentEnv, host: str, port: int, options: "_Options") -> None:
+async def _serve(env: AgentEnv, host: str, port: int, *, model: str, role: str, kind: "ServerKind") -> None:
     with needs_extra("mock", "mock-model"):
         import uvicorn  # noqa: PLC0415
 
-        from environments.policy.mock.mock_quirks import quirks_named  # noqa: PLC0415
         from environments.policy.mock.mock_server import MockSettings, mock_app  # noqa: PLC0415
-        from environments.policy.mock.quirky_server import QuirkyServer  # noqa: PLC0415
-    chosen = quirks_named(options.quirks)
     async with env.loaded():
         app = mock_app(
-            await script_of(env, options.role),
+            await script_of(env, role),
             skill=env.config.scripted_skill,
             renderer=env.renderer,
-            settings=MockSettings(model=options.model, kind=options.kind),
+            settings=MockSettings(model=model, kind=kind),
         )
         try:
             listening = socket.create_server((host, port))
@@ -103,26 +82,13 @@ async def _serve(env: AgentEnv, host: str, port: int, options: "_Options") -> No
         with listening:
             # It listens already: whoever reads the line can connect at once.
             url = f"http://{host}:{listening.getsockname()[1]}/v1"
-            click.echo(f"{url} plays {len(env.items)} items of {env.name} as {options.what}; ^C ends")
-            if options.kind != "plain":
+            what = f"model {model!r}" + ("" if role == "policy" else f", the {role}")
+            click.echo(f"{url} plays {len(env.items)} items of {env.name} as {what}; ^C ends")
+            if kind != "plain":
                 name = env.config.tokenizer_name
                 folder = EMBEDDED_TOKENIZER_DIR if name == EMBEDDED else name
                 click.echo(f"token ids: --openai.family chatml --env.tokenizer_name {folder}")
-            server = QuirkyServer(app, chosen)
-            await uvicorn.Server(uvicorn.Config(server, log_level="warning")).serve(sockets=[listening])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    model: str
-    role: str
-    kind: "ServerKind"
-    quirks: Sequence[str]
-
-    @property
-    def what(self) -> str:
-        """The model, in words."""
-        return f"model {self.model!r}" + ("" if self.role == "policy" else f", the {self.role}")
+            await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listening])
 
 
 async def script_of(env: AgentEnv, role: str) -> "Callable[[Sequence[Message]], Script | None]":
@@ -177,3 +143,46 @@ def script_for(env: AgentEnv, items: Mapping[Opening, Any], messages: Sequence[M
 
 def _spoken(messages: Sequence[Message]) -> Opening:
     return tuple((message.role, message.content) for message in messages)
+
+
+class MockRole:
+    """Plays `judge`, `user` or `summariser` in any conversation."""
+
+    def __init__(self, env: AgentEnv, role: str) -> None:
+        """Play for an open environment.
+
+        Raises:
+            ConfigError: its class does not say what the model answers.
+        """
+        self._name = f"scripted_{role}"
+        self._hook = getattr(env, self._name)
+        if not writes(env, self._name):
+            raise ConfigError(
+                f"environment {env.name!r} plays no {role}; write {self._name}(self, item, messages)"
+            )
+        self._items = [(item, set(_texts(recorded_item(item)))) for item in env.items]
+
+    def script(self, messages: Sequence[Message]) -> Script:
+        """What it answers there. The item is the one that the conversation quotes most of."""
+        spoken = "\n".join(message.content for message in messages)
+        item, _ = max(self._items, key=lambda each: sum(len(text) for text in each[1] if text in spoken))
+
+        async def script(
+            messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
+        ) -> Sequence[Choice]:
+            answer = await call_hook(self._name, self._hook, item, messages)
+            return [Choice(probability=1.0, message=say(answer))]
+
+        return script
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in JSON values."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in cast("list[Any]", value):
+            yield from _texts(each)
+    elif isinstance(value, dict):
+        for each in cast("dict[str, Any]", value).values():
+            yield from _texts(each)

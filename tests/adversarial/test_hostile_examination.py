@@ -9,11 +9,11 @@ from environments.inference import http_client
 from environments.inference.model_server import ModelServer
 from environments.policy.examination.examine import examine
 from environments.policy.examination.findings import Examined
-from environments.policy.mock.quirky_server import Quirk
 from tests.adversarial.hostile_server import hostile
 from tests.adversarial.test_hostile_api import ANSWERS
 from tests.adversarial.test_mutated_replies import paths
 from tests.environments.policy.examination.test_examine import RENDERER, examined
+from tests.equipment.quirky_server import Quirk
 
 ODD = [
     None, 0, -1, 1e308, 2**70, float("nan"), True, "", "x" * 100, "\x1b[2J\ud83d", [], [[]], [None], {},

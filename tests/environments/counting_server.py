@@ -1,9 +1,9 @@
 """A model server whose tokenizer counts otherwise than ours, and whose window refuses what is too long."""
 
 from environments.inference.openai_wire import ChatRequest
-from environments.policy.mock.quirky_server import Quirk, QuirkyServer
-from environments.policy.mock.refused_requests import openai_error
 from tests.environments.exploring import RENDERER
+from tests.equipment.quirky_server import Quirk, QuirkyServer
+from tests.equipment.server_quirks import openai_error
 
 
 class Counting:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from environments.policy.mock.quirky_server import Quirk, QuirkyServer, calls_of
 from environments.policy.scripted import ScriptedPolicy
 from environments.trajectory import StopReason
 from tests.environments.exploring import TASK, WIRES, playing
 from tests.environments.test_condensed_row_contract import CONDENSED, check_rows
+from tests.equipment.quirky_server import Quirk, QuirkyServer, calls_of
 
 KEEPS_TOO_MUCH = {"condenser": ["keep_last_turns"], "condenser_turns": 50}
 OVER_HTTP = sorted(name for name, settings in WIRES.items() if settings)

@@ -9,11 +9,11 @@ import hashlib
 import re
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import uvicorn
@@ -26,17 +26,19 @@ from starlette.types import ASGIApp
 
 from environments.inference.openai_wire import ChatRequest, first_problem
 from environments.policy.base import CompletionRequest
-from environments.policy.mock.mock_conversation import conversation_of
-from environments.policy.mock.mock_refusal import RefusalError, authorize, refuse, too_long
 from environments.policy.mock.mock_token_wires import (
-    DEFAULT_WINDOW,
+    DEFAULT_VERSION,
+    Answer,
     IdsRequest,
     MockWires,
+    RefusalError,
     SampledIds,
     Sampler,
     ServerKind,
+    conversation_of,
+    too_long,
+    usage_of,
 )
-from environments.policy.mock.mock_weights import DEFAULT_VERSION, MockWeights
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.rendering.long_text import rendered
 from environments.policy.scripted import Script, ScriptedPolicy, generic_script
@@ -46,6 +48,10 @@ ScriptFor = Callable[[Sequence[Message]], Script | None]
 """The script that plays the model in a conversation; `None` for the generic one."""
 
 _DEFAULT_MAX_TOKENS = 1024
+_DEFAULT_WINDOW = 131_072
+_ABOUT = {"vllm": ("/version",), "sglang": ("/server_info", "/get_model_info"), "plain": ()}
+"""The paths where a server says what it is."""
+_VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23", "plain": ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,33 +85,28 @@ def mock_app(
         renderer: makes the token ids.
         settings: what else the server is like.
     """
-    model, context_tokens, api_key = settings.model, settings.context_tokens, settings.api_key
-    kind = settings.kind
-    weights = MockWeights(api_key=api_key)
+    kind, context_tokens = settings.kind, settings.context_tokens
     wires = MockWires(
-        weights=weights,
         sampler=settings.sampler or partial(_scripted, script_for, skill, renderer),
-        model=model,
+        model=settings.model,
         context_tokens=context_tokens,
-        api_key=api_key,
     )
 
-    async def models(request: Request) -> JSONResponse:
-        authorize(request, api_key)
-        entry: dict[str, Any] = {"id": model, "object": "model", "created": 0, "owned_by": "turnwise"}
-        if kind != "plain":
-            entry |= {"owned_by": kind, "max_model_len": context_tokens or DEFAULT_WINDOW}
-        return JSONResponse({"object": "list", "data": [entry]})
+    async def models(_: Mapping[str, Any]) -> dict[str, Any]:
+        entry: dict[str, Any] = {"id": settings.model, "object": "model", "created": 0}
+        window = {} if kind == "plain" else {"max_model_len": context_tokens or _DEFAULT_WINDOW}
+        owner = "turnwise" if kind == "plain" else kind
+        return {"object": "list", "data": [{**entry, "owned_by": owner, **window}]}
 
-    async def chat_completions(request: Request) -> JSONResponse:
-        authorize(request, api_key)
-        body = await request.body()
+    async def about(_: Mapping[str, Any]) -> dict[str, Any]:
+        return {"version": _VERSIONS[kind], "model_path": settings.model}
+
+    async def chat_completions(body: Mapping[str, Any]) -> dict[str, Any]:
         asked = _read(body)
-        if asked.model != model:
+        if asked.model != settings.model:
             raise RefusalError(404, f"The model `{asked.model}` does not exist.", "model_not_found")
-        fields: dict[str, Any] = {} if kind == "plain" else orjson.loads(body)
-        if kind == "sglang" and "input_ids" in fields:
-            return JSONResponse(await wires.chat(fields))
+        if kind == "sglang" and "input_ids" in body:
+            return await wires.chat(body)
         call = _call_of(asked)
         if context_tokens is not None:
             fitted = partial(_fitted, call, context_tokens, renderer)
@@ -113,20 +114,22 @@ def mock_app(
         script = script_for(call.messages) or generic_script
         completion = await ScriptedPolicy(script, skill=skill, renderer=renderer).complete(call)
         reply = _reply(asked, completion, renderer)
-        reply["choices"][0] |= weights.vllm(fields, len(completion.token_ids)) if kind == "vllm" else {}
-        # A plain server says no version before it was told one.
-        if kind == "sglang" or (kind == "plain" and weights.version != DEFAULT_VERSION):
-            reply |= weights.sglang()
-        return JSONResponse(reply)
+        if kind == "vllm":
+            reply["choices"][0] |= wires.weight_versions(body, len(completion.token_ids))
+        # A plain server gives no version before it was given one.
+        elif kind == "sglang" or wires.version != DEFAULT_VERSION:
+            reply["metadata"] = {"weight_version": wires.version}
+        return reply
 
+    posts = {"/v1/chat/completions": chat_completions, **wires.posts(kind)}
+    gets = {"/v1/models": models, **dict.fromkeys(_ABOUT[kind], about)}
+    answering = partial(_answering, api_key=settings.api_key)
     return Starlette(
         routes=[
-            Route("/v1/models", models, methods=["GET"]),
-            Route("/v1/chat/completions", chat_completions, methods=["POST"]),
-            weights.route(),
-            *wires.routes(kind),
+            *(Route(path, answering(answer), methods=["POST"]) for path, answer in posts.items()),
+            *(Route(path, answering(answer), methods=["GET"]) for path, answer in gets.items()),
         ],
-        exception_handlers={RefusalError: refuse},
+        exception_handlers={RefusalError: _refuse},
     )
 
 
@@ -163,10 +166,33 @@ class _EmbeddedServer(uvicorn.Server):
         yield
 
 
+def _answering(answer: Answer, *, api_key: str | None) -> Callable[[Request], Awaitable[JSONResponse]]:
+    """The handler of a path: JSON objects in and out, for requests that bear the key."""
+
+    async def respond(request: Request) -> JSONResponse:
+        if api_key is not None and request.headers.get("authorization") != f"Bearer {api_key}":
+            raise RefusalError(401, "Incorrect API key provided.", "invalid_api_key")
+        try:
+            body: object = orjson.loads(await request.body() or b"{}")
+        except ValueError as error:
+            raise RefusalError(400, f"no JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise RefusalError(400, "the request is no object")
+        return JSONResponse(await answer(cast("dict[str, Any]", body)))
+
+    return respond
+
+
+async def _refuse(_: Request, refusal: Exception) -> JSONResponse:
+    assert isinstance(refusal, RefusalError)
+    error = {"message": str(refusal), "type": "invalid_request_error", "param": None, "code": refusal.code}
+    return JSONResponse({"error": error}, status_code=refusal.status)
+
+
 async def _scripted(
     script_for: ScriptFor, skill: float, renderer: ChatMLRenderer, asked: IdsRequest
 ) -> SampledIds:
-    """What the script says after ids, which tell the whole conversation."""
+    """What the script says after ids, which hold the whole conversation."""
     messages, tools = conversation_of(asked.prompt_ids, renderer)
     policy = ScriptedPolicy(script_for(messages) or generic_script, skill=skill, renderer=renderer)
     completion = await policy.complete(
@@ -176,9 +202,9 @@ async def _scripted(
     return SampledIds(token_ids=completion.token_ids, logprobs=completion.logprobs)
 
 
-def _read(body: bytes) -> ChatRequest:
+def _read(body: Mapping[str, Any]) -> ChatRequest:
     try:
-        return ChatRequest.model_validate_json(body)
+        return ChatRequest.model_validate(body)
     except ValidationError as error:
         raise RefusalError(400, first_problem(error)) from error
 
@@ -221,18 +247,13 @@ def _reply(asked: ChatRequest, completion: Completion, renderer: ChatMLRenderer)
         "finish_reason": completion.finish_reason,
         "logprobs": _logprobs(completion, renderer) if asked.logprobs else None,
     }
-    prompt, sampled = len(completion.prompt_ids), len(completion.token_ids)
     reply: dict[str, Any] = {
         "id": f"chatcmpl-{hashlib.sha256(repr(completion).encode()).hexdigest()[:24]}",
         "object": "chat.completion",
         "created": int(time.time()),
         "model": asked.model,
         "choices": [choice],
-        "usage": {
-            "prompt_tokens": prompt,
-            "completion_tokens": sampled,
-            "total_tokens": prompt + sampled,
-        },
+        "usage": usage_of(len(completion.prompt_ids), len(completion.token_ids)),
     }
     if asked.return_token_ids:
         reply["prompt_token_ids"] = completion.prompt_ids
@@ -241,10 +262,9 @@ def _reply(asked: ChatRequest, completion: Completion, renderer: ChatMLRenderer)
 
 
 def _logprobs(completion: Completion, renderer: ChatMLRenderer) -> dict[str, Any]:
-    logprobs = completion.logprobs or ()
     return {
         "content": [
             {"token": renderer.decode([token_id]), "logprob": logprob, "bytes": None, "top_logprobs": []}
-            for token_id, logprob in zip(completion.token_ids, logprobs, strict=True)
+            for token_id, logprob in zip(completion.token_ids, completion.logprobs or (), strict=True)
         ]
     }

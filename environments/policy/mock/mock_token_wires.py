@@ -1,19 +1,39 @@
 """Where mock servers take and give token ids, in the formats of vLLM and SGLang."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
-import orjson
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
-
-from environments.policy.mock.mock_refusal import RefusalError, authorize, too_long
-from environments.policy.mock.mock_weights import MockWeights
+from environments.policy.rendering.chatml import RESPONSE, TOOLS, ChatMLRenderer
+from environments.trajectory import Message
+from tools.calls import ToolSpec
 
 ServerKind = Literal["plain", "vllm", "sglang"]
-DEFAULT_WINDOW = 131_072
+Answer = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Of the JSON object of a request, the JSON object of its reply."""
+
+DEFAULT_VERSION = "default"
+"""The weights of vLLM and SGLang, until they are given another version."""
+_BEFORE_TOOLS = "# Tools\n\nYou may call these functions. Their signatures:\n"
+
+
+class RefusalError(Exception):
+    """An error answer in OpenAI's shape."""
+
+    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+def too_long(context_tokens: int, prompt_tokens: int) -> RefusalError:
+    """The answer of vLLM to a prompt that does not fit."""
+    message = (
+        f"This model's maximum context length is {context_tokens} tokens. However, your messages resulted in "
+        f"{prompt_tokens} tokens."
+    )
+    return RefusalError(400, message, "context_length_exceeded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,56 +59,37 @@ class SampledIds:
 
 
 Sampler = Callable[[IdsRequest], Awaitable[SampledIds]]
-"""A model: it goes on from ids. It raises ValueError for those that it cannot go on from."""
+"""A model that goes on from ids. It raises ValueError for those that it cannot go on from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class MockWires:
-    """The token wires of one mock server."""
+    """The token wires of one mock server, and the version of its weights."""
 
     sampler: Sampler
-    weights: MockWeights
     model: str
     context_tokens: int | None
-    api_key: str | None
-    string_ids: bool = False
-    """vLLM's `/inference/v1/generate` before its logprobs named tokens by an integer."""
+    version: str = DEFAULT_VERSION
 
-    def routes(self, kind: ServerKind) -> list[Route]:
+    def posts(self, kind: ServerKind) -> Mapping[str, Answer]:
         """The paths of a kind of server, beside those of OpenAI's chat."""
-        if kind == "plain":
-            return []
-        vllm = {
-            "/v1/completions": self._completions,
-            "/inference/v1/generate": self._vllm_generate,
-        }
-        posts = vllm if kind == "vllm" else {"/generate": self._sglang_generate}
-        gets = ["/version"] if kind == "vllm" else ["/server_info", "/get_model_info"]
-        about = {"version": "0.33.0" if kind == "vllm" else "0.5.23", "model_path": self.model}
-        return [
-            *(Route(path, self._answering(answer), methods=["POST"]) for path, answer in posts.items()),
-            *(Route(path, _fixed(about)) for path in gets),
-        ]
+        shared: dict[str, Answer] = {"/update_weight_version": self._update_version}
+        if kind == "vllm":
+            return shared | {
+                "/v1/completions": self._completions,
+                "/inference/v1/generate": self._vllm_generate,
+            }
+        return shared | {"/generate": self._sglang_generate} if kind == "sglang" else shared
 
-    def _answering(
-        self, answer: Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
-    ) -> Callable[[Request], Awaitable[JSONResponse]]:
-        async def respond(request: Request) -> JSONResponse:
-            authorize(request, self.api_key)
-            try:
-                body: object = orjson.loads(await request.body())
-            except ValueError as error:
-                raise RefusalError(400, f"no JSON: {error}") from error
-            if not isinstance(body, dict):
-                raise RefusalError(400, "the request is no object")
-            return JSONResponse(await answer(cast("dict[str, Any]", body)))
-
-        return respond
+    def weight_versions(self, asked: Mapping[str, Any], sampled: int) -> dict[str, Any]:
+        """What a choice of vLLM holds for so many sampled tokens, where it is asked."""
+        if not asked.get("return_weight_versions"):
+            return {}
+        return {"weight_versions": [{"version": self.version, "start": 0, "end": sampled}]}
 
     async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """SGLang's `/v1/chat/completions` for a request with `input_ids`."""
-        asked = self._asked(body.get("input_ids"), body, body.get("max_tokens", 16))
-        sampled = await self._sample(asked)
+        asked, sampled = await self._sampled(body.get("input_ids"), body, body.get("max_tokens", 16))
         choice: dict[str, Any] = {
             "index": 0,
             "message": {"role": "assistant", "content": ""},
@@ -100,12 +101,20 @@ class MockWires:
             choice |= {"response_token_ids": sampled.token_ids, "prompt_token_ids": asked.prompt_ids}
         if body.get("return_meta_info"):
             choice["meta_info"] = self._meta_info(sampled, asked)
-        return {"object": "chat.completion", "choices": [choice], "usage": _usage(sampled, asked)}
+        usage = usage_of(len(asked.prompt_ids), len(sampled.token_ids))
+        return {"object": "chat.completion", "choices": [choice], "usage": usage}
+
+    async def _update_version(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """SGLang's path: `{"new_version": "step-2"}`."""
+        version = body.get("new_version")
+        if not isinstance(version, str):
+            raise RefusalError(400, "new_version is missing, or no text")
+        self.version = version
+        return {"success": True, "new_version": version}
 
     async def _completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._check_model(body)
-        asked = self._asked(body.get("prompt"), body, body.get("max_tokens", 16))
-        sampled = await self._sample(asked)
+        asked, sampled = await self._sampled(body.get("prompt"), body, body.get("max_tokens", 16))
         choice = self._vllm_choice(sampled, asked, body)
         choice["text"] = ""
         if body.get("logprobs") is not None:
@@ -115,31 +124,28 @@ class MockWires:
             }
         if body.get("return_token_ids"):
             choice |= {"token_ids": sampled.token_ids, "prompt_token_ids": asked.prompt_ids}
-        return {"object": "text_completion", "choices": [choice], "usage": _usage(sampled, asked)}
+        usage = usage_of(len(asked.prompt_ids), len(sampled.token_ids))
+        return {"object": "text_completion", "choices": [choice], "usage": usage}
 
     async def _vllm_generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._check_model(body)
         params = _object(body.get("sampling_params"))
-        asked = self._asked(body.get("token_ids"), params, params.get("max_tokens", 16))
-        sampled = await self._sample(asked)
+        asked, sampled = await self._sampled(body.get("token_ids"), params, params.get("max_tokens", 16))
         choice = self._vllm_choice(sampled, asked, {"return_weight_versions": True})
         choice["token_ids"] = sampled.token_ids
         if params.get("logprobs") is not None:
             choice["logprobs"] = {
                 "content": [
-                    {"logprob": logprob, **self._named(token_id)}
+                    {"logprob": logprob, "token_id": token_id}
                     for token_id, logprob in zip(sampled.token_ids, sampled.logprobs, strict=True)
                 ]
             }
         return {"request_id": "generate", "choices": [choice], "usage": None}
 
-    def _named(self, token_id: int) -> dict[str, Any]:
-        return {"token": f"token_id:{token_id}"} if self.string_ids else {"token_id": token_id}
-
     async def _sglang_generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
         params = _object(body.get("sampling_params"))
-        asked = self._asked(body.get("input_ids"), params, params.get("max_new_tokens", 128))
-        sampled = await self._sample(asked)
+        max_tokens = params.get("max_new_tokens", 128)
+        asked, sampled = await self._sampled(body.get("input_ids"), params, max_tokens)
         meta = self._meta_info(sampled, asked)
         if not body.get("return_logprob"):
             del meta["output_token_logprobs"]
@@ -149,7 +155,9 @@ class MockWires:
         if body.get("model") != self.model:
             raise RefusalError(404, f"The model `{body.get('model')}` does not exist.", "model_not_found")
 
-    def _asked(self, ids: object, fields: Mapping[str, Any], max_tokens: object) -> IdsRequest:
+    async def _sampled(
+        self, ids: object, fields: Mapping[str, Any], max_tokens: object
+    ) -> tuple[IdsRequest, SampledIds]:
         given = cast("list[Any]", ids) if isinstance(ids, list) else []
         if not given or not set(map(type, given)) <= {int}:
             raise RefusalError(400, "the prompt is no list of token ids")
@@ -158,12 +166,16 @@ class MockWires:
         if self.context_tokens is not None and len(given) + max_tokens > self.context_tokens:
             raise too_long(self.context_tokens, len(given))
         seed = fields.get("seed", fields.get("sampling_seed"))
-        return IdsRequest(
+        asked = IdsRequest(
             prompt_ids=tuple(given),
             max_tokens=max_tokens,
             seed=seed if isinstance(seed, int) else 0,
             stop_ids=frozenset(fields.get("stop_token_ids") or ()),
         )
+        try:
+            return asked, await self.sampler(asked)
+        except ValueError as error:
+            raise RefusalError(400, str(error)) from error
 
     def _vllm_choice(self, sampled: SampledIds, asked: IdsRequest, body: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -171,7 +183,7 @@ class MockWires:
             "finish_reason": sampled.finish_reason(asked.stop_ids),
             "stop_reason": _matched(sampled, asked),
             "logprobs": None,
-            **self.weights.vllm(body, len(sampled.token_ids)),
+            **self.weight_versions(body, len(sampled.token_ids)),
         }
 
     def _meta_info(self, sampled: SampledIds, asked: IdsRequest) -> dict[str, Any]:
@@ -184,39 +196,79 @@ class MockWires:
             "finish_reason": finish,
             "prompt_tokens": len(asked.prompt_ids),
             "completion_tokens": len(sampled.token_ids),
-            "weight_version": self.weights.version,
+            "weight_version": self.version,
             "output_token_logprobs": [
                 (logprob, token_id, None)
                 for token_id, logprob in zip(sampled.token_ids, sampled.logprobs, strict=True)
             ],
         }
 
-    async def _sample(self, asked: IdsRequest) -> SampledIds:
-        try:
-            return await self.sampler(asked)
-        except ValueError as error:
-            raise RefusalError(400, str(error)) from error
+
+def usage_of(prompt: int, sampled: int) -> dict[str, int]:
+    """The tokens of a reply, as OpenAI counts them."""
+    return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
 
 
 def _matched(sampled: SampledIds, asked: IdsRequest) -> int | None:
     return sampled.token_ids[-1] if sampled.finish_reason(asked.stop_ids) == "stop" else None
 
 
-def _usage(sampled: SampledIds, asked: IdsRequest) -> dict[str, int]:
-    prompt, completion = len(asked.prompt_ids), len(sampled.token_ids)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-    }
-
-
 def _object(value: object) -> Mapping[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _fixed(answer: Mapping[str, Any]) -> Callable[[Request], Awaitable[JSONResponse]]:
-    async def respond(_: Request) -> JSONResponse:
-        return JSONResponse(dict(answer))
+def conversation_of(
+    prompt_ids: Sequence[int], renderer: ChatMLRenderer
+) -> tuple[tuple[Message, ...], tuple[ToolSpec, ...]]:
+    """The messages and the offered tools, the reverse of `ChatMLRenderer.prompt_ids`.
 
-    return respond
+    Call ids are not in the tokens: the calls of a message are named by where they stand.
+
+    Raises:
+        ValueError: the ids are no such prompt.
+    """
+    start, *header = renderer.prompt_ids((), ())
+    blocks: list[list[int]] = [[]]
+    for token_id in prompt_ids:
+        if token_id == start:
+            blocks.append([])
+        else:
+            blocks[-1].append(token_id)
+    if blocks[0] or blocks.pop() != header:
+        raise ValueError("the prompt does not end where an assistant message begins")
+    messages: list[Message] = []
+    tools: tuple[ToolSpec, ...] = ()
+    unanswered: list[str] = []
+    for block in blocks[1:]:
+        if block[: len(header)] == header:
+            said = renderer.parse(block[len(header) :])
+            position = len(messages)
+            calls = tuple(
+                replace(call, id=f"call_{position}_{index}", status="ok", span=None)
+                for index, call in enumerate(said.tool_calls)
+            )
+            messages.append(replace(said, tool_calls=calls))
+            unanswered = [call.id for call in calls]
+            continue
+        end = next((index for index, each in enumerate(block) if each in renderer.stop_ids), len(block))
+        role, _, content = renderer.decode(block[:end]).partition("\n")
+        if role == "tool":
+            content = content.removeprefix(f"{RESPONSE[0]}\n").removesuffix(f"\n{RESPONSE[1]}")
+            call_id = unanswered.pop(0) if unanswered else None
+            messages.append(Message(role="tool", content=content, tool_call_id=call_id))
+            continue
+        if role not in ("system", "user"):
+            raise ValueError(f"the prompt has a message of role {role[:40]!r}")
+        if role == "system" and _BEFORE_TOOLS in content:
+            content, _, listed = content.rpartition(f"{_BEFORE_TOOLS}{TOOLS[0]}\n")
+            tools = _tools(listed.partition(f"\n{TOOLS[1]}")[0])
+            content = content.removesuffix("\n\n")
+        if content or role == "user":
+            messages.append(Message(role=role, content=content))
+    return tuple(messages), tools
+
+
+def _tools(listed: str) -> tuple[ToolSpec, ...]:
+    """The tools of their signatures, one a line."""
+    functions = [cast("dict[str, Any]", json.loads(line))["function"] for line in listed.splitlines()]
+    return tuple(ToolSpec(**function) for function in functions)

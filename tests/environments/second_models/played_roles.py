@@ -2,7 +2,7 @@
 
 from contextlib import asynccontextmanager
 
-from environments.cli.mock_roles import MockRole
+from environments.cli.mock_model import MockRole
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
 
 

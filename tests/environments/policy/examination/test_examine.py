@@ -9,12 +9,12 @@ import pytest
 from environments.inference.model_server import ModelServer
 from environments.policy.examination.examine import examine
 from environments.policy.examination.findings import Examined
-from environments.policy.mock.mock_quirks import SERVERS, quirks_named
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
-from environments.policy.mock.quirky_server import Quirk, QuirkyServer
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, say
 from environments.trajectory import Message
+from tests.equipment.quirky_server import Quirk, QuirkyServer
+from tests.equipment.server_quirks import SERVERS, quirks_named
 from tools.calls import ToolCall
 
 RENDERER = ChatMLRenderer.embedded()

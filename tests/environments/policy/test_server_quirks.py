@@ -9,12 +9,12 @@ import pytest
 from environments.inference.model_server import ModelServer
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
-from environments.policy.mock.mock_quirks import QUIRKS, SERVERS, quirks_named
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
-from environments.policy.mock.quirky_server import QuirkyServer
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, say
 from environments.trajectory import Message
+from tests.equipment.quirky_server import QuirkyServer
+from tests.equipment.server_quirks import SERVERS, quirks_named
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError, PolicyError
 
@@ -215,12 +215,3 @@ async def test_a_server_answers_to_the_name_in_its_list(name, listed):
     async with quirky(name, model=listed, has="scripted") as policy:
         await policy.check()
         assert calls_of((await conversation(policy))[0]) == CALLS
-
-
-def test_a_quirk_that_nobody_knows_is_named_with_those_that_are():
-    with pytest.raises(ConfigError, match=r"no quirk 'gpt'; choose one of openai, vllm, .*vllm-no-parser"):
-        quirks_named(["gpt"])
-
-
-def test_every_server_has_quirks_that_exist():
-    assert {quirk for quirks in SERVERS.values() for quirk in quirks} <= QUIRKS.keys()

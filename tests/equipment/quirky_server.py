@@ -17,7 +17,7 @@ _MODELS = "/v1/models"
 class Quirk:
     """One difference."""
 
-    says: str
+    says: str = ""
     """What it is, in a few words."""
     refuses: Callable[[Fields], Response | None] | None = None
     """The answer to a request that it does not take."""

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
+import logging
 import shlex
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from environments.cli.proxies import with_proxies
 from environments.cli.settings import Overrides, Settings, merge_settings, split_overrides
@@ -17,8 +17,7 @@ from environments.inference.endpoint import shown_url
 from environments.inference.model_server import ModelServer
 from environments.inference.server_check import check, model_names
 from environments.inference.server_text import one_line
-from environments.policy.examination.examine import Examined, examine
-from environments.policy.examination.findings import Examination, Verdict
+from environments.lab.model_check import CheckedModel, ModelCheck, Verdict, check_model
 from environments.policy.rendering.families import (
     TEXT_FAMILIES,
     checked_family,
@@ -31,7 +30,6 @@ from environments.server_config import ServerConfig
 from tools.errors import ConfigError
 
 _STYLES: dict[Verdict, str] = {"ok": "green", "no": "red", "not seen": "yellow"}
-_PIPED_WIDTH = 160
 _FLAGS = "check_model.flags"
 _UNNAMED = ServerConfig().model_name
 _SECRETS = frozenset({"api_key", "proxy"})
@@ -72,12 +70,12 @@ def command(ctx: click.Context, url: str | None, list_families: bool, **options:
     settings = _settings(ctx.meta[_FLAGS], {"base_url": url, **options})
     if not settings.servers[0].base_url:
         raise click.UsageError("no URL given, for example http://localhost:8000/v1", ctx)
-    examination, more = asyncio.run(_examined(settings))
-    _show(examination, more)
+    found, more = asyncio.run(_checked(settings))
+    _show(found, more)
     base_url = settings.servers[0].base_url
-    if examination.flags and shown_url(base_url) != base_url:
+    if found.flags and shown_url(base_url) != base_url:
         click.echo("Of the URL, user, password and query are left out: add your own.")
-    return 1 if examination.tokens == "none" else 0
+    return 1 if found.tokens == "none" else 0
 
 
 def _family_line(name: str) -> str:
@@ -101,7 +99,7 @@ def _settings(flags: Overrides, options: dict[str, str | None]) -> Settings:
     )
 
 
-async def _examined(settings: Settings) -> tuple[Examination, list[str]]:
+async def _checked(settings: Settings) -> tuple[ModelCheck, list[str]]:
     """What was found, and those of the user's own settings that the run needs, too."""
     config, given = settings.env, settings.servers[0]
     server = ModelServer(
@@ -116,22 +114,32 @@ async def _examined(settings: Settings) -> tuple[Examination, list[str]]:
         model = await _model(server, given.model_name)
         renderer, why_not = _renderer(given.family, model, config.tokenizer_name)
         await check(server, model)
-        with Console(stderr=True).status(f"asking {model}"):
-            examination = await examine(
-                Examined(
-                    server=server,
-                    model=model,
-                    family=given.family,
-                    renderer=renderer,
-                    no_renderer=why_not,
-                    tokenizer_name=config.tokenizer_name,
-                    context_tokens=given.context_tokens,
-                    extra_body=given.extra_body,
-                )
-            )
+        click.echo(f"asking {one_line(model)}", err=True)
+        checked = CheckedModel(
+            server=server,
+            model=model,
+            family=given.family,
+            renderer=renderer,
+            no_renderer=why_not,
+            tokenizer_name=config.tokenizer_name,
+            context_tokens=given.context_tokens,
+            extra_body=given.extra_body,
+        )
+        with _quiet_policies():
+            return await check_model(checked), _own_flags(given)
     finally:
         await server.aclose()
-    return examination, _own_flags(given)
+
+
+@contextmanager
+def _quiet_policies() -> Generator[None]:
+    """Their warnings in a run are findings here."""
+    logger = logging.getLogger("environments.policy")
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(logging.NOTSET)
 
 
 async def _model(server: ModelServer, named: str) -> str:
@@ -176,25 +184,13 @@ def _own_flags(given: ServerConfig) -> list[str]:
     return flags
 
 
-def _show(examination: Examination, more: list[str]) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, _PIPED_WIDTH)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("what", "", "what the server does"):
-        table.add_column(
-            Text(title, style="underline"), no_wrap=title != "what the server does", overflow="fold"
-        )
-    for finding in examination.findings:
-        cell = Text(one_line(finding.seen))
-        if finding.advice and finding.verdict != "ok":
-            cell.append(f"\n→ {one_line(finding.advice)}", style="dim")
-        table.add_row(Text(finding.name), Text(finding.verdict, style=_STYLES[finding.verdict]), cell)
-    with console.capture() as shown:  # rich ends the process when nobody reads on
-        console.print(table)
-        console.print()
-        console.print(Text(one_line(examination.conclusion), style="bold"))
-    click.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))
-    if examination.flags:
-        # Not through rich, which would break the lines that are copied.
-        click.echo(" \\\n  ".join(["turnwise process ENV", *examination.flags, *more]))
+def _show(found: ModelCheck, more: list[str]) -> None:
+    width = max(len(each.name) for each in found.findings)
+    for each in found.findings:
+        verdict = click.style(f"{each.verdict:<8}", fg=_STYLES[each.verdict])
+        click.echo(f"{each.name:<{width}}  {verdict}  {one_line(each.seen)}")
+        if each.advice and each.verdict != "ok":
+            click.echo(f"{'':<{width + 12}}→ {one_line(each.advice)}")
+    click.echo(f"\n{one_line(found.conclusion)}")
+    if found.flags:
+        click.echo(" \\\n  ".join(["turnwise process ENV", *found.flags, *more]))

@@ -75,6 +75,11 @@ class ChatPolicy:
         """The model's name."""
         return self.model
 
+    @property
+    def refused(self) -> frozenset[str]:
+        """Fields of a request that the server is known not to take."""
+        return self._dialect.refused
+
     async def complete(self, request: CompletionRequest) -> Completion:
         """Sample the next assistant message.
 

@@ -7,12 +7,11 @@ import pytest
 
 from environments.inference import http_client
 from environments.inference.model_server import ModelServer
-from environments.policy.examination.examine import examine
-from environments.policy.examination.findings import Examined
+from environments.lab.model_check import CheckedModel, check_model
 from tests.adversarial.hostile_server import hostile
 from tests.adversarial.test_hostile_api import ANSWERS
 from tests.adversarial.test_mutated_replies import paths
-from tests.environments.policy.examination.test_examine import RENDERER, examined
+from tests.environments.lab.test_model_check import RENDERER, examined
 from tests.equipment.quirky_server import Quirk
 
 ODD = [
@@ -26,7 +25,7 @@ async def test_an_answer_that_is_no_completion_ends_the_examination(made, monkey
     monkeypatch.setattr(http_client, "_MAX_ANSWER_BYTES", 1 << 20)
     async with hostile({"*": made}) as server:
         asked = ModelServer(base_url=f"{server.url}/v1", api_key="k", tries=1, request_timeout_s=0.5)
-        examination = await examine(Examined(server=asked, model="m"))
+        examination = await check_model(CheckedModel(server=asked, model="m"))
         await asked.aclose()
     assert examination.tokens == "none"
 
@@ -53,8 +52,8 @@ def damaging(rng):
 async def test_replies_that_are_damaged_anywhere_are_findings(soak):
     for seed in range(500 if soak else 25):
         rng = random.Random(seed)
-        damaged = Quirk(says="", replies=damaging(rng), writes=lambda reply: json.dumps(reply).encode())
+        damaged = Quirk(replies=damaging(rng), writes=lambda reply: json.dumps(reply).encode())
         kind, renderer = rng.choice(["plain", "vllm", "sglang"]), rng.choice([None, RENDERER])
         examination, findings = await examined(damaged, kind=kind, renderer=renderer)
-        assert {"server", "models", "window"} <= findings.keys()
+        assert {"server", "window"} <= findings.keys()
         assert (examination.tokens == "none") == (not examination.flags)

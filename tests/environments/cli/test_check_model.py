@@ -11,7 +11,7 @@ from environments.policy.mock.mock_server import MockSettings, mock_app, running
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.policy.rendering.families import TEXT_FAMILIES, family_names
 from environments.server_config import ServerConfig
-from tests.environments.policy.examination.test_examine import script
+from tests.environments.lab.test_model_check import script
 
 
 async def checked(*options, **settings):

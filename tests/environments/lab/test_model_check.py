@@ -1,4 +1,4 @@
-"""The examination of model servers, over real HTTP: mocks with the quirks of real ones."""
+"""What a model server gives, found out over real HTTP: mocks with the quirks of real ones."""
 
 import asyncio
 import json
@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from environments.inference.model_server import ModelServer
-from environments.policy.examination.examine import examine
-from environments.policy.examination.findings import Examined
+from environments.lab.model_check import CheckedModel, check_model
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, say
@@ -41,13 +40,13 @@ async def asked(*quirks, model="scripted", renderer=None, **settings):
             base_url=base_url, api_key="k", tries=2, first_wait_s=0.001, longest_wait_s=0.002,
             request_timeout_s=20.0,
         )  # fmt: skip
-        yield Examined(server=server, model=model, renderer=renderer, tokenizer_name="folder")
+        yield CheckedModel(server=server, model=model, renderer=renderer, tokenizer_name="folder")
         await server.aclose()
 
 
 async def examined(*quirks, **settings):
     async with asked(*quirks, **settings) as each:
-        examination = await examine(each)
+        examination = await check_model(each)
     return examination, {finding.name: finding for finding in examination.findings}
 
 
@@ -59,9 +58,9 @@ async def test_a_server_that_gives_all_is_exact():
     examination, findings = await examined()
     assert examination.tokens == "exact"
     assert set(
-        verdicts(findings, "token ids", "logprobs", "prefix", "tool calls", "parallel calls", "tool_choice")
+        verdicts(findings, "token ids", "logprobs", "prefix", "tool calls", "user after a result")
     ) == {"ok"}
-    assert verdicts(findings, "user after a result", "reasoning", "seed", "long prompt") == ("ok",) * 4
+    assert verdicts(findings, "temperature, top_p", "long prompt") == ("ok",) * 2
 
 
 async def test_logprobs_that_do_not_move_with_the_temperature_are_raw():
@@ -80,20 +79,17 @@ async def test_logprobs_that_move_with_the_temperature_follow_it():
 
     def now_and_then(reply):
         seen.append(reply)
-        if len(seen) == 8:  # the one with another temperature: after four turns and three with seeds
+        if len(seen) == 6:  # the one with another temperature: after four turns and one without
             sharpened(reply)
 
-    _, findings = await examined(Quirk(says="", replies=now_and_then))
+    _, findings = await examined(Quirk(replies=now_and_then))
     assert findings["logprobs follow sampling"].verdict == "ok"
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 async def test_token_wires_and_our_own_chat_format_lead_to_ids(kind):
     examination, findings = await examined(kind=kind, renderer=RENDERER)
-    assert (
-        verdicts(findings, "server", "window", "chat format chatml", "read alike", "weight version")
-        == ("ok",) * 5
-    )
+    assert verdicts(findings, "server", "window", "chat format chatml", "read alike") == ("ok",) * 4
     assert sum(name.startswith("ids over") and each.verdict == "ok" for name, each in findings.items()) == 2
     assert f"--openai.server_type {kind}" in examination.flags
     assert "--openai.family chatml" in examination.flags
@@ -131,7 +127,8 @@ async def test_a_real_servers_quirks_are_findings_and_it_can_be_used(server):
 
 async def test_text_alone_is_said_clearly():
     examination, findings = await examined("openai")
-    assert findings["token ids"].seen == "return_token_ids refused (400)"
+    assert findings["token ids"].seen == "the replies have text alone"
+    assert "return_token_ids" in findings["refused fields"].seen
     assert examination.conclusion.startswith("Text only: the record says exact: false")
 
 
@@ -139,8 +136,8 @@ async def test_text_alone_is_said_clearly():
     ("quirk", "name", "seen"),
     [
         ("mistral-roles", "user after a result", "Unexpected role 'user' after role 'tool'"),
-        ("mistral-fields", "seed", "refused"),
-        ("openai-sampling", "temperature, top_p", "temperature and top_p refused"),
+        ("mistral-fields", "refused fields", "return_token_ids, seed"),
+        ("openai-sampling", "temperature, top_p", "refuses temperature 0.5"),
         ("vllm-no-parser", "tool calls", "as text, in the format chatml"),
         ("vllm-null-ids", "token ids", "text alone"),
     ],
@@ -179,36 +176,21 @@ def shifted(reply):
     [(not_finite, "logprob -99999.0"), (shifted, "logprobs for")],
     ids=["clamped", "shifted"],
 )
-async def test_tokens_that_do_not_fit_together_are_a_finding_and_the_rest_goes_on(broken, seen):
+async def test_a_server_whose_tokens_do_not_fit_together_cannot_be_used_as_in_a_run(broken, seen):
     def unless_text(reply):
         if "token_ids" in reply["choices"][0]:
             broken(reply)
 
-    examination, findings = await examined(Quirk(says="", replies=unless_text))
-    assert findings["token ids"].verdict == "no"
-    assert seen in findings["token ids"].seen
-    assert verdicts(findings, "tool calls", "tool_choice") == ("ok", "ok")
-    assert examination.tokens == "text"
+    examination, findings = await examined(Quirk(replies=unless_text))
+    assert examination.tokens == "none"
+    assert seen in findings["chat"].seen
 
 
 async def test_a_template_that_writes_a_turn_otherwise_forks_and_is_told_why():
     # The thoughts that were sampled are in no later prompt, as with templates that drop reasoning.
-    _, findings = await examined(Quirk(says="", replies=without_thoughts))
+    _, findings = await examined(Quirk(replies=without_thoughts))
     assert findings["prefix"].verdict == "no"
     assert "drops the reasoning" in findings["prefix"].seen
-
-
-async def test_one_reply_whose_tokens_do_not_fit_together_is_enough_to_say_so():
-    seen = []
-
-    def once(reply):
-        seen.append(reply)
-        if len(seen) == 3:
-            not_finite(reply)
-
-    examination, findings = await examined(Quirk(says="", replies=once))
-    assert findings["token ids"].verdict == "no"
-    assert examination.tokens == "text"
 
 
 def without_thoughts(reply):
@@ -224,24 +206,13 @@ def cut(reply):
 
 
 async def test_a_prompt_that_is_cut_in_silence_is_told():
-    _, findings = await examined("llamacpp-no-ids", Quirk(says="", replies=cut))
+    _, findings = await examined("llamacpp-no-ids", Quirk(replies=cut))
     assert findings["long prompt"].seen == "cut in silence: 4096 tokens of 8000 words"
 
 
 async def test_a_prompt_that_is_refused_as_too_long_is_as_it_should_be():
     _, findings = await examined(context_tokens=3000)
     assert findings["long prompt"].seen == "8000 words are refused as too long"
-
-
-def same_words(reply):
-    message = reply["choices"][0]["message"]
-    if message.get("content"):
-        message["content"] = "always the same"
-
-
-async def test_a_server_whose_seeds_change_nothing_is_told():
-    _, findings = await examined("llamacpp-no-ids", Quirk(says="", replies=same_words))
-    assert findings["seed"].seen == "another seed gave the same words"
 
 
 async def test_whatever_answers_is_no_exception():
@@ -254,7 +225,7 @@ async def test_whatever_answers_is_no_exception():
     async with listening:
         url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
         server = ModelServer(base_url=url, api_key="k", tries=1, request_timeout_s=5.0)
-        examination = await examine(Examined(server=server, model="m"))
+        examination = await check_model(CheckedModel(server=server, model="m"))
         await server.aclose()
     assert examination.tokens == "none"
     assert examination.flags == ()

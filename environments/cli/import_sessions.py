@@ -16,7 +16,8 @@ from environments.data.item_ids import checked_id
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.origin import RunOrigin
 from environments.record.recorder import new_record
-from environments.record.summary import Summary, print_summary
+from environments.record.summary import print_summary
+from environments.record.totals import Summary
 from environments.run.console_streams import outlived_console
 from environments.run.experiment import turnwise_version
 from environments.run.process_run import FAILED

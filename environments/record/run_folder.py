@@ -35,7 +35,7 @@ class RunFolder:
 
     @property
     def summary(self) -> Path:
-        """What the whole record comes to, see `environments.record.aggregates`."""
+        """What the whole record comes to, see `environments.record.totals.Summary.values`."""
         return self.path / "summary.json"
 
     @property

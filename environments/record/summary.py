@@ -1,154 +1,45 @@
-"""What a run came to: small statistics that grow with the groups' variety, not their number."""
+"""The numbers of a run for people and for charts, as `Summary.values` has them."""
 
-import re
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from rich.console import Console
 from rich.text import Text
 
-from environments.record.condensations import Condensations
-from environments.record.cost import Cost
-from environments.record.forks import Forks
-from environments.record.measured import Measured
-from environments.record.profile_totals import ProfileTotals
-from environments.record.spread import Spread
-from environments.record.tally import TEXT_CHARS, counts, lines, tally
-from environments.record.turn_totals import TurnTotals
-from environments.record.weight_totals import WeightTotals
-from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
-from tools.sandbox.base import SandboxRecord
+from environments.record.totals import OTHER_NAMES, Summary
 
+Numbers = Mapping[str, Any]
+"""As `Summary.values` gives them."""
+CHARTED_TURNS = 16
+"""Indices of turns that have names of their own where numbers are flat."""
 SHOWN_TURNS = 12
-EVALUATED = "evaluated"
-"""The status of a group that was given no credit."""
-_CLAUSE = re.compile(
-    r"(?:environment '[^']*'(?:, item .*?)?: )?(?:turn \d+: )?"
-    r"((?:\w+: )?.*?)(?:;|\((?!\))|[.,:]\s|$)",
-    re.DOTALL,
-)
-"""The first clause, without what each rollout has another of. A point in a number, or a colon in an address
-or after the name of a hook, ends none; nor does a function's ()."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Summary:
-    """Running totals of one run. Only `add` and `add_rollouts` change it."""
-
-    groups: Counter[str] = field(default_factory=Counter[str])
-    """By status: `ok`, `no_credit`, `failed`."""
-    reasons: Counter[str] = field(default_factory=Counter[str])
-    """Why groups were skipped or failed."""
-    failures: Counter[str] = field(default_factory=Counter[str])
-    """Why siblings were dropped."""
-    failure_classes: Counter[str] = field(default_factory=Counter[str])
-    """The same by the class of the error alone."""
-    score: Spread = field(default_factory=Spread)
-    turns: Spread = field(default_factory=Spread)
-    """Acts of each rollout: summaries are counted apart."""
-    by_turn: TurnTotals = field(default_factory=TurnTotals)
-    measured: Measured = field(default_factory=Measured)
-    credited_turns: int = 0
-    """Acts, as the next."""
-    untrained_turns: int = 0
-    """Turns that were left out of training."""
-    turns_without_peer: int = 0
-    """Credited turns whose advantage is their raw return, since no sibling had a comparable one."""
-    stop_reasons: Counter[str] = field(default_factory=Counter[str])
-    """Why rollouts ended, with the words of those environments that ended them."""
-    tool_calls: int = 0
-    tool_errors: Counter[str] = field(default_factory=Counter[str])
-    cost: Cost = field(default_factory=Cost)
-    forks: Forks = field(default_factory=Forks)
-    condensations: Condensations = field(default_factory=Condensations)
-    sandboxes: Counter[str] = field(default_factory=Counter[str])
-    """Trajectories by how they were isolated, `none` where they had no sandbox."""
-    images: set[str] = field(default_factory=set[str])
-    """Digests of what sandboxes were made from."""
-    weights: WeightTotals = field(default_factory=WeightTotals)
-    profiles: ProfileTotals = field(default_factory=ProfileTotals)
-
-    def add(self, credited: CreditedGroup) -> None:
-        """Take one finished group in."""
-        if credited.group.is_evaluation:
-            self.add_rollouts(credited.group, "failed" if credited.status == "failed" else EVALUATED)
-            return
-        if credited.reason is not None:
-            tally(self.reasons, f"{credited.status}: {credited.reason}")
-        if credited.status != "failed" and credited.group.stale is None:
-            self.credited_turns += sum(map(len, credited.advantages)) - _not_counted(credited.group)
-            self.turns_without_peer += credited.turns_without_peer
-            self.by_turn.add_credit(credited)
-        self.add_rollouts(credited.group, credited.status)
-
-    def add_rollouts(self, group: TrajectoryGroup, status: str) -> None:
-        """Take a group in that was given no credit, as in an evaluation."""
-        self.groups[status] += 1
-        self.untrained_turns += _untrained(group)
-        self.cost.add(group)
-        self.weights.add(group)
-        self.profiles.add(group)
-        for failure in group.failures:
-            self._add_failure(failure)
-        for trajectory in group.trajectories:
-            self._add_trajectory(trajectory)
-
-    @property
-    def done(self) -> int:
-        """Groups that ended, however."""
-        return self.groups.total()
-
-    def _add_failure(self, failure: Failure) -> None:
-        name, _, message = failure.error.partition(": ")
-        name = failure.error_class or name
-        tally(self.failure_classes, name)
-        where = "" if failure.where is None else f" ({failure.where})"
-        found = _CLAUSE.match(" ".join(message.split()))
-        clause = found[1].strip() if found else ""
-        text = f"{name}: {clause}" if clause else name
-        tally(self.failures, f"{text[:TEXT_CHARS]}{where}", otherwise=f"{name}: other texts")
-
-    def _add_trajectory(self, trajectory: Trajectory) -> None:
-        self.turns.add(len(trajectory.acts))
-        stopped, why = trajectory.stop_reason.value, trajectory.end_reason
-        tally(self.stop_reasons, stopped if why is None else f"{stopped}: {why}", otherwise=stopped)
-        self.forks.add(trajectory)
-        self.condensations.add(trajectory)
-        self.measured.add(trajectory)
-        self._add_sandbox(trajectory.sandbox)
-        self.by_turn.add(trajectory)
-        for turn in trajectory.turns:
-            self.tool_calls += len(turn.tool_results)
-            self.tool_errors.update(result.error for result in turn.tool_results if result.error is not None)
-        if trajectory.score is not None:
-            self.score.add(trajectory.score)
-
-    def _add_sandbox(self, sandbox: SandboxRecord | None) -> None:
-        self.sandboxes["none" if sandbox is None else f"{sandbox.backend} {sandbox.tier}"] += 1
-        if sandbox is not None and sandbox.image is not None:
-            self.images.add(sandbox.image)
+SHOWN_CALLS = 16
+HEADLINE_NAMES = 3
+REMEDIES = {
+    "template": "the server writes what was said otherwise than it was sampled: use a chat template that "
+    "keeps all of it (--openai.extra_body.chat_template_kwargs), or token ids (--openai.server_type vllm or "
+    "sglang)",
+    "history": "a condenser shortened what the model saw: a larger budget (--env.condenser_tokens) makes "
+    "fewer, longer rows, and keep_last_turns makes one a turn",
+    "renderer": "the chat format cannot go on from what was sampled; --openai.family chooses another",
+}
+"""What to do, by the first word of a fork's cause."""
+_ROLES = ("judge", "user", "summariser")
 
 
 def print_summary(console: Console, summary: Summary, *, path: str | None, wall_s: float) -> None:
     """The summary of a run, then the path of the record on a line of its own."""
-    print_rows(console, summary_rows(summary, wall_s=wall_s))
+    print_rows(console, summary_rows(summary.values(), wall_s=wall_s))
     if path is not None:
         console.print(Text(path, style="bold"), soft_wrap=True)
 
 
 def print_side_notes(console: Console, summary: Summary) -> None:
     """Why rollouts were dropped and groups skipped; what was condensed, asked and timed: where any was."""
-    rows = [
-        ("dropped rollouts", lines(summary.failures)),
-        ("skipped groups", lines(summary.reasons)),
-        *summary.condensations.rows(),
-        ("forks", summary.forks.text()),
-        ("weights", summary.weights.text()),
-        *summary.cost.rows(),
-        *summary.profiles.rows(),
-    ]
-    print_rows(console, [(name, text) for name, text in rows if text])
+    rows = dict(summary_rows(summary.values(), wall_s=0.0))
+    wanted = ("dropped rollouts", "skipped groups", "condensed", "summaries", "forks", "weights", *_ROLES)
+    shown = [(name, rows[name]) for name in (*wanted, "time", "tokens by call") if name in rows]
+    print_rows(console, [(name, text) for name, text in shown if text != "none"])
 
 
 def print_rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
@@ -160,58 +51,86 @@ def print_rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
             console.print(head.append(line, style="not bold"), soft_wrap=True)
 
 
-def summary_rows(summary: Summary, *, wall_s: float) -> list[tuple[str, str]]:
+def summary_rows(numbers: Numbers, *, wall_s: float) -> list[tuple[str, str]]:
     """The lines of a summary, name and text; a line with nothing to say is left out."""
-    shown = [f"{index}: {mean:.3f}" for index, mean in summary.by_turn.shown(SHOWN_TURNS)]
-    cost = summary.cost
-    kinds = (("exact", cost.exact_tokens), ("approximate", cost.approximate_tokens))
-    tokens = [f"{count:,} {kind}" for kind, count in kinds if count]
+    groups, credit, tokens = dict(numbers["groups"]), numbers["credit"], numbers["tokens"]
+    done, images = groups.pop("done"), numbers["sandboxes"]["images"]
+    untrained, cost = credit["untrained"], numbers["cost"]
     rows = [
-        ("groups", f"{summary.done}" + counts(summary.groups, " (", ")")),
-        ("score", _range(summary.score)),
-        ("turns", _range(summary.turns)),
-        ("reward by turn", "  ".join(shown)),
-        *summary.measured.rows(),
-        ("without a peer", _without_peer(summary)),
-        ("not trained", f"{summary.untrained_turns:,} turns" if summary.untrained_turns else ""),
-        ("stop reasons", counts(summary.stop_reasons)),
-        ("tool calls", f"{summary.tool_calls:,}"),
-        ("tool errors", counts(summary.tool_errors) or "none"),
-        ("dropped rollouts", lines(summary.failures) or "none"),
-        ("skipped groups", lines(summary.reasons) or "none"),
-        ("tokens sampled", ", ".join(tokens)),
-        *summary.condensations.rows(),
-        ("forks", summary.forks.text()),
-        *summary.cost.rows(),
-        ("weights", summary.weights.text()),
-        ("sandboxes", _sandboxes(summary)),
-        *summary.profiles.rows(),
+        ("groups", f"{done}" + counts(groups, " (", ")")),
+        ("score", _range(numbers["score"])),
+        ("turns", _range(numbers["turns"])),
+        ("reward by turn", _rewards_by_turn(numbers["by_turn"])),
+        *measured_rows(numbers),
+        ("without a peer", _without_peer(credit)),
+        ("not trained", f"{untrained:,} turns" if untrained else ""),
+        ("stop reasons", counts(numbers["stop_reasons"])),
+        ("tool calls", f"{numbers['tools']['calls']:,}"),
+        ("tool errors", counts(numbers["tools"]["errors"]) or "none"),
+        ("dropped rollouts", lines(numbers["failures"]) or "none"),
+        ("skipped groups", lines(numbers["reasons"]) or "none"),
+        (
+            "tokens sampled",
+            ", ".join(f"{tokens[kind]:,} {kind}" for kind in ("exact", "approximate") if tokens[kind]),
+        ),
+        *_condensed_rows(numbers),
+        ("forks", _forks(numbers["forks"])),
+        *((role, _asked(cost[role])) for role in _ROLES if role in cost),
+        ("weights", weights_text(numbers)),
+        (
+            "sandboxes",
+            counts(numbers["sandboxes"]["rollouts"]) + (f", from {images:,} images" if images > 1 else ""),
+        ),
+        *_time_rows(numbers["time"]),
         ("wall time", duration(wall_s)),
     ]
     return [(name, text) for name, text in rows if text]
 
 
-def _untrained(group: TrajectoryGroup) -> int:
-    return sum(not turn.trained for trajectory in group.trajectories for turn in trajectory.turns)
+def measured_rows(numbers: Numbers) -> list[tuple[str, str]]:
+    """What environments measure under names of their own; a kind of which there is nothing is left out."""
+    kinds = (("reward by part", "parts"), ("before weights", "raw"), ("metrics", "metrics"))
+    return [(name, text) for name, kind in kinds if (text := _named(numbers[kind]))]
 
 
-def _not_counted(group: TrajectoryGroup) -> int:
-    """Turns that are no trained acts."""
-    turns = [turn for trajectory in group.trajectories for turn in trajectory.turns]
-    return sum(turn.kind == "summary" or not turn.trained for turn in turns)
+def headline(numbers: Numbers) -> str:
+    """The means of a few parts and metrics, for a line with other things in it."""
+    means = [*_means(numbers["parts"]).items(), *_means(numbers["metrics"]).items()]
+    more = [f"+{len(means) - HEADLINE_NAMES}"] if means[HEADLINE_NAMES:] else []
+    return ", ".join([*(f"{name} {mean:.3f}" for name, mean in means[:HEADLINE_NAMES]), *more])
 
 
-def _sandboxes(summary: Summary) -> str:
-    several = len(summary.images) > 1
-    return counts(summary.sandboxes) + (f", from {len(summary.images):,} images" if several else "")
+def forks_in_short(numbers: Numbers) -> str:
+    """For a line with other things in it; empty when no row forked."""
+    forks = numbers["forks"]
+    return f"forks {forks['forked']:,}, {_trained_per_sampled(forks)}" if forks["forked"] else ""
 
 
-def _without_peer(summary: Summary) -> str:
-    if not summary.turns_without_peer:
-        return ""
-    share = summary.turns_without_peer / summary.credited_turns
-    turns = f"{summary.turns_without_peer:,} of {summary.credited_turns:,} turns ({share:.1%})"
-    return f"{turns}, whose advantage is their raw return"
+def weights_text(numbers: Numbers) -> str:
+    """Which weights played; empty where no version is known."""
+    weights = numbers["weights"]
+    count, groups, rollouts = weights["versions"], weights["groups"], weights["rollouts"]
+    several = f"{count:,} versions, {weights['oldest']} to {weights['newest']}"
+    parts = {
+        "groups of several": groups.get("2", 0) + groups.get("more", 0),
+        "rollouts of several": rollouts.get("2", 0) + rollouts.get("more", 0),
+        "groups of unknown ones": groups.get("unknown", 0),
+        "stale groups": weights["stale"],
+    }
+    texts = [several if count > 1 else weights["oldest"]]
+    texts += [f"{name} {number:,}" for name, number in parts.items() if number]
+    return ", ".join(texts) if count else ""
+
+
+def counts(counted: Mapping[str, int], before: str = "", after: str = "") -> str:
+    """`name 3, other 1`, the most frequent first; empty when nothing was counted."""
+    text = ", ".join(f"{name} {count:,}" for name, count in _most(counted))
+    return f"{before}{text}{after}" if text else ""
+
+
+def lines(counted: Mapping[str, int]) -> str:
+    """A line for each text, the most frequent first."""
+    return "\n".join(f"{count}x {text}" for text, count in _most(counted))
 
 
 def duration(seconds: float) -> str:
@@ -223,8 +142,181 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole:02} h" if hours else f"{minutes}:{whole:02} min"
 
 
-def _range(spread: Spread) -> str:
-    if not spread.count:
+def flat(numbers: Numbers, prefix: str) -> dict[str, float]:
+    """One number per name, for charts: `PREFIX/score/mean`, `PREFIX/turn/01/reward`, ….
+
+    The most telling come first. What is unknown is left out, as are texts: of parts and metrics there is the
+    mean, of turns the first `CHARTED_TURNS`.
+    """
+    condensed, time = dict(numbers["condensed"]), numbers["time"]
+    for name in ("tokens_before", "tokens_after"):
+        if name in condensed:
+            condensed[name] = condensed[name]["mean"]
+    charted = {
+        **{name: numbers[name] for name in ("score", "turns", "groups", "rollouts")},
+        "turn": {f"{each['turn'] + 1:02}": _charted(each) for each in numbers["by_turn"][:CHARTED_TURNS]},
+        "credit": numbers["credit"],
+        "part": _means(numbers["parts"]),
+        "metric": _means(numbers["metrics"]),
+        "raw": _means(numbers["raw"]),
+        "tokens": numbers["tokens"],
+        "stop_reason": numbers["stop_reasons"],
+        "failure": numbers["failure_classes"],
+        "tool_calls": numbers["tools"]["calls"],
+        "tool_error": numbers["tools"]["errors"],
+        "forks": {name: value for name, value in numbers["forks"].items() if name != "causes"},
+        "condensed": {name: value for name, value in condensed.items() if name != "causes"},
+        "cost": numbers["cost"],
+        "weights": numbers["weights"],
+        "time_share": time.get("share", {}),
+        "calls": time.get("calls", {}),
+    }
+    return {f"{prefix}/{name}": value for name, value in _leaves("", charted)}
+
+
+def _charted(turn: Numbers) -> dict[str, Any]:
+    """What of one index is worth a chart."""
+    counted = ("rollouts", "scored", "without_peer", "groups_without_spread", "tool_errors")
+    return {
+        "reward": turn["reward"]["mean"],
+        "advantage": turn["advantage"]["mean"],
+        "advantage_sd": turn["advantage"]["sd"],
+        "tokens": turn["tokens"]["mean"],
+        **{name: turn[name] for name in counted},
+    }
+
+
+def _leaves(path: str, values: Numbers) -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(f"{path}{name}/", cast("Numbers", value))
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{path}{name}", float(value)
+
+
+def _most(counted: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counted.items(), key=lambda entry: (-entry[1], entry[0]))
+
+
+def _means(spreads: Numbers) -> dict[str, float]:
+    return {name: each["mean"] for name, each in spreads.items() if each["mean"] is not None}
+
+
+def _named(spreads: Numbers) -> str:
+    """`name: mean (count)` of each."""
+    shown = [f"{name}: {mean:.3f} ({spreads[name]['count']:,})" for name, mean in _means(spreads).items()]
+    if OTHER_NAMES in spreads:
+        shown.append(f"and {spreads[OTHER_NAMES]['count']:,} numbers of other names")
+    return "  ".join(shown)
+
+
+def _range(spread: Numbers) -> str:
+    if not spread["count"]:
         return "-"
-    deviation = "" if spread.sd is None else f", sd {spread.sd:.3f}"
-    return f"mean {spread.mean:.3f}{deviation}, min {spread.low:g}, max {spread.high:g}"
+    deviation = "" if spread["sd"] is None else f", sd {spread['sd']:.3f}"
+    mean = "-" if spread["mean"] is None else f"{spread['mean']:.3f}"
+    return f"mean {mean}{deviation}, min {spread['min']:g}, max {spread['max']:g}"
+
+
+def _rewards_by_turn(by_turn: Sequence[Numbers]) -> str:
+    """The mean reward by index, counted from 1; that of all later ones under `13+`."""
+    scored = [
+        (index, each["reward"]) for index, each in enumerate(by_turn) if each["reward"]["mean"] is not None
+    ]
+    shown = [f"{index + 1}: {each['mean']:.3f}" for index, each in scored if index < SHOWN_TURNS]
+    later = [each for index, each in scored if index >= SHOWN_TURNS]
+    if later:
+        mean = sum(each["mean"] * each["count"] for each in later) / sum(each["count"] for each in later)
+        shown.append(f"{SHOWN_TURNS + 1}+: {mean:.3f}")
+    return "  ".join(shown)
+
+
+def _without_peer(credit: Numbers) -> str:
+    alone, turns = credit["without_peer"], credit["turns"]
+    share = f"{alone:,} of {turns:,} turns ({alone / turns:.1%})" if alone else ""
+    return f"{share}, whose advantage is their raw return" if share else ""
+
+
+def _condensed_rows(numbers: Numbers) -> Iterator[tuple[str, str]]:
+    condensed = numbers["condensed"]
+    if not condensed:
+        return
+    if condensed["times"]:
+        about = ", estimated" if condensed["is_estimate"] else ""
+        before, after = condensed["tokens_before"]["mean"], condensed["tokens_after"]["mean"]
+        yield (
+            "condensed",
+            f"{condensed['times']:,} times in {condensed['rollouts']:,} of {numbers['rollouts']['kept']:,} "
+            f"rollouts, {before:,.0f} to {after:,.0f} tokens on average{about}, "
+            f"{condensed['seconds']:.1f} s{counts(condensed['causes'], ': ')}",
+        )
+    if summaries := condensed["summaries"]:
+        each = numbers["tokens"]["summaries"] / summaries
+        yield "summaries", f"{summaries:,} by the policy, {each:,.0f} tokens on average"
+
+
+def _forks(forks: Numbers) -> str:
+    """How many turns forked and why, the tokens they cost, and what to do."""
+    if not forks["causes"]:
+        return ""
+    forked = f"{forks['forked']:,} of {forks['turns']:,} turns began a new row: {counts(forks['causes'])}"
+    cost = (
+        f"a trainer gets {forks['row_tokens']:,} tokens for {forks['sampled_tokens']:,} sampled "
+        f"({_trained_per_sampled(forks)})"
+    )
+    kinds = dict.fromkeys(cause.partition(":")[0] for cause in forks["causes"])
+    return "\n".join([forked, cost, *(f"{kind}: {REMEDIES[kind]}" for kind in kinds if kind in REMEDIES)])
+
+
+def _trained_per_sampled(forks: Numbers) -> str:
+    if not forks["sampled_tokens"]:
+        return "nothing sampled"
+    return f"{forks['row_tokens'] / forks['sampled_tokens']:.3g} trainer tokens per sampled one"
+
+
+def _asked(cost: Numbers) -> str:
+    tokens = cost["prompt_tokens"] + cost["completion_tokens"]
+    paid = f", {tokens:,} tokens" if tokens else ""
+    return f"{cost['answers']:,} answer{'' if cost['answers'] == 1 else 's'}{paid}"
+
+
+def _time_rows(time: Numbers) -> Iterator[tuple[str, str]]:
+    """Where the time of all rollouts went, and their tokens."""
+    if not time:
+        return
+    whole_s = time["rollout_s"]
+    shares = [*time["share"].items()]
+    table = [("", "calls", "own time", "share", "with inner", "mean", "longest")]
+    for name, share in shares[:SHOWN_CALLS]:
+        calls, own, part = time["calls"].get(name), _seconds(share * whole_s), f"{share:.1%}"
+        if calls is None:
+            table.append((name, "", own, part, "", "", ""))
+        else:
+            inner_s, longest = time["total_s"][name], _seconds(time["longest_s"][name])
+            mean = _seconds(inner_s / max(1, calls))
+            table.append((name, f"{calls:,}", own, part, _seconds(inner_s), mean, longest))
+    if later := shares[SHOWN_CALLS:]:
+        share = sum(share for _, share in later)
+        table.append((f"and {len(later)} more", "", _seconds(share * whole_s), f"{share:.1%}", "", "", ""))
+    table.append(("sum", "", _seconds(whole_s), f"{1:.1%}", "", "", ""))
+    first, *widths = (max(map(len, column)) for column in zip(*table, strict=True))
+    rows = ("  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]) for row in table)
+    yield "time", "\n".join(map(str.rstrip, rows))
+    spreads = [(kind, time[f"{kind}_tokens"]) for kind in ("prompt", "sampled") if f"{kind}_tokens" in time]
+    yield (
+        "tokens by call",
+        ", ".join(
+            f"{kind} {each['mean'] * each['count']:,.0f} (mean {each['mean']:,.0f}, most {each['max']:,.0f})"
+            for kind, each in spreads
+            if each["count"]
+        ),
+    )
+
+
+def _seconds(seconds: float) -> str:
+    """With three digits: `812 µs`, `12.3 ms`, `4.56 s`, `1,234 s`."""
+    unit, value = ("s", seconds) if seconds >= 1 else ("ms", seconds * 1e3)
+    if value < 1:
+        unit, value = "µs", seconds * 1e6
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f} {unit}" if value else "0 s"

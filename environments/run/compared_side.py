@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from environments.record.aggregates import aggregates
 from environments.record.recorder import read_contents
-from environments.record.summary import Summary
+from environments.record.totals import Summary
 from environments.run.run_summary import counted_groups
 from environments.trajectory import CreditedGroup, Trajectory
 from tools.errors import RecordError
@@ -98,7 +97,7 @@ class Side:
             "lost_rollouts": sum(each.lost for each in totals),
             "lost_items": sum(not each.rollouts for each in totals),
             "passed_by_pass_score": self.by_pass_score,
-            "aggregates": aggregates(self.summary),
+            "aggregates": self.summary.values(),
         }
 
     def _verdict(self, trajectory: Trajectory) -> bool | None:

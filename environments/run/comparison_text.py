@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from environments.record.tally import TEXT_CHARS
+from environments.record.totals import TEXT_CHARS
 
 SHOWN_ITEMS = 20
 SHOWN_TURNS = 12

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from environments.record.measured import summed_parts
 from environments.record.summary import print_rows
+from environments.record.totals import summed_parts
 from environments.trajectory import Trajectory, TrajectoryGroup
 
 RESAMPLES = 2000

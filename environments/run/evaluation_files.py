@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 
 from environments.base_env import AgentEnv
-from environments.record.aggregates import aggregates, flat
 from environments.record.private_file import private, write_private
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder
-from environments.record.summary import Summary
+from environments.record.summary import flat
+from environments.record.totals import Summary
 from environments.run.evaluation import (
     Evaluation,
     evaluate_results,
@@ -62,7 +62,7 @@ def evaluated(env: AgentEnv, recorder: Recorder) -> Evaluated:
 def final_metrics(of: Evaluated) -> dict[str, float]:
     """Its numbers by name, for `metrics.json` and charts."""
     statistics = {} if of.evaluation is None else evaluation_metrics(of.evaluation)
-    return statistics | flat(aggregates(of.summary), "eval")
+    return statistics | flat(of.summary.values(), "eval")
 
 
 def write_evaluation(

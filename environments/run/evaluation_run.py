@@ -13,7 +13,7 @@ from environments.config import AgentEnvConfig
 from environments.data.tasks import GroupTask, plan
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
-from environments.record.summary import print_rows, print_side_notes
+from environments.record.summary import measured_rows, print_rows, print_side_notes
 from environments.run.evaluation import print_evaluation
 from environments.run.evaluation_files import (
     Evaluated,
@@ -153,7 +153,7 @@ def _print_end(console: Console, *, of: Evaluated, planned: int) -> None:
         console.print(f"no rollout was left to evaluate; {of.tried} of {planned} items were tried")
         return
     print_evaluation(console, of.evaluation)
-    print_rows(console, of.summary.measured.rows())
+    print_rows(console, measured_rows(of.summary.values()))
     print_side_notes(console, of.summary)
     if not of.evaluation.complete or of.evaluation.lost_items:
         console.print("the same command goes on from here, and tries lost items once more", soft_wrap=True)

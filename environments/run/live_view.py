@@ -1,9 +1,9 @@
 """What a terminal shows of a run while it goes: groups, rewards by turn, calls, tokens and failures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from environments.record.summary import Summary
-from environments.record.tally import counts
+from environments.record.summary import counts, weights_text
+from environments.record.totals import Summary
 from environments.run.rollouts_in_flight import RolloutsInFlight
 
 REFRESH_PER_S = 2.0
@@ -76,15 +76,15 @@ def picture(
         tokens_per_s: sampled lately, where that is known.
         share: done of the whole job, where that is known.
     """
-    doing = counts(in_flight.doing())
-    tokens = summary.cost.sampled_tokens
+    doing, numbers = counts(in_flight.doing()), summary.values()
+    tokens = numbers["tokens"]["sampled"]
     rate = "" if tokens_per_s is None else f", {tokens_per_s:,.0f}/s in finished groups"
     rows = [
         ("in flight", f"{len(in_flight)}{f': {doing}' if doing else ''}"),
         ("oldest", in_flight.oldest() or ""),
         ("tokens", f"{tokens:,} sampled{rate}" if tokens else ""),
-        ("failures", counts(summary.failure_classes)),
-        ("weights", summary.weights.text()),
+        ("failures", counts(numbers["failure_classes"])),
+        ("weights", weights_text(numbers)),
     ]
     lines = Table.grid(padding=(0, 1), expand=False)
     lines.add_column(style="bold", width=_NAME_CELLS, no_wrap=True)
@@ -92,7 +92,9 @@ def picture(
     for name, text in rows:
         if text:
             lines.add_row(name, _plain(text))
-    return Group(*_bar(share, width), _plain(head, overflow="fold"), *_turns(summary, width), lines)
+    return Group(
+        *_bar(share, width), _plain(head, overflow="fold"), *_turns(numbers["by_turn"], width), lines
+    )
 
 
 def _bar(share: float | None, width: int) -> list[RenderableType]:
@@ -103,18 +105,18 @@ def _bar(share: float | None, width: int) -> list[RenderableType]:
     return [bar]
 
 
-def _turns(summary: Summary, width: int) -> list[RenderableType]:
+def _turns(by_turn: Sequence[Mapping[str, Any]], width: int) -> list[RenderableType]:
     """By turn as many columns as there is room for."""
     room = max(1, (width - _NAME_CELLS - 1) // _TURN_CELLS)
-    turns = summary.by_turn.indices[: min(room, MOST_TURNS)]
+    turns = by_turn[: min(room, MOST_TURNS)]
     if not turns:
         return []
     rows: list[tuple[str, Sequence[str]]] = [
         ("turn", [str(index + 1) for index in range(len(turns))]),
-        ("rollouts", [_short(each.rollouts) for each in turns]),
+        ("rollouts", [_short(each["rollouts"]) for each in turns]),
     ]
-    if any(each.reward.count for each in turns):
-        rows.append(("reward", [_mean(each.reward.mean) for each in turns]))
+    if any(each["scored"] for each in turns):
+        rows.append(("reward", [_mean(each["reward"]["mean"]) for each in turns]))
     return [
         Text(f"{name:<{_NAME_CELLS}}", style="bold").append(_cells(cells), style="not bold")
         for name, cells in rows

@@ -11,13 +11,12 @@ from typing import Any
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.inference.endpoint import without_credentials
-from environments.record.aggregates import aggregates
 from environments.record.append_file import AppendFile
 from environments.record.origin import OtherRunError, RunOrigin, credit_text, in_short
 from environments.record.private_file import read_small
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
-from environments.record.summary import Summary
+from environments.record.totals import Summary
 from environments.run.environment_copy import shown, source_diff
 from environments.run.experiment import environment_files
 from environments.run.experiment_code import has_file
@@ -114,8 +113,8 @@ class OpenRun:
             "of": {"groups": whole.done, "bytes": size},
             "experiments": experiments,
             "failed": whole.groups["failed"],
-            "score": whole.score.mean,
-            "aggregates": aggregates(whole),
+            "score": whole.values()["score"]["mean"],
+            "aggregates": whole.values(),
         }
 
     def broke(self, error: BaseException) -> None:

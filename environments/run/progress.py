@@ -8,7 +8,8 @@ from typing import Self
 
 from rich.console import Console, RenderableType
 
-from environments.record.summary import EVALUATED, Summary, duration
+from environments.record.summary import duration, forks_in_short, headline
+from environments.record.totals import EVALUATED, Summary
 from environments.run.live_view import LiveView, picture
 from environments.run.rollouts_in_flight import RolloutsInFlight
 from environments.run.run_log import RunLog
@@ -119,7 +120,7 @@ class Progress:
 
     def _group_ended(self) -> None:
         now = monotonic()
-        self._tokens.append((now, self.summary.cost.sampled_tokens))
+        self._tokens.append((now, self.summary.totals["tokens"]["sampled"]))
         if not self._console.is_terminal and now - self._last_plain >= self._plain_every_s:
             self._last_plain = now
             self.say(self.line())
@@ -129,18 +130,19 @@ class Progress:
         done = self._done_before + self.summary.done
         elapsed = self.elapsed_s
         rate = self.summary.done / elapsed if elapsed > 0 else 0.0
-        mean = self.summary.score.mean
+        numbers = self.summary.values()
+        mean, images = numbers["score"]["mean"], numbers["sandboxes"]["images"]
         parts = [
             f"groups {done}" + (f"/{self._total}" if self._total is not None else ""),
             f"{len(self.in_flight)} in flight",
             "mean score -" if mean is None else f"mean score {mean:.3f}",
-            *filter(None, [self.summary.measured.headline()]),
-            f"{self.summary.failures.total()} dropped",
+            *filter(None, [headline(numbers)]),
+            f"{numbers['rollouts']['dropped']} dropped",
             f"{rate * 60:.1f}/min",
         ]
-        if len(self.summary.images) > 1:
-            parts.append(f"{len(self.summary.images)} images")
-        if forks := self.summary.forks.short():
+        if images > 1:
+            parts.append(f"{images} images")
+        if forks := forks_in_short(numbers):
             parts.append(forks)
         if self._total is not None and rate > 0:
             parts.append(f"ETA {duration(max(0, self._total - done) / rate)}")

@@ -13,8 +13,8 @@ from environments.base_env import AgentEnv
 from environments.record.contents import Contents
 from environments.record.origin import RunOrigin, differences
 from environments.record.recorder import Recorder, new_record, read_contents, read_groups
-from environments.record.summary import Spread
-from environments.record.tally import counts, lines, tally
+from environments.record.summary import counts, lines
+from environments.record.totals import Spread, Tally
 from environments.run.experiment import origin_of
 from environments.run.progress import Progress
 from environments.run.replay import Replay
@@ -35,27 +35,25 @@ class Change:
     """Rollouts whose rewards differ."""
     statuses: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
     """Of the groups, before and after."""
-    failures: Counter[str] = field(default_factory=Counter[str])
+    failures: Tally = field(default_factory=Tally)
     """Why rollouts and groups failed that had not."""
 
     def add(self, old: CreditedGroup, new: CreditedGroup) -> None:
         """Take one group in."""
         for status, credited in zip(self.statuses, (old, new), strict=True):
             status[credited.status] += 1
-        for spread, group in ((self.before, old.group), (self.after, new.group)):
-            for score in (each.score for each in group.trajectories):
-                if score is not None:
-                    spread.add(score)
+        self.before = self.before.merged(Spread.of(each.score for each in old.group.trajectories))
+        self.after = self.after.merged(Spread.of(each.score for each in new.group.trajectories))
         left = {each.sibling: each for each in new.group.trajectories}
         failed = {each.sibling: each.error for each in new.group.failures}
         self.rollouts += len(old.group.trajectories)
         for each in old.group.trajectories:
             if each.sibling not in left:
-                tally(self.failures, failed.get(each.sibling, "it cannot be recorded"))
+                self._fail(failed.get(each.sibling, "it cannot be recorded"))
             else:
                 self.changed += left[each.sibling].rewards != each.rewards
         if new.status == "failed" != old.status:
-            tally(self.failures, new.reason or "")
+            self._fail(new.reason or "")
 
     def text(self) -> str:
         """A few lines for people."""
@@ -64,9 +62,12 @@ class Change:
             f"{before.total()} groups, {self.rollouts} rollouts: rewards of {self.changed} changed",
             f"mean score {_mean(self.before)} -> {_mean(self.after)}",
             f"groups     {counts(before)} -> {counts(after)}",
-            *([f"failed now {lines(self.failures)}"] if self.failures else []),
+            *([f"failed now {lines(self.failures.counts())}"] if self.failures else []),
         ]
         return "\n".join(rows)
+
+    def _fail(self, reason: str) -> None:
+        self.failures = self.failures.merged(Tally.of([reason]))
 
 
 def recorded_seed(contents: Contents) -> int | None:
@@ -129,7 +130,9 @@ async def _rewrite(
         change.add(old, await asyncio.to_thread(recorder.append, new))
     before, after = change.statuses
     if after.total() == after["failed"] > before["failed"]:
-        raise RunError(f"every group of {record} failed, and no record was written: {lines(change.failures)}")
+        raise RunError(
+            f"every group of {record} failed, and no record was written: {lines(change.failures.counts())}"
+        )
     return change
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from environments.record.contents import GroupKey
 from environments.record.private_file import read_small, write_private
 from environments.record.recorder import Recorder, read_groups
-from environments.record.summary import Summary
+from environments.record.totals import Summary
 from environments.trajectory import CreditedGroup
 
 SCHEMA = "turnwise.run/1"

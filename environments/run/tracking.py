@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 import yaml
 
 from environments.base_env import AgentEnv
-from environments.record.aggregates import CHARTED_TURNS, aggregates, flat
-from environments.record.summary import Summary
+from environments.record.summary import CHARTED_TURNS, flat
+from environments.record.totals import Summary
 from environments.run.run_settings import settings_text
 from environments.run.tracking_backends import Backend, trackio_backend, wandb_backend
 from environments.trajectory import CreditedGroup, Trajectory
@@ -84,7 +84,7 @@ class Tracker:
             self._log(self._windows())
 
     def _windows(self) -> dict[str, float]:
-        return flat(aggregates(self._window), "window") | flat(aggregates(self._run), "run")
+        return flat(self._window.values(), "window") | flat(self._run.values(), "run")
 
     def _log(self, numbers: Mapping[str, float], *, whole: bool = True) -> None:
         shown = few_names(numbers, self._known)
@@ -137,7 +137,7 @@ def group_numbers(credited: CreditedGroup) -> dict[str, float]:
     """What one group came to, without its numbers by turn; a mean over nothing is left out, never 0."""
     summary = Summary()
     summary.add(credited)
-    numbers = flat(aggregates(summary), "group")
+    numbers = flat(summary.values(), "group")
     return {name: value for name, value in numbers.items() if not name.startswith("group/turn/")}
 
 

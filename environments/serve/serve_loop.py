@@ -11,7 +11,8 @@ from rich.console import Console, RenderableType
 
 from environments.data.tasks import GroupTask
 from environments.record.recorder import Recorder
-from environments.record.summary import Summary, duration, print_side_notes
+from environments.record.summary import duration, print_side_notes
+from environments.record.totals import Summary
 from environments.run.first_alone import FirstAlone
 from environments.run.live_view import LiveView, picture
 from environments.run.rollouts_in_flight import RolloutsInFlight

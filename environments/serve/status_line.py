@@ -1,6 +1,7 @@
 """How a serving environment goes, in one line."""
 
-from environments.record.summary import Summary, duration
+from environments.record.summary import duration, forks_in_short, headline
+from environments.record.totals import Summary
 from environments.serve.delivery import Delivery
 
 
@@ -13,8 +14,8 @@ def status_line(delivery: Delivery, summary: Summary, *, in_flight: int, wall_s:
         in_flight: groups that roll out.
         wall_s: since the start.
     """
-    state, tally, groups = delivery.state, delivery.tally, summary.groups
-    stale = summary.weights.stale + tally.stale
+    state, tally, groups, numbers = delivery.state, delivery.tally, summary.groups, summary.values()
+    stale = numbers["weights"]["stale"] + tally.stale
     parts = [
         f"step {state.step} · {state.queued} groups queued at the API"
         if state is not None and delivery.online
@@ -25,8 +26,8 @@ def status_line(delivery: Delivery, summary: Summary, *, in_flight: int, wall_s:
         f"posts {tally.posts}, {tally.repeated} repeated, {tally.rejected} rejected",
         f"rows too long {tally.too_long}",
         f"stale groups {stale}" if stale else "",
-        summary.measured.headline(),
-        summary.forks.short(),
+        headline(numbers),
+        forks_in_short(numbers),
         duration(wall_s),
     ]
     return " · ".join(part for part in parts if part)

@@ -7,7 +7,7 @@ from environments.data.item_json import item_hash, recorded_item
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.origin import RunOrigin
 from environments.record.recorder import Recorder
-from environments.record.summary import Summary
+from environments.record.totals import Summary
 from environments.sessions.session_file import LoggedGroup, LoggedSession, SessionFile
 from environments.sessions.session_rows import with_row
 from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup

@@ -28,8 +28,8 @@ from environments.data.item_ids import item_id
 from environments.data.tasks import GroupTask
 from environments.lifecycle.group_reward import has_group_reward
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
-from environments.record.aggregates import aggregates, flat
-from environments.record.summary import EVALUATED, Summary
+from environments.record.summary import flat
+from environments.record.totals import EVALUATED, Summary
 from environments.run.evaluation import ItemResult, evaluate_results, evaluation_metrics, item_result
 from environments.run.passing import judged
 from environments.server_config import SecondModelConfig
@@ -219,7 +219,7 @@ class AtroposEnv(BaseEnv):
                 summary.add_rollouts(group, EVALUATED)
         evaluation = evaluate_results(results, max_k=config.eval_rollouts, seed=config.seed)
         if evaluation is not None:
-            metrics = evaluation_metrics(evaluation) | flat(aggregates(summary), "eval")
+            metrics = evaluation_metrics(evaluation) | flat(summary.values(), "eval")
             await self.evaluate_log(metrics, model_name=self.agent_env.policy_name)  # pyright: ignore[reportUnknownMemberType]  # untyped there
             await self.wandb_log(metrics)  # pyright: ignore[reportUnknownMemberType]  # likewise
 

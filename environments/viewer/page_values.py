@@ -110,7 +110,7 @@ class RunIndex(TypedDict):
     facts: list[tuple[str, str]]
     """Settings and what else the experiment is made of."""
     aggregates: dict[str, Any]
-    """See `environments.record.aggregates`."""
+    """See `environments.record.totals.Summary.values`."""
     cut: list[str]
     """What is not in the page, in words."""
     live: bool

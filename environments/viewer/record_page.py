@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from environments.credit import recorded_params
-from environments.record.aggregates import aggregates
 from environments.record.contents import Contents
 from environments.record.origin import credit_text
 from environments.record.private_file import folder_for
 from environments.record.recorder import read_contents, read_groups
 from environments.record.run_folder import RECORD
-from environments.record.summary import Summary
+from environments.record.totals import Summary
 from environments.run.run_summary import CountedOnce
 from environments.trajectory import CreditedGroup
 from environments.viewer.group_values import AddBlock, OtherEstimator, group_values
@@ -75,7 +74,7 @@ class IndexBuilder:
             estimator=self._all("estimator"),
             others=[credit_text(other.name, other.params) for other in self.others],
             facts=sorted(self.facts.items()),
-            aggregates=aggregates(self.summary),
+            aggregates=self.summary.values(),
             cut=cut,
             live=live,
             generation=self.generation,

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from environments.record.weight_totals import weights_text
+from environments.record.summary import weights_text
 from environments.viewer.page_values import GroupEntry, RunIndex
 from environments.viewer.terminal_text import in_line, number, numbers
 
@@ -96,7 +96,7 @@ def _aggregates(values: Mapping[str, Any]) -> Iterator[RenderableType]:
         "tools": numbers({"calls": values["tools"]["calls"], **values["tools"]["errors"]}),
         "credited": f"{credit['turns']:,} turns, {credit['without_peer']:,} without a peer, "
         f"{credit['untrained']:,} not trained",
-        "weights": in_line(weights_text(values["weights"])),
+        "weights": in_line(weights_text(values)),
         "failures": numbers(values["failures"]),
         "not credited": numbers(values["reasons"]),
     }

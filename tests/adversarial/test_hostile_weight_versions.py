@@ -7,11 +7,12 @@ import pytest
 from environments.inference.chat_reply import read_reply
 from environments.inference.reply_weights import weight_version_of
 from environments.lifecycle.weight_versions import WeightVersions
-from environments.record.weight_totals import WeightTotals
+from environments.record.summary import weights_text
+from environments.record.totals import EVALUATED, Summary
 from environments.testing import group_of
 from environments.trajectory import SEVERAL_VERSIONS
 from tests.environments.lifecycle.test_weight_versions import met
-from tests.environments.record.test_weight_totals import sampled
+from tests.environments.record.test_totals import sampled
 
 NAMES = {
     "no-name": None,
@@ -59,11 +60,12 @@ def test_versions_of_two_names_stay_two(one, other):
 
 
 def test_long_names_are_told_apart_where_they_are_shown():
-    totals = WeightTotals()
+    totals = Summary()
     for step in (1, 2):
-        totals.add(sampled([f"/a/very/long/path/of/checkpoints/of/a/run/global_step_{step}"]))
+        long = [f"/a/very/long/path/of/checkpoints/of/a/run/global_step_{step}"]
+        totals.add_rollouts(sampled(long), EVALUATED)
     assert (
-        totals.text()
+        weights_text(totals.values())
         == "2 versions, /a/very/long/path/of…a/run/global_step_1 to /a/very/long/path/of…a/run/global_step_2"
     )
 
@@ -103,8 +105,9 @@ def test_separators_alone_are_versions_without_a_name_and_break_nothing():
 
 
 def test_totals_of_hostile_names_are_one_line():
-    totals = WeightTotals()
-    totals.add(sampled(["\x1b[2J" + "x" * 500], ["\n\n"]))
-    totals.add(group_of([[1.0]]))
-    assert totals.text().isprintable()
-    assert len(totals.text()) < 300
+    totals = Summary()
+    totals.add_rollouts(sampled(["\x1b[2J" + "x" * 500], ["\n\n"]), EVALUATED)
+    totals.add_rollouts(group_of([[1.0]]), EVALUATED)
+    text = weights_text(totals.values())
+    assert text.isprintable()
+    assert len(text) < 300

@@ -11,7 +11,8 @@ from environments.config import AgentEnvConfig
 from environments.policy.mock.mock_server import running_mock_server
 from environments.policy.scripted import Choice, call, say
 from environments.record.group_line import decode_group, encode_group
-from environments.record.summary import Summary, summary_rows
+from environments.record.summary import summary_rows
+from environments.record.totals import Summary
 from environments.rollout import model_calls
 from environments.rollout.context import SUMMARY_HEADING, SUMMARY_REQUEST, summarise
 from environments.server_config import SummariserConfig
@@ -248,7 +249,7 @@ async def test_what_the_summariser_was_asked_comes_back_from_the_record_and_stan
     assert decode_group(encode_group(credited), "record", 1) == credited
     summary = Summary()
     summary.add(credited)
-    assert ("summariser", "1 answer") in summary_rows(summary, wall_s=1.0)
+    assert ("summariser", "1 answer") in summary_rows(summary.values(), wall_s=1.0)
 
 
 async def test_a_failed_sibling_keeps_what_its_summariser_said():

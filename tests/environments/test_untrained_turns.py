@@ -8,7 +8,8 @@ import pytest
 
 from environments.credit import ESTIMATORS, credited, estimate
 from environments.record.recorder import read_groups
-from environments.record.summary import Summary, summary_rows
+from environments.record.summary import summary_rows
+from environments.record.totals import Summary
 from environments.run.experiment import origin_of
 from environments.run.process_run import process
 from environments.testing import group_of
@@ -82,7 +83,7 @@ def test_a_group_of_which_nothing_is_trained_has_no_credit_and_says_why():
     every = {(index, turn.index) for index, each in enumerate(GROUP.trajectories) for turn in each.turns}
     untrained = credited(marked(GROUP, every), "turn_return", policy="p")
     assert (untrained.status, untrained.reason) == ("no_credit", "no turn is trained")
-    rows = dict(summary_rows(summary_of(untrained), wall_s=1.0))
+    rows = dict(summary_rows(summary_of(untrained).values(), wall_s=1.0))
     assert rows["not trained"] == "9 turns"
 
 

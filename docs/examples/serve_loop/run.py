@@ -39,7 +39,9 @@ def main():
     if (name, code) != ("trainer", 0):
         sys.exit(f"{name} ended with {code}; see {out}/{name}.log")
     rose = report(out / "groups.jsonl")
-    print(f"{given.steps} steps in {time.monotonic() - started:.0f} s; the groups are a record: {out}/groups.jsonl")
+    print(
+        f"{given.steps} steps in {time.monotonic() - started:.0f} s; the groups are a record: {out}/groups.jsonl"
+    )
     sys.exit(0 if rose else "versions did not rise")
 
 
@@ -56,9 +58,7 @@ def loop(processes, out, steps, lr):
         started[name] = process
 
     start("api", [BIN / "run-api", "--host", "127.0.0.1", "--port", str(api)])
-    start(
-        "policy", [sys.executable, HERE / "policy_server.py", str(model), out / "model", checkpoints]
-    )
+    start("policy", [sys.executable, HERE / "policy_server.py", str(model), out / "model", checkpoints])
     wait_for(api)
     wait_for(model)
     start("serve", [

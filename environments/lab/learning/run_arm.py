@@ -19,7 +19,7 @@ from environments.policy.scripted import say
 from environments.record.origin import RunOrigin
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder
-from environments.record.summary import Summary
+from environments.record.totals import Summary
 from environments.run.experiment import origin_of
 from environments.run.open_run import OpenRun, logged_run, run_facts
 from environments.run.run_log import RunLog

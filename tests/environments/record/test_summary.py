@@ -4,9 +4,18 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from environments.record.summary import Summary, duration, print_summary, summary_rows
-from environments.record.tally import MAX_TEXTS
+from environments.record.summary import (
+    duration,
+    forks_in_short,
+    headline,
+    print_summary,
+    summary_rows,
+    weights_text,
+)
+from environments.record.totals import MAX_NAMES, Summary
+from environments.testing import group_of
 from environments.trajectory import (
+    Condensed,
     CreditedGroup,
     Failure,
     JudgeCall,
@@ -19,10 +28,11 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
+from tests.environments.record.test_totals import of, sampled
 from tools.calls import ToolResult
 
 
-def trajectory(*rewards, score=None, exact=True, errors=(), parts=()):
+def trajectory(*rewards, score=None, exact=True, errors=(), **fields):
     turns = tuple(
         Turn(
             index=index,
@@ -43,7 +53,7 @@ def trajectory(*rewards, score=None, exact=True, errors=(), parts=()):
         rewards=Rewards(
             turns=rewards,
             score=sum(filter(None, rewards)) if score is None else score,
-            turn_components=parts,
+            **fields,
         ),
     )
 
@@ -72,7 +82,7 @@ def summary_of(*groups):
 
 
 def rows_of(*groups):
-    return dict(summary_rows(summary_of(*groups), wall_s=1.0))
+    return dict(summary_rows(summary_of(*groups).values(), wall_s=1.0))
 
 
 def printed(*groups, path="out.jsonl", width=80):
@@ -102,7 +112,7 @@ def test_many_turn_indices_end_in_one_mean_of_the_rest():
 
 
 def test_reward_parts_are_summed_over_a_trajectory_before_they_are_averaged():
-    one = trajectory(0.0, 0.0, parts=({"test": 0.25}, {"test": 0.25, "speed": 1.0}))
+    one = trajectory(0.0, 0.0, turn_components=({"test": 0.25}, {"test": 0.25, "speed": 1.0}))
     assert rows_of(credited(one))["reward by part"] == "speed: 1.000 (1)  test: 0.500 (1)"
 
 
@@ -137,8 +147,8 @@ def test_an_empty_run_has_no_mean_score():
 
 def test_reasons_stay_few_however_different_they_are():
     summary = summary_of(*(credited(errors=(f"ValueError: {n}",)) for n in range(500)))
-    assert len(summary.failures) == MAX_TEXTS + 1
-    assert summary.failures["ValueError: other texts"] == 500 - MAX_TEXTS
+    assert len(summary.values()["failures"]) == MAX_NAMES + 1
+    assert summary.values()["failures"]["ValueError: other texts"] == 500 - MAX_NAMES
 
 
 def test_the_path_is_printed_on_a_line_of_its_own_however_long():
@@ -167,7 +177,7 @@ def test_failures_are_tallied_by_class_first_clause_and_place():
             for n in range(500)
         )
     )
-    assert summary.failures == {"HTTPError: judge at 10.0.0.1:80 failed": 500}
+    assert summary.values()["failures"] == {"HTTPError: judge at 10.0.0.1:80 failed": 500}
 
 
 @pytest.mark.parametrize(
@@ -182,19 +192,19 @@ def test_failures_are_tallied_by_class_first_clause_and_place():
     ],
 )  # fmt: skip
 def test_whose_reward_was_wrong_does_not_hide_what_was(error, shown):
-    assert summary_of(credited(errors=(error, error))).failures == {f"RewardError: {shown}": 2}
+    assert summary_of(credited(errors=(error, error))).values()["failures"] == {f"RewardError: {shown}": 2}
 
 
 def test_what_is_told_of_one_item_is_tallied_without_its_name():
     failure = "RewardError: environment 'x', item 'a': compute_turn_rewards gave 1 rewards; give one"
     summary = summary_of(credited(errors=(failure,)), credited(errors=(failure.replace("'a'", "'b'"),)))
-    assert summary.failures == {"RewardError: compute_turn_rewards gave 1 rewards": 2}
+    assert summary.values()["failures"] == {"RewardError: compute_turn_rewards gave 1 rewards": 2}
 
 
 def test_the_share_of_turns_without_a_peer_is_told():
     two = trajectory(1.0, 1.0)
     group = replace(credited(two, two), advantages=((0.5, 0.5), (0.0, 0.0)), turns_without_peer=1)
-    rows = dict(summary_rows(summary_of(group), wall_s=1.0))
+    rows = rows_of(group)
     assert rows["without a peer"] == "1 of 4 turns (25.0%), whose advantage is their raw return"
 
 
@@ -213,7 +223,7 @@ def ended(reason):
 def test_the_reasons_that_environments_gave_for_an_end_are_counted():
     summary = Summary()
     summary.add(credited(ended("won"), ended("won"), ended("lost"), trajectory(1.0)))
-    shown = dict(summary_rows(summary, wall_s=1.0))["stop reasons"]
+    shown = dict(summary_rows(summary.values(), wall_s=1.0))["stop reasons"]
     assert shown == "ended: won 2, completed 1, ended: lost 1"
 
 
@@ -221,8 +231,8 @@ def test_reasons_without_an_end_become_one():
     summary = Summary()
     for index in range(100):
         summary.add(credited(ended(f"reason {index}")))
-    assert len(summary.stop_reasons) <= MAX_TEXTS + 1
-    assert summary.stop_reasons["ended"] == 100 - MAX_TEXTS
+    assert len(summary.values()["stop_reasons"]) <= MAX_NAMES + 1
+    assert summary.values()["stop_reasons"]["ended"] == 100 - MAX_NAMES
 
 
 def test_what_judges_and_users_answered_is_counted_with_what_it_cost():
@@ -234,3 +244,149 @@ def test_what_judges_and_users_answered_is_counted_with_what_it_cost():
 
 def test_without_questions_there_is_no_line_of_them():
     assert not {"judge", "user"} & rows_of(credited(trajectory(1.0))).keys()
+
+
+def forked(*causes, prompt=10, sampled=2):
+    """A rollout with a turn for each cause; one that forked is in a row whose prompt holds all before."""
+    turns, rows, tokens = [], [], prompt
+    for index, cause in enumerate(causes):
+        if rows and cause is None:
+            rows.pop()
+        span = Span(row=len(rows), start=tokens, end=tokens + sampled)
+        tokens += sampled
+        rows.append(TokenRow(token_ids=(0,) * tokens, logprobs=None))
+        turns.append(Turn(index=index, message=Message(role="assistant"), span=span, fork=cause))
+    return Trajectory(item_id="a", turns=tuple(turns), rows=tuple(rows))
+
+
+def forks(*rollouts):
+    return rows_of(credited(*rollouts)).get("forks", "").splitlines()
+
+
+def test_forks_are_counted_by_cause_the_most_frequent_first():
+    two = forks(forked(None, "template", None, "history"), forked(None, "template"))
+    assert two[0] == "3 of 6 turns began a new row: template 2, history 1"
+
+
+def test_what_a_trainer_gets_is_counted_per_sampled_token():
+    rollout = forked(None, *["template"] * 49, prompt=470, sampled=600)
+    ratio = "26.3 trainer tokens per sampled one"
+    assert forks(rollout)[1] == f"a trainer gets 788,500 tokens for 30,000 sampled ({ratio})"
+    assert forks_in_short(summary_of(credited(rollout)).values()) == f"forks 49, {ratio}"
+
+
+def test_rows_that_go_on_need_no_words():
+    assert forks_in_short(summary_of(credited(forked(None, None))).values()) == ""
+
+
+def test_what_to_do_about_forks_names_the_setting():
+    settings = {
+        "template": "--openai.server_type",
+        "renderer: no close": "--openai.family",
+        "history: fit_context": "--env.condenser_tokens",
+    }
+    assert [cause for cause, name in settings.items() if name not in forks(forked(None, cause))[2]] == []
+    assert len(forks(forked(None, "mine"))) == 2
+
+
+KINDS = ["act", "summary", "act", "act"]
+
+
+def condensed(*how, kinds=KINDS):
+    """A rollout for each, condensed before its last turn; `None`: it was not."""
+    group = group_of([[None] * len(kinds)] * len(how), kinds=[kinds] * len(how))
+    rollouts = (
+        replace(each, turns=(*each.turns[:-1], replace(each.turns[-1], condensed=one)))
+        for each, one in zip(group.trajectories, how, strict=True)
+    )
+    return credited(*rollouts)
+
+
+def made(cause, before, after, **fields):
+    return Condensed(cause=cause, tokens_before=before, tokens_after=after, **fields)
+
+
+def test_means_are_over_condensations_and_counts_over_rollouts():
+    group = condensed(made("fit_context", 1000, 500, seconds=0.25), made("a, b", 3000, 500), None)
+    rows, values = rows_of(group), summary_of(group).values()["condensed"]
+    assert rows["condensed"] == (
+        "2 times in 2 of 3 rollouts, 2,000 to 500 tokens on average, 0.2 s: a, b 1, fit_context 1"
+    )
+    assert rows["summaries"] == "3 by the policy, 1 tokens on average"
+    assert (values["per_rollout"], values["summaries_per_rollout"]) == (2 / 3, 1.0)
+    assert (values["tokens_before"]["mean"], values["tokens_after"]["mean"]) == (2000.0, 500.0)
+
+
+def test_an_estimate_is_called_one():
+    rows = rows_of(condensed(made("fit_context", 1000, 500, is_estimate=True)))
+    assert "tokens on average, estimated" in rows["condensed"]
+
+
+def test_summaries_without_a_condensation_have_no_tokens_before():
+    values = summary_of(condensed(None)).values()["condensed"]
+    assert (values["summaries_per_rollout"], values["tokens_before"]["mean"]) == (1.0, None)
+
+
+def test_where_nothing_was_condensed_there_are_no_words_and_no_numbers():
+    group = condensed(None, kinds=["act", "act"])
+    assert not {"condensed", "summaries"} & rows_of(group).keys()
+    assert summary_of(group).values()["condensed"] == {}
+
+
+def test_a_summary_of_a_run_counts_acts_as_turns():
+    group = credited(*group_of([[0.5, None, 0.25, 1.0]], kinds=[KINDS]).trajectories)
+    rows = rows_of(replace(group, advantages=((0.5,) * 4,), turns_without_peer=1))
+    assert rows["turns"] == "mean 3.000, min 3, max 3"
+    assert rows["reward by turn"] == "1: 0.500  2: 0.250  3: 1.000"
+    assert rows["without a peer"].startswith("1 of 3 turns")
+
+
+def noted(metrics=None, **rewards):
+    return replace(trajectory(0.0, 0.0, **rewards), metrics=metrics or {})
+
+
+def test_a_metric_has_its_mean_over_the_rollouts_that_noted_it():
+    rows = rows_of(credited(noted({"a": 1.0}), noted({"a": 0.5, "b": 2.0})))
+    assert rows["metrics"] == "a: 0.750 (2)  b: 2.000 (1)"
+
+
+def test_a_weighted_part_is_summed_over_turns_and_outcome():
+    one = noted(turn_components=({"a": 0.25}, {"a": 0.5}), outcome_components={"a": 1.0, "b": 2.0})
+    assert rows_of(credited(one))["reward by part"] == "a: 1.750 (1)  b: 2.000 (1)"
+
+
+def test_a_raw_part_has_its_mean_over_turns_and_outcomes():
+    one = noted(turn_raw=({"a": 0.0}, {"a": 1.0}), outcome_raw={"a": 0.5, "b": 3.0})
+    assert rows_of(credited(one))["before weights"] == "a: 0.500 (3)  b: 3.000 (1)"
+
+
+def test_what_was_not_measured_is_not_shown():
+    group = credited(replace(trajectory(0.0), rewards=None))
+    assert not {"reward by part", "before weights", "metrics"} & rows_of(group).keys()
+    assert headline(summary_of(group).values()) == ""
+
+
+def test_a_headline_has_a_few_parts_and_metrics():
+    one = noted({"x": 1.0, "y": 1.0}, outcome_components={"a": 0.5, "b": 1.0})
+    assert headline(summary_of(credited(one)).values()) == "a 0.500, b 1.000, x 1.000, +1"
+
+
+def test_a_mean_that_overflows_is_left_out():
+    assert "metrics" not in rows_of(credited(*[noted({"a": 1e308})] * 3))
+
+
+def test_numbers_of_names_beyond_those_that_are_kept_are_counted():
+    text = rows_of(credited(*(noted({f"{n:04}": 1.0}) for n in range(100))))["metrics"]
+    assert text.endswith("0019: 1.000 (1)  and 80 numbers of other names")
+
+
+def test_the_weights_that_played_are_one_line():
+    texts = {
+        "": [sampled("--")],
+        "a": [sampled("aa", "a")],
+        "2 versions, a to b, groups of several 1, rollouts of several 1": [sampled("aa", "ab")],
+        "a, groups of unknown ones 1": [sampled("a"), sampled("-")],
+        "a, stale groups 1": [sampled("a"), sampled("a", stale="stale: x")],
+    }
+    shown = [weights_text(of(*groups)) for groups in texts.values()]
+    assert shown == list(texts)

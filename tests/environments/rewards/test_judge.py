@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from environments.policy.scripted import Choice, say
 from environments.record.group_line import decode_group, encode_group
-from environments.record.summary import Summary
+from environments.record.totals import Summary
 from environments.rewards.judge import Judging
 from environments.second_models.asked_model import AskedModel, ScriptedAnswers
 from environments.trajectory import JudgeCall, Message
@@ -198,7 +198,7 @@ async def test_what_a_sibling_had_asked_before_it_failed_is_recorded_and_counted
     summary = Summary()
     summary.add(credited)
     survivors = sum(len(each.judge_calls) for each in credited.group.trajectories)
-    assert summary.cost.asked["judge"].answers == survivors + len(failure.judge_calls)
+    assert summary.values()["cost"]["judge"]["answers"] == survivors + len(failure.judge_calls)
 
 
 class Undecodable(Unreadable):

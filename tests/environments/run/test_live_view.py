@@ -10,7 +10,7 @@ from rich.console import Console
 
 from environments.containment.in_flight import InFlight
 from environments.credit import credited
-from environments.record.summary import Summary
+from environments.record.totals import Summary
 from environments.run.live_view import LiveView, picture
 from environments.run.rollouts_in_flight import RolloutsInFlight
 from environments.testing import group_of

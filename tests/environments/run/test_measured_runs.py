@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from environments.record.recorder import read_groups
-from environments.record.summary import Summary
+from environments.record.totals import Summary
 from environments.run.evaluation_run import evaluate
 from environments.run.process_run import process
 from environments.run.progress import Progress

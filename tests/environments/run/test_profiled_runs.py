@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from environments.policy.scripted import Choice, call, say
-from environments.record.profile_totals import ProfileTotals
 from environments.record.recorder import read_groups
-from environments.record.summary import Summary, summary_rows
+from environments.record.summary import summary_rows
+from environments.record.totals import Summary
 from environments.rollout.context import keep_last_turns
 from environments.run.evaluation_run import evaluate
 from environments.run.experiment import origin_of
@@ -192,10 +192,11 @@ async def test_a_hook_that_hangs_or_breaks_is_in_the_profile_of_its_failure(hook
 
 async def test_the_summary_has_the_time_of_failed_rollouts_too(tmp_path):
     credited = await group_from(made(Breaking, profile=True))
-    totals = ProfileTotals()
-    totals.add(credited.group)
-    assert totals.calls["compute_turn_rewards"].count == 4
-    assert totals.wall_s == pytest.approx(sum(profile.wall_s for profile in profiles(credited)))
+    summary = Summary()
+    summary.add(credited)
+    time = summary.values()["time"]
+    assert time["calls"]["compute_turn_rewards"] == 4
+    assert time["rollout_s"] == pytest.approx(sum(profile.wall_s for profile in profiles(credited)))
     path = tmp_path / "r.jsonl"
     await process(made(Breaking, profile=True, data_path_to_save_groups=str(path)), quiet())
     assert {len(credited.group.failures) for credited in read_groups(path)} == {1}
@@ -230,7 +231,7 @@ async def test_rescored_rollouts_keep_the_profile_of_their_run(tmp_path):
 
 
 def shown(summary):
-    return dict(summary_rows(summary, wall_s=1.0))
+    return dict(summary_rows(summary.values(), wall_s=1.0))
 
 
 async def test_the_summary_shows_a_table_whose_shares_are_all_of_the_time():

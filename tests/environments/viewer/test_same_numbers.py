@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from environments.credit.crediting import credited
-from environments.record.aggregates import aggregates
 from environments.record.group_line import encode_group
 from environments.record.recorder import read_contents
-from environments.record.summary import Summary
+from environments.record.totals import Summary
 from environments.run.compared_side import read_side
 from environments.run.run_summary import counted_groups
 from environments.testing import group_of
@@ -41,7 +40,7 @@ def summed(record):
     summary = Summary()
     for each in counted_groups(record, read_contents(record).finished):
         summary.add(each)
-    return json.loads(json.dumps(aggregates(summary)))
+    return json.loads(json.dumps(summary.values()))
 
 
 def test_a_group_that_failed_and_was_done_again_counts_once_on_a_page(record):

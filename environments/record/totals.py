@@ -1,0 +1,500 @@
+"""What groups come to: the table of statistics, and how their totals merge.
+
+`taken` is the table: it names each statistic and takes it from one group. The type of a total is how it
+merges: numbers are summed, mappings merge by key and lists by index, the classes here by their own rules.
+Adding a group is merging its totals, so that two summaries merge to what one would have that was given the
+groups of both: exactly, but for the rounding of sums of floats.
+"""
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import starmap, zip_longest
+from typing import Any, cast
+
+from environments.credit import without_peer_of
+from environments.credit.stats import vary
+from environments.trajectory import (
+    CreditedGroup,
+    Failure,
+    JudgeCall,
+    Rewards,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+)
+
+EVALUATED = "evaluated"
+"""The status of a group that was given no credit."""
+OTHER = "other"
+OTHER_NAMES = "other names"
+MAX_NAMES = 20
+"""Names with spreads of each kind, and texts of a tally in `values`."""
+MAX_TEXTS = 1000
+"""Different texts that a tally keeps."""
+MAX_INDICES = 128
+"""Indices of acts with numbers of their own; the acts after them share the last."""
+TEXT_CHARS = 160
+_NAME_CHARS = 40
+_CLAUSE = re.compile(
+    r"(?:environment '[^']*'(?:, item .*?)?: )?(?:turn \d+: )?"
+    r"((?:\w+: )?.*?)(?:;|\((?!\))|[.,:]\s|$)",
+    re.DOTALL,
+)
+"""The first clause, without what each rollout has another of. A point in a number, or a colon in an address
+or after the name of a hook, ends none; nor does a function's ()."""
+BETWEEN_CALLS = "between calls"
+_NO_VERSIONS = {"oldest": None, "newest": None}
+_REST = ("", "")
+"""Stands in a tally for the texts that it does not keep; first in order, so that it is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Count, mean, standard deviation of a sample, and range of numbers that are not kept."""
+
+    count: int = 0
+    total: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+    centre: float = 0.0
+    """The mean as it is updated: its errors do not grow with the numbers."""
+    squares: float = 0.0
+    """Sum of the squared distances from the mean (Chan, Golub and LeVeque, "Updating formulae and a pairwise
+    algorithm for computing sample variances", 1979)."""
+
+    @staticmethod
+    def of(numbers: Iterable[float | None]) -> "Spread":
+        """Of numbers; `None` is left out."""
+        known = [number for number in numbers if number is not None]
+        if not known:
+            return Spread()
+        total = sum(known)
+        centre = total / len(known)
+        return Spread(
+            count=len(known),
+            total=total,
+            low=min(known),
+            high=max(known),
+            centre=centre,
+            squares=sum((number - centre) * (number - centre) for number in known),
+        )
+
+    def merged(self, other: "Spread") -> "Spread":
+        """The numbers of both."""
+        if not (self.count and other.count):
+            return self if self.count else other
+        count, distance = self.count + other.count, other.centre - self.centre
+        return Spread(
+            count=count,
+            total=self.total + other.total,
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+            centre=self.centre + distance * (other.count / count),
+            squares=self.squares + other.squares + distance * distance * (self.count * other.count / count),
+        )
+
+    @property
+    def mean(self) -> float | None:
+        """`None` when there were no numbers: nothing is not zero."""
+        return self.total / self.count if self.count else None
+
+    @property
+    def sd(self) -> float | None:
+        """`None` with fewer than two numbers, and beyond the range of numbers."""
+        known = self.count > 1 and 0.0 <= self.squares < math.inf
+        return math.sqrt(self.squares / (self.count - 1)) if known else None
+
+    def values(self) -> dict[str, float | None]:
+        """As JSON; `None` for what is unknown or beyond the range of numbers."""
+        known = {"mean": self.mean, "sd": self.sd, "min": self.low, "max": self.high}
+        return {"count": self.count, **{name: _finite(value) for name, value in known.items()}}
+
+
+class Tally(dict[tuple[str, str], int]):
+    """How often each text came, by kind and text; of those beyond `MAX_TEXTS` only the sum is kept.
+
+    The first in order are kept, so that they are the same in whatever order they came.
+    """
+
+    @staticmethod
+    def of(texts: Iterable[str | tuple[str, str]]) -> "Tally":
+        """Of texts, or of texts with their kinds."""
+        pairs = ((OTHER, each) if isinstance(each, str) else each[::-1] for each in texts)
+        return Tally(Counter((kind, " ".join(text.split())[:TEXT_CHARS]) for kind, text in pairs))
+
+    def merged(self, other: "Tally") -> "Tally":
+        """The texts of both."""
+        sums = Tally(self)
+        for key, count in other.items():
+            sums[key] = sums.get(key, 0) + count
+        for key in sorted(sums.keys() - {_REST})[MAX_TEXTS:]:
+            sums[_REST] = sums.get(_REST, 0) + sums.pop(key)
+        return sums
+
+    def counts(self) -> dict[str, int]:
+        """By text: the most frequent, and the others by their kind."""
+        frequent = sorted(self.keys() - {_REST}, key=lambda key: (-self[key], key[1]))
+        shown = set(frequent[:MAX_NAMES])
+        counts, kinds = Counter[str](), Counter[str]()
+        for key, count in self.items():
+            kind, text = key
+            (counts if key in shown else kinds)[text if key in shown else kind or OTHER] += count
+        for rank, (kind, count) in enumerate(kinds.most_common()):
+            counts[kind if rank < MAX_NAMES else OTHER] += count
+        return dict(counts)
+
+
+class NamedSpreads(dict[str, Spread]):
+    """Spreads by name: of the first `MAX_NAMES` in order, the numbers of others are only counted."""
+
+    @staticmethod
+    def of(named: Iterable[Mapping[str, float]]) -> "NamedSpreads":
+        """Of numbers with names."""
+        numbers = defaultdict[str, list[float]](list)
+        for each in named:
+            for name, number in each.items():
+                numbers[printable(name)].append(number)
+        return NamedSpreads().merged({name: Spread.of(each) for name, each in numbers.items()})
+
+    def merged(self, other: Mapping[str, Spread]) -> "NamedSpreads":
+        """The numbers of both."""
+        none = Spread()
+        both = {name: self.get(name, none).merged(other.get(name, none)) for name in {**self, **other}}
+        names = sorted(both.keys() - {OTHER_NAMES})
+        kept = NamedSpreads({name: both[name] for name in names[:MAX_NAMES]})
+        left_out = sum(both[name].count for name in both.keys() - kept.keys())
+        if left_out:
+            kept[OTHER_NAMES] = Spread(count=left_out, total=math.nan)
+        return kept
+
+
+class Distinct(dict[str, None]):
+    """Texts, each once, in the order they came."""
+
+    def merged(self, other: "Distinct") -> "Distinct":
+        """The texts of both."""
+        return Distinct({**self, **other})
+
+
+class Most(float):
+    """The largest of numbers."""
+
+    def merged(self, other: "Most") -> "Most":
+        """The larger one."""
+        return max(self, other)
+
+
+class Summary:
+    """The totals of any number of groups."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, Any] = taken(TrajectoryGroup(trajectories=()), EVALUATED) | {"groups": Tally()}
+
+    def add(self, credited: CreditedGroup) -> None:
+        """Add a finished group."""
+        if credited.group.is_evaluation:
+            self.add_rollouts(credited.group, "failed" if credited.status == "failed" else EVALUATED)
+        else:
+            self.totals = merged(self.totals, taken(credited.group, credited.status, credited))
+
+    def add_rollouts(self, group: TrajectoryGroup, status: str) -> None:
+        """Add a group that was given no credit, as in an evaluation."""
+        self.totals = merged(self.totals, taken(group, status))
+
+    def merge(self, other: "Summary") -> None:
+        """Add all groups of another summary."""
+        self.totals = merged(self.totals, other.totals)
+
+    @property
+    def groups(self) -> Counter[str]:
+        """By status: `ok`, `no_credit`, `failed`, `evaluated`."""
+        return Counter(self.totals["groups"].counts())
+
+    @property
+    def done(self) -> int:
+        """Groups that ended, however."""
+        return self.groups.total()
+
+    def values(self) -> dict[str, Any]:
+        """All numbers as nested JSON values; `None` stands where one is unknown, and never NaN.
+
+        A spread has `count`, `mean`, `sd` (of a sample), `min` and `max`. `by_turn` has an entry per index
+        among the acts: `turn` counts from 0, and `later` marks the one that all later acts share.
+        """
+        numbers = _as_json(self.totals)
+        numbers["groups"] = {"done": self.done, **numbers["groups"]}
+        for index, each in enumerate(numbers["by_turn"]):
+            later = {"later": True} if index == MAX_INDICES - 1 else {}
+            numbers["by_turn"][index] = {"turn": index, **later, **each}
+        versions = [_shown_version(each) for each in self.totals["weights"]["versions"]]
+        numbers["weights"] |= {"oldest": versions[0], "newest": versions[-1]} if versions else _NO_VERSIONS
+        condensed, rollouts = numbers["condensed"], numbers["rollouts"]["kept"]
+        if condensed["times"] or condensed["summaries"]:
+            condensed["is_estimate"] = condensed["is_estimate"] > 0
+            condensed["per_rollout"] = condensed["times"] / rollouts
+            condensed["summaries_per_rollout"] = condensed["summaries"] / rollouts
+        else:
+            condensed.clear()
+        if time := numbers["time"]:
+            rest_s = max(0.0, time["rollout_s"] - sum(time["own_s"].values()))
+            own_s = (time["own_s"] | {BETWEEN_CALLS: rest_s}).items()
+            longest = sorted(own_s, key=lambda entry: (-entry[1], entry[0]))
+            time["share"] = {name: seconds / time["rollout_s"] for name, seconds in longest}
+        return numbers
+
+
+def merged(one: Any, other: Any) -> Any:
+    """Two totals of one statistic as one; `None`, where one of them is unknown."""
+    if isinstance(one, Spread | Tally | NamedSpreads | Distinct | Most):
+        return one.merged(other)
+    if isinstance(one, dict):
+        ours, others = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
+        both = {name: merged(ours[name], total) for name, total in others.items() if name in ours}
+        return ours | others | both
+    if isinstance(one, list):
+        shorter, longer = sorted((cast("list[Any]", one), cast("list[Any]", other)), key=len)
+        return [*starmap(merged, zip(shorter, longer, strict=False)), *longer[len(shorter) :]]
+    return None if one is None or other is None else one + other
+
+
+def taken(group: TrajectoryGroup, status: str, credited: CreditedGroup | None = None) -> dict[str, Any]:
+    """The totals of one group.
+
+    Args:
+        group: it.
+        status: of the group.
+        credited: the group with its credit, where it was to be trained on.
+    """
+    rollouts, profiled = group.trajectories, [*group.trajectories, *group.failures, group]
+    turns = [turn for each in rollouts for turn in each.turns]
+    condensed = [turn.condensed for turn in turns if turn.condensed is not None]
+    results = [result for turn in turns for result in turn.tool_results]
+    rewards = [each.rewards for each in rollouts if each.rewards is not None]
+    sampled, summaries = sum(map(_sampled, turns)), [turn for turn in turns if turn.kind == "summary"]
+    exact = sum(_sampled(turn) for each in rollouts if each.exact for turn in each.turns)
+    prompts = sum(turn.span.start for turn in turns)
+    has_credit = credited is not None and status != "failed" and group.stale is None
+    reason = None if credited is None else credited.reason
+    return {
+        "groups": Tally.of([status]),
+        "reasons": Tally.of([] if reason is None else [f"{status}: {reason}"]),
+        "rollouts": {"kept": len(rollouts), "dropped": len(group.failures)},
+        "failures": Tally.of(map(_error_text, group.failures)),
+        "failure_classes": Tally.of(map(_error_class, group.failures)),
+        "score": Spread.of(each.score for each in rollouts),
+        "turns": Spread.of(len(each.acts) for each in rollouts),
+        "by_turn": _by_turn(group, credited if has_credit else None),
+        # Weighted, each summed over its trajectory; `raw`: before it, of each turn and each outcome.
+        "parts": NamedSpreads.of(map(summed_parts, rewards)),
+        "raw": NamedSpreads.of(raw for each in rewards for raw in (*each.turn_raw, each.outcome_raw)),
+        "metrics": NamedSpreads.of(each.metrics for each in rollouts),
+        "stop_reasons": Tally.of(map(_stop_reason, rollouts)),
+        "tools": {
+            "calls": len(results),
+            "errors": Tally.of(result.error for result in results if result.error is not None),
+        },
+        "tokens": {
+            "sampled": sampled,
+            "acts": sampled - sum(map(_sampled, summaries)),
+            "summaries": sum(map(_sampled, summaries)),
+            "exact": exact,
+            "approximate": sampled - exact,
+            "prompts": prompts,  # that the model saw, over all calls: what was in the row before each
+        },
+        "forks": {
+            "turns": len(turns),
+            "forked": sum(turn.fork is not None for turn in turns),
+            "causes": Tally.of(turn.fork for turn in turns if turn.fork is not None),
+            "row_tokens": sum(len(row.token_ids) for each in rollouts for row in each.rows),
+            "sampled_tokens": sampled,
+        },
+        "condensed": {
+            "times": len(condensed),
+            "rollouts": sum(any(turn.condensed for turn in each.turns) for each in rollouts),
+            "tokens_before": Spread.of(each.tokens_before for each in condensed),
+            "tokens_after": Spread.of(each.tokens_after for each in condensed),
+            "is_estimate": sum(each.is_estimate for each in condensed),
+            "seconds": sum(each.seconds for each in condensed),
+            "causes": Tally.of(each.cause for each in condensed),
+            "summaries": len(summaries),
+        },
+        "cost": {
+            "rollout_s": sum(each.wall_s for each in rollouts),
+            "model_s": sum(turn.model_s for turn in turns),
+            "tools_s": sum(turn.tools_s for turn in turns),
+            "policy": {"prompt_tokens": prompts, "completion_tokens": sampled},
+            **{role: _cost(calls) for role, calls in _asked(group).items() if calls},
+        },
+        "credit": {
+            "turns": sum(turn.kind == "act" and turn.trained for turn in turns) if has_credit else 0,
+            "without_peer": credited.turns_without_peer if credited is not None and has_credit else 0,
+            "untrained": sum(not turn.trained for turn in turns),
+        },
+        "weights": {
+            "versions": Distinct.fromkeys(each for each in group.weight_versions if each is not None),
+            "groups": Tally.of([_how_many(group.weight_versions)] if rollouts else []),
+            "rollouts": Tally.of(_how_many(each.weight_versions) for each in rollouts),
+            "stale": int(group.stale is not None),
+        },
+        "sandboxes": {
+            "rollouts": Tally.of(map(_sandbox, rollouts)),
+            "images": Distinct.fromkeys(
+                each.sandbox.image for each in rollouts if each.sandbox and each.sandbox.image
+            ),
+        },
+        "time": reduce(merged, map(_times, profiled), {}),
+    }
+
+
+def summed_parts(rewards: Rewards) -> dict[str, float]:
+    """Each named part of a trajectory's rewards, weighted: the sum over its turns and its outcome."""
+    sums: Counter[str] = Counter()
+    for parts in (*rewards.turn_components, rewards.outcome_components):
+        sums.update(parts)
+    return dict(sums)
+
+
+def printable(name: str) -> str:
+    """A name in one short line."""
+    text = " ".join("".join(each if each.isprintable() else " " for each in name).split())
+    return text if len(text) <= _NAME_CHARS else f"{text[: _NAME_CHARS - 1]}…"
+
+
+def _as_json(total: Any) -> Any:
+    """Totals as JSON values."""
+    if isinstance(total, Spread):
+        return total.values()
+    if isinstance(total, Tally):
+        return total.counts()
+    if isinstance(total, Distinct):
+        return len(total)
+    if isinstance(total, dict):
+        return {name: _as_json(each) for name, each in cast("dict[str, Any]", total).items()}
+    if isinstance(total, list):
+        return [_as_json(each) for each in cast("list[Any]", total)]
+    return float(total) if isinstance(total, Most) else _finite(total)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _by_turn(group: TrajectoryGroup, credited: CreditedGroup | None) -> list[dict[str, Any]]:
+    """By the index of a turn among the acts: who is left, what it earned, who is a peer."""
+    rows = [()] * len(group.trajectories) if credited is None else credited.advantages
+    acts = [
+        [*zip_longest(each.acts, each.act_rewards or (), _of_acts(each, row))]
+        for each, row in zip(group.trajectories, rows, strict=True)
+    ]
+    alone = () if credited is None else without_peer_of(credited)
+    by_turn: list[dict[str, Any]] = []
+    for index in range(max(map(len, acts), default=0)):
+        here = [row[index] for row in acts if index < len(row)]
+        results = [result for act, _, _ in here for result in act.tool_results]
+        advantages = [advantage for act, _, advantage in here if act.trained and advantage is not None]
+        by_turn.append(
+            {
+                "rollouts": len(here),
+                "scored": sum(reward is not None for _, reward, _ in here),
+                "reward": Spread.of(reward for _, reward, _ in here),
+                "advantage": Spread.of(advantages),
+                "tokens": Spread.of(_sampled(act) for act, _, _ in here),
+                # Their advantage is their raw return, since no sibling had a comparable one.
+                "without_peer": None
+                if alone is None
+                else sum(row[index] for row in alone if index < len(row)),
+                # With credit, and two trained acts or more here, so that they could differ.
+                "groups": int(len(advantages) > 1),
+                # Of these: nothing is learned from which act was taken.
+                "groups_without_spread": int(len(advantages) > 1 and not vary(advantages)),
+                "tool_calls": len(results),
+                "tool_errors": sum(result.error is not None for result in results),
+            }
+        )
+    kept, later = by_turn[: MAX_INDICES - 1], by_turn[MAX_INDICES - 1 :]
+    return [*kept, *([reduce(merged, later)] if later else [])]
+
+
+def _of_acts(trajectory: Trajectory, row: Sequence[float]) -> list[float]:
+    return [each for each, turn in zip(row, trajectory.turns, strict=False) if turn.kind == "act"]
+
+
+def _sampled(turn: Turn) -> int:
+    return turn.span.end - turn.span.start
+
+
+def _asked(group: TrajectoryGroup) -> dict[str, list[JudgeCall]]:
+    """What second models were asked, by siblings that were lost, too."""
+    siblings = (*group.failures, *group.trajectories)
+    return {
+        "judge": [*group.judge_calls, *(call for each in siblings for call in each.judge_calls)],
+        "user": [call for each in siblings for call in each.user_calls],
+        "summariser": [call for each in siblings for call in each.summariser_calls],
+    }
+
+
+def _cost(calls: Sequence[JudgeCall]) -> dict[str, int]:
+    """As far as a server says it; an answer that was used again costs nothing."""
+    tokens = ("prompt_tokens", "completion_tokens")
+    return {
+        "answers": len(calls),
+        **{name: sum(call.usage.get(name, 0) for call in calls) for name in tokens},
+    }
+
+
+def _times(of: Trajectory | Failure | TrajectoryGroup) -> dict[str, Any]:
+    """Where its time went; empty where it has no profile."""
+    if of.profile is None:
+        return {}
+    calls = of.profile.calls.items()
+    times: dict[str, Any] = {
+        "rollout_s": of.profile.wall_s,
+        "calls": {name: each.count for name, each in calls},
+        "own_s": {name: each.own_s for name, each in calls},
+        "total_s": {name: each.total_s for name, each in calls},
+        "longest_s": {name: Most(each.max_s) for name, each in calls},
+    }
+    if isinstance(of, Trajectory):
+        times["prompt_tokens"] = Spread.of(turn.span.start for turn in of.turns)
+        times["sampled_tokens"] = Spread.of(map(_sampled, of.turns))
+    return times
+
+
+def _stop_reason(trajectory: Trajectory) -> tuple[str, str]:
+    stopped, why = trajectory.stop_reason.value, trajectory.end_reason
+    return stopped if why is None else f"{stopped}: {why}", stopped
+
+
+def _error_class(failure: Failure) -> str:
+    return failure.error_class or failure.error.partition(": ")[0]
+
+
+def _error_text(failure: Failure) -> tuple[str, str]:
+    """Class, first clause and place of an error, and its kind."""
+    name, message = _error_class(failure), failure.error.partition(": ")[2]
+    found = _CLAUSE.match(" ".join(message.split()))
+    clause = found[1].strip() if found else ""
+    where = "" if failure.where is None else f" ({failure.where})"
+    text = f"{name}: {clause}" if clause else name
+    return f"{text[:TEXT_CHARS]}{where}", f"{name}: other texts"
+
+
+def _sandbox(trajectory: Trajectory) -> str:
+    sandbox = trajectory.sandbox
+    return "none" if sandbox is None else f"{sandbox.backend} {sandbox.tier}"
+
+
+def _how_many(versions: Sequence[str | None]) -> str:
+    if not versions or None in versions:
+        return "unknown"
+    return str(len(versions)) if len(versions) < 3 else "more"
+
+
+def _shown_version(version: str) -> str:
+    if len(version) > _NAME_CHARS:  # of a path, its end tells which
+        version = f"{version[: _NAME_CHARS // 2]}…{version[1 - _NAME_CHARS // 2 :]}"
+    return "".join(each if each.isprintable() else " " for each in version)

@@ -66,9 +66,9 @@ def test_one_setting_is_explained_in_full():
     assert re.search(r"bounds +≥ 1, ≤ 1024\n", explained("group_size"))
 
 
-@pytest.mark.parametrize("name", AgentEnvConfig.model_fields)
-def test_each_setting_can_be_explained(name):
-    assert explained(name).startswith("--env.")
+def test_each_setting_can_be_explained():
+    names = AgentEnvConfig.model_fields
+    assert [name for name in names if not explained(name).startswith("--env.")] == []
 
 
 def test_parameters_are_those_of_the_estimator_in_use():

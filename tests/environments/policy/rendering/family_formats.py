@@ -3,6 +3,7 @@
 import json
 from functools import cache
 
+import pytest
 from tokenizers import AddedToken
 
 from environments.policy.rendering.families import LIBRARY_FAMILIES
@@ -11,6 +12,18 @@ from environments.policy.rendering.tokenizer_files import load_tokenizer
 
 OFFLINE = tuple(family for family in LIBRARY_FAMILIES if family != "gpt-oss")
 """Those that need nothing from a network."""
+BY_DEFAULT = {"deepseek-v3", "llama-3", "qwen3"}
+"""One of each kind: calls between markers, calls as plain JSON, calls in tags after reasoning."""
+
+
+def families(but=lambda family: True):
+    """The families to test with, those that satisfy `but`: three of them, and with `--soak` the others."""
+    return [
+        family if family in BY_DEFAULT else pytest.param(family, marks=pytest.mark.soak)
+        for family in OFFLINE
+        if but(family)
+    ]
+
 
 JSON_STYLES = {
     "own": {},

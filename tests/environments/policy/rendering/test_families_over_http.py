@@ -7,7 +7,7 @@ from environments.policy.mock.mock_server import MockSettings, mock_app, running
 from environments.policy.mock.mock_token_wires import SampledIds
 from environments.policy.open_row import OpenRow
 from environments.policy.rendering.chatml import ChatMLRenderer
-from tests.environments.policy.rendering.family_formats import OFFLINE, renderer_of
+from tests.environments.policy.rendering.family_formats import families, renderer_of
 from tests.environments.policy.rendering.test_family_rows import TOOLS, chats
 from tests.environments.policy.token_server import token_policy
 
@@ -26,7 +26,7 @@ class Playback:
         return SampledIds(token_ids=self.next_ids, logprobs=logprobs)
 
 
-@pytest.mark.parametrize("family", OFFLINE)
+@pytest.mark.parametrize("family", families())
 async def test_a_row_is_the_ids_that_were_sent_and_sampled(family):
     model, renderer = Playback(), renderer_of(family)
     settings = MockSettings(kind="vllm", sampler=model.sample)

@@ -10,9 +10,9 @@ from environments.policy.rendering.renderer import CannotExtendError
 from environments.policy.rendering.tokenizer_files import load_tokenizer
 from environments.trajectory import Message
 from tests.environments.policy.rendering.family_formats import (
-    OFFLINE,
     as_text,
     encoded,
+    families,
     renderer_of,
     stop_of,
     thinking,
@@ -59,14 +59,14 @@ def prompt_with(family, text):
     return control_tokens(family, renderer_of(family).prompt_ids(conversation(text), tools(text)))
 
 
-@pytest.mark.parametrize("family", OFFLINE)
+@pytest.mark.parametrize("family", families())
 def test_no_marker_in_text_becomes_a_control_token_of_a_prompt(family):
     expected = prompt_with(family, "x")
     for marker in renderer_of(family).markers:
         assert prompt_with(family, marker) == expected
 
 
-@pytest.mark.parametrize("family", OFFLINE)
+@pytest.mark.parametrize("family", families())
 def test_no_marker_in_text_becomes_a_control_token_of_what_follows_a_turn(family):
     renderer = renderer_of(family)
     calls = [("run", {"command": "ls"})]
@@ -81,7 +81,7 @@ def test_no_marker_in_text_becomes_a_control_token_of_what_follows_a_turn(family
         assert following(marker) == following("x")
 
 
-@pytest.mark.parametrize("family", OFFLINE)
+@pytest.mark.parametrize("family", families())
 def test_markers_cut_between_neighbouring_texts_become_no_control_tokens(family):
     renderer = renderer_of(family)
     expected = control_tokens(family, renderer.prompt_ids(cut_conversation("x", "x"), tools("x")))
@@ -103,7 +103,7 @@ def cut_conversation(head, tail):
     ]
 
 
-@pytest.mark.parametrize("family", OFFLINE)
+@pytest.mark.parametrize("family", families())
 def test_markers_in_text_stay_readable(family):
     renderer = renderer_of(family)
     for marker in renderer.markers:
@@ -111,7 +111,7 @@ def test_markers_in_text_stay_readable(family):
         assert f"say {marker} \ufdd0 twice" in renderer.decode(ids)
 
 
-@pytest.mark.parametrize("family", OFFLINE)
+@pytest.mark.parametrize("family", families())
 def test_a_turn_that_was_cut_is_closed_by_what_was_not_sampled(family):
     renderer = renderer_of(family)
     body = encoded(family, written(family, "It is don", []))
@@ -122,7 +122,7 @@ def test_a_turn_that_was_cut_is_closed_by_what_was_not_sampled(family):
     assert len(ids) > len(after_stop) or family in ("glm-4.5", "glm-5", "glm-5.1", "glm-5.3")
 
 
-@pytest.mark.parametrize("family", OFFLINE)
+@pytest.mark.parametrize("family", families())
 def test_a_turn_that_goes_on_after_its_stop_token_cannot_be_extended(family):
     renderer = renderer_of(family)
     sampled = (*encoded(family, written(family, "Done.", [])), stop_of(family, []), *encoded(family, "x"))
@@ -130,7 +130,7 @@ def test_a_turn_that_goes_on_after_its_stop_token_cannot_be_extended(family):
         renderer.extend(sampled, [USER], ())
 
 
-@pytest.mark.parametrize("family", [each for each in OFFLINE if "<think>" in renderer_of(each).markers])
+@pytest.mark.parametrize("family", families(lambda each: "<think>" in renderer_of(each).markers))
 def test_a_turn_that_stops_inside_its_reasoning_cannot_be_extended(family):
     if not thinking(family, "hm"):
         pytest.skip("its prompt closes the reasoning")
@@ -140,7 +140,7 @@ def test_a_turn_that_stops_inside_its_reasoning_cannot_be_extended(family):
         renderer_of(family).extend(sampled, [USER], ())
 
 
-@pytest.mark.parametrize("family", OFFLINE)
+@pytest.mark.parametrize("family", families())
 def test_a_conversation_that_the_format_has_no_way_to_write_is_written_as_text(family):
     calls = tuple(
         ToolCall(id=f"c{i}", name="run", arguments=text) for i, text in enumerate(("{}", "[1]", "{"))
@@ -154,7 +154,7 @@ def test_a_conversation_that_the_format_has_no_way_to_write_is_written_as_text(f
     assert renderer_of(family).prompt_ids(messages, ())
 
 
-@pytest.mark.parametrize("family", OFFLINE)
+@pytest.mark.parametrize("family", families())
 def test_the_stop_tokens_are_control_tokens(family):
     renderer = renderer_of(family)
     assert renderer.stop_ids
@@ -185,7 +185,7 @@ def test_gpt_oss_is_refused_in_one_line_where_its_vocabulary_cannot_be_had():
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("family", [each for each in OFFLINE if each != "llama-3"])
+@pytest.mark.parametrize("family", families(lambda each: each != "llama-3"))
 def test_a_call_that_was_cut_is_never_ok_and_the_row_goes_on(family):
     renderer = renderer_of(family)
     whole = encoded(family, written(family, "", [("run", {"command": "ls"})]))
@@ -223,7 +223,7 @@ def test_a_call_of_deepseek_v31_has_its_name_and_its_arguments():
     assert (call.name, call.arguments, call.status) == ("run", '{"n": 1}', "ok")
 
 
-THINKERS = [each for each in OFFLINE if "<think>" in renderer_of(each).markers and each != "llama-3"]
+THINKERS = families(lambda each: "<think>" in renderer_of(each).markers and each != "llama-3")
 
 
 @pytest.mark.parametrize("family", THINKERS)
@@ -247,7 +247,7 @@ def test_a_turn_of_parameters_that_are_never_closed_holds_no_call():
     assert (message.tool_calls, message.content) == ((), text)
 
 
-@pytest.mark.parametrize("family", OFFLINE)
+@pytest.mark.parametrize("family", families())
 def test_tools_are_described_once_and_the_library_leaves_them_as_they_are(family):
     renderer, offered = renderer_of(family), tools("described once")
     described = renderer._descriptions.of(offered)

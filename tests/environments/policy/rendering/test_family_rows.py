@@ -11,9 +11,9 @@ from environments.policy.rendering.renderer import CannotExtendError
 from environments.trajectory import Message
 from tests.environments.policy.rendering.family_formats import (
     JSON_STYLES,
-    OFFLINE,
     WRITERS,
     encoded,
+    families,
     renderer_of,
     stop_of,
     written,
@@ -110,7 +110,7 @@ def chats(family, count, **options):
         yield chat, [chat.turn() for _ in range(chat.rng.randint(2, 4))]
 
 
-@pytest.mark.parametrize("family", OFFLINE)
+@pytest.mark.parametrize("family", families())
 def test_every_family_has_a_writer_here(family):
     assert family in WRITERS
 
@@ -161,7 +161,7 @@ def played(family):
     return turns
 
 
-@pytest.mark.parametrize("family", OFFLINE)
+@pytest.mark.parametrize("family", families())
 def test_the_calls_of_sampled_ids_are_read_whatever_their_json_style(family):
     for turn in played(family):
         assert [(c.name, json.loads(c.arguments), c.status) for c in turn.message.tool_calls] == [
@@ -170,7 +170,7 @@ def test_the_calls_of_sampled_ids_are_read_whatever_their_json_style(family):
         assert turn.message.content.strip() == turn.content
 
 
-@pytest.mark.parametrize("family", OFFLINE)
+@pytest.mark.parametrize("family", families())
 def test_the_span_of_a_call_holds_what_was_sampled_of_it(family):
     for turn in played(family):
         for call in turn.message.tool_calls:
@@ -181,7 +181,7 @@ def test_the_span_of_a_call_holds_what_was_sampled_of_it(family):
             assert family not in JSON_FORMATS or call.arguments in text
 
 
-@pytest.mark.parametrize("family", [each for each in OFFLINE if each not in _BY_TEMPLATE])
+@pytest.mark.parametrize("family", families(lambda each: each not in _BY_TEMPLATE))
 def test_what_follows_a_turn_is_the_same_after_the_whole_row_and_after_the_turn_alone(family):
     renderer = renderer_of(family)
     for turn in played(family):
@@ -195,13 +195,13 @@ def test_what_follows_a_turn_is_the_same_after_the_whole_row_and_after_the_turn_
         assert bridged.token_ids == [*turn.row, *turn.sampled, *turn.ids]
 
 
-@pytest.mark.parametrize("family", OFFLINE)
+@pytest.mark.parametrize("family", families())
 def test_what_follows_a_turn_is_what_the_whole_conversation_ends_with(family):
     for turn in played(family):
         assert turn.whole[-len(turn.ids) :] == turn.ids
 
 
-@pytest.mark.parametrize("family", [each for each in OFFLINE if each not in OPENS_REASONING])
+@pytest.mark.parametrize("family", families(lambda each: each not in OPENS_REASONING))
 def test_a_row_in_the_formats_own_style_is_what_the_whole_conversation_renders_to(family):
     renderer = renderer_of(family)
     for chat, turns in chats(family, 20, style="own", thoughts=False):
@@ -218,7 +218,7 @@ RESULTS_GO_ON_A_TURN = ("gemma4",)
 """A tool's results belong to the model's own turn there, which goes on after them: a row forks instead."""
 
 
-@pytest.mark.parametrize("family", OFFLINE)
+@pytest.mark.parametrize("family", families())
 def test_a_user_who_speaks_right_after_a_tools_results_goes_on_from_the_row(family):
     renderer = renderer_of(family)
     for chat, turns in chats(family, 5, style="own", thoughts=False):

@@ -33,23 +33,22 @@ TOOLS = (
 )
 
 
-@pytest.mark.parametrize("case", CORPUS, ids=lambda case: case["id"])
-def test_a_raw_completion_is_read_as_it_is_written_down(case):
+def read(case):
     content, calls = read_text_calls(case["text"], case["family"], TOOLS)
-    assert (content, [[call.name, call.arguments, call.status] for call in calls]) == (
-        case["content"],
-        case["calls"],
-    )
+    return content, [[call.name, call.arguments, call.status] for call in calls]
+
+
+def test_raw_completions_are_read_as_they_are_written_down():
+    assert [case["id"] for case in CORPUS if read(case) != (case["content"], case["calls"])] == []
 
 
 def test_the_corpus_has_at_least_eight_completions_of_each_format():
     assert min(Counter(case["id"].partition(":")[0] for case in CORPUS).values()) >= 8
 
 
-@pytest.mark.parametrize("family", family_names())
-def test_plain_text_is_left_as_it_is_by_every_family(family):
+def test_plain_text_is_left_as_it_is_by_every_family():
     text = 'Done: {"a": 1}.\n\n```\n<tool_call>{"name": "terminal", "arguments": {}}</tool_call>\n```\n'
-    assert read_text_calls(text, family, TOOLS) == (text, ())
+    assert [each for each in family_names() if read_text_calls(text, each, TOOLS) != (text, ())] == []
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,7 @@ WALKED = (
 )
 """Folders and modules whose mutants have to be noticed."""
 FURTHER = {
-    "environments/serve/": (
-        "tests/environments/serve/test_durability.py",
-        "tests/environments/serve/test_registration.py",
-        "tests/environments/serve/test_delivery.py",
-    ),
+    "environments/serve/": ("tests/environments/serve/test_durability.py",),
     "environments/serve/trajectory_api": ("tests/adversarial/test_hostile_api.py",),
     "environments/record/": ("tests/adversarial/test_hostile_records.py",),
     "environments/run/watchdog": ("tests/adversarial/test_blocked_loop.py",),
@@ -153,14 +149,14 @@ def verdict(mutant: Mutant, folder: Path) -> str:
     before = path.read_text()
     path.write_text(mutant.source(before))
     try:
-        noticed = fails(tests, folder)
+        if not fails(tests, folder):
+            return "survived"
+        path.write_text(before)
+        return "fails without it" if _fails_unchanged(tests, folder) else "noticed"
     except subprocess.TimeoutExpired:
         return "timed out"
     finally:
         path.write_text(before)
-    if not noticed:
-        return "survived"
-    return "fails without it" if _fails_unchanged(tests, folder) else "noticed"
 
 
 def fails(tests: Iterable[str], folder: Path) -> bool:

@@ -155,6 +155,21 @@ async def test_after_an_abandoned_thread_there_is_another(hurried):
     go_on.set()
 
 
+async def test_an_abandoned_thread_ends_once_its_call_and_its_rollout_have_ended(hurried):
+    go_on, threads = threading.Event(), []
+
+    def slow():
+        threads.append(threading.current_thread())
+        go_on.wait()
+
+    with pytest.raises(TimeLimitExceeded):
+        await hurried.hook("slow", slow)
+    hurried.__exit__(None, None, None)
+    go_on.set()
+    await asyncio.to_thread(threads[0].join, 5)
+    assert not threads[0].is_alive()
+
+
 def test_too_many_abandoned_calls_end_the_run(left_over):
     for _ in range(abandoned.MOST):
         left_over.add("compute_reward took longer than 1 s", lambda: True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from environments.record.group_line import encode_group
-from environments.record.recorder import Recorder, read_groups
+from environments.record.recorder import Recorder, new_record, read_groups
 from tests.environments.record.recorded import TWO, credited
 from tools.errors import RecordError
 
@@ -20,6 +20,22 @@ def test_a_line_is_on_disk_when_append_returns(tmp_path):
     with Recorder(path) as recorder:
         recorder.append(credited(TWO))
         assert [read.group.item_id for read in read_groups(path)] == ["a"]
+
+
+def test_a_new_record_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch):
+    path, part = tmp_path / "new.jsonl", tmp_path / "new.jsonl.part"
+    synced = []
+    sync = os.fsync
+
+    def fsync(fd):
+        if part.exists() and os.path.samestat(os.fstat(fd), part.stat()):
+            synced.append(part.stat().st_size)
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with new_record(path, doing="a test") as recorder:
+        recorder.append(credited(TWO))
+    assert synced == [path.stat().st_size]
 
 
 def test_reopening_knows_what_is_finished(tmp_path):

@@ -2,7 +2,9 @@
 
 import pytest
 
+from environments.data.run_history import PastGroup
 from environments.record.recorder import read_groups
+from environments.run.next_tasks import AskedTasks
 from environments.run.process_run import process
 from tests.environments.counted_items import Counted, counted, shown_console
 from tools.errors import ConfigError, SandboxError
@@ -127,3 +129,11 @@ def test_two_who_say_what_comes_next_are_refused(tmp_path, setting):
         ConfigError, match=r"writes next_items, which says what comes next; leave out --env\."
     ):
         curriculum(tmp_path, **setting)
+
+
+@pytest.mark.parametrize(("status", "held"), [("ok", 1), ("no_credit", 1), ("failed", 0)])
+async def test_a_failed_group_of_an_earlier_run_is_not_finished(tmp_path, status, held):
+    past = PastGroup(item_id="i0", epoch=0, status=status, scores=(), lost=1)
+    async with curriculum(tmp_path) as env:
+        asked = AskedTasks(env, None, most=5, past=[past], say=lambda _: None)
+        assert (asked.done, asked.held()) == (held, held)

@@ -124,6 +124,13 @@ def test_the_file_is_one_processes_own_and_survives_it(outbox):
     assert modes == ["wal", "exclusive"]
 
 
+def test_what_is_committed_is_synced_also_after_a_registration(outbox):
+    off = 0
+    assert outbox._db.execute("PRAGMA synchronous").fetchone()[0] != off
+    outbox.registered(3, forgot=False)
+    assert outbox._db.execute("PRAGMA synchronous").fetchone()[0] != off
+
+
 def test_a_group_and_its_place_in_the_plan_get_into_the_file_in_one_step(outbox):
     with statements(outbox) as seen:
         outbox.put("a", [PART], number=0)

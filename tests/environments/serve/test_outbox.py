@@ -60,6 +60,17 @@ def test_a_sent_post_stays_until_it_is_removed(outbox):
     assert len(outbox) == 0
 
 
+def test_sent_posts_are_listed_in_the_order_in_which_the_api_got_them(outbox):
+    outbox.put("a", parts(b"0"))
+    outbox.put("b", parts(b"0"))
+    first = outbox.next_post()
+    outbox.postpone(first)
+    second = outbox.next_post()
+    outbox.mark_sent(second)
+    outbox.mark_sent(first)
+    assert outbox.sent() == [second.id, first.id]
+
+
 def test_what_the_api_lost_waits_again(outbox):
     outbox.put("a", parts(b"0", b"1"))
     order(outbox)
@@ -294,6 +305,13 @@ def test_a_dropped_group_leaves_nothing(outbox):
     outbox.put("b", parts(b"0"))
     outbox.drop("a")
     assert order(outbox) == [("b", 0)]
+
+
+def test_a_group_that_was_dropped_as_stale_has_the_versions_of_its_next_try(outbox):
+    outbox.put("a", parts(b"0"), versions=("v1",))
+    outbox.drop("a")
+    outbox.put("a", parts(b"0"), versions=("v2",))
+    assert outbox.unsent_versions(outbox.next_post()) == ["v2"]
 
 
 def test_an_outbox_of_an_earlier_version_knows_no_versions(outbox):

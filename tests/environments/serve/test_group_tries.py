@@ -1,0 +1,70 @@
+"""Which groups are tried once more, with what, and when the model server is asked."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from environments.data.tasks import GroupTask
+from environments.record.origin import RunOrigin
+from environments.serve.group_tries import GroupTries, Rollouts
+from environments.serve.model_watch import ModelWatch
+from environments.testing import group_of
+from environments.trajectory import Failure, StopReason
+from tests.environments.record.recorded import credited
+
+LOST = Failure(
+    sibling=0, stop_reason=StopReason.POLICY_ERROR, error="PolicyError: gone", traceback="", turns=0
+)
+WHOLE = credited(group_of([[1.0], [0.0]]))
+LOST_ITS_MODEL = credited(replace(WHOLE.group, failures=(LOST,)), status="failed")
+OUT_OF_TIME = credited(
+    replace(
+        WHOLE.group,
+        trajectories=tuple(
+            replace(each, stop_reason=StopReason.TIME_BUDGET) for each in WHOLE.group.trajectories
+        ),
+    )
+)
+
+
+@pytest.fixture
+def ran():
+    """Runs a task whose tries give one group after the other, and shows what was asked meanwhile."""
+
+    async def ran(*groups, rolled_out=()):
+        left, asked = list(groups), []
+
+        async def probe():
+            asked.append("probe")
+
+        async def run_group(task):
+            asked.append(task.rolled_out)
+            return left.pop(0)
+
+        rollouts = Rollouts(
+            tasks=lambda _: [],
+            run_group=run_group,
+            credit=credited,
+            probe=probe,
+            origin=RunOrigin(env="toy", policy="p", estimator="e"),
+        )
+        model = ModelWatch(probe, asyncio.Event(), lambda _: None)
+        tries = GroupTries(rollouts, model, timeout_s=None, say=lambda _: None)
+        return await tries.run(GroupTask(item={}, item_id="a", rolled_out=rolled_out)), asked
+
+    return ran
+
+
+async def test_the_second_try_of_a_group_rolls_out_anew_what_went_alone(ran):
+    group, asked = await ran(LOST_ITS_MODEL, WHOLE, rolled_out=(LOST,))
+    assert group == WHOLE
+    assert asked == [(LOST,), "probe", ()]
+
+
+async def test_a_group_that_ended_by_its_time_asks_whether_the_model_server_is_there(ran):
+    assert await ran(OUT_OF_TIME) == (OUT_OF_TIME, [(), "probe"])
+
+
+async def test_a_whole_group_asks_nothing(ran):
+    assert await ran(WHOLE) == (WHOLE, [()])

@@ -1,25 +1,27 @@
-"""A credited group as trainers of completions take it: prompt, completion, mask, an advantage per token."""
+"""Credited groups as trainers take them: columns of completions, and rows of next-token losses."""
 
 import logging
 import math
-from collections.abc import Generator, Iterable
+from collections import Counter
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
-from environments.trajectory import IGNORED, LARGEST_FLOAT32, CreditedGroup, Trajectory
-from environments.wire.credited_rows import CreditedRow, credited_rows
+from environments.trajectory import IGNORED, LARGEST_FLOAT32, NOT_SAMPLED, CreditedGroup, Trajectory
+from environments.wire.columns import PER_ROW, rows_of
+from environments.wire.credited_rows import credited_rows
+from environments.wire.training_rows import check_rows
 from tools.errors import WireError
 
+COUNTED = ("ok", "no_credit", "failed", "left_out", "padding")
+"""Groups by what became of them; and rows that are padding."""
 _LOG = logging.getLogger(__name__)
 
 
 class GroupLeftOut(WireError):
     """A trainer cannot take the group: it is left out whole."""
-
-
-class TooManyRows(GroupLeftOut):
-    """A group has more token rows than a trainer takes of one prompt."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,9 +48,29 @@ class CompletionColumns:
 
     def padded(self, rows: int, pad_id: int) -> "CompletionColumns":
         """Itself, with padding for each row that is missing."""
-        for _ in range(self.rows, rows):
-            _pad(self, pad_id)
+        missing = max(0, rows - self.rows)
+        padding = CompletionColumns(
+            prompt_ids=[[pad_id]] * missing,
+            completion_ids=[[pad_id]] * missing,
+            logprobs=[[0.0]] * missing,
+            tool_mask=[[0]] * missing,
+            advantages=[[0.0]] * missing,
+            is_padding=[True] * missing,
+        )
+        self.extend(padding)
         return self
+
+    def extend(self, others: "CompletionColumns") -> None:
+        """Add the rows of others."""
+        self.prompt_ids += others.prompt_ids
+        self.completion_ids += others.completion_ids
+        self.tool_mask += others.tool_mask
+        self.advantages += others.advantages
+        self.is_padding += others.is_padding
+        if self.logprobs is None or others.logprobs is None:
+            self.logprobs = None
+        else:
+            self.logprobs += others.logprobs
 
 
 def completion_columns(
@@ -63,17 +85,28 @@ def completion_columns(
         pad_id: the id that padding is made of.
 
     Raises:
-        TooManyRows: forked trajectories have more than `rows`.
-        GroupLeftOut: an advantage is too large for a trainer, or tokens were made of text.
+        GroupLeftOut: forked trajectories have more than `rows`, an advantage is too large for a trainer, or
+            tokens were made of text.
     """
     refuse_unfit(credited)
     columns = CompletionColumns()
     for row in credited_rows(credited):
-        _add(columns, row)
+        sampled = [turn.span.start for turn in row.turns if turn.span.end > turn.span.start]
+        # A row in which nothing was sampled trains nothing; its last token stands for a completion.
+        start = min(sampled, default=len(row.tokens) - 1)
+        one = CompletionColumns(
+            prompt_ids=[row.tokens[:start]],
+            completion_ids=[row.tokens[start:]],
+            logprobs=None if row.logprobs is None else [_known(row.logprobs[start:])],
+            tool_mask=[_trained(row.mask[start:])],
+            advantages=[row.advantages[start:]],
+            is_padding=[False],
+        )
+        columns.extend(one)
     if rows is not None and columns.rows > rows:
         trajectories = credited.group.trajectories
         forked = sum(len(trajectory.rows) > 1 for trajectory in trajectories)
-        raise TooManyRows(
+        raise GroupLeftOut(
             f"group {credited.group.group_id} has {columns.rows} token rows, since {forked} of its "
             f"{len(trajectories)} trajectories forked, and {rows} are taken of a prompt"
         )
@@ -101,12 +134,6 @@ def refuse_unfit(credited: CreditedGroup) -> None:
         )
 
 
-def mean_score(trajectories: Iterable[Trajectory]) -> float:
-    """For charts: over those that were scored; NaN where none was, which is not 0."""
-    known = [trajectory.score for trajectory in trajectories if trajectory.score is not None]
-    return sum(known) / len(known) if known else math.nan
-
-
 @contextmanager
 def groups_left_out() -> Generator[None]:
     """Around what is done with one group: one that a trainer cannot take costs a warning, and no run."""
@@ -116,29 +143,134 @@ def groups_left_out() -> Generator[None]:
         _LOG.warning("a group is not trained on: %s", error)
 
 
-def _add(columns: CompletionColumns, row: CreditedRow) -> None:
-    sampled = [turn.span for turn in row.turns if turn.span.end > turn.span.start]
-    # A row in which nothing was sampled trains nothing; its last token stands for a completion.
-    start = min((span.start for span in sampled), default=len(row.tokens) - 1)
-    columns.prompt_ids.append(row.tokens[:start])
-    columns.completion_ids.append(row.tokens[start:])
-    columns.tool_mask.append([int(label != IGNORED) for label in row.mask[start:]])
-    columns.advantages.append(row.advantages[start:])
-    columns.is_padding.append(False)
-    if row.logprobs is None:
-        columns.logprobs = None
-    elif columns.logprobs is not None:
-        logprobs = [0.0] * len(row.tokens)
-        for span in sampled:
-            logprobs[span.start : span.end] = row.logprobs[span.start : span.end]
-        columns.logprobs.append(logprobs[start:])
+def mean_score(trajectories: Iterable[Trajectory]) -> float:
+    """For charts: over those that were scored; NaN where none was, which is not 0."""
+    known = [trajectory.score for trajectory in trajectories if trajectory.score is not None]
+    return sum(known) / len(known) if known else math.nan
 
 
-def _pad(columns: CompletionColumns, pad_id: int) -> None:
-    columns.prompt_ids.append([pad_id])
-    columns.completion_ids.append([pad_id])
-    columns.tool_mask.append([0])
-    columns.advantages.append([0.0])
-    columns.is_padding.append(True)
-    if columns.logprobs is not None:
-        columns.logprobs.append([0.0])
+@dataclass(slots=True, kw_only=True)
+class StepColumns:
+    """`columns` of all groups of an optimiser step in their order, equally many rows of each."""
+
+    columns: CompletionColumns = field(default_factory=CompletionColumns)
+    scores: list[float | None] = field(default_factory=list[float | None])
+    """Of the trajectory that a row belongs to; `None`: padding, or nothing was scored."""
+    counts: Counter[str] = field(default_factory=Counter[str])
+    """Of `COUNTED`."""
+    reason: str = ""
+    """Why the last group that is not trained on is not."""
+
+
+def step_columns(
+    groups: Sequence[CreditedGroup],
+    *,
+    rows: int,
+    pad_id: int = 0,
+    trained: Collection[str] = ("ok", "no_credit"),
+) -> StepColumns:
+    """Every group, padded to `rows`; one of another status than `trained`, or with more rows, is padding."""
+    step = StepColumns()
+    for group in groups:
+        columns, status = CompletionColumns(), str(group.status)
+        if status in trained:
+            try:
+                columns = completion_columns(group, rows=rows, pad_id=pad_id)
+            except GroupLeftOut as error:
+                status, step.reason = "left_out", str(error)
+        elif status == "failed":
+            broken = [f" ({failure.error})" for failure in group.group.failures[:1]]
+            step.reason = f"item {group.group.item_id}: {group.reason}{''.join(broken)}"
+        if status in ("failed", "left_out"):
+            _LOG.warning("a group is not trained on: %s", step.reason)
+        trajectories = group.group.trajectories if columns.rows else ()
+        scores = [each.score for each in trajectories for _ in each.rows]
+        step.scores += [*scores, *[None] * (rows - len(scores))]
+        step.columns.extend(columns.padded(rows, pad_id))
+        step.counts[status] += 1
+        step.counts["padding"] += sum(columns.is_padding)
+    return step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShiftedRow:
+    """A token row without its last token as input, and without its first as targets; all are as long."""
+
+    input_ids: list[int]
+    target_ids: list[int]
+    mask: list[int]
+    """1 where the target is trained."""
+    logprobs: list[float]
+    """Of targets that were sampled, 0.0 elsewhere."""
+    advantages: list[float]
+    """Of targets that are trained, 0.0 elsewhere."""
+
+
+def shifted_rows(credited: CreditedGroup) -> list[ShiftedRow]:
+    """The rows in which something is trained; none, and a warning, of a group that a trainer cannot take.
+
+    Raises:
+        WireError: a log-probability is unknown, which losses with an importance ratio need.
+    """
+    rows: list[ShiftedRow] = []
+    with groups_left_out():
+        refuse_unfit(credited)
+        for row in credited_rows(credited):
+            if row.logprobs is None:
+                raise WireError(
+                    f"group {credited.group.group_id} has tokens without log-probabilities, which the loss "
+                    f"divides by; sample with a server that gives them (`turnwise check-model URL`)"
+                )
+            rows += _shifted(row.tokens, row.mask, row.logprobs, row.advantages)
+    return rows
+
+
+def shifted_post(post: Mapping[str, Any]) -> list[ShiftedRow]:
+    """What a trainer that reads `advantages` makes of a group of the trajectory API's batch.
+
+    Args:
+        post: columns of the view `token_advantages`, as the API hands them on; padding is left out.
+
+    Raises:
+        WireError: a column is missing or malformed.
+    """
+    for name in ("advantages", "inference_logprobs"):
+        if post.get(name) is None:
+            raise WireError(
+                f"the post has no {name}; serve with --env.credit_view token_advantages, of an environment "
+                f"with turn rewards, from a server that gives log-probabilities"
+            )
+    given: dict[str, Any] = {"group_overrides": None, **post}
+    if len({len(given[name]) for name in PER_ROW if given.get(name)}) > 1:
+        raise WireError("the post's columns are not of the same length")
+    group = rows_of(given)
+    check_rows(group)
+    rows: list[ShiftedRow] = []
+    for row in group.rows:
+        rows += _shifted(row.tokens, row.mask, row.logprobs or (), row.advantages or ())
+    return rows
+
+
+def _shifted(
+    tokens: Sequence[int], labels: Sequence[int], logprobs: Sequence[float], advantages: Sequence[float]
+) -> list[ShiftedRow]:
+    """The row, unless nothing is trained in it: a sampled token with nothing before it is no target."""
+    mask = _trained(labels[1:])
+    if not any(mask):
+        return []
+    row = ShiftedRow(
+        input_ids=[*tokens[:-1]],
+        target_ids=[*tokens[1:]],
+        mask=mask,
+        logprobs=_known(logprobs[1:]),
+        advantages=[*advantages[1:]],
+    )
+    return [row]
+
+
+def _trained(labels: Sequence[int]) -> list[int]:
+    return [int(label != IGNORED) for label in labels]
+
+
+def _known(logprobs: Sequence[float]) -> list[float]:
+    return [0.0 if each == NOT_SAMPLED else each for each in logprobs]

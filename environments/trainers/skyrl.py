@@ -15,15 +15,11 @@ from itertools import chain
 from typing import Any
 
 from skyrl.backends.skyrl_train.utils.ppo_utils import register_advantage_estimator
+from skyrl.train.config import SkyRLTrainConfig
 from skyrl.train.generators.base import GeneratorInterface, GeneratorOutput
 
-from environments.trainers.completion_columns import (
-    CompletionColumns,
-    completion_columns,
-    groups_left_out,
-    mean_score,
-)
-from environments.trainers.exact_settings import ESTIMATOR, SKYRL, refuse_inexact
+from environments.trainers.completion_columns import mean_score, step_columns
+from environments.trainers.settings import ESTIMATOR, SKYRL, Exact, changed_names, check_settings
 from environments.trajectory import CreditedGroup
 
 RunGroup = Callable[[Mapping[str, Any], int], Awaitable[CreditedGroup]]
@@ -43,41 +39,33 @@ def output_of(groups: Sequence[CreditedGroup], *, rows: int, pad_id: int = 0) ->
     A group without credit, or with more rows than that, is padding, which trains nothing; it is counted in
     `rollout_metrics`.
     """
-    columns: list[CompletionColumns] = []
-    left_out = 0
-    for credited in groups:
-        taken = CompletionColumns()
-        if credited.status == "ok":
-            with groups_left_out():
-                taken = completion_columns(credited, rows=rows, pad_id=pad_id)
-        left_out += taken.rows == 0
-        columns.append(taken.padded(rows, pad_id))
-    logprobs = [each.logprobs for each in columns]
-    known = [row for each in logprobs if each is not None for row in each]
+    step = step_columns(groups, rows=rows, pad_id=pad_id, trained=("ok",))
     return GeneratorOutput(
-        prompt_token_ids=[row for each in columns for row in each.prompt_ids],
-        response_ids=[row for each in columns for row in each.completion_ids],
-        rewards=[row for each in columns for row in each.advantages],
-        loss_masks=[row for each in columns for row in each.tool_mask],
+        prompt_token_ids=step.columns.prompt_ids,
+        response_ids=step.columns.completion_ids,
+        rewards=step.columns.advantages,
+        loss_masks=step.columns.tool_mask,
         stop_reasons=None,
         rollout_metrics={
             "turnwise/score": mean_score(chain.from_iterable(each.group.trajectories for each in groups)),
-            "turnwise/groups_left_out": left_out,
+            "turnwise/groups_left_out": len(groups) - step.counts["ok"],
         },
-        rollout_logprobs=None if None in logprobs else known,
+        rollout_logprobs=step.columns.logprobs,
     )
 
 
 class TurnwiseGenerator(GeneratorInterface):
     """A generator for SkyRL's trainer over `run_group`: each prompt is one group."""
 
-    def __init__(self, config: Any, run_group: RunGroup, *, pad_id: int = 0) -> None:
-        """Take SkyRL's whole config.
+    def __init__(self, config: Any, run_group: RunGroup, *, pad_id: int = 0, exact: Exact = "refuse") -> None:
+        """Take SkyRL's whole config; `exact="warn"` goes on with settings that change the step.
 
         Raises:
             ConfigError: a setting would change the step.
         """
-        refuse_inexact(config, SKYRL)
+        defaults = SkyRLTrainConfig().trainer.algorithm
+        changed = changed_names(config.trainer.algorithm, defaults, "trainer.algorithm.")
+        check_settings(SKYRL, config, changed=changed, exact=exact)
         self._rows: int = config.generator.n_samples_per_prompt
         self._run_group = run_group
         self._pad_id = pad_id

@@ -3,18 +3,31 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 
+from typing import Any
+
+import chz
 import tinker
 
-from environments.trainers.shifted_rows import shifted_rows
+from environments.trainers.completion_columns import shifted_rows
+from environments.trainers.settings import TINKER, Exact, check_settings
 from environments.trajectory import CreditedGroup
+
+
+def check_config(config: Any, *, exact: Exact = "refuse") -> None:
+    """Hold the cookbook's `Config` to what is known about its settings.
+
+    Raises:
+        ConfigError: a setting would change the step.
+    """
+    changed = chz.beta_to_blueprint_values(config, skip_defaults=True)
+    check_settings(TINKER, config, changed=changed, exact=exact)
 
 
 def datums(credited: CreditedGroup) -> list[tinker.Datum]:
     """One datum per token row in which something is trained, with an advantage per target token.
 
-    There is none, and a warning, of a group with an advantage too large for a trainer.
-
-    The cookbook's own `trajectory_to_data` has the same fields, with one advantage for all of a trajectory.
+    There is none, and a warning, of a group that a trainer cannot take. The cookbook's own
+    `trajectory_to_data` has the same fields, with one advantage for all of a trajectory.
 
     Raises:
         WireError: a log-probability is unknown.

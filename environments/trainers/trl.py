@@ -1,15 +1,19 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUntypedBaseClass=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: reportUntypedFunctionDecorator=false, reportAttributeAccessIssue=false
 # TRL and torch are in no lock: their types are unknown where they are not installed.
 """TRL's `GRPOTrainer` (1.16) on rollouts of an environment: each token keeps the advantage of its turn."""
 
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from dataclasses import MISSING, fields
 from functools import partial
+from threading import Thread
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from datasets import Dataset
@@ -22,14 +26,13 @@ from environments.config import EMBEDDED_TOKENIZER
 from environments.data.tasks import GroupTask
 from environments.hooks import writes
 from environments.policy.rendering.families import load_renderer
-from environments.trainers.in_process_policy import InProcessPolicy
-from environments.trainers.loop_thread import OpenInThread
-from environments.trainers.step_columns import COUNTED, StepColumns, step_columns
-from environments.trainers.torch_dropout import dropout_fields, dropout_modules, is_random
-from environments.trainers.torch_sampling import sample_batch
-from environments.trainers.trl_settings import refuse_inexact
+from environments.trainers.completion_columns import COUNTED, StepColumns, step_columns
+from environments.trainers.in_process_policy import InProcessPolicy, Sampled, Wanted
+from environments.trainers.settings import TRL, Exact, check_settings, inexact
 from environments.trajectory import CreditedGroup
-from tools.errors import ConfigError
+from tools.errors import ConfigError, RunError
+
+Result = TypeVar("Result")
 
 
 class Rollouts:
@@ -115,6 +118,10 @@ class Rollouts:
         self.groups = self._opened.run(self._rolled_out(item_ids, size))
         self.step = step = step_columns(self.groups, rows=size)
         self.counts += step.counts
+        if not step.counts["ok"] and not step.counts["no_credit"]:
+            raise RunError(
+                f"none of the {len(self.groups)} groups of a step can be trained on; the last: {step.reason}"
+            )
         return {
             "prompt_ids": step.columns.prompt_ids,
             "completion_ids": step.columns.completion_ids,
@@ -141,17 +148,23 @@ def rollout_score(score: Sequence[float | None], **_: Any) -> list[float | None]
 class TurnwiseGRPOTrainer(GRPOTrainer):
     """`GRPOTrainer` whose loss gets an advantage per token: those of the environment's estimator."""
 
-    def __init__(self, model: Any, args: GRPOConfig, rollouts: Rollouts, **more: Any) -> None:
+    def __init__(
+        self, model: Any, args: GRPOConfig, rollouts: Rollouts, *, exact: Exact = "refuse", **more: Any
+    ) -> None:
         """Take open `rollouts`; `more` goes to `GRPOTrainer`, such as `processing_class`.
+
+        Args:
+            model: as `GRPOTrainer` takes it.
+            args: as `GRPOTrainer` takes them.
+            rollouts: of the environment.
+            exact: `warn` goes on with settings that change the step that the advantages ask for.
+            more: for `GRPOTrainer`.
 
         Raises:
             ConfigError: a setting of `args`, or of the model, would change the step that the advantages ask
                 for; or the environment has fewer items than a step takes.
         """
-        accumulation = args.accelerator_config.gradient_accumulation_kwargs
-        refuse_inexact(
-            {**vars(args), "world_size": args.world_size, "gradient_accumulation_kwargs": accumulation}
-        )
+        _check_args(args, exact)
         given: Mapping[str, Any] = {"train_dataset": rollouts.dataset, **more}
         _refuse_few_items(len(given["train_dataset"]), args)
         super().__init__(model=model, args=args, reward_funcs=rollout_score, rollout_func=rollouts, **given)
@@ -160,7 +173,7 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
                 "DeepSpeed and FSDP shard the weights, with which Turnwise could not play; start the script "
                 "with python, as one process"
             )
-        _refuse_dropout(self.accelerator.unwrap_model(self.model))
+        _check_dropout(self.accelerator.unwrap_model(self.model), exact)
         self.add_callback(_KeptEpochs(rollouts))
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
@@ -203,6 +216,19 @@ class _KeptEpochs(TrainerCallback, ExportableState):
             self._rollouts.epochs = Counter(kept["attributes"]["epochs"])
 
 
+def _check_args(args: GRPOConfig, exact: Exact) -> None:
+    settings = {each.name: getattr(args, each.name) for each in fields(args)}
+    changed = [
+        each.name
+        for each in fields(args)
+        if settings[each.name]
+        != (each.default if each.default_factory is MISSING else each.default_factory())
+    ]
+    settings["world_size"] = args.world_size
+    settings["gradient_accumulation_kwargs"] = args.accelerator_config.gradient_accumulation_kwargs
+    check_settings(TRL, settings, changed=changed, exact=exact)
+
+
 def _refuse_few_items(items: int, args: GRPOConfig) -> None:
     """TRL drops what does not fill a step, and would train nothing without a word."""
     groups = args.generation_batch_size // args.num_generations
@@ -214,15 +240,162 @@ def _refuse_few_items(items: int, args: GRPOConfig) -> None:
         )
 
 
-def _refuse_dropout(model: Any) -> None:
+def _check_dropout(model: Any, exact: Exact) -> None:
     why = "so that the loss would be of another network than the one that plays"
-    if modules := dropout_modules(model):
-        raise ConfigError(
-            f"the model has dropout ({modules[0]}), {why}; use GRPOConfig(disable_dropout=True)"
+    modules = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Dropout) and module.p > 0.0
+    ]
+    if modules:
+        inexact(f"the model has dropout ({modules[0]}), {why}; use GRPOConfig(disable_dropout=True)", exact)
+    elif is_random(model):
+        found = model.config.get_text_config().to_dict().items()
+        drops = [
+            f"{name}={value}"
+            for name, value in found
+            if "drop" in name and isinstance(value, float | int) and value > 0
+        ]
+        inexact(
+            f"the model draws at random when it trains ({', '.join(drops) or 'noise of some kind'}), {why}; "
+            f"set that to 0.0 in the model's config, with GRPOConfig(model_init_kwargs=…) where TRL loads it",
+            exact,
         )
-    if is_random(model):
-        fields = ", ".join(dropout_fields(model.config)) or "noise of some kind"
-        raise ConfigError(
-            f"the model draws at random when it trains ({fields}), {why}; set that to 0.0 in the model's "
-            f"config, with GRPOConfig(model_init_kwargs=…) where TRL loads it"
+
+
+@torch.no_grad()
+def is_random(model: Any) -> bool:
+    """Whether the model, as it trains, makes different things of equal tokens."""
+    vocabulary = model.config.get_text_config().vocab_size
+    ids = torch.arange(16, device=model.device)[None] % vocabulary
+    was_training = model.training
+    model.train()
+    try:
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+        first, *others = (model(**given).logits for _ in range(3))
+    finally:
+        model.train(was_training)
+    return not all(torch.equal(first, other) for other in others)
+
+
+@torch.no_grad()
+def sample_batch(
+    batch: Sequence[Wanted],
+    *,
+    model: Any,
+    stop_ids: Collection[int],
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> list[Sampled]:
+    """One turn for each prompt, at temperature 1, up to and with the first stop token.
+
+    `model.generate` would take over what a model's `generation_config` says (top_k, penalties, suppressed
+    tokens), and then its log-probabilities are not those of the loss.
+
+    Args:
+        batch: what to sample; prompts are padded on the left.
+        model: takes `position_ids`, `logits_to_keep` and a cache; left in the mode it was in.
+        stop_ids: those that end a turn.
+        autocast: what the loss is computed in.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        with autocast():
+            return _sampled(batch, model, frozenset(stop_ids))
+    finally:
+        model.train(was_training)
+
+
+def _sampled(batch: Sequence[Wanted], model: Any, stop_ids: frozenset[int]) -> list[Sampled]:
+    width = max(len(wanted.prompt_ids) for wanted in batch)
+    padding = [width - len(wanted.prompt_ids) for wanted in batch]
+    rows = [[0] * pad + list(wanted.prompt_ids) for pad, wanted in zip(padding, batch, strict=True)]
+    seen = [[0] * pad + [1] * (width - pad) for pad in padding]
+    ids, attention = (torch.tensor(each, device=model.device) for each in (rows, seen))
+    positions = (attention.cumsum(-1) - 1).clamp(min=0)
+    found: list[tuple[list[int], list[float]]] = [([], []) for _ in batch]
+    going = set(range(len(batch)))
+    cache: Any = None
+    while True:
+        output = model(
+            input_ids=ids,
+            attention_mask=attention,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
         )
+        cache = output.past_key_values
+        tokens, logprobs = _drawn(output.logits[:, -1], [wanted.draws.random() for wanted in batch])
+        for row in sorted(going):
+            token_ids, of_tokens = found[row]
+            token_ids.append(tokens[row])
+            of_tokens.append(logprobs[row])
+            if tokens[row] in stop_ids or len(token_ids) == batch[row].max_tokens:
+                going.remove(row)
+        if not going:
+            return [Sampled(token_ids=tuple(each), logprobs=tuple(of)) for each, of in found]
+        ids = torch.tensor(tokens, device=model.device)[:, None]
+        attention = torch.cat([attention, torch.ones_like(ids)], dim=1)
+        positions = positions[:, -1:] + 1
+
+
+def _drawn(logits: Any, draws: Sequence[float]) -> tuple[list[int], list[float]]:
+    """A token for each row, where a number from 0 to 1 falls among the probabilities."""
+    log_p = torch.log_softmax(logits.float(), dim=-1)
+    mass = log_p.double().exp().cumsum(-1)
+    reached = torch.tensor(draws, dtype=mass.dtype, device=mass.device) * mass[:, -1]
+    tokens = torch.searchsorted(mass, reached[:, None], right=True).clamp(max=mass.shape[-1] - 1)
+    return tokens[:, 0].tolist(), log_p.gather(1, tokens)[:, 0].tolist()
+
+
+class OpenInThread:
+    """A context manager that is open while this is, in an event loop of a thread of its own.
+
+    TRL calls from code that is not async.
+    """
+
+    def __init__(self, opening: AbstractAsyncContextManager[Any]) -> None:
+        """Open and close `opening` in the thread's loop."""
+        self._opening = opening
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="turnwise-loop", daemon=True)
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of `work`, which is cancelled when the wait for it is interrupted."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self.run(self._opening.__aenter__())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.run(_rest_cancelled())
+            self.run(self._opening.__aexit__(kind, error, trace))
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _rest_cancelled() -> None:
+    """Every other task is over: an interrupted wait leaves what it waited for."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)

@@ -9,9 +9,12 @@ are in docs/trainers.md.
 # pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportUntypedFunctionDecorator=false
 
 from abc import abstractmethod
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 from verl.trainer.ppo.core_algos import register_adv_est
 
@@ -21,7 +24,7 @@ from environments.trainers.completion_columns import (
     groups_left_out,
     mean_score,
 )
-from environments.trainers.exact_settings import ESTIMATOR, VERL, refuse_inexact
+from environments.trainers.settings import ESTIMATOR, VERL, Exact, changed_names, check_settings
 from environments.trajectory import CreditedGroup
 
 
@@ -81,17 +84,39 @@ def outputs_of(credited: CreditedGroup, *, version: int) -> list[CreditedOutput]
     return outputs
 
 
-class TurnwiseAgentLoop(AgentLoopBase):
-    """Rolls out a whole group as one session of verl, so that siblings are compared: `rollout.n` is 1.
+def check_config(config: Any, *, exact: Exact = "refuse") -> None:
+    """Hold verl's whole config to what is known about its settings.
 
     Raises:
-        ConfigError: verl's settings would change the step.
+        ConfigError: a setting would change the step.
     """
+    changed: list[str] = []
+    for section in ("algorithm", "actor_rollout_ref.actor"):
+        given, default = (OmegaConf.select(each, section) for each in (config, verl_defaults()))
+        changed += changed_names(given, default, f"{section}.")
+    check_settings(VERL, config, changed=changed, exact=exact)
+
+
+@cache
+def verl_defaults() -> Any:
+    """The whole config of verl's own trainer."""
+    return OmegaConf.load(str(files("verl") / "trainer" / "config" / "_generated_ppo_trainer.yaml"))
+
+
+class TurnwiseAgentLoop(AgentLoopBase):
+    """Rolls out a whole group as one session of verl, so that siblings are compared: `rollout.n` is 1."""
+
+    exact: Exact = "refuse"
+    """`warn` goes on with settings that change the step."""
 
     def __init__(self, trainer_config: Any, *args: Any, **kwargs: Any) -> None:
-        """What verl gives to every agent loop."""
+        """What verl gives to every agent loop.
+
+        Raises:
+            ConfigError: verl's settings would change the step.
+        """
         super().__init__(trainer_config, *args, **kwargs)
-        refuse_inexact(self.config, VERL)
+        check_config(self.config, exact=self.exact)
 
     @abstractmethod
     async def credited_group(self, sampling_params: dict[str, Any], **item: Any) -> CreditedGroup:

@@ -8,7 +8,6 @@ import pytest
 from environments.trainers.canary import CANARIES, GROUP_SIZE, VOCABULARY, condensed_context
 from environments.trainers.completion_columns import (
     GroupLeftOut,
-    TooManyRows,
     completion_columns,
     mean_score,
 )
@@ -67,7 +66,7 @@ def test_missing_rows_are_padding_in_which_nothing_is_trained(credited):
 
 def test_a_group_with_more_rows_than_are_taken_is_refused_with_their_number():
     with pytest.raises(
-        TooManyRows, match="4 token rows, since 1 of its 3 trajectories forked, and 3 are taken"
+        GroupLeftOut, match="4 token rows, since 1 of its 3 trajectories forked, and 3 are taken"
     ):
         completion_columns(condensed_context(), rows=3)
 

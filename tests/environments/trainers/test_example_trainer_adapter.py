@@ -1,20 +1,19 @@
 """The step of the unmodified Atropos example trainer on what is posted of a group; needs torch."""
 
 import importlib
-import importlib.metadata
 import math
 import os
+import warnings
 
 import orjson
 import pytest
 
 from environments.trainers.canary import CANARIES, GROUP_SIZE
-from environments.trainers.example_trainer_settings import DEFAULTS, refuse_inexact_example_trainer
-from environments.trainers.shifted_rows import shifted_post
+from environments.trainers.completion_columns import shifted_post
+from environments.trainers.settings import EXAMPLE_TRAINER_DEFAULTS, check_example_trainer
 from environments.trajectory import IGNORED
 from environments.wire.credited_rows import credited_rows
 from environments.wire.payloads import Shape, pack, post_text
-from tests.environments.trainers.matrix import report
 from tests.environments.wire.forked_groups import forked_group, with_credit
 from tools.errors import ConfigError
 
@@ -74,14 +73,6 @@ def trainers_step(credited, *, accumulation=1, divisor=DIVISOR, **shape):
     return step * rows * divisor, expected
 
 
-def found(path, tested, **measured):
-    version = importlib.metadata.version("atroposlib")
-    report(trainer="Atropos' example trainer", version=version, path=path, tested=tested, **measured)
-
-
-ITS_CODE = "its own data path and training step"
-
-
 @every_group
 def test_the_score_of_a_row_over_its_tokens_is_the_advantage_of_the_wire(credited):
     posts = posts_of(credited, view="turn_rows")
@@ -103,7 +94,6 @@ def test_the_score_of_a_row_over_its_tokens_is_the_advantage_of_the_wire(credite
 def test_rows_give_the_policy_gradient(credited, view, accumulation):
     step, expected = trainers_step(credited, view=view, accumulation=accumulation)
     cosine, norms = gradients.cosine(step, expected), (step.norm() / expected.norm()).item()
-    found(f"`{view}`", ITS_CODE, cosine=cosine, ratio=norms)
     assert cosine >= 0.9999
     assert norms == pytest.approx(1.0, abs=1e-4)
 
@@ -111,8 +101,8 @@ def test_rows_give_the_policy_gradient(credited, view, accumulation):
 def test_it_ignores_advantages_and_that_view_is_refused():
     step, expected = trainers_step(FORKED, view="token_advantages")
     assert gradients.cosine(step, expected) < 0.95
-    with pytest.raises(ConfigError, match=r"use --env\.credit_view turn_rows"):
-        refuse_inexact_example_trainer({"credit_view": "token_advantages"})
+    with pytest.raises(ConfigError, match=r"ignores advantages; use turn_rows"):
+        check_example_trainer({"credit_view": "token_advantages"})
 
 
 def test_prefixes_that_are_repeated_are_another_step():
@@ -128,34 +118,15 @@ def test_the_norm_of_a_large_step_is_clipped_which_a_larger_divisor_prevents():
 
 def test_our_defaults_are_the_trainers():
     fields = config.TrainingConfig.model_fields
-    theirs = {name: fields[name].default for name in DEFAULTS if name != "credit_view"}
-    assert {**theirs, "credit_view": "turn_rows"} == dict(DEFAULTS)
-    found(
-        "`turn_rows`",
-        ITS_CODE,
-        refused=(
-            "credit_view=token_advantages",
-            "clip_eps=0",
-            "vllm_restart_interval>1",
-            "lora_dropout>0",
-        ),
-    )
+    theirs = {name: fields[name].default for name in EXAMPLE_TRAINER_DEFAULTS if name != "credit_view"}
+    assert {**theirs, "credit_view": "turn_rows"} == dict(EXAMPLE_TRAINER_DEFAULTS)
 
 
-# Which weights are trained, how fast, and where: the direction of a step over them stays.
-EXAMPLE_OWN = """
-    model_name lr training_steps warmup_steps optimizer adafactor_scale_parameter adafactor_relative_step
-    dtype device train_layer_indices lora_r lora_alpha lora_target_modules lora_layer_indices"""
-EXAMPLE_TRIED = "batch_size gradient_accumulation_steps seq_len"
-EXAMPLE_AROUND = """
-    save_path checkpoint_interval vllm_port vllm_gpu vllm_gpu_memory_utilization max_model_len use_wandb
-    wandb_project wandb_group trainer_rank world_size init_method num_inference_nodes single_copy
-    vllm_config_path debug_loading benchmark atropos_url"""
-
-
-def test_every_setting_of_the_example_trainer_has_its_place():
-    listed = f"{EXAMPLE_OWN} {EXAMPLE_TRIED} {EXAMPLE_AROUND}".split()
-    assert {*config.TrainingConfig.model_fields} == ({*DEFAULTS} - {"credit_view"}) | {*listed}
+def test_a_config_of_its_own_is_taken_without_a_warning():
+    given = config.TrainingConfig(model_name="m", vllm_restart_interval=1, lr=1e-4, seq_len=64, batch_size=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_example_trainer(given.model_dump(exclude_defaults=True))
 
 
 @every_group
@@ -171,13 +142,5 @@ def test_a_loss_that_reads_advantages_of_posts_takes_the_policy_gradient(credite
             loss = loss - (torch.tensor(row.mask) * torch.tensor(row.advantages) * ratio).sum()
     step = -gradients.gradient_of(loss, model)
     cosine, norms = gradients.cosine(step, expected), (step.norm() / expected.norm()).item()
-    report(
-        trainer="a trainer that reads `advantages`",
-        version="-",
-        path="`token_advantages`, `shifted_post`",
-        tested="a plain importance-sampled loss, as an example",
-        cosine=cosine,
-        ratio=norms,
-    )
     assert cosine >= 0.9999
     assert norms == pytest.approx(1.0, abs=1e-4)

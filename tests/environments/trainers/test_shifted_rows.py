@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from environments.trainers.canary import CANARIES, GROUP_SIZE
-from environments.trainers.shifted_rows import shifted_post, shifted_rows
+from environments.trainers.completion_columns import shifted_post, shifted_rows
 from environments.trajectory import IGNORED, TokenRow
 from environments.wire.credited_rows import credited_rows
 from environments.wire.payloads import Shape, pack, post_text

@@ -8,8 +8,8 @@ import asyncio
 import importlib
 import os
 import typing
+import warnings
 from dataclasses import replace
-from importlib.metadata import version
 from types import SimpleNamespace
 
 import pytest
@@ -17,8 +17,7 @@ import typing_extensions
 
 from environments.trainers.canary import CANARIES, GROUP_SIZE
 from environments.trainers.completion_columns import completion_columns
-from environments.trainers.exact_settings import SKYRL, refuse_inexact
-from tests.environments.trainers.matrix import report
+from environments.trainers.settings import SKYRL, InexactStepWarning, check_settings
 from tools.errors import ConfigError
 
 if not os.environ.get("TURNWISE_REQUIRE_SKYRL"):
@@ -31,24 +30,20 @@ with pytest.MonkeyPatch.context() as patched:
     adapter = importlib.import_module("environments.trainers.skyrl")
     trainer_module = importlib.import_module("skyrl.train.trainer")
     ppo_utils = importlib.import_module("skyrl.backends.skyrl_train.utils.ppo_utils")
-    SkyRLTrainConfig = importlib.import_module("skyrl.train.config").SkyRLTrainConfig
+    settings = importlib.import_module("skyrl.train.config.config")
 reference = importlib.import_module("tests.environments.trainers.policy_gradient")
 
 GROUPS = {name: make() for name, make in CANARIES.items()}
 every_canary = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)
-PATH = {
-    "trainer": "SkyRL",
-    "version": version("skyrl"),
-    "path": "`TurnwiseGenerator`, per-token `rewards`",
-    "tested": "its own code; workers and model stubbed",
+SETTINGS = {
+    name.rpartition(".")[2]: exact for group in SKYRL.inexact.values() for name, exact in group.items()
 }
-SETTINGS = {setting.name.rpartition(".")[2]: setting for setting in SKYRL}
 MAX_SEQ_LEN = 128
 
 
 def config_of(groups=1, **algorithm):
     """SkyRL's defaults, with what our refusals ask for."""
-    config = SkyRLTrainConfig()
+    config = settings.SkyRLTrainConfig()
     config.generator.n_samples_per_prompt = GROUP_SIZE
     config.trainer.eval_interval = -1
     config.trainer.train_batch_size = config.trainer.policy_mini_batch_size = groups
@@ -59,7 +54,7 @@ def config_of(groups=1, **algorithm):
     return config
 
 
-def batch_of(config, groups):
+def batch_of(config, groups, exact="refuse"):
     """A step's batch, by the methods that SkyRL's trainer calls one after the other."""
 
     async def run_group(item, rows):
@@ -70,7 +65,7 @@ def batch_of(config, groups):
     trainer.cfg, trainer.all_metrics = config, {}
     trainer.tokenizer = SimpleNamespace(pad_token_id=0)
     trainer.dispatch = SimpleNamespace(get_lcm_dp_size=lambda: 1)
-    trainer.generator = adapter.TurnwiseGenerator(config, run_group)
+    trainer.generator = adapter.TurnwiseGenerator(config, run_group, exact=exact)
     prompts = [number for number in range(len(groups)) for _ in range(GROUP_SIZE)]
     uids = [f"prompt {number}" for number in prompts]
     asked = {"prompts": [[] for _ in prompts], "env_extras": [{"number": number} for number in prompts]}
@@ -109,9 +104,9 @@ def step(config, batch, model):
     return -reference.gradient_of(total, model)
 
 
-def measured(groups, **algorithm):
+def measured(groups, exact="refuse", **algorithm):
     config = config_of(len(groups), **algorithm)
-    batch, _, _ = batch_of(config, groups)
+    batch, _, _ = batch_of(config, groups, exact)
     model = reference.Bigrams()
     taken, expected = step(config, batch, model), reference.policy_gradient(model, groups)
     rows, tokens = len(groups) * GROUP_SIZE, batch["loss_mask"].sum().item()
@@ -139,10 +134,9 @@ def test_the_advantages_in_the_loss_are_those_of_the_wire(credited):
 
 
 @every_canary
-@pytest.mark.parametrize("reduction", SETTINGS["loss_reduction"].exact)
+@pytest.mark.parametrize("reduction", SETTINGS["loss_reduction"])
 def test_the_step_is_the_policy_gradient(credited, reduction):
     cosine, ratio = measured([credited], loss_reduction=reduction)
-    report(**PATH, cosine=cosine, ratio=ratio)
     assert cosine > 0.9999
     assert ratio == pytest.approx(1.0, abs=1e-4)
 
@@ -154,33 +148,65 @@ def test_the_step_of_all_groups_together_is_the_policy_gradient():
 
 
 @pytest.mark.parametrize("reduction", ["sequence_mean", "prompt_mean", "token_mean_legacy"])
-def test_a_reduction_that_is_refused_takes_another_step(reduction, monkeypatch):
-    report(**PATH, refused=(f"loss_reduction={reduction}",))
+def test_a_reduction_that_is_refused_takes_another_step(reduction):
     with pytest.raises(ConfigError, match=rf"loss_reduction={reduction} .*; use token_mean or "):
-        refuse_inexact(config_of(loss_reduction=reduction), SKYRL)
-    monkeypatch.setattr(adapter, "refuse_inexact", lambda *_: None)
-    cosine, _ = measured(list(GROUPS.values()), loss_reduction=reduction)
+        check_settings(SKYRL, config_of(loss_reduction=reduction))
+    with pytest.warns(InexactStepWarning):
+        cosine, _ = measured(list(GROUPS.values()), exact="warn", loss_reduction=reduction)
     assert cosine < 0.995
 
 
 @pytest.mark.parametrize("loss", sorted(ppo_utils.PolicyLossRegistry.list_available()))
 def test_a_loss_takes_the_policy_gradient_or_is_refused(loss):
-    if loss in SETTINGS["policy_loss_type"].exact:
+    if loss in SETTINGS["policy_loss_type"]:
         cosine, ratio = measured(list(GROUPS.values()), policy_loss_type=loss)
         assert cosine > 0.9999
         assert ratio == pytest.approx(1.0, abs=1e-4)
         return
-    report(**PATH, refused=(f"policy_loss_type={loss}",))
     with pytest.raises(ConfigError, match=rf"policy_loss_type={loss} "):
-        refuse_inexact(config_of(policy_loss_type=loss), SKYRL)
+        check_settings(SKYRL, config_of(policy_loss_type=loss))
 
 
-def test_other_settings_are_refused():
-    elsewhere = ("loss_reduction", "policy_loss_type", "advantage_estimator")
-    names = [setting.name for setting in SKYRL if setting.name.rpartition(".")[2] not in elsewhere]
-    report(**PATH, refused=tuple(name.removeprefix("trainer.algorithm.") for name in names))
+def test_skyrls_own_defaults_are_exact_but_for_its_estimator():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapter.TurnwiseGenerator(config_of(kl_loss_coef=0.1, use_entropy_loss=True), None)
     with pytest.raises(ConfigError, match=r"advantage_estimator=grpo .*; use turnwise$"):
         adapter.TurnwiseGenerator(config_of(advantage_estimator="grpo"), None)
+
+
+def test_a_setting_of_skyrls_algorithm_that_nobody_tried_warns_where_it_is_changed():
+    with pytest.warns(InexactStepWarning, match=r"what trainer\.algorithm\.use_tis=True does .* never tried"):
+        adapter.TurnwiseGenerator(config_of(use_tis=True), None)
+
+
+HARMLESS = {
+    "gamma": 0.5,
+    "grpo_norm_by_std": False,
+    "lambd": 0.5,
+    "zero_variance_filter": True,
+    "zero_variance_filter_tol": 1.0,
+    "eps_clip_low": 0.01,
+    "eps_clip_high": 0.01,
+    "clip_ratio_c": 1.01,
+    "cispo": settings.CISPOConfig(cispo_eps_clip_low=0.0, cispo_eps_clip_high=0.0),
+    "dppo": settings.DPPOConfig(dppo_type="binary_kl", delta_low=0.01, delta_high=0.01),
+}
+
+
+@pytest.mark.parametrize("loss", SETTINGS["policy_loss_type"])
+def test_with_what_is_harmless_the_step_is_the_policy_gradient(loss):
+    measures = measured(list(GROUPS.values()), policy_loss_type=loss, **HARMLESS)
+    assert measures == (pytest.approx(1, abs=1e-4), pytest.approx(1, abs=1e-4))
+
+
+def test_a_range_that_is_refused_would_have_trained_nothing():
+    given = {"policy_loss_type": "rollout_is", "eps_clip_low": 0.0, "eps_clip_high": 0.0}
+    with pytest.raises(ConfigError, match=r"eps_clip_low=0\.0 clips ratios .*; use 0\.2$"):
+        check_settings(SKYRL, config_of(**given))
+    with pytest.warns(InexactStepWarning):
+        _, ratio = measured(list(GROUPS.values()), exact="warn", **given)
+    assert ratio == 0.0
 
 
 def test_the_deviation_that_skyrl_would_divide_by_is_not_used():

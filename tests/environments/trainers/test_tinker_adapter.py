@@ -2,17 +2,17 @@
 
 import asyncio
 import importlib
-import importlib.metadata
 import inspect
 import os
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from environments.trainers.canary import CANARIES
-from environments.trainers.exact_settings import TINKER, refuse_inexact, value_of
+from environments.trainers.settings import TINKER, InexactStepWarning, check_settings
 from environments.wire.credited_rows import credited_rows
-from tests.environments.trainers.matrix import report
 from tests.environments.wire.forked_groups import forked_group, with_credit
 from tools.errors import ConfigError
 
@@ -104,16 +104,6 @@ def step(credited, loss_fn="importance_sampling"):
     return -service.gradient, gradients.policy_gradient(model, [sampled]), service.data
 
 
-def found(**measured):
-    report(
-        trainer="tinker-cookbook",
-        version=importlib.metadata.version("tinker-cookbook"),
-        path="`Datum` advantages",
-        tested="its `Datum`s and `train_step`; its service's loss as documented",
-        **measured,
-    )
-
-
 @every_group
 def test_the_advantages_that_are_sent_are_those_of_the_wire(credited):
     _, _, sent = step(credited)
@@ -129,7 +119,6 @@ def test_the_advantages_that_are_sent_are_those_of_the_wire(credited):
 def test_the_step_is_the_policy_gradient(credited, loss_fn):
     got, expected, _ = step(credited, loss_fn)
     cosine, norms = gradients.cosine(got, expected), (got.norm() / expected.norm()).item()
-    found(cosine=cosine, ratio=norms)
     assert cosine >= 0.9999
     assert norms == pytest.approx(1.0, abs=1e-4)
 
@@ -196,41 +185,22 @@ def test_a_penalty_on_every_token_is_another_step_and_refused():
     got, expected, _ = step(GROUPS["unequal lengths"], "dro")
     assert gradients.cosine(got, expected) < 0.999
     with pytest.raises(ConfigError, match=r"loss_fn=dro .*use importance_sampling"):
-        refuse_inexact({"loss_fn": "dro"}, TINKER)
-    found(
-        refused=(
-            "loss_fn=dro",
-            "loss_fn=gspo",
-            "loss_fn=stable_reinforce",
-            "loss_fn_config",
-            "kl_penalty_coef",
-            "async_config",
-        )
-    )
+        check_settings(TINKER, {"loss_fn": "dro"})
 
 
-def test_the_cookbooks_own_defaults_are_exact():
-    config = train.Config(
-        learning_rate=1e-5, dataset_builder=None, model_name="m", recipe_name="r", max_tokens=1, log_path="l"
-    )
-    assert value_of(config, "loss_fn") == "importance_sampling"
-    refuse_inexact(config, TINKER)
+def config_of(**changed):
+    given = {"learning_rate": 1e-5, "dataset_builder": None, "model_name": "m", "recipe_name": "r"}
+    return train.Config(**given, max_tokens=1, log_path="l", **changed)
 
 
-# What a caller of `train_step` gives it, or what is the service's.
-TINKER_OWN = "learning_rate num_substeps lora_rank model_name max_steps num_epochs load_checkpoint_path"
-# Of the cookbook's own loop around `train_step`: its rollouts, checkpoints and logs, which are not run here.
-TINKER_AROUND = """
-    dataset_builder recipe_name max_tokens log_path eval_every save_every evaluator_builders renderer_name
-    wandb_project wandb_name session_name kl_discount_factor kl_reference_config temperature
-    compute_post_kl remove_constant_reward_groups rollout_error_tolerance termination enable_trace
-    span_chart_every stream_minibatch_config base_url ttl_seconds rolling_save_every rolling_ttl_seconds
-    num_groups_to_log rollout_json_export"""
-
-
-def test_every_setting_of_the_cookbook_has_its_place():
-    classified = {setting.name for setting in TINKER} | {*f"{TINKER_OWN} {TINKER_AROUND}".split()}
-    assert {*train.Config.__annotations__} == classified
+def test_the_cookbooks_own_defaults_are_exact_and_what_nobody_tried_warns(monkeypatch):
+    assert config_of().loss_fn == "importance_sampling"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapter.check_config(config_of(num_substeps=2, save_every=3, rolling_save_every=1))
+    monkeypatch.setattr(adapter, "TINKER", replace(TINKER, harmless="*_* "))
+    with pytest.warns(InexactStepWarning, match="what temperature=0.5 does to the step was never tried"):
+        adapter.check_config(config_of(temperature=0.5))
 
 
 def test_what_train_step_takes_is_known():

@@ -3,17 +3,15 @@
 import importlib
 import os
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from environments.probe.canary_env import CanaryEnv
 from environments.trainers import canary
-from environments.trainers.trl_settings import EXACT_LOSSES
+from environments.trainers.settings import TRL_LOSSES
 from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages
 from environments.word_guess_env.env import WordGuessEnv
-from tests.environments.trainers.matrix import report
 from tests.environments.wire.forked_groups import forked_group, with_credit
 from tools.errors import ConfigError, RunError
 
@@ -24,10 +22,6 @@ adapter, gradients, torch, trl = steps.adapter, steps.gradients, steps.torch, st
 compared, only, tiny_model, brief_model = steps.compared, steps.only, steps.tiny_model, steps.brief_model
 Talk = steps.Talk
 ROWS, GROUPS, TOKENIZER, Watched = steps.ROWS, steps.GROUPS, steps.TOKENIZER, steps.Watched
-
-row_path = partial(
-    report, trainer="TRL", version=trl.__version__, path="`rollout_func`, `TurnwiseGRPOTrainer`"
-)
 
 
 @pytest.fixture
@@ -52,12 +46,11 @@ def test_the_step_is_the_gradient_of_the_advantages(step, env, loss, accumulatio
         options["per_device_train_batch_size"] = ROWS // accumulation
     done = step(ENVS[env], loss_type=loss, gradient_accumulation_steps=accumulation, **options)
     cosine, ratio = compared(done, loss)
-    row_path(cosine=cosine, ratio=ratio)
     assert cosine >= 0.9999
     assert ratio == pytest.approx(1, abs=1e-4)
 
 
-@pytest.mark.parametrize("loss", sorted({*EXACT_LOSSES} - {"dr_grpo", "dapo", "bnpo"}))
+@pytest.mark.parametrize("loss", sorted({*TRL_LOSSES} - {"dr_grpo", "dapo", "bnpo"}))
 def test_so_it_is_for_the_other_losses_that_are_allowed(step, loss):
     cosine, ratio = compared(step(CanaryEnv, loss_type=loss), loss)
     assert (cosine, ratio) == (pytest.approx(1, abs=1e-4), pytest.approx(1, abs=1e-4))
@@ -97,12 +90,10 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_refused_would_have_been_another_step(step, name, monkeypatch):
-    row_path(refused=(name,))
+def test_what_is_refused_would_have_been_another_step(step, name):
     with pytest.raises(ConfigError, match="GRPOConfig"):
         step(CanaryEnv, **WRONG[name])
-    monkeypatch.setattr(adapter, "refuse_inexact", lambda settings: None)
-    done = step(CanaryEnv, **WRONG[name])
+    done = step(CanaryEnv, exact="warn", **WRONG[name])
     exact = -gradients.policy_gradient(done.before, done.rollouts.groups)
     assert gradients.cosine(done.gradient, exact) < 0.9999
 

@@ -1,9 +1,12 @@
-"""A run of TRL's that is stopped and goes on, and one that was started in several processes; needs TRL."""
+"""Runs of TRL that go on, that were started in several processes, and the thread they have; needs TRL."""
 
+import asyncio
 import importlib
 import os
 import subprocess
 import sys
+import threading
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -95,7 +98,9 @@ def test_two_processes_are_refused_before_anything_is_rolled_out(tmp_path):
         capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert "rolled out" not in done.stdout
-    assert done.stdout.count("GRPOConfig(world_size=2): all processes would roll out the same groups") == 2
+    assert (
+        done.stdout.count("GRPOConfig: world_size=2 has all processes roll out the same groups; use 1") == 2
+    )
 
 
 @pytest.mark.parametrize("sharded", ["is_deepspeed_enabled", "is_fsdp_enabled"])
@@ -122,3 +127,36 @@ def test_trls_own_evaluation_is_refused(tmp_path):
     done = steps.run(CanaryEnv, tmp_path)
     with pytest.raises(ConfigError, match="use `turnwise evaluate`"):
         done.trainer.evaluate(done.rollouts.dataset)
+
+
+@asynccontextmanager
+async def opened_in(events):
+    """Notes in which thread it is opened and closed; without a list it cannot be opened."""
+    events.append(("open", threading.current_thread().name))
+    yield
+    events.append(("closed", threading.current_thread().name))
+
+
+def test_an_environment_opens_works_and_closes_in_one_thread_that_is_gone_then():
+    events, tasks = [], []
+
+    async def endless():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            events.append(("cancelled", threading.current_thread().name))
+
+    async def begin():
+        tasks.append(asyncio.create_task(endless()))
+        await asyncio.sleep(0)
+
+    with steps.adapter.OpenInThread(opened_in(events)) as opened:
+        opened.run(begin())
+    assert events == [(name, "turnwise-loop") for name in ("open", "cancelled", "closed")]
+    assert "turnwise-loop" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_what_cannot_be_opened_leaves_no_thread():
+    with pytest.raises(AttributeError), steps.adapter.OpenInThread(opened_in(None)):
+        pass
+    assert "turnwise-loop" not in {thread.name for thread in threading.enumerate()}

@@ -1,95 +1,154 @@
-"""Which settings of TRL leave the step as it is: rules about values."""
+"""What settings of TRL do to its own trainer's step; needs torch and TRL."""
 
-import re
+import importlib
+import os
+import warnings
+from dataclasses import dataclass, replace
 
 import pytest
 
-from environments.trainers.trl_settings import EXACT_LOSSES, RULES, refuse_inexact
+from environments.probe.canary_env import CanaryEnv
+from environments.trainers import canary
+from environments.trainers.settings import InexactStepWarning
 from tools.errors import ConfigError
 
-GOOD = {
-    "loss_type": "dapo",
-    "scale_rewards": "none",
-    "gradient_accumulation_steps": 2,
-    "steps_per_generation": 2,
-}
+if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
+    pytest.importorskip("trl", reason="needs torch and TRL, to run TRL's own trainer")
+steps = importlib.import_module("tests.environments.trainers.trl_steps")
+torch, trl, transformers, tiny_model = steps.torch, steps.trl, steps.transformers, steps.tiny_model
+EXACT = (pytest.approx(1, abs=1e-4), pytest.approx(1, abs=1e-4))
 
-
-@pytest.mark.parametrize("loss", EXACT_LOSSES)
-def test_losses_that_divide_all_rows_by_one_number_are_allowed(loss):
-    refuse_inexact({**GOOD, "loss_type": loss, "gradient_accumulation_steps": 1, "steps_per_generation": 1})
-
-
-WRONG = {
-    "grpo": {"loss_type": "grpo"},
-    "sapo": {"loss_type": "sapo"},
-    "one_of_tomorrow": {"loss_type": "tomorrow"},
-    "group_scaled": {"scale_rewards": "group"},
-    "batch_scaled": {"scale_rewards": "batch"},
-    "sequence_ratio": {"importance_sampling_level": "sequence"},
-    "two_passes": {"num_iterations": 2},
-    "two_steps_of_one_generation": {"gradient_accumulation_steps": 1},
-    "dapo_over_two_generations": {"gradient_accumulation_steps": 4},
-    "bnpo_in_parts": {"loss_type": "bnpo"},
-    "dr_grpo_without_a_length": {"loss_type": "dr_grpo", "max_completion_length": None},
-    "truncated": {"mask_truncated_completions": True},
-    "entropy": {"top_entropy_quantile": 0.2},
-    "off_policy_mask": {"off_policy_mask_threshold": 0.5},
-    "delta": {"delta": 1.0},
-    "negative_epsilon": {"epsilon": -0.1},
-    "epsilon_that_is_no_number": {"epsilon": float("nan")},
-    "negative_epsilon_high": {"epsilon_high": -0.1},
-    "cispo_times_zero": {"loss_type": "cispo", "epsilon_high": 0.0},
-    "noise": {"neftune_noise_alpha": 5.0},
-    "temperature": {"temperature": 0.7},
-    "vllm": {"use_vllm": True},
-    "evaluation": {"eval_strategy": "IntervalStrategy.STEPS"},
-    "evaluation_at_the_start": {"eval_on_start": True},
-    "accumulation_elsewhere": {"gradient_accumulation_kwargs": {"num_steps": 2}},
-    "processes": {"world_size": 2},
-    "top_p": {"top_p": 0.9},
-    "top_k": {"top_k": 50},
-    "min_p": {"min_p": 0.1},
-    "repetition_penalty": {"repetition_penalty": 1.1},
-    "generation_kwargs": {"generation_kwargs": {"num_beams": 2}},
-    "chat_template": {"chat_template_kwargs": {"enable_thinking": False}},
-    "cache": {"cache_implementation": "static"},
-    "continuous": {"use_transformers_continuous_batching": True},
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_what_would_change_the_step_is_refused_in_one_line_that_says_what_to_use(name):
-    with pytest.raises(ConfigError) as refused:
-        refuse_inexact({**GOOD, **WRONG[name]})
-    assert re.fullmatch(r"GRPOConfig\(\w+=.+\): .+; (use|leave|start) .+", str(refused.value))
-
-
-def test_every_rule_is_one_that_something_breaks():
-    broken = {rule.setting for rule in RULES for wrong in WRONG.values() if rule.wrong({**GOOD, **wrong})}
-    assert broken == {rule.setting for rule in RULES}
+# The step is the policy gradient with these, all at once; those of `vespo` are tried with it.
+HARMLESS = {
+    "average_tokens_across_devices": False, "cast_lm_head_to_fp32": True, "data_seed": 3,
+    "dataloader_drop_last": True, "disable_dropout": True, "gradient_checkpointing": False,
+    "ignore_data_skip": True, "label_smoothing_factor": 0.1, "logging_nan_inf_filter": False,
+    "max_completion_length": 7, "max_tool_calling_iterations": 1,
+    "multi_objective_aggregation": "normalize_then_sum", "num_generations_eval": 1, "pad_to_multiple_of": 8,
+    "per_device_eval_batch_size": 3, "remove_unused_columns": False, "reward_weights": [7.0],
+    "sapo_temperature_neg": 9.0, "sapo_temperature_pos": 9.0, "seed": 3, "shuffle_dataset": False,
+    "torch_empty_cache_steps": 1, "train_sampling_strategy": "group_by_length", "use_cache": True,
+    "weight_decay": 0.5,
+}  # fmt: skip
+VESPO = {"vespo_k_neg": 9.0, "vespo_k_pos": 0.5, "vespo_lambda_neg": 0.0, "vespo_lambda_pos": 7.0}
 
 
 @pytest.mark.parametrize(
-    "fine",
+    ("loss", "settings"),
     [
-        {"beta": 0.1},
-        {"scale_rewards": False},
-        {"delta": 4.0},
-        {"loss_type": "dr_grpo", "gradient_accumulation_steps": 4},
-        {"eval_strategy": "no"},
-        {"top_k": None},
-        {"epsilon": 0.0, "epsilon_high": 0.0},
-    ],
-    ids=[
-        "beta",
-        "unscaled",
-        "delta",
-        "dr_grpo_over_two_generations",
-        "no_evaluation",
-        "no_top_k",
-        "epsilon_0",
+        pytest.param("dapo", HARMLESS, id="all"),
+        pytest.param("vespo", VESPO, id="vespo"),
+        pytest.param("dr_grpo", {"gradient_checkpointing_kwargs": {"use_reentrant": True}}, id="reentrant"),
+        pytest.param("dapo", {"generation_batch_size": 8}, id="generation_batch"),
     ],
 )
-def test_what_leaves_the_step_as_it_is_is_allowed(fine):
-    refuse_inexact({**GOOD, **fine})
+def test_with_what_is_harmless_the_step_is_the_policy_gradient_and_nothing_warns(tmp_path, loss, settings):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InexactStepWarning)
+        done = steps.run(CanaryEnv, tmp_path, loss_type=loss, **settings)
+    assert steps.compared(done, loss) == EXACT
+
+
+def test_a_setting_of_a_later_trl_warns_where_it_is_set(tmp_path, monkeypatch):
+    @dataclass
+    class Later(trl.GRPOConfig):
+        new_term: float = 0.0
+
+    monkeypatch.setattr(trl, "GRPOConfig", Later)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InexactStepWarning)
+        steps.run(CanaryEnv, tmp_path)
+    with pytest.warns(InexactStepWarning, match=r"what new_term=0\.5 does to the step was never tried"):
+        steps.run(CanaryEnv, tmp_path, new_term=0.5)
+
+
+def test_what_is_refused_can_be_run_with_a_warning(tmp_path):
+    with pytest.warns(InexactStepWarning, match=r"loss_type=grpo divides each session by its own length"):
+        steps.run(CanaryEnv, tmp_path, loss_type="grpo", exact="warn")
+
+
+def test_a_clipped_norm_leaves_the_direction(tmp_path):
+    done = steps.run(CanaryEnv, tmp_path, max_grad_norm=1e-3)
+    cosine, _ = steps.compared(done, "dr_grpo")
+    assert cosine == pytest.approx(1, abs=1e-6)
+    assert done.gradient.norm() == pytest.approx(1e-3, rel=1e-3)
+
+
+def tripled():
+    group = canary.unequal_lengths()
+    return replace(group, advantages=tuple(tuple(3 * each for each in row) for row in group.advantages))
+
+
+@pytest.fixture
+def perturbed(tmp_path):
+    """A model that differs from the one that TRL loads as its reference."""
+    folder = tmp_path / "reference"
+    tiny_model().save_pretrained(folder)
+
+    def model():
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        torch.manual_seed(1)
+        for weights in loaded.parameters():
+            weights.data += 0.1 * torch.randn_like(weights)
+        return loaded
+
+    return model
+
+
+def router():
+    """A model whose trainer adds a loss of its routers."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    experts = {"num_experts": 4, "moe_intermediate_size": 8, "num_experts_per_tok": 2}
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=2048, num_key_value_heads=1, head_dim=8, eos_token_id=2, pad_token_id=0, **sizes, **experts
+    )
+    return transformers.Qwen3MoeForCausalLM(config)
+
+
+TERMS = {
+    "beta": {"beta": 0.5, "use_bias_correction_kl": True, "sync_ref_model": True},
+    "entropy": {"entropy_coef": 0.5},
+    "router": {"model": router, "router_aux_loss_coef": 0.5},
+}
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_a_term_of_trls_own_is_the_same_whatever_the_advantages_are(tmp_path, perturbed, name):
+    on = {"model": perturbed, **TERMS[name]}
+    off = {"model": on["model"]} | ({"router_aux_loss_coef": 0.0} if name == "router" else {})
+
+    def added(group):
+        env = type("One", (CanaryEnv,), {"groups": {"one": group}})
+        given = {"gradient_accumulation_steps": 1, "per_device_train_batch_size": 4}
+        with_term, without = (steps.run(env, tmp_path, **given, **settings) for settings in (on, off))
+        return with_term.gradient - without.gradient
+
+    term, other = added(canary.unequal_lengths), added(tripled)
+    assert term.norm() > 1e-3
+    assert torch.allclose(term, other, atol=1e-3 * term.norm().item())
+
+
+def old_gpt():
+    torch.manual_seed(0)
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 256}
+    ids = {"bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 0}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=2048, **sizes, **ids))
+
+
+def test_modules_that_drop_are_refused_and_what_the_refusal_says_is_exact(tmp_path):
+    with pytest.raises(ConfigError, match=r"dropout \(transformer\.drop\).*use GRPOConfig\(disable_dropout"):
+        steps.run(CanaryEnv, tmp_path, model=old_gpt)
+    done = steps.run(CanaryEnv, tmp_path, model=old_gpt, disable_dropout=True)
+    done.before.eval()
+    assert steps.compared(done, "dr_grpo") == EXACT
+
+
+def test_a_config_that_drops_is_refused_where_disable_dropout_does_not_reach_it(tmp_path):
+    with pytest.raises(ConfigError, match=r"at random when it trains \(attention_dropout=0\.1\).*to 0\.0"):
+        steps.run(CanaryEnv, tmp_path, model=lambda: tiny_model(attention_dropout=0.1), disable_dropout=True)
+
+
+def test_fewer_items_than_a_step_takes_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"a step takes 8 items .*, and there are 4; lower"):
+        steps.run(CanaryEnv, tmp_path, gradient_accumulation_steps=4, per_device_train_batch_size=8)

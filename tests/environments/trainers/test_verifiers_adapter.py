@@ -5,7 +5,6 @@ reads of a branch: `token_ids`, `sampled_mask`, `logprobs` and `advantages`.
 """
 
 import importlib
-import importlib.metadata
 import os
 from dataclasses import replace
 
@@ -14,7 +13,6 @@ import pytest
 from environments.trainers.canary import CANARIES
 from environments.trajectory import IGNORED, Message
 from environments.wire.credited_rows import credited_rows
-from tests.environments.trainers.matrix import report
 from tests.environments.wire.forked_groups import forked_group, with_credit
 from tools.calls import ToolCall, ToolResult
 from tools.errors import WireError
@@ -56,16 +54,6 @@ def uphill(model, groups):
     return -gradients.gradient_of(loss / trained, model), trained
 
 
-def found(**measured):
-    report(
-        trainer="verifiers (prime-rl)",
-        version=importlib.metadata.version("verifiers"),
-        path="`Trace` nodes with `advantages`",
-        tested="its `Trace` and wire; prime-rl's loss as its source has it, not run",
-        **measured,
-    )
-
-
 @every_group
 def test_the_advantages_of_branches_are_those_of_the_wire(credited):
     for branch, row in zip(sent(credited), credited_rows(credited), strict=True):
@@ -82,7 +70,6 @@ def test_the_step_is_the_policy_gradient_over_the_trained_tokens(credited):
     expected = gradients.policy_gradient(model, [sampled])
     step, trained = uphill(model, [sampled])
     cosine, norms = gradients.cosine(step, expected), (step.norm() * trained / expected.norm()).item()
-    found(cosine=cosine, ratio=norms)
     assert cosine >= 0.9999
     assert norms == pytest.approx(1.0, abs=1e-4)
 

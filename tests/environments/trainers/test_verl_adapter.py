@@ -5,22 +5,22 @@ Stubbed are the queue between them, which here keeps what it was given, and the 
 """
 
 import asyncio
+import copy
 import importlib
 import os
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from types import SimpleNamespace
 
 import pytest
 
 from environments.trainers.canary import CANARIES
 from environments.trainers.completion_columns import completion_columns
-from environments.trainers.exact_settings import VERL, refuse_inexact
+from environments.trainers.settings import VERL, InexactStepWarning
 from environments.wire.credited_rows import credited_rows
-from tests.environments.trainers.matrix import report
 from tools.errors import ConfigError
 
 if not os.environ.get("TURNWISE_REQUIRE_VERL"):
@@ -36,14 +36,20 @@ adapter = importlib.import_module("environments.trainers.verl")
 reference = importlib.import_module("tests.environments.trainers.policy_gradient")
 
 GROUPS = {name: make() for name, make in CANARIES.items()}
+ACTOR = "actor_rollout_ref.actor"
 every_canary = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)
-PATH = {
-    "trainer": "verl",
-    "version": version("verl"),
-    "path": "`TurnwiseAgentLoop`, `rm_scores`",
-    "tested": "its own code; queue and model stubbed",
+SETTINGS = {
+    name.rpartition(".")[2]: exact for group in VERL.inexact.values() for name, exact in group.items()
 }
-SETTINGS = {setting.name.rpartition(".")[2]: setting for setting in VERL}
+
+
+def config_of(**changed):
+    """verl's own defaults, with what our refusals ask for, and others."""
+    asked = {"algorithm.adv_estimator": "turnwise", "trainer.val_before_train": False}
+    config = copy.deepcopy(adapter.verl_defaults())
+    for name, value in {**asked, **changed}.items():
+        adapter.OmegaConf.update(config, name, value)
+    return config
 
 
 class Queue:
@@ -157,10 +163,9 @@ def test_the_advantages_in_the_loss_are_those_of_the_wire(queue, credited):
 
 
 @every_canary
-@pytest.mark.parametrize("mode", SETTINGS["loss_agg_mode"].exact)
+@pytest.mark.parametrize("mode", SETTINGS["loss_agg_mode"])
 def test_the_step_is_the_policy_gradient(queue, credited, mode):
     cosine, ratio = measured(queue, credited, divisor(credited, mode), loss_agg_mode=mode)
-    report(**PATH, cosine=cosine, ratio=ratio)
     assert cosine > 0.9999
     assert ratio == pytest.approx(1.0, abs=1e-4)
 
@@ -182,22 +187,17 @@ def test_the_probe_says_that_the_step_is_exact_and_what_a_refused_mode_does(queu
 
 @pytest.mark.parametrize("mode", ["seq-mean-token-sum-norm", "seq-mean-token-mean"])
 def test_a_mode_that_is_refused_takes_another_step(queue, mode):
-    assert mode not in SETTINGS["loss_agg_mode"].exact
-    report(**PATH, refused=(f"loss_agg_mode={mode}",))
+    assert mode not in SETTINGS["loss_agg_mode"]
     cosines = [measured(queue, credited, loss_agg_mode=mode)[0] for credited in GROUPS.values()]
     assert min(cosines) < 0.995
 
 
 @pytest.mark.parametrize("loss", sorted(core_algos.POLICY_LOSS_REGISTRY))
 def test_a_loss_takes_the_policy_gradient_or_is_refused(queue, loss):
-    exact = SETTINGS["loss_mode"].exact
+    exact = SETTINGS["loss_mode"]
     if loss not in exact:
-        report(**PATH, refused=(f"policy_loss.loss_mode={loss}",))
         with pytest.raises(ConfigError, match=f"loss_mode={loss} "):
-            refuse_inexact(
-                {"actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": loss}}}},
-                [SETTINGS["loss_mode"]],
-            )
+            adapter.check_config(config_of(**{f"{ACTOR}.policy_loss.loss_mode": loss}))
         return
     given = {"loss_mode": loss, "rollout_correction": {}}
     for credited in GROUPS.values():
@@ -219,13 +219,37 @@ def test_the_deviation_that_verl_would_divide_by_is_not_used(queue):
     assert with_deviation == with_advantages(queue, norm_adv_by_std_in_grpo=False).values().tolist()
 
 
-def test_other_settings_are_refused():
-    measured_elsewhere = ("loss_agg_mode", "loss_mode", "adv_estimator")
-    names = [setting.name for setting in VERL if setting.name.rpartition(".")[2] not in measured_elsewhere]
-    report(**PATH, refused=tuple(name.removeprefix("algorithm.") for name in names))
-    config = {"algorithm": {"adv_estimator": "grpo"}}
-    with pytest.raises(ConfigError, match=r"adv_estimator=grpo .*; use turnwise$"):
-        refuse_inexact(config, VERL)
+def test_verls_own_defaults_are_exact_but_for_its_estimator_and_validation():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapter.check_config(config_of(**{f"{ACTOR}.optim.lr": 1e-5, f"{ACTOR}.ppo_mini_batch_size": 64}))
+    with pytest.raises(ConfigError, match=r"adv_estimator=gae .*; use turnwise$"):
+        adapter.check_config(config_of(**{"algorithm.adv_estimator": "gae"}))
+    with pytest.raises(ConfigError, match=r"val_before_train=True .*; use False$"):
+        adapter.check_config(config_of(**{"trainer.val_before_train": True}))
+
+
+def test_a_setting_of_verls_loss_that_nobody_tried_warns_where_it_is_changed():
+    with pytest.warns(
+        InexactStepWarning, match=r"what actor_rollout_ref\.actor\.tau_pos=2\.0 does .* never tried"
+    ):
+        adapter.check_config(config_of(**{f"{ACTOR}.tau_pos": 2.0}))
+
+
+@pytest.mark.parametrize("loss", sorted({*SETTINGS["loss_mode"]} - {None}))
+def test_the_narrowest_ranges_that_are_allowed_leave_the_step(queue, loss):
+    credited = GROUPS["unequal lengths"]
+    ranges = {"clip_ratio": 0.01, "clip_ratio_low": 0.01, "clip_ratio_high": 0.01, "clip_ratio_c": 1.01}
+    adapter.check_config(config_of(**{f"{ACTOR}.{name}": value for name, value in ranges.items()}))
+    mode = PolicyLoss({"loss_mode": loss, "rollout_correction": {}})
+    measures = measured(queue, credited, divisor(credited, "token-mean"), policy_loss=mode, **ranges)
+    assert measures == (pytest.approx(1, abs=1e-4), pytest.approx(1, abs=1e-4))
+
+
+def test_a_range_that_is_refused_would_have_been_another_step(queue):
+    assert measured(queue, GROUPS["unequal lengths"], clip_ratio_low=-0.1, clip_ratio_high=-0.1)[0] < 0.9
+    with pytest.raises(ConfigError, match=r"clip_ratio_low=-0\.1 clips ratios .*; use 0\.2$"):
+        adapter.check_config(config_of(**{f"{ACTOR}.clip_ratio_low": -0.1}))
 
 
 def test_rows_have_turns_logprobs_and_the_version_they_were_sampled_from(queue):

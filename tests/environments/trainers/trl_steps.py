@@ -60,7 +60,7 @@ class Gradient(transformers.TrainerCallback):
         self.steps.append(torch.cat([each.grad.flatten().double() for each in model.parameters()]))
 
 
-def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None, **settings):
+def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None, exact="refuse", **settings):
     """Steps of TRL's: the trainer, its first gradient, and the model before."""
     given = {
         "gradient_accumulation_steps": 2,
@@ -82,7 +82,9 @@ def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None,
     begun, gradient = model(), Gradient()
     before = copy.deepcopy(begun)
     with adapter.Rollouts(env) as rollouts:
-        trained = trainer(begun, args, rollouts, processing_class=TOKENIZER, callbacks=[gradient])
+        trained = trainer(
+            begun, args, rollouts, exact=exact, processing_class=TOKENIZER, callbacks=[gradient]
+        )
         trained.train(resume_from_checkpoint=resume)
     return SimpleNamespace(trainer=trained, gradient=gradient.steps[0], before=before, rollouts=rollouts)
 

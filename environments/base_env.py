@@ -231,7 +231,7 @@ class AgentEnv(Lifecycle):
         self.missing_outcome = missing_outcome_of(missing, f"missing_outcome of {self.name!r}")
         self._rules = GroupRules(min_trajectories=config.min_group_size, missing_outcome=self.missing_outcome)
         self.estimator = config.estimator or self.default_estimator
-        params = config.all_estimator_params()
+        params = config.estimator_params
         self.estimator_params = read_params(self.estimator, config.estimator_preset, params)
         check_hooks(self)
         refuse_missing_parts(self, self.estimator)

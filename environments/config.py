@@ -5,9 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from environments.config_section import FormerNames, WithoutEffect
+from environments.config_section import WithoutEffect
 from environments.evaluation_config import EvaluationConfig
-from environments.server_config import ServerConfig as ServerConfig  # its former place
 from tools.errors import ConfigError
 
 EMBEDDED_TOKENIZER = "embedded"
@@ -39,17 +38,6 @@ class AgentEnvConfig(EvaluationConfig):
         "max_reasoning_tokens": ((None,), "switch reasoning on at the model server"),
         "custom_thinking_prompt": ((None,), "write it into the environment's system_prompt"),
     }
-    renamed: ClassVar[FormerNames] = {
-        "credit_encoding": "credit_view",
-        **{
-            f"estimator_{name}": f"estimator_params.{name}"
-            for name in (
-                "gamma", "lam", "outcome_weight", "baseline", "scale", "norm_by_std", "ddof", "eps",
-                "singleton", "zero_variance", "step_weight", "mode", "episode_stats", "turn_coef", "segments",
-            )
-        },
-    }  # fmt: skip
-
     by_entry: ClassVar[frozenset[str]] = frozenset({"estimator_params"})
 
     # What Atropos already names, with defaults that work offline.
@@ -348,13 +336,6 @@ class AgentEnvConfig(EvaluationConfig):
         if self.max_num_workers == 0:
             raise ValueError("--env.max_num_workers 0 would serve nothing; give 1 or more, or -1")
         return self
-
-    def all_estimator_params(self) -> dict[str, Any]:
-        """The estimator's parameters: those of the setting, and fields `estimator_NAME` of a subclass."""
-        known = {"estimator", "estimator_preset", "estimator_params"}
-        fields = [name for name in type(self).model_fields if name.startswith("estimator_")]
-        own = {name.removeprefix("estimator_"): getattr(self, name) for name in fields if name not in known}
-        return {name: value for name, value in own.items() if value is not None} | self.estimator_params
 
     def sampling(self) -> dict[str, float]:
         """How a model server is asked to sample; empty when nothing reshapes what the model gives."""

@@ -1,4 +1,4 @@
-"""A section of settings: flat fields, their former names, and Atropos' names for what has no effect here."""
+"""A section of settings: flat fields, entries of mappings, and Atropos' names for what has no effect here."""
 
 import json
 from collections.abc import Mapping
@@ -10,8 +10,6 @@ from tools.errors import ConfigError
 
 WithoutEffect = Mapping[str, tuple[tuple[object, ...], str]]
 """Settings that do nothing: the values that are accepted all the same, and what to do instead."""
-FormerNames = Mapping[str, str]
-"""Today's name of each; `mapping.key` for what is now an entry of a mapping."""
 
 
 class Section(BaseModel):
@@ -22,7 +20,6 @@ class Section(BaseModel):
     section: ClassVar[str]
     """`env` for `--env.NAME`."""
     without_effect: ClassVar[WithoutEffect] = {}
-    renamed: ClassVar[FormerNames] = {}
     by_entry: ClassVar[frozenset[str]] = frozenset()
     """Mappings whose entries are settings of their own: layers join, and `None` unsets an entry."""
     json_entries: ClassVar[frozenset[str]] = frozenset()
@@ -33,26 +30,13 @@ class Section(BaseModel):
         """Refuse a field that nobody would read.
 
         Raises:
-            ConfigError: it has the former name of a setting, or one that has no effect.
+            ConfigError: it has the name of one that has no effect.
         """
         super().__pydantic_init_subclass__(**kwargs)
         for name, field in cls.model_fields.items():
             accepted, instead = cls.without_effect.get(name, ((field.default,), ""))
             if not any(_same(field.default, each) for each in accepted):
                 raise ConfigError(f"{cls.__name__}.{name} has no effect in Turnwise: {instead}")
-            if name in cls.renamed and "." not in cls.renamed[name]:
-                raise ConfigError(f"{cls.__name__}.{name} is called {cls.renamed[name]} now")
-
-    @classmethod
-    def current_name(cls, name: str) -> tuple[str, str]:
-        """The field that a name means and, for an entry of a mapping, the entry."""
-        field, _, key = (name if name in cls.model_fields else cls.renamed.get(name, name)).partition(".")
-        return field, key
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set a setting by its name or by a former one."""
-        field, key = self.current_name(name)
-        super().__setattr__(field, {**getattr(self, field), key: value} if key else value)
 
     @model_validator(mode="before")
     @classmethod
@@ -61,7 +45,7 @@ class Section(BaseModel):
             return values
         named: dict[str, Any] = {}
         for name, value in cast("Mapping[str, Any]", values).items():
-            field, key = cls.current_name(name)
+            field, _, key = name.partition(".")
             if field in cls.without_effect:
                 cls._refuse_without_effect(field, value)
             elif field in cls.by_entry:

@@ -196,7 +196,3 @@ def _for_verifier(
         f"fresh_sandbox gave a {type(opening).__name__}, which cannot keep the verifier's files from change; "
         "give what open_sandbox returns"
     )
-
-
-RewardContext = RolloutContext
-"""Its former name."""

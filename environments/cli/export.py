@@ -50,7 +50,6 @@ _VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS, PARQUET])
 @click.command(name="export")
 @click.argument("record", type=click.Path(path_type=Path))
 @click.option("--view", type=_VIEW, metavar="VIEW", help="One of these.", show_default="token_advantages")
-@click.option("--encoding", type=_VIEW, hidden=True, help="What --view was called.")
 @click.option(
     "--score-divisor",
     type=click.IntRange(min=1),
@@ -101,7 +100,7 @@ def command(record: Path, out: Path, **options: Any) -> None:
     record = record_at(record)
     if out.exists() and out.stat().st_size:
         raise RecordError(f"{out} exists; export writes a new file, choose another path")
-    view = options["view"] or options["encoding"] or "token_advantages"
+    view = options["view"] or "token_advantages"
     given = _given(view, options)
     with terminated_as_interrupted(), _new_file(out) as unfinished:
         text = (

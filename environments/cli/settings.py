@@ -187,7 +187,7 @@ def setting_sources(file: Overrides | None, command_line: Overrides) -> dict[str
         given += [(each, layer.second.get(each.section, {})) for each in SECOND_MODELS]
         for section, names in given:
             for written in names:
-                name = f"{section.section}.{section.current_name(written)[0]}"
+                name = f"{section.section}.{written.partition('.')[0]}"
                 sources[name] = Path(layer.origin).name if layer.origin else COMMAND_LINE
     return sources
 
@@ -243,7 +243,7 @@ def _apply(base: Config, *layers: tuple[Mapping[str, Any], str]) -> Config:
     for given, origin in layers:
         for written, value in given.items():
             label = f"{section.section}.{written} in {origin}" if origin else f"--{section.section}.{written}"
-            name, key = section.current_name(written)
+            name, _, key = written.partition(".")
             known = name in fields or name in section.without_effect
             if not known or written.endswith(".") or (key and not _is_mapping(fields[name])):
                 raise ConfigError(f"no setting {label}{_meant(written, section, origin)}")

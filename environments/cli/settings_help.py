@@ -55,7 +55,7 @@ def setting_help(section: Section, name: str, *, estimator: str) -> str:
     Raises:
         ConfigError: there is none of that name; says which is near.
     """
-    field, key = section.current_name(name)
+    field, _, key = name.partition(".")
     if field not in type(section).model_fields:
         raise ConfigError(
             f"no setting --{section.section}.{name}{nearest(name, type(section).model_fields, '')}"

@@ -71,15 +71,6 @@ def test_a_setting_of_atropos_that_does_nothing_here_is_refused_rather_than_igno
         section(**{name: other})
 
 
-def test_a_former_name_still_sets_its_setting():
-    assert AgentEnvConfig(credit_encoding="turn_rows").credit_view == "turn_rows"
-
-
-def test_parameters_under_former_names_join_those_of_the_mapping():
-    config = AgentEnvConfig(estimator_gamma=0.5, estimator_params={"scale": "none"}, estimator_eps=None)
-    assert config.estimator_params == {"gamma": 0.5, "scale": "none"}
-
-
 def test_no_worker_at_all_is_refused_rather_than_served():
     with pytest.raises(ValidationError, match=r"--env\.max_num_workers 0 would serve nothing"):
         AgentEnvConfig(max_num_workers=0)
@@ -90,28 +81,11 @@ def test_only_sampling_that_reshapes_what_the_model_gives_is_told():
     assert AgentEnvConfig(temperature=0.5).sampling() == {"temperature": 0.5, "top_p": 1.0}
 
 
-def test_a_setting_may_be_changed_under_its_former_name():
-    config = AgentEnvConfig(estimator_params={"scale": "none"})
-    config.credit_encoding = "turn_rows"
-    config.estimator_gamma = 0.5
-    assert (config.credit_view, config.estimator_params) == ("turn_rows", {"scale": "none", "gamma": 0.5})
+def test_a_field_that_nobody_would_read_is_refused_with_its_class():
+    with pytest.raises(ConfigError, match=r"Own.batch_size has no effect"):
 
-
-def test_former_fields_of_a_subclass_and_those_of_its_own_estimator_are_parameters():
-    class Own(AgentEnvConfig):
-        estimator_gamma: float = 0.5
-        estimator_bonus: float | None = 2.0
-
-    assert Own().all_estimator_params() == {"gamma": 0.5, "bonus": 2.0}
-    assert Own(estimator_bonus=None, estimator_params={"gamma": 0.9}).all_estimator_params() == {"gamma": 0.9}
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"), [("credit_encoding", "credit_view now"), ("batch_size", "no effect")]
-)
-def test_a_field_that_nobody_would_read_is_refused_with_its_class(name, reason):
-    with pytest.raises(ConfigError, match=rf"Own.{name} .*{reason}"):
-        type("Own", (AgentEnvConfig,), {"__annotations__": {name: int}, name: 1, "__module__": __name__})
+        class Own(AgentEnvConfig):  # pyright: ignore[reportUnusedClass]
+            batch_size: int = 1
 
 
 @pytest.mark.parametrize("value", [0.5, "0.50", "0.5"])

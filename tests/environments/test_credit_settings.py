@@ -63,11 +63,6 @@ def test_every_parameter_is_a_setting_as_text_and_as_a_value(estimator, paramete
         assert env.estimator_params == {parameter.name: parameter.default}
 
 
-@pytest.mark.parametrize("name", sorted({parameter.name for _, parameter in PARAMETERS}))
-def test_the_former_setting_of_a_parameter_still_sets_it(name):
-    assert AgentEnvConfig(**{f"estimator_{name}": "x"}).estimator_params == {name: "x"}
-
-
 @pytest.mark.parametrize("value", ["1.5", 1.5, "much"])
 def test_a_value_that_a_parameter_cannot_have_is_refused_before_any_rollout(value):
     with pytest.raises(CreditError, match=r"turn_return: gamma is .*; possible: number 0 … 1"):

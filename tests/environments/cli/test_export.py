@@ -75,11 +75,6 @@ def test_the_record_itself_is_never_written_over(record):
     assert record.read_bytes() == before
 
 
-def test_the_former_name_of_the_option_is_still_understood(record, tmp_path):
-    done = export(record, "--encoding", "turn_rows", "--out", tmp_path / "out.jsonl")
-    assert "3 lines of turn_rows" in done.stderr
-
-
 def test_it_says_what_it_left_out(record, tmp_path):
     done = export(record, "--view", "turn_rows", "--out", tmp_path / "out.jsonl")
     assert done.stderr == "1 groups as 3 lines of turn_rows; left out: 1 no_credit\n"

@@ -48,8 +48,6 @@ def yaml_file(tmp_path, text):
         (["--env.weights", '{"b": 2}'], "weights", {"b": 2.0}),
         (["--env.weights.b", "2"], "weights", {"a": 1.0, "b": 2.0}),
         (["--env.estimator_params.gamma", "0.5"], "estimator_params", {"gamma": "0.5"}),
-        (["--env.estimator_gamma", "0.5"], "estimator_params", {"gamma": "0.5"}),
-        (["--env.credit_encoding", "turn_rows"], "credit_view", "turn_rows"),
         (["--env.batch_size", "-1"], "group_size", 4),
         (["--env.colour", "blue"], "colour", "blue"),
     ],
@@ -185,9 +183,9 @@ def test_parameters_that_are_no_mapping_are_refused_and_none_at_all_are_not(tmp_
     path = yaml_file(tmp_path, f"env:\n  estimator_params: {value}\n")
     if value:
         with pytest.raises(ConfigError, match=r"env.estimator_params in .* must be a mapping"):
-            merged("--env.estimator_gamma", "0.3", file=read_yaml(path))
+            merged("--env.estimator_params.gamma", "0.3", file=read_yaml(path))
     else:
-        env = merged("--env.estimator_gamma", "0.3", file=read_yaml(path)).env
+        env = merged("--env.estimator_params.gamma", "0.3", file=read_yaml(path)).env
         assert env.estimator_params == {"gamma": "0.3"}
 
 
@@ -199,13 +197,12 @@ def test_parameters_of_the_class_stay_beside_those_that_are_given(flag):
     assert {name: float(number) for name, number in params.items()} == {"gamma": 0.5, "outcome_weight": 0.2}
 
 
-@pytest.mark.parametrize("name", ["estimator_gamma", "estimator_params.gamma"])
-def test_none_unsets_a_parameter(name):
+def test_none_unsets_a_parameter():
     config = MyConfig(estimator_params={"gamma": 0.5})
-    assert merged(f"--env.{name}", "None", config=config).env.estimator_params == {}
+    assert merged("--env.estimator_params.gamma", "None", config=config).env.estimator_params == {}
 
 
-def test_a_parameter_that_has_no_former_name_is_told_where_it_belongs():
+def test_a_parameter_given_as_a_setting_is_named_where_it_belongs():
     with pytest.raises(ConfigError, match=r"--env.estimator_power; .* --env.estimator_params.power$"):
         merged("--env.estimator_power", "2")
 

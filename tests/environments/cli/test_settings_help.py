@@ -82,10 +82,6 @@ def test_one_parameter_is_explained_alone():
     assert "outcome_weight" not in text
 
 
-def test_a_former_name_is_explained_as_what_it_is_now():
-    assert explained("credit_encoding").startswith("--env.credit_view\n")
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [("max_turn", "did you mean max_turns?"), ("estimator_params.gama", "did you mean 'gamma'?")],

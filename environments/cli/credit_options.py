@@ -1,7 +1,7 @@
 """How credit is computed, as options of the commands that give it without rolling out."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -22,8 +22,6 @@ class CreditOptions:
     preset: str | None
     params: Mapping[str, Value]
     missing_outcome: MissingOutcome
-    code: str | None = None
-    """The file or module that registers the estimator, where it is not one of ours."""
 
     @property
     def all_params(self) -> Mapping[str, object]:
@@ -71,6 +69,7 @@ def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any
             metavar="FILE",
             help="A Python file or module that registers the estimator.",
             callback=load_code,
+            expose_value=False,
             is_eager=True,
         ),
     )
@@ -84,12 +83,10 @@ def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any
             settings: Sequence[str],
             baseline: str | None,
             missing: str,
-            load: str | None,
             **rest: Any,
         ) -> Any:
             every = settings if baseline is None else [*settings, f"baseline={baseline}"]
-            credit = replace(_read(estimator, preset, every, missing), code=load)
-            return function(credit=credit, **rest)
+            return function(credit=_read(estimator, preset, every, missing), **rest)
 
         given: Callable[..., Any] = command
         for option in reversed(options):

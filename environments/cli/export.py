@@ -2,9 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -14,10 +13,10 @@ import click
 from environments.cli.terminated import terminated_as_interrupted
 from environments.record.group_line import decode_group
 from environments.record.private_file import folder_for
+from environments.record.recorder import numbered_lines
 from environments.record.run_folder import record_at
 from environments.run.console_streams import outlived_console
-from environments.run.line_pass import results
-from environments.text_exports.line_file import FileLine, LineFile
+from environments.text_exports.line_file import LineFile
 from environments.text_exports.openai_chat import openai_chat
 from environments.text_exports.text_views import TEXT_VIEWS
 from environments.trajectory import CreditedGroup
@@ -131,15 +130,30 @@ def _new_file(out: Path) -> Generator[Path]:
 
 def _text(record: Path, unfinished: Path, view: str, given: Mapping[str, Any]) -> str:
     """Write the lines of a view; what is to be said of them."""
-    counted = ExportCounts()
+    shown = _shown(view, given)
+    skipped = ("failed",) if view in TEXT_VIEWS else ("failed", "no_credit")
+    groups, left_out, notes = 0, Counter[str](), Counter[str]()
     with LineFile(unfinished) as file:
-        for part in results(record, Export(view=view, given=given)):
-            counted.add(part.counted)
-            for line in part.lines:
-                file.write(line)
+        for number, line in numbered_lines(record, warn=True):
+            credited = decode_group(line, record, number, rows=view not in _WITHOUT_ROWS)
+            if credited.status in skipped:
+                left_out[credited.status] += 1
+                continue
+            groups += 1
+            try:
+                for each in shown(credited, notes):
+                    file.write(each)
+            except (WireError, CreditError, ValueError) as error:
+                raise RecordError(f"{record}, line {number}: {error}") from error
         if view in TEXT_VIEWS:
             file.put_early()
-    return counted.text(view, file.lines)
+    parts = [f"{groups} groups as {file.lines} lines of {view}"]
+    if left_out:
+        named = ", ".join(f"{count} {status}" for status, count in sorted(left_out.items()))
+        parts.append(f"left out: {named}")
+    if not file.lines:
+        parts.append("the file is empty")
+    return "; ".join([*parts, *(f"{count} {note}" for note, count in sorted(notes.items()) if count)])
 
 
 def _table(record: Path, unfinished: Path, per: "Per" = "turn") -> str:
@@ -147,31 +161,6 @@ def _table(record: Path, unfinished: Path, per: "Per" = "turn") -> str:
     from environments.tables.parquet_file import write_parquet  # noqa: PLC0415  # slow
 
     return f"{write_parquet(record, per, unfinished)} rows of a {per} each"
-
-
-@dataclass(slots=True, kw_only=True)
-class ExportCounts:
-    """What the last line says."""
-
-    groups: int = 0
-    left_out: Counter[str] = field(default_factory=Counter[str])
-    """Groups by status."""
-    notes: Counter[str] = field(default_factory=Counter[str])
-
-    def add(self, other: "ExportCounts") -> None:
-        """Take those of some more lines in."""
-        self.groups += other.groups
-        self.left_out.update(other.left_out)
-        self.notes.update(other.notes)
-
-    def text(self, view: str, lines: int) -> str:
-        """One line."""
-        left_out = ", ".join(f"{count} {status}" for status, count in sorted(self.left_out.items()))
-        parts = [f"{self.groups} groups as {lines} lines of {view}"]
-        parts += [f"left out: {left_out}"] if left_out else []
-        parts += ["the file is empty"] if not lines else []
-        parts += [f"{count} {note}" for note, count in sorted(self.notes.items()) if count]
-        return "; ".join(parts)
 
 
 def _given(view: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,47 +183,6 @@ def _shown(view: str, given: Mapping[str, Any]) -> Lines:
         return partial(openai_chat, **given) if given else TEXT_VIEWS[view]
     scaling = (given.get("score_divisor", TOKENS_PER_TURN), given.get("prefix_weighting", "once"))
     return partial(_rows, view, scaling)
-
-
-@dataclass(slots=True, kw_only=True)
-class Exported:
-    """What some lines of a record became."""
-
-    lines: list[FileLine] = field(default_factory=list[FileLine])
-    counted: ExportCounts = field(default_factory=ExportCounts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Export:
-    """Makes the lines of a view, see `environments.run.line_pass`."""
-
-    view: str
-    given: Mapping[str, Any]
-
-    def prepare(self) -> None:
-        """Nothing."""
-
-    def __call__(self, path: Path, number: int, lines: Sequence[bytes]) -> Exported:
-        """The lines of the groups that the view has.
-
-        Raises:
-            RecordError: a line is malformed, or has no such view.
-        """
-        shown, done = _shown(self.view, self.given), Exported()
-        is_text = self.view in TEXT_VIEWS
-        left_out = ("failed",) if is_text else ("failed", "no_credit")
-        for at, line in enumerate(lines, start=number):
-            credited = decode_group(line, path, at, rows=self.view not in _WITHOUT_ROWS)
-            if credited.status in left_out:
-                done.counted.left_out[credited.status] += 1
-                continue
-            done.counted.groups += 1
-            try:
-                for each in shown(credited, done.counted.notes):
-                    done.lines.append(FileLine.of(each, may_be_first=not done.lines))
-            except (WireError, CreditError, ValueError) as error:
-                raise RecordError(f"{path}, line {at}: {error}") from error
-        return done
 
 
 def _rows(

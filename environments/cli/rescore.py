@@ -6,8 +6,9 @@ import click
 from rich.console import Console
 
 from environments.cli.env_command import EnvCall, EnvCommand
+from environments.record.recorder import read_contents
 from environments.record.run_folder import record_at
-from environments.run.rescore_run import recorded_seed, rescorable_contents, rescore
+from environments.run.rescore_run import recorded_seed, rescore
 from environments.run.whole_run import run_whole
 
 
@@ -23,7 +24,7 @@ def command(call: EnvCall, record: Path | None, out: Path | None) -> None:
     if record is None:
         raise click.UsageError("no record given", click.get_current_context())
     record = record_at(record)
-    contents = rescorable_contents(record)
+    contents = read_contents(record)
     env = call.open(flags={"seed": recorded_seed(contents)})
     out = out or record.with_name(f"{record.stem}.rescored.jsonl")
     run_whole(rescore(env, record, contents, out, Console(highlight=False)))

@@ -10,9 +10,8 @@ from typing import Any
 import click
 from rich.console import Console, RenderableType
 
-from environments.record.entries import read_entries, read_group_at
-from environments.record.index_file import Entry
-from environments.record.recorder import read_contents
+from environments.record.group_line import decode_group, parse_head
+from environments.record.recorder import numbered_lines, read_contents, read_groups
 from environments.record.run_folder import record_at
 from environments.run.run_summary import CountedOnce
 from environments.viewer.group_values import group_values
@@ -68,8 +67,8 @@ def _run(record: Path) -> Iterator[RenderableType]:
         content=_content(100),
         counts=CountedOnce(read_contents(record).finished),
     )
-    for entry in read_entries(record):
-        builder.add(read_group_at(record, entry), entry.number, _forget)
+    for number, credited in enumerate(read_groups(record), start=1):
+        builder.add(credited, number, _forget)
     yield from run_parts(builder.index(cut=[], live=False))
 
 
@@ -78,10 +77,14 @@ def _forget(name: str, block: Any) -> None:
 
 
 def _item(record: Path, item: str, options: dict[str, Any], width: int) -> Iterator[RenderableType]:
-    for entry in _entries(record, item, options["epoch"]):
+    wanted = _lines_of(record, item, options["epoch"])
+    for number, line in numbered_lines(record):
+        if number not in wanted:
+            continue
         blocks: dict[str, Any] = {}
         content = _content(options["max_text"])
-        group = group_values(read_group_at(record, entry), entry.number, content, (), blocks.__setitem__)
+        credited = decode_group(line, record, number)
+        group = group_values(credited, number, content, (), blocks.__setitem__)
         siblings, turns = options["sibling"] or None, options["turn"] or None
         _refuse_others(group, siblings or (), turns or ())
         yield from group_parts(ShownGroup.of(group, blocks, siblings=siblings, turns=turns), width=width)
@@ -91,24 +94,30 @@ def _content(max_chars: int) -> PageContent:
     return PageContent(cutter=TextCutter(max_chars=max_chars), tokens=False)
 
 
-def _entries(record: Path, item: str, epoch: int | None) -> list[Entry]:
-    """The lines of an item.
+def _lines_of(record: Path, item: str, epoch: int | None) -> set[int]:
+    """The numbers of an item's lines.
 
     Raises:
         UsageError: there is none.
     """
-    every = read_entries(record)
-    of_item = [entry for entry in every if str(entry.facts.get("item_id")) == item]
-    if not of_item:
-        names = list(dict.fromkeys(str(entry.facts.get("item_id")) for entry in every))
-        more = ", …" if names[_NAMED_ITEMS:] else ""
-        known = ", ".join(map(ascii, names[:_NAMED_ITEMS])) + more or "none"
+    names: dict[str, None] = {}  # in the order of the record
+    epochs: dict[int, int] = {}
+    """By line, of the item."""
+    for number, line in numbered_lines(record):
+        head = parse_head(line, record, number)
+        name = str(head.get("item_id"))
+        names[name] = None
+        if name == item:
+            epochs[number] = int(head.get("epoch") or 0)
+    if not epochs:
+        more = ", …" if len(names) > _NAMED_ITEMS else ""
+        known = ", ".join(map(ascii, list(names)[:_NAMED_ITEMS])) + more or "none"
         raise UsageError(f"{record} has no item {item!r}; it has {known}")
-    found = [entry for entry in of_item if epoch in (None, int(entry.facts.get("epoch") or 0))]
-    if not found:
-        epochs = sorted({int(entry.facts.get("epoch") or 0) for entry in of_item})
-        raise UsageError(f"item {item!r} has no epoch {epoch}; it has {', '.join(map(str, epochs))}")
-    return found
+    wanted = {number for number, each in epochs.items() if epoch in (None, each)}
+    if not wanted:
+        there = ", ".join(map(str, sorted(set(epochs.values()))))
+        raise UsageError(f"item {item!r} has no epoch {epoch}; it has {there}")
+    return wanted
 
 
 def _refuse_others(group: GroupEntry, siblings: Iterable[int], turns: Iterable[int]) -> None:

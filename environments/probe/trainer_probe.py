@@ -153,7 +153,7 @@ def begin_probe(folder: Path, asked: Asked) -> Probe:
     except OSError as error:
         raise ConfigError(f"cannot write {folder}: {error.strerror}") from error
     groups = tuple(canary_groups(CanaryModel(folder / _BEFORE)))
-    with Recorder(folder / _RECORD, fresh=True, indexed=False) as recorder:
+    with Recorder(folder / _RECORD, fresh=True) as recorder:
         for group in groups:
             recorder.append(group)
     return with_asked(Probe(folder=folder, groups=groups, asked=asked), asked)

@@ -38,12 +38,10 @@ class AppendFile:
         self._one_at_a_time = Lock()
         self._fd = _open_locked(path, fresh=fresh)
 
-    def whole_lines(self, start: int = 0) -> Iterator[bytes]:
-        """The lines from there on, the torn last one left out; read them before anything is appended."""
-        self._end = start
-        self._tail = os.pread(self._fd, min(_TAIL_BYTES, start), max(0, start - _TAIL_BYTES))
+    def whole_lines(self) -> Iterator[bytes]:
+        """The lines, the torn last one left out; read them before anything is appended."""
+        self._end, self._tail = 0, b""
         with self.path.open("rb") as lines:
-            lines.seek(start)
             for line in lines:
                 if not line.endswith(b"\n"):
                     break
@@ -94,11 +92,6 @@ class AppendFile:
             os.fsync(self._fd)
         except OSError as error:
             raise RecordError(f"cannot write {self.path}: {error.strerror}") from error
-
-    @property
-    def fd(self) -> int:
-        """The open file, to look at."""
-        return self._fd
 
     def close(self) -> None:
         """Release the file."""

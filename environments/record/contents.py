@@ -5,17 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from environments.data.item_json import item_hash
-from environments.record.group_line import SCHEMA
 from environments.record.origin import RunOrigin, credit_text, differences
 
 GroupKey = tuple[str, int]
 """`(item_id, epoch)`: names a group within a run."""
-
-FACTS = (
-    "schema", "item_id", "epoch", "status", "estimator", "estimator_params", "fingerprint", "origin",
-    "item_hash",
-)  # fmt: skip
-"""The fields of a line that are needed here, and all that the index of a record keeps of it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,13 +23,9 @@ class Contents:
     origins: dict[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """What fingerprints stand for, as far as the file says."""
     item_hashes: dict[str, str] = field(default_factory=dict[str, str])
-    old_schema: str | None = None
-    """An earlier schema that lines are of; they do not say what run they came from."""
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Take the fields of one more line in."""
-        if line["schema"] != SCHEMA:
-            self.old_schema = line["schema"]
+        """Take the fields of one more line in, see `parse_head`."""
         fingerprint = line.get("fingerprint")
         if fingerprint is not None and line.get("origin") is not None:
             self.origins.setdefault(fingerprint, line["origin"])

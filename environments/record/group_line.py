@@ -1,23 +1,25 @@
 """One group as one line of the rollout JSONL, and the line as an equal group again."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import orjson
 from pydantic import ValidationError
 
-from environments.record import schema_1, schema_2
-from environments.record.line_fields import LineFields
-from environments.trajectory import CreditedGroup
+from environments.record import schema
+from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
 from tools.errors import RecordError
 
-SCHEMA = schema_2.SCHEMA
-"""What is written."""
-_READERS = {schema_1.SCHEMA: schema_1, schema_2.SCHEMA: schema_2}
+_COLUMNS = b',"tokens":'
+"""What follows the fields that say which group a line is of."""
+_ORIGIN = b',"origin":{'
+"""How the last field begins that some lines have."""
 _PLAIN = frozenset({int, str, bool, type(None)})
 _MALFORMED = (ValidationError, ValueError, LookupError, TypeError, AttributeError)
+_REASON_CHARS = 500
 
 
 def encode_group(credited: CreditedGroup) -> bytes:
@@ -27,13 +29,14 @@ def encode_group(credited: CreditedGroup) -> bytes:
         RecordError: the line could not be read back; it names the value that JSON cannot hold.
     """
     try:
-        fields = schema_2.written(credited)
+        fields = schema.written(credited)
         if (path := _not_finite(fields)) is not None:
             raise RecordError(f"{'.'.join(map(str, path))} is no finite number")
         line = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
         # Types are not checked where values are made: what cannot be read must not get into the file.
-        numbers = {name: fields[name] for name in schema_1.NO_ROWS if name in fields}
-        schema_2.read(LineFields(line, Path(), 0).parsed(schema_2.GroupLine.model_fields, instead=numbers))
+        read = {name: fields[name] for name in schema.LineFields.model_fields if name in fields}
+        numbers = {name: read.pop(name) for name in schema.NO_ROWS if name in read}
+        schema.read(orjson.loads(orjson.dumps(read)) | numbers)
     except _MALFORMED as error:
         raise RecordError(_first_line(error)) from error
     return line
@@ -42,22 +45,6 @@ def encode_group(credited: CreditedGroup) -> bytes:
 def with_origin(line: bytes, origin: Mapping[str, str]) -> bytes:
     """Return a line that also says what its fingerprint stands for, which a file says once."""
     return line[: -len(b"}\n")] + b',"origin":' + orjson.dumps(dict(origin)) + b"}\n"
-
-
-def facts_of(credited: CreditedGroup) -> dict[str, Any]:
-    """Those fields of its line that say which group it is, see `Contents.add`."""
-    group = credited.group
-    return {
-        "schema": SCHEMA,
-        "item_id": group.item_id,
-        "epoch": group.epoch,
-        "status": credited.status,
-        "estimator": credited.estimator,
-        "estimator_params": dict(credited.estimator_params),
-        "fingerprint": group.fingerprint,
-        "origin": None,
-        "item_hash": group.item_hash,
-    }
 
 
 def decode_group(line: bytes, path: Path, number: int, *, rows: bool = True) -> CreditedGroup:
@@ -72,39 +59,129 @@ def decode_group(line: bytes, path: Path, number: int, *, rows: bool = True) -> 
     Raises:
         RecordError: malformed; it names the file, the line and the first field that is wrong.
     """
-    return group_of_fields(parse_line(line, path, number), rows=rows)
-
-
-def group_of_fields(fields: LineFields, *, rows: bool = True) -> CreditedGroup:
-    """The group of a line that `parse_line` has looked at, see `decode_group`.
-
-    Raises:
-        RecordError: a field is missing or wrong.
-    """
-    schema = fields.value("schema")
-    reader = _READERS[schema]
+    fields = parse_line(line, path, number)
     try:
-        parsed = fields.parsed(reader.GroupLine.model_fields, instead={} if rows else schema_1.NO_ROWS)
-        return reader.read(parsed, rows=rows)
+        return schema.read(fields, rows=rows)
     except _MALFORMED as error:
-        raise RecordError(f"{fields.where}: not a {schema} line: {_first_line(error)}") from error
+        problem = _first_line(error)
+        raise RecordError(f"{path}, line {number}: not a {schema.SCHEMA} line: {problem}") from error
 
 
-def parse_line(line: bytes, path: Path, number: int) -> LineFields:
+def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     """A line's fields, of which only the schema is checked.
 
     Raises:
         RecordError: not JSON, or not a line of the record.
     """
     try:
-        fields = LineFields(line, path, number)
-        schema = fields.value("schema")
-    except TypeError:
-        schema = None
-    else:
-        if isinstance(schema, str) and schema in _READERS:
-            return fields
-    raise RecordError(f"{path}, line {number}: not a {SCHEMA} line; this file was written by something else")
+        fields: Any = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise RecordError(f"{path}, line {number}: not JSON ({error})") from error
+    return _of_schema(fields, path, number)
+
+
+def parse_head(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    """The fields that say which group a line is of; its columns and values are not looked at.
+
+    Raises:
+        RecordError: see `parse_line`.
+    """
+    try:
+        fields: Any = orjson.loads(line[: line.index(_COLUMNS)] + b"}")
+        if (origin := line.rfind(_ORIGIN)) >= 0:
+            fields |= orjson.loads(b"{" + line[origin + 1 :])
+    except (ValueError, TypeError):  # such a field stands elsewhere, or something else wrote the line
+        return parse_line(line, path, number)
+    return _of_schema(fields, path, number)
+
+
+def failed_instead(credited: CreditedGroup, error: RecordError) -> CreditedGroup:
+    """The group as it can be recorded: failed, without the siblings that JSON cannot hold."""
+    group = credited.group
+    problems = [_problem(trajectory) for trajectory in group.trajectories]
+    kept = [each for each, problem in zip(group.trajectories, problems, strict=True) if problem is None]
+    lost = [
+        _lost(each, index, problem)
+        for index, (each, problem) in enumerate(zip(group.trajectories, problems, strict=True))
+        if problem is not None
+    ]
+    failed = _failed(credited, error, replace(group, failures=(*group.failures, *lost)), kept)
+    if _refusal(failed) is None:
+        return failed
+    # What is wrong is not in a sibling alone.
+    every = [_lost(each, index, error) for index, each in enumerate(group.trajectories)]
+    bare = TrajectoryGroup(
+        group_id=_text(group.group_id),
+        env=_text(group.env),
+        item_id=_text(group.item_id),
+        epoch=group.epoch,
+        item_hash=group.item_hash,
+        fingerprint=group.fingerprint,
+        trajectories=(),
+        failures=tuple(every),
+    )
+    return replace(
+        _failed(credited, error, bare, ()),
+        policy=_text(credited.policy),
+        estimator=_text(credited.estimator),
+        estimator_params={},
+    )
+
+
+def _failed(
+    credited: CreditedGroup, error: RecordError, group: TrajectoryGroup, kept: Sequence[Trajectory]
+) -> CreditedGroup:
+    return replace(
+        credited,
+        group=replace(group, trajectories=tuple(kept)),
+        advantages=tuple((0.0,) * len(each.turns) for each in kept),
+        status="failed",
+        reason=f"cannot be recorded: {_text(error)}",
+        turns_without_peer=0,
+    )
+
+
+def _problem(trajectory: Trajectory) -> RecordError | None:
+    """Why this sibling cannot be recorded, whatever else is in its group."""
+    alone = TrajectoryGroup(trajectories=(trajectory,))
+    return _refusal(
+        CreditedGroup(group=alone, advantages=((0.0,) * len(trajectory.turns),), policy="", estimator="")
+    )
+
+
+def _refusal(credited: CreditedGroup) -> RecordError | None:
+    try:
+        encode_group(credited)
+    except RecordError as error:
+        return error
+    return None
+
+
+def _lost(trajectory: Trajectory, index: int, problem: RecordError) -> Failure:
+    return Failure(
+        # Its own number, unless that is what is wrong.
+        sibling=trajectory.sibling if trajectory.sibling in range(2**31) else index,
+        stop_reason=None,
+        error=f"RecordError: cannot be recorded: {_text(problem)}",
+        traceback="",
+        turns=len(trajectory.turns),
+        error_class="RecordError",
+    )
+
+
+def _text(value: object) -> str:
+    """Text that any record can hold: it may quote what could not be encoded."""
+    return str(value).encode("utf-8", "backslashreplace").decode()[:_REASON_CHARS]
+
+
+def _of_schema(fields: Any, path: Path, number: int) -> dict[str, Any]:
+    if isinstance(fields, dict):
+        known = cast("dict[str, Any]", fields)
+        if known.get("schema") == schema.SCHEMA:
+            return known
+    raise RecordError(
+        f"{path}, line {number}: not a {schema.SCHEMA} line; this file was written by something else"
+    )
 
 
 def _not_finite(value: object) -> tuple[object, ...] | None:

@@ -1,5 +1,6 @@
 """The rollout JSONL: one group a line, on disk when the group ends, and resumable."""
 
+import logging
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -8,17 +9,28 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
+import orjson
+
+from environments.data.run_history import PastGroup
 from environments.record.append_file import AppendFile
 from environments.record.contents import Contents, GroupKey
-from environments.record.entries import borne_out, entries_of, read_entries, whole_lines
-from environments.record.group_line import decode_group, encode_group, facts_of, with_origin
-from environments.record.index_file import Entry, IndexFile, Stamp, stamp_of
+from environments.record.group_line import (
+    decode_group,
+    encode_group,
+    failed_instead,
+    parse_head,
+    parse_line,
+    with_origin,
+)
 from environments.record.origin import RunOrigin, refuse_other_run
 from environments.record.private_file import folder_for
-from environments.record.unrecordable import failed_instead
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
+PARSED_WHOLE = 256 << 20
+"""Bytes of a record that is parsed whole when it is opened, in 2 s; of the lines of a larger one only the
+fields that say which group it is are."""
+logger = logging.getLogger(__name__)
 _INSTEAD = "choose another --out, start over with --fresh, or go on all the same with --accept"
 
 
@@ -28,8 +40,6 @@ class GroupLine:
 
     content: bytes
     """The line, with its newline; without what its fingerprint stands for, which the file says once."""
-    facts: Mapping[str, Any]
-    """Which group it is, see `Contents.add`."""
     credited: CreditedGroup
     """As it is in the line."""
 
@@ -46,26 +56,22 @@ def serialised(credited: CreditedGroup, *, fingerprint: str | None) -> GroupLine
     except RecordError as error:
         credited = failed_instead(credited, error)
         content = encode_group(credited)
-    return GroupLine(content=content, facts=facts_of(credited), credited=credited)
+    return GroupLine(content=content, credited=credited)
 
 
 class Recorder:
     """Appends groups to a JSONL file that one process at a time may write."""
 
-    def __init__(
-        self, path: Path, *, fresh: bool = False, each_on_disk: bool = True, indexed: bool = True
-    ) -> None:
+    def __init__(self, path: Path, *, fresh: bool = False, each_on_disk: bool = True) -> None:
         """Open the file, locked; find out which groups it already holds; cut off a torn last line.
 
         Args:
             path: the file.
             fresh: whether to empty it.
             each_on_disk: whether `append` waits for the disk; else only `wait_for_disk` does.
-            indexed: whether an index is kept beside it, so that the next opening need not read all of it.
 
         Raises:
-            RecordError: not writable, in use by another process, or a line that the index does not know is
-                malformed.
+            RecordError: not writable, in use by another process, or a line is malformed.
         """
         self.path = path
         self.written = 0
@@ -73,22 +79,13 @@ class Recorder:
         """The fingerprint of the groups to come."""
         self._to_say: dict[str | None, Mapping[str, str]] = {}
         """What fingerprints stand for that the file does not say yet."""
-        # Threads append: entries stand in the order of lines.
+        # Threads append, and a line that somebody has written is counted before the next.
         self._one_at_a_time = Lock()
         self._file = AppendFile(path, fresh=fresh, each_on_disk=each_on_disk)
-        self._index: IndexFile | None = None
         try:
-            self._index = IndexFile(path) if indexed else None
-            found: Stamp | None = stamp_of(self._file.fd)
-            self._contents, self._last = self._found()
-            if found != stamp_of(self._file.fd):
-                found = None
+            self._contents = self._found()
             self.torn_bytes = self._file.cut_torn_line()
             """Length of the unfinished last line that was dropped."""
-            self._stamp = None if found is None else stamp_of(self._file.fd)
-            """Of the record as we left it; `None` once somebody else has changed it while it is open."""
-            if self._index is not None and self._stamp not in (None, self._index.content.stamp):
-                self._index.stamp(self._stamp)
         except BaseException:
             self.close()
             raise
@@ -140,13 +137,7 @@ class Recorder:
 
         Raises:
             OtherRunError: the file's groups are of another experiment, or their items have changed.
-            RecordError: they are of the first schema.
         """
-        if self._contents.old_schema is not None:
-            raise RecordError(
-                f"{self.path} is a record of {self._contents.old_schema}, which does not say what its groups "
-                f"came from; it can be read, exported and recredited, but not continued: choose another file"
-            )
         changed = self._contents.differences(now)
         changed += self._contents.changed_items(items, all_items=all_items)
         if not accept:
@@ -180,29 +171,14 @@ class Recorder:
             RecordError: the disk is full or gone, or somebody else changed the file. What was written before
                 is safe, and nothing is written any more.
         """
-        content = line.content
-        facts: Mapping[str, Any] = line.facts
-        if (origin := self._to_say.pop(facts["fingerprint"], None)) is not None:
-            content = with_origin(content, origin)
-            facts = {**facts, "origin": origin}
+        group, content = line.credited.group, line.content
         with self._one_at_a_time:
-            # A line that somebody edits meanwhile must not be vouched for by the next one.
-            is_ours = self._stamp == stamp_of(self._file.fd)
+            if (origin := self._to_say.pop(group.fingerprint, None)) is not None:
+                content = with_origin(content, origin)
             self._file.append(content)
-            self._stamp = stamp_of(self._file.fd) if is_ours else None
             self.written += 1
-            self._put_into_index(content, facts)
-        if facts["status"] != "failed":
-            self.finished.add((facts["item_id"], facts["epoch"]))
-
-    def append_lines(self, content: bytes, *, groups: int) -> None:
-        """Write lines as they are, into a record without an index.
-
-        Raises:
-            RecordError: see `append`.
-        """
-        self._file.append(content)
-        self.written += groups
+            if line.credited.status != "failed":
+                self.finished.add((group.item_id, group.epoch))
 
     def wait_for_disk(self) -> None:
         """Wait until every group is on disk.
@@ -214,33 +190,15 @@ class Recorder:
 
     def close(self) -> None:
         """Release the file."""
-        if self._index is not None:
-            self._index.close()
         self._file.close()
 
-    def _found(self) -> tuple[Contents, Entry | None]:
-        """What the file holds, and its last entry; the index knows all of it afterwards."""
+    def _found(self) -> Contents:
+        """What the file holds."""
         contents = Contents()
-        known = [] if self._index is None else borne_out(self._index.content, self._file.fd)
-        last = known[-1] if known else None
-        for entry in known:
-            contents.add(entry.facts)
-        if self._index is not None:
-            self._index.keep(len(known))
-        start = last.end if last else 0
-        new = self._file.whole_lines(start)
-        for last in entries_of(new, self.path, number=len(known) + 1, start=start):
-            contents.add(last.facts)
-            if self._index is not None:
-                self._index.append(last, None)
-        return contents, last
-
-    def _put_into_index(self, line: bytes, facts: Mapping[str, Any]) -> None:
-        if self._index is None:
-            return
-        number, start = (1, 0) if self._last is None else (self._last.number + 1, self._last.end)
-        self._last = Entry.of(line, facts, number=number, start=start)
-        self._index.append(self._last, self._stamp)
+        parse = parse_line if self.path.stat().st_size <= PARSED_WHOLE else parse_head
+        for number, line in enumerate(self._file.whole_lines(), start=1):
+            contents.add(parse(line, self.path, number))
+        return contents
 
     def __enter__(self) -> Self:
         return self
@@ -261,7 +219,7 @@ def read_groups(path: Path, *, rows: bool = True) -> Iterator[CreditedGroup]:
     Raises:
         RecordError: unreadable, or a line is malformed (file and line number are named).
     """
-    for number, line in _lines(path):
+    for number, line in numbered_lines(path):
         yield decode_group(line, path, number, rows=rows)
 
 
@@ -269,12 +227,54 @@ def read_contents(path: Path) -> Contents:
     """Which groups a record holds, and what their fingerprints stand for.
 
     Raises:
-        RecordError: unreadable, or a line is malformed.
+        RecordError: unreadable, or what a line says of that is malformed.
     """
     contents = Contents()
-    for entry in read_entries(path):
-        contents.add(entry.facts)
+    for number, line in numbered_lines(path):
+        contents.add(parse_head(line, path, number))
     return contents
+
+
+def past_groups(path: Path) -> Iterator[PastGroup]:
+    """What came out of the groups of a record in the order they ended, for who decides what comes next.
+
+    Raises:
+        RecordError: unreadable, or a line is malformed.
+    """
+    for number, line in numbered_lines(path):
+        fields = parse_line(line, path, number)
+        rewards = [trajectory.get("rewards") for trajectory in fields["trajectories"]]
+        yield PastGroup(
+            item_id=fields["item_id"],
+            epoch=fields["epoch"],
+            status=fields["status"],
+            scores=tuple(None if each is None else each.get("score") for each in rewards),
+            lost=len(fields["failures"]),
+        )
+
+
+def numbered_lines(path: Path, *, warn: bool = False) -> Iterator[tuple[int, bytes]]:
+    """The lines of a record, each with its number, but a torn last one, which no reader takes.
+
+    A run that writes it, or was killed meanwhile, left it without an end; one of a whole JSON value has lost
+    nothing but that end, as in a file that was edited.
+
+    Args:
+        path: the record.
+        warn: whether to log that a torn line is left out.
+
+    Raises:
+        RecordError: unreadable.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.endswith(b"\n") or _is_json(line):
+                    yield number, line
+                elif warn:
+                    logger.warning("%s: line %d is cut short, as by a killed run, and left out", path, number)
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}") from error
 
 
 @contextmanager
@@ -287,7 +287,7 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
     if path.exists() and path.stat().st_size:
         raise RecordError(f"{path} exists; {doing} writes a new record, choose another path")
     unfinished = path.with_name(path.name + ".part")
-    with folder_for(path), Recorder(unfinished, fresh=True, each_on_disk=False, indexed=False) as recorder:
+    with folder_for(path), Recorder(unfinished, fresh=True, each_on_disk=False) as recorder:
         try:
             yield recorder
             recorder.wait_for_disk()
@@ -296,9 +296,9 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
             unfinished.unlink(missing_ok=True)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _is_json(line: bytes) -> bool:
     try:
-        with path.open("rb") as lines:
-            yield from enumerate(whole_lines(lines), start=1)
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}") from error
+        orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False
+    return True

@@ -10,8 +10,7 @@ from environments.containment.hook_calls import HookCalls
 from environments.data.run_history import PastGroup, RunHistory, past_group
 from environments.data.tasks import GroupTask
 from environments.hooks import writes
-from environments.record.past_groups import past_groups
-from environments.record.recorder import Recorder
+from environments.record.recorder import Recorder, past_groups
 from environments.rollout.failures import traceback_of
 from environments.trajectory import CreditedGroup
 from tools.errors import RunError, UsageError

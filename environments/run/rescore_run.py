@@ -12,7 +12,7 @@ from rich.text import Text
 from environments.base_env import AgentEnv
 from environments.record.contents import Contents
 from environments.record.origin import RunOrigin, differences
-from environments.record.recorder import Recorder, new_record, read_contents, read_groups
+from environments.record.recorder import Recorder, new_record, read_groups
 from environments.record.summary import counts, lines
 from environments.record.totals import Spread, Tally
 from environments.run.experiment import origin_of
@@ -81,21 +81,6 @@ def recorded_seed(contents: Contents) -> int | None:
         raise RecordError(f"it holds runs of seeds {', '.join(sorted(seeds))}; rescore each one's record")
     seed = next(iter(seeds), "")
     return int(seed) if seed.isdecimal() else None
-
-
-def rescorable_contents(record: Path) -> Contents:
-    """What a record holds.
-
-    Raises:
-        RecordError: unreadable, or of the first schema, whose lines hold no items.
-    """
-    contents = read_contents(record)
-    if contents.old_schema is not None:
-        raise RecordError(
-            f"{record} is a record of {contents.old_schema}, which holds no items; it can be read, exported "
-            f"and recredited, but not rescored"
-        )
-    return contents
 
 
 async def rescore(env: AgentEnv, record: Path, contents: Contents, out: Path, console: Console) -> None:

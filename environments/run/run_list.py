@@ -7,9 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from environments.record.contents import Contents
-from environments.record.entries import read_entries
-from environments.record.index_file import INDEXED_BYTES, index_path, read_index
+from environments.record.recorder import read_contents
 from environments.record.run_folder import RunFolder, run_folder
 from environments.run.run_log import MOMENT, goes_on
 from environments.run.run_summary import covered_by, read_summary
@@ -17,7 +15,6 @@ from tools.errors import RecordError
 
 _DEPTH = 4
 """Folders of environments, and runs: `ENV/NAME`, those of `turnwise learn` as `ENV/learn/ARM/seed-N`."""
-_LARGEST_INDEX = 64 * 1024 * 1024
 _LONGEST_TEXT = 200
 _LARGEST = 1e300
 """Of a number; NaN and what is endless are not below it."""
@@ -54,7 +51,7 @@ class ListedRun:
 
 
 def listed_runs(below: Path) -> list[ListedRun]:
-    """The runs in a folder and below it, newest first; of a large record only the index is read."""
+    """The runs in a folder and below it, newest first."""
     found = [_listed(RunFolder(path), below) for path in _folders(below, _DEPTH)]
     return sorted(found, key=lambda run: (run.started, run.path), reverse=True)
 
@@ -137,22 +134,12 @@ def _record_state(record: Path) -> tuple[int | None, str]:
 
 
 def _counted(record: Path, size: int | None) -> tuple[int, int] | None:
-    """Groups that are done and that failed, by the index if it has all of them, or by a small record."""
-    contents = Contents()
+    """Groups that are done and that failed; `None` where there are none, or a line is malformed."""
+    if not size:
+        return None
     try:
-        if not size:
-            return None
-        if size < INDEXED_BYTES:
-            entries = read_entries(record)
-        elif index_path(record).stat().st_size > _LARGEST_INDEX:
-            return None
-        else:
-            entries = read_index(record).entries
-            if not entries or entries[-1].end != size:
-                return None
-        for entry in entries:
-            contents.add(entry.facts)
-    except (RecordError, OSError, ValueError, LookupError, TypeError, AttributeError):
+        contents = read_contents(record)
+    except (RecordError, ValueError, LookupError, TypeError, AttributeError):
         return None
     return len(contents.finished), len(contents.failed - contents.finished)
 

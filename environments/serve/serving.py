@@ -14,8 +14,7 @@ from environments.containment.in_flight import InFlight, Watch
 from environments.data.tasks import GroupTask
 from environments.hooks import writes
 from environments.record.origin import RunOrigin, differences, refuse_other_run
-from environments.record.past_groups import past_groups
-from environments.record.recorder import Recorder
+from environments.record.recorder import Recorder, past_groups
 from environments.run.experiment import origin_of
 from environments.run.next_tasks import AskedTasks
 from environments.run.open_run import begin_record

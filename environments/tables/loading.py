@@ -35,9 +35,7 @@ _COLUMNS = {
     **dict.fromkeys(("advantages", "inference_logprobs", "row_logprobs"), _NUMBERS),
     **dict.fromkeys(("messages", "toolsets"), _hf.List(_hf.List(_JSON))),
     # A score is a number, or a list of the turns' rewards.
-    **dict.fromkeys(
-        ("scores", "overrides", "trajectories", "judge_calls", "failures", "texts"), _hf.List(_JSON)
-    ),
+    **dict.fromkeys(("scores", "overrides", "trajectories", "judge_calls", "failures"), _hf.List(_JSON)),
     **dict.fromkeys(("item", "origin", "estimator_params", "group_overrides", "profile"), _JSON),
     **dict.fromkeys(("ref_logprobs", "generation_params", "images"), _JSON),
 }

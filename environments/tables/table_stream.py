@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from environments.record.entries import read_entries, read_group_at
+from environments.record.recorder import read_groups
 from environments.tables.arrow_columns import arrow
 from environments.tables.group_rows import Per, Row, rows_of_group, schema_of
 from environments.trajectory import TrajectoryGroup
@@ -26,18 +26,16 @@ def tables_of(record: Path, per: Per) -> Iterator[Any]:
     schema = schema_of(per)
     rows: list[Row] = []
     groups, size, first = 0, 0, 1
-    # By its entries: of a run that goes on, or was killed, the torn last line is left out.
-    for entry in read_entries(record):
-        credited = read_group_at(record, entry)
+    for number, credited in enumerate(read_groups(record), start=1):
         try:
             rows += rows_of_group(credited, per)
         except (LookupError, ValueError, TypeError) as error:
-            raise RecordError(f"{record}, line {entry.number}: {error}") from error
+            raise RecordError(f"{record}, line {number}: {error}") from error
         groups += 1
         size += _size(credited.group)
         if groups == _GROUPS or size >= _BYTES:
-            yield _table(rows, schema, f"{record}, lines {first} to {entry.number}")
-            rows, groups, size, first = [], 0, 0, entry.number + 1
+            yield _table(rows, schema, f"{record}, lines {first} to {number}")
+            rows, groups, size, first = [], 0, 0, number + 1
     if rows:
         yield _table(rows, schema, f"{record}, lines from {first}")
 

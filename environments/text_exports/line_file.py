@@ -9,8 +9,6 @@ and a name that reads as a date stands in quotes.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -23,27 +21,6 @@ _MESSAGES = ("prompt", "completion", "chosen", "rejected")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T][\d:.,Z+-]*)?")
 _STRETCH = 10 << 20
 """What `datasets` reads at a time, on to the end of a line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileLine:
-    """A line as it will stand in the file."""
-
-    text: bytes
-    first: bytes
-    """The same, where it is the file's first."""
-    columns: frozenset[str]
-    """Those that are something else than null."""
-
-    @classmethod
-    def of(cls, line: Mapping[str, Any], *, may_be_first: bool = True) -> "FileLine":
-        """A line; the messages of prompts and completions are JSON already."""
-        text = _text(line, mark=b"")
-        return cls(
-            text=text,
-            first=_text(line, mark=_MARK) if may_be_first else text,
-            columns=_columns(tuple(line), tuple(value is not None for value in line.values())),
-        )
 
 
 class LineFile:
@@ -70,12 +47,13 @@ class LineFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def write(self, line: FileLine) -> None:
-        """One line."""
-        text = line.text if self.lines else line.first
+    def write(self, line: Mapping[str, Any]) -> None:
+        """One line; the messages of prompts and completions are JSON already."""
+        text = _text(line, mark=b"" if self.lines else _MARK)
         start, self._size = self._size, self._size + len(text)
-        if not self._known.issuperset(line.columns):
-            self._known.update(line.columns)
+        columns = {name for name, value in line.items() if value is not None}
+        if not self._known.issuperset(columns):
+            self._known.update(columns)
             if start >= _STRETCH:
                 self._late.append((start, self._size))
         self._file.write(text)
@@ -103,12 +81,6 @@ class LineFile:
             rest.append((start, late[0]))
             start = late[1]
         return [(0, first), *self._late, *rest, (start, self._size)]
-
-
-@cache
-def _columns(names: tuple[str, ...], filled: tuple[bool, ...]) -> frozenset[str]:
-    """One value for all lines that have the same: lines come from other processes, by the thousand."""
-    return frozenset(name for name, is_filled in zip(names, filled, strict=True) if is_filled)
 
 
 def _text(line: Mapping[str, Any], *, mark: bytes) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from environments.record.contents import GroupKey
-from environments.record.group_line import decode_group, parse_line
+from environments.record.group_line import decode_group, parse_head
 from environments.record.recorder import read_contents
 from environments.run.run_summary import CountedOnce
 from environments.viewer.group_values import group_values
@@ -123,7 +123,7 @@ class LiveRecord:
             if not builder.entries:
                 builder.others = other_estimators(credited.estimator, self._others)
             if credited.group.fingerprint is not None and not builder.facts:
-                builder.facts = parse_line(line, self.path, self._lines).value("origin") or {}
+                builder.facts = parse_head(line, self.path, self._lines).get("origin") or {}
             builder.add(credited, self._lines, _nowhere)
         except RecordError:
             self._trouble.append(f"line {self._lines}, which is malformed")

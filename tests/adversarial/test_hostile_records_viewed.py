@@ -4,7 +4,6 @@ import json
 import random
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import orjson
 import pytest
@@ -14,11 +13,10 @@ from environments.testing import group_of
 from environments.trajectory import Failure, JudgeCall, Message
 from environments.viewer.record_page import IndexBuilder
 from tests.environments.record.any_group import Draw
-from tests.environments.viewer.pages import blocks_of, content, page, recorded
+from tests.environments.viewer.pages import content, page, recorded
 
 HOSTILE = "</script><script>alert(1)</script><!--\"'>&amp;\u2028\x00\u202e\U0001f600<style>"
 GROUP = group_of([[1.0, 2.0], [0.0]])
-FIRST = Path(__file__).parents[1] / "environments" / "record" / "group_1.jsonl"
 
 
 def everywhere(text):
@@ -170,15 +168,6 @@ def test_a_rollout_without_a_turn_has_a_page(tmp_path):
     blocks = page(recorded(tmp_path / "r.jsonl", group_of([[], [1.0]], outcomes=[1.0, 2.0])))
 
     assert blocks["g1r0p0"]["turns"] == []
-
-
-def test_a_record_of_the_first_schema_has_a_page(tmp_path):
-    record = tmp_path / "first.jsonl"
-    record.write_bytes(FIRST.read_bytes())
-
-    assert main(["view", str(record)]) == 0
-
-    assert blocks_of(record.with_suffix(".html").read_text())["g1r0p0"]["turns"]
 
 
 def test_logged_sessions_without_a_peer_have_a_page_that_says_so(tmp_path):

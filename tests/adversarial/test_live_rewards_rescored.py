@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
+from environments.record.recorder import read_contents
 from environments.run.process_run import process
-from environments.run.rescore_run import rescorable_contents, rescore
+from environments.run.rescore_run import rescore
 from tests.environments.chat.chat_env import Chat, ScalarChat, chat
 from tests.environments.write_file import quiet
 from tools.errors import ConfigError, RunError
@@ -73,9 +74,7 @@ def record(recorded, tmp_path):
 
 async def refused(record, cls=Chat, **hooks):
     with pytest.raises(ConfigError) as refusal:
-        await rescore(
-            chat(cls, **hooks), record, rescorable_contents(record), record.with_suffix(".new"), quiet()
-        )
+        await rescore(chat(cls, **hooks), record, read_contents(record), record.with_suffix(".new"), quiet())
     assert [each.name for each in record.parent.iterdir()] == ["r.jsonl"]
     return str(refusal.value)
 
@@ -135,7 +134,7 @@ async def test_printing_the_context_asks_for_nothing(record):
         return float(len(f"{ctx!r}"))
 
     env = chat(Chat, compute_outcome=compute_outcome)
-    await rescore(env, record, rescorable_contents(record), record.with_suffix(".new"), quiet())
+    await rescore(env, record, read_contents(record), record.with_suffix(".new"), quiet())
 
 
 async def test_a_hook_that_hangs_costs_its_rollout_alone(record):
@@ -146,7 +145,7 @@ async def test_a_hook_that_hangs_costs_its_rollout_alone(record):
 
     console = quiet()
     env = chat(Chat, compute_outcome=compute_outcome, hook_timeout_s=0.2)
-    await rescore(env, record, rescorable_contents(record), record.with_suffix(".new"), console)
+    await rescore(env, record, read_contents(record), record.with_suffix(".new"), console)
     assert (
         "failed now 3x TimeLimitExceeded: compute_outcome took longer than 0.2 s" in console.file.getvalue()
     )
@@ -162,7 +161,7 @@ async def test_too_many_that_hang_in_threads_end_the_command_and_leave_no_record
         await rescore(
             chat(Chat, compute_outcome=compute_outcome, hook_timeout_s=0.2),
             record,
-            rescorable_contents(record),
+            read_contents(record),
             record.with_suffix(".new"),
             quiet(),
         )

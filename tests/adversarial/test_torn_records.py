@@ -6,14 +6,12 @@ import pytest
 
 import turnwise
 from environments.cli.main import main
-from environments.record.entries import read_entries
 from environments.record.recorder import read_contents, read_groups
 from environments.testing import group_of
 from tests.environments.viewer.pages import recorded
 
 READERS = {
     "groups": lambda path, _: len(list(read_groups(path))),
-    "entries": lambda path, _: len(read_entries(path)),
     "contents": lambda path, _: len(read_contents(path).finished),
     "load": lambda path, _: len(turnwise.load(path, cache_dir=path.parent)),
     "recredit": lambda path, out: written(out, "recredit", path, "--estimator", "grpo"),

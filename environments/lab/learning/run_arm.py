@@ -112,7 +112,7 @@ async def run_arm(
     env = setup.env_cls(_config(setup, arm, seed), policy=policy)
     async with env:
         origin, log = _origin(env, setup, arm), RunLog()
-        with Recorder(folder.record, fresh=True, each_on_disk=False, indexed=False) as recorder:
+        with Recorder(folder.record, fresh=True, each_on_disk=False) as recorder:
             recorder.begin(origin)
             facts = run_facts(env, origin)
             run = OpenRun(recorder=recorder, folder=folder, resumed=False, say=log.add, facts=facts)

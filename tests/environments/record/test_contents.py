@@ -1,7 +1,6 @@
 """What a record that is opened again knows of its groups, and whose it lets go on."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -84,12 +83,6 @@ def test_a_fingerprint_that_no_line_explains_is_named(path):
     path.write_bytes(path.read_bytes().replace(b'"origin":', b'"none":'))
     with pytest.raises(RecordError, match=f"fingerprint was {RUN.fingerprint}, is {OTHER.fingerprint}"):
         begun(path, OTHER)
-
-
-def test_a_record_of_the_first_schema_is_not_continued(tmp_path):
-    (tmp_path / "r.jsonl").write_bytes((Path(__file__).parent / "group_1.jsonl").read_bytes())
-    with pytest.raises(RecordError, match=r"turnwise\.group/1, which does not say"):
-        begun(tmp_path / "r.jsonl", RUN)
 
 
 def test_groups_without_a_fingerprint_are_no_runs(tmp_path):

@@ -1,4 +1,4 @@
-"""A line of the record: what is read is equal to what was written, in every schema that ever was."""
+"""A line of the record: what is read is equal to what was written."""
 
 import json
 from dataclasses import replace
@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environments.record.group_line import decode_group, encode_group
+from environments.record.group_line import decode_group, encode_group, parse_head, parse_line, with_origin
 from environments.record.recorder import read_groups
 from environments.testing import group_of
-from environments.trajectory import Kept, Message, Span, StopReason, TokenRow
+from environments.trajectory import Kept, Message, Span, TokenRow
 from tests.environments.record.any_group import Draw
 from tests.environments.record.recorded import TWO, credited
-from tests.environments.wire.golden_groups import CASES
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import RecordError
 
-SCHEMA_1 = Path(__file__).with_name("group_1.jsonl")
-"""Written by the first version: an anchor was a turn's `state` then."""
-SCHEMA_2 = Path(__file__).with_name("group_2.jsonl")
-"""The groups of `SCHEMA_1`, and one that uses what is new, as this schema was first written."""
+GOLDEN = Path(__file__).with_name("golden.jsonl")
 HERE = Path("r.jsonl")
+OF_THE_GROUP = (
+    "schema", "item_id", "epoch", "status", "estimator", "estimator_params", "fingerprint", "origin",
+    "item_hash",
+)  # fmt: skip
 
 
 def again(written):
@@ -32,10 +32,6 @@ def again(written):
 
 def fields_of(written):
     return orjson.loads(encode_group(written))
-
-
-def anchors(credited):
-    return [[turn.anchor for turn in trajectory.turns] for trajectory in credited.group.trajectories]
 
 
 def with_turn(**changes):
@@ -50,6 +46,31 @@ def with_turn(**changes):
 def test_every_field_of_a_group_comes_back_equal(seed):
     written = Draw(seed).credited()
     assert again(written) == written
+
+
+@given(st.integers(0, 2**32), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_the_head_of_a_line_has_what_the_line_says_of_its_group(seed, has_origin):
+    line = encode_group(Draw(seed).credited())
+    line = with_origin(line, {"env": "toy"}) if has_origin else line
+    fields = parse_line(line, HERE, 1)
+    head = parse_head(line, HERE, 1)
+    assert {name: fields.get(name) for name in OF_THE_GROUP} == {
+        name: head.get(name) for name in OF_THE_GROUP
+    }
+
+
+@pytest.mark.parametrize("item", [{"a": 1, "tokens": [1]}, {"a": ',"tokens":'}, {"a": 1, "origin": {"b": 1}}])
+def test_an_item_may_have_fields_that_a_line_has(item):
+    line = encode_group(credited(replace(TWO, item=item)))
+    assert parse_head(line, HERE, 1)["item"] == item
+    assert "origin" not in parse_head(line, HERE, 1)
+
+
+def test_the_head_of_a_line_that_something_else_wrote_anew_is_read_too():
+    fields = parse_line(encode_group(credited(TWO)), HERE, 1)
+    other = json.dumps(fields, sort_keys=True).encode()
+    assert parse_head(other, HERE, 1)["item_id"] == fields["item_id"]
 
 
 def test_scores_are_a_list_per_trajectory_with_turn_rewards():
@@ -242,31 +263,8 @@ def test_a_turn_that_is_none_is_named(tmp_path, turn):
         decode_group(orjson.dumps(fields), tmp_path, 7)
 
 
-# Schemas that are read for ever.
-
-
-def test_a_record_of_the_first_schema_is_read():
-    groups = list(read_groups(SCHEMA_1))
-    assert [(each.group.item_id, each.status) for each in groups] == [
-        ("a", "ok"), ("item", "ok"), ("c", "failed"), ("item", "ok"), ("item", "ok")
-    ]  # fmt: skip
-    assert anchors(groups[0]) == [["start", "a"], ["start"]]
-    assert groups[0].group.failures[0].stop_reason is StopReason.SANDBOX_LOST
-    assert (groups[1], groups[3], groups[4]) == (CASES["unknown_logprobs"], CASES["forked"], CASES["scalar"])
-
-
-def test_a_turn_of_the_first_schema_may_call_its_anchor_by_that_name(tmp_path):
-    line = SCHEMA_1.read_bytes().splitlines()[0].replace(b'"state":', b'"anchor":')
-    assert anchors(decode_group(line, tmp_path, 1)) == [["start", "a"], ["start"]]
-
-
-def test_a_record_of_the_first_schema_is_equal_in_the_second():
-    old, new = list(read_groups(SCHEMA_1)), list(read_groups(SCHEMA_2))
-    assert new[: len(old)] == old
-
-
-def test_a_record_of_the_second_schema_is_read_with_all_that_is_new():
-    *_, last = read_groups(SCHEMA_2)
+def test_a_golden_line_is_read_with_all_that_it_has():
+    *_, last = read_groups(GOLDEN)
     (trajectory,) = last.group.trajectories
     first, second = trajectory.turns
     assert (last.group.item, last.group.item_hash, last.group.fingerprint) == (
@@ -285,5 +283,5 @@ def test_a_record_of_the_second_schema_is_read_with_all_that_is_new():
     assert last.turns_without_peer == 1
 
 
-def test_a_line_of_the_second_schema_is_written_as_it_was():
-    assert b"".join(map(encode_group, read_groups(SCHEMA_2))) == SCHEMA_2.read_bytes()
+def test_golden_lines_are_written_as_they_are():
+    assert b"".join(map(encode_group, read_groups(GOLDEN))) == GOLDEN.read_bytes()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from environments.record import recorder as recorder_module
 from environments.record.group_line import encode_group
 from environments.record.recorder import Recorder, new_record, read_groups
 from tests.environments.record.recorded import TWO, credited
@@ -75,6 +76,39 @@ def test_a_malformed_line_in_the_middle_is_named_and_left_alone(tmp_path):
     with pytest.raises(RecordError, match=r"r\.jsonl, line 2"):
         Recorder(path)
     assert path.read_bytes() == content
+
+
+def test_a_line_broken_by_hand_is_refused_by_its_number(tmp_path):
+    path = tmp_path / "r.jsonl"
+    with Recorder(path) as recorder:
+        for name in "abc":
+            recorder.append(credited(TWO, name))
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + second.replace(b'"turns":', b'"turns"', 1) + third)
+    with pytest.raises(RecordError, match=r"r\.jsonl, line 2: not JSON"):
+        Recorder(path)
+
+
+@pytest.mark.parametrize("parsed_whole", [0, recorder_module.PARSED_WHOLE], ids=["large", "small"])
+def test_lines_edited_and_sorted_by_hand_are_read_anew(tmp_path, monkeypatch, parsed_whole):
+    monkeypatch.setattr(recorder_module, "PARSED_WHOLE", parsed_whole)
+    path = tmp_path / "r.jsonl"
+    with Recorder(path) as recorder:
+        recorder.append(credited(TWO, "a"))
+        recorder.append(credited(TWO, "b"))
+    first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(second.replace(b'"item_id":"b"', b'"item_id":"q"', 1) + first)
+    with Recorder(path) as recorder:
+        assert recorder.finished == {("q", 0), ("a", 0)}
+
+
+def test_of_a_large_record_a_line_that_is_of_no_group_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder_module, "PARSED_WHOLE", 0)
+    path = tmp_path / "r.jsonl"
+    line = encode_group(credited(TWO))
+    path.write_bytes(line + line.replace(b'"epoch":0', b'"epoch":', 1))
+    with pytest.raises(RecordError, match=r"r\.jsonl, line 2: not JSON"):
+        Recorder(path)
 
 
 def test_a_file_that_something_else_wrote_is_never_touched(tmp_path):

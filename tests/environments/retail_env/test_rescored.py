@@ -2,11 +2,11 @@
 
 import pytest
 
-from environments.record.recorder import read_groups
+from environments.record.recorder import read_contents, read_groups
 from environments.retail_env import RetailEnv
 from environments.retail_env.env import RetailConfig
 from environments.run.process_run import process
-from environments.run.rescore_run import rescorable_contents, rescore
+from environments.run.rescore_run import rescore
 from tests.environments.write_file import quiet
 from tools.errors import UsageError
 
@@ -17,4 +17,4 @@ async def test_the_record_keeps_what_the_customer_was_asked_and_rescore_refuses(
     await process(RetailEnv(config), quiet())
     assert all(one.user_calls for group in read_groups(record) for one in group.group.trajectories)
     with pytest.raises(UsageError, match=r"score_turn uses ctx\.state"):
-        await rescore(RetailEnv(config), record, rescorable_contents(record), again, quiet())
+        await rescore(RetailEnv(config), record, read_contents(record), again, quiet())

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from environments.record.recorder import read_groups
+from environments.record.recorder import read_contents, read_groups
 from environments.run.process_run import process
-from environments.run.rescore_run import rescorable_contents, rescore
+from environments.run.rescore_run import rescore
 from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet
 
@@ -22,7 +22,7 @@ def by_item(path):
 async def rescored(path, cls=Chat, **fields):
     """The groups of its rescored record, and what was shown."""
     out, console = path.with_suffix(".new"), quiet()
-    await rescore(chat(cls, **fields), path, rescorable_contents(path), out, console)
+    await rescore(chat(cls, **fields), path, read_contents(path), out, console)
     return by_item(out), console.file.getvalue()
 
 

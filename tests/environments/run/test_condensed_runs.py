@@ -7,10 +7,10 @@ from click.testing import CliRunner
 
 from environments.cli import export, recredit
 from environments.long_math_env import LongMathEnv
-from environments.record.recorder import read_groups
+from environments.record.recorder import read_contents, read_groups
 from environments.run.evaluation_run import evaluate
 from environments.run.process_run import process
-from environments.run.rescore_run import rescorable_contents, rescore
+from environments.run.rescore_run import rescore
 from environments.sales_chat_env import SalesChatEnv
 from environments.wire.views import VIEWS
 from tests.environments.write_file import quiet
@@ -56,7 +56,7 @@ async def test_rewards_computed_again_are_those_of_the_run(record_of, name):
     path, _ = await record_of(name)
     out, console = path.with_suffix(".rescored"), quiet()
 
-    await rescore(opened(name), path, rescorable_contents(path), out, console)
+    await rescore(opened(name), path, read_contents(path), out, console)
 
     assert "2 groups, 6 rollouts: rewards of 0 changed" in console.file.getvalue()
     for old, new in zip(by_item(path), by_item(out), strict=True):
@@ -116,7 +116,7 @@ async def test_a_customer_hears_no_summary_also_when_rewards_are_computed_again(
         return SalesChatEnv(SalesChatEnv.env_config_cls(**fields, condenser_turns=1, **own), ())
 
     await process(chats(data_path_to_save_groups=str(path)), quiet())
-    await rescore(chats(), path, rescorable_contents(path), tmp_path / "anew.jsonl", console)
+    await rescore(chats(), path, read_contents(path), tmp_path / "anew.jsonl", console)
 
     assert "2 groups, 8 rollouts: rewards of 0 changed" in console.file.getvalue()
     trajectories = [each for done in read_groups(path) for each in done.group.trajectories]

@@ -166,15 +166,6 @@ def test_fresh_takes_the_record_for_the_new_experiment(again):
     assert len(list(read_groups(again / "r.jsonl"))) == 2
 
 
-def test_a_record_of_the_first_schema_is_read_but_not_continued(again):
-    old = Path(__file__).parents[1] / "record" / "group_1.jsonl"
-    shutil.copy(old, again / "r.jsonl")
-    done = run(again)
-    assert done.returncode == 2
-    assert "turnwise.group/1, which does not say what its groups came from" in done.stderr
-    assert (again / "r.jsonl").read_bytes() == old.read_bytes()
-
-
 # Within one process.
 
 OTHER_VALUES = {

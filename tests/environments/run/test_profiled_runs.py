@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 
 from environments.policy.scripted import Choice, call, say
-from environments.record.recorder import read_groups
+from environments.record.recorder import read_contents, read_groups
 from environments.record.summary import summary_rows
 from environments.record.totals import Summary
 from environments.rollout.context import keep_last_turns
 from environments.run.evaluation_run import evaluate
 from environments.run.experiment import origin_of
 from environments.run.process_run import process
-from environments.run.rescore_run import rescorable_contents, rescore
+from environments.run.rescore_run import rescore
 from environments.run.tracking import group_numbers
 from tests.environments.chat.chat_env import Chat, chat, group_of_chat
 from tests.environments.talk import Talk, talk
@@ -223,7 +223,7 @@ async def test_a_comparison_of_siblings_has_its_own(tmp_path):
 async def test_rescored_rollouts_keep_the_profile_of_their_run(tmp_path):
     path, out = tmp_path / "r.jsonl", tmp_path / "new.jsonl"
     await process(chat(profile=True, data_path_to_save_groups=str(path)), quiet())
-    await rescore(chat(worth=2.0), path, rescorable_contents(path), out, quiet())
+    await rescore(chat(worth=2.0), path, read_contents(path), out, quiet())
     before, after = (
         {credited.group.item_id: profiles(credited) for credited in read_groups(file)} for file in (path, out)
     )

@@ -7,10 +7,9 @@ import pytest
 
 from environments.record.recorder import Recorder, read_contents
 from environments.run.process_run import process
-from environments.run.rescore_run import recorded_seed, rescorable_contents
+from environments.run.rescore_run import recorded_seed
 from environments.trajectory import StopReason
 from tests.environments.chat.chat_env import Chat, ScalarChat, chat
-from tests.environments.record.test_group_line import SCHEMA_1
 from tests.environments.run.rescoring import recorded, rescored, without_fingerprint
 from tests.environments.write_file import quiet
 from tools.errors import RecordError, RunError
@@ -314,13 +313,6 @@ async def test_a_record_of_another_environment_is_refused(path):
         RecordError, match="it is of environment 'chat', and cannot be rescored by 'scalar_chat'"
     ):
         await rescored(path, ScalarChat)
-
-
-def test_lines_without_items_are_refused():
-    with pytest.raises(
-        RecordError, match=r"record of turnwise\.group/1, which holds no items; .* not rescored"
-    ):
-        rescorable_contents(SCHEMA_1)
 
 
 async def test_a_record_that_is_there_is_not_written_over(path):

@@ -4,10 +4,10 @@ import pytest
 
 from environments.judged_writing_env import JudgedWritingEnv
 from environments.long_math_env import LongMathEnv
-from environments.record.recorder import read_groups
+from environments.record.recorder import read_contents, read_groups
 from environments.retail_env import RetailEnv
 from environments.run.process_run import process
-from environments.run.rescore_run import rescorable_contents, rescore
+from environments.run.rescore_run import rescore
 from environments.sales_chat_env import SalesChatEnv
 from environments.server_config import JudgeConfig
 from environments.word_guess_env import WordGuessEnv
@@ -23,7 +23,7 @@ def opened(cls, *servers, **settings):
 
 async def rescored(path, cls, *servers):
     console = quiet()
-    await rescore(opened(cls, *servers), path, rescorable_contents(path), path.with_suffix(".new"), console)
+    await rescore(opened(cls, *servers), path, read_contents(path), path.with_suffix(".new"), console)
     return console.file.getvalue()
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import orjson
 
-from environments.text_exports.line_file import FileLine, LineFile
+from environments.text_exports.line_file import LineFile
 from environments.text_exports.text_views import TEXT_VIEWS
 from environments.trajectory import (
     CreditedGroup,
@@ -82,7 +82,7 @@ def write(path, view, *groups):
     with LineFile(path) as file:
         for each in groups:
             for line in TEXT_VIEWS[view](each, Counter()):
-                file.write(FileLine.of(line))
+                file.write(line)
         file.put_early()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.retail_env.env import RetailEnv
-from environments.text_exports.line_file import FileLine, LineFile
+from environments.text_exports.line_file import LineFile
 from environments.text_exports.text_views import TEXT_VIEWS
 
 if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
@@ -51,7 +51,7 @@ def prepared(trl, tmp_path, monkeypatch):
         path = tmp_path / "out.jsonl"
         with LineFile(path) as file:
             for line in (line for group in groups for line in TEXT_VIEWS[view](group, Counter())):
-                file.write(FileLine.of(line))
+                file.write(line)
             file.put_early()
         loaded = datasets.load_dataset("json", data_files=str(path), split="train")
         settings = getattr(trl.theirs, f"{kind}Config")(

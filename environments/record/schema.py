@@ -1,24 +1,22 @@
-"""The second schema of the record, `turnwise.group/2`: docs/rollouts.md has its fields.
+"""The schema of the record, `turnwise.group/2`: docs/rollouts.md has its fields.
 
 Text stands once, in the column `messages` that Atropos' readers know, and turns name it by index.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Literal
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from environments.record.contexts import read_contexts, written_contexts
-from environments.record.schema_1 import GroupLine as FirstLine
-from environments.record.shared_texts import restore, share
 from environments.time_profile import TimeProfile
 from environments.trajectory import (
     CreditedGroup,
     Failure,
     JudgeCall,
+    Kept,
     Message,
     TokenRow,
     Trajectory,
@@ -29,37 +27,65 @@ from environments.wire.columns import list_scores
 from tools.calls import ToolSpec
 
 SCHEMA = "turnwise.group/2"
+NO_ROWS: Mapping[str, Any] = {"tokens": [], "inference_logprobs": None, "row_logprobs": None}
+"""In the place of the columns that token rows are read from."""
+MAX_CONTEXT_PARTS = 100_000
+"""Of one turn: references to the contexts of others could make a short line long without bounds."""
+Context = tuple[Kept | Message, ...]
 
 
-class GroupLine(FirstLine):
-    """What of a line is needed to read a group back."""
+class LineFields(BaseModel):
+    """What of a line is needed to read a group back; the other columns are for Atropos' tools."""
 
+    # Built when a line is read: that takes longer than the rest of this package's imports.
+    model_config = ConfigDict(extra="ignore", defer_build=True)
+
+    group_id: str
+    env: str
+    item_id: str
+    epoch: int
     item: Any
     item_hash: str | None
     fingerprint: str | None
+    status: Literal["ok", "no_credit", "failed"]
+    reason: str | None
+    policy: str
+    estimator: str
+    estimator_params: dict[str, Any]
     turns_without_peer: int
+    tokens: list[list[int]]
+    inference_logprobs: list[list[float]] | None
+    row_logprobs: list[list[float] | None] | None = None
     messages: list[Any]
     """Per row; of most rows of a forked trajectory nothing is read."""
+    trajectories: list[dict[str, Any]]
     judge_calls: tuple[JudgeCall, ...]
+    failures: tuple[Failure, ...]
+    toolsets: tuple[tuple[ToolSpec, ...], ...] = ()
+    """Each once; trajectories name theirs by its index."""
     evaluation: bool = False
     error: str | None = None
     stale: str | None = None
     profile: TimeProfile | None = None
-    texts: tuple[Any, ...] = ()
-    """What messages refer to, see `environments.record.shared_texts`."""
-    toolsets: tuple[tuple[ToolSpec, ...], ...] = ()
-    """Each once; trajectories name theirs by its index."""
+
+    def rows(self) -> list[TokenRow]:
+        """The token rows of all trajectories, from the columns."""
+        logprobs = self.inference_logprobs or self.row_logprobs or [None] * len(self.tokens)
+        return [
+            TokenRow(token_ids=tuple(ids), logprobs=None if values is None else tuple(values))
+            for ids, values in zip(self.tokens, logprobs, strict=True)
+        ]
 
 
 def written(credited: CreditedGroup) -> dict[str, Any]:
-    """The fields of a group's line, as JSON values."""
+    """The fields of a group's line, as JSON values; which group it is comes before the columns."""
     group = credited.group
     columns = list_scores(credited)
     if columns["inference_logprobs"] is None:
         columns["row_logprobs"] = [
             None if row.logprobs is None else list(row.logprobs) for t in group.trajectories for row in t.rows
         ]
-    # Here turns say their kind and weights themselves, and lines stay as they were.
+    # Turns have their kind and weights themselves.
     for override in columns["overrides"] or ():
         override.pop("turn_kinds", None)
         override.pop("weight_versions", None)
@@ -85,7 +111,7 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
         "turns_without_peer": credited.turns_without_peer,
         **columns,
         "trajectories": _trajectories(credited, toolsets),
-        "judge_calls": _as_before(_JUDGE_CALLS.dump_python(group.judge_calls, mode="json", warnings=False)),
+        "judge_calls": _short(_JUDGE_CALLS.dump_python(group.judge_calls, mode="json", warnings=False)),
         "failures": _failures(group.failures),
     }
     if toolsets:
@@ -98,7 +124,6 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
         fields["stale"] = group.stale
     if group.profile is not None:
         fields["profile"] = asdict(group.profile)
-    share(fields)
     return fields
 
 
@@ -108,8 +133,7 @@ def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
     Raises:
         ValueError, LookupError, TypeError, AttributeError: a field is missing or wrong.
     """
-    restore(fields)
-    line = GroupLine.model_validate(fields)
+    line = LineFields.model_validate(fields if rows else {**fields, **NO_ROWS})
     token_rows = line.rows() if rows else None
     group = TrajectoryGroup(
         group_id=line.group_id,
@@ -130,7 +154,18 @@ def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
         stale=line.stale,
         profile=line.profile,
     )
-    return line.credited(group, turns_without_peer=line.turns_without_peer)
+    return CreditedGroup(
+        group=group,
+        advantages=tuple(
+            tuple(float(value) for value in fields["advantages"]) for fields in line.trajectories
+        ),
+        policy=line.policy,
+        estimator=line.estimator,
+        estimator_params=line.estimator_params,
+        status=line.status,
+        reason=line.reason,
+        turns_without_peer=line.turns_without_peer,
+    )
 
 
 _TRAJECTORY = TypeAdapter(Trajectory)
@@ -139,8 +174,10 @@ _FAILURES = TypeAdapter(tuple[Failure, ...])
 _JUDGE_CALLS = TypeAdapter(tuple[JudgeCall, ...])
 _MESSAGE = TypeAdapter(Message)
 _TOOLS = TypeAdapter(tuple[ToolSpec, ...])
+_INTEGERS = TypeAdapter(tuple[int, int, int])
+_PART = TypeAdapter[Kept | Message](Kept | Message)
 _TEXT = {"message", "replies"}
-_CAME_LATER: dict[str, Any] = {
+_LEFT_OUT: dict[str, Any] = {
     "session_id": None,
     "end_reason": None,
     "tools": [],
@@ -151,7 +188,7 @@ _CAME_LATER: dict[str, Any] = {
     "passed": None,
     "profile": None,
 }
-"""Fields that the first lines of this schema, which stay as they were, have not: left out where neutral."""
+"""Fields that are left out of a line where they have these values."""
 _OF_RUBRICS = ("turn_raw", "outcome_raw")
 """Fields of the rewards that stand only where a rubric was used."""
 
@@ -162,11 +199,11 @@ def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]])
     first_row = 0
     for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
         bare = replace(trajectory, prompt=(), turns=(), rows=(), tools=())
-        (fields,) = _as_before([_TRAJECTORY.dump_python(bare, mode="json", warnings=False)])
-        fields["judge_calls"] = _as_before(fields["judge_calls"])
+        (fields,) = _short([_TRAJECTORY.dump_python(bare, mode="json", warnings=False)])
+        fields["judge_calls"] = _short(fields["judge_calls"])
         for name in ("user_calls", "summariser_calls"):
             if name in fields:
-                fields[name] = _as_before(fields[name])
+                fields[name] = _short(fields[name])
         for name in _OF_RUBRICS:
             if fields["rewards"] is not None and not fields["rewards"][name]:
                 del fields["rewards"][name]
@@ -187,17 +224,17 @@ def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]])
 
 
 def _failures(failures: Sequence[Failure]) -> list[dict[str, Any]]:
-    dumped = _as_before(_FAILURES.dump_python(tuple(failures), mode="json", warnings=False))
+    dumped = _short(_FAILURES.dump_python(tuple(failures), mode="json", warnings=False))
     for fields in dumped:
         for name in ("judge_calls", "user_calls", "summariser_calls"):
-            if calls := _as_before(fields.pop(name, [])):
+            if calls := _short(fields.pop(name, [])):
                 fields[name] = calls
     return dumped
 
 
-def _as_before(dumped: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _short(dumped: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {name: value for name, value in each.items() if name not in _CAME_LATER or value != _CAME_LATER[name]}
+        {name: value for name, value in each.items() if name not in _LEFT_OUT or value != _LEFT_OUT[name]}
         for each in dumped
     ]
 
@@ -213,7 +250,7 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
     """The turns, their text by its index among the trajectory's messages."""
     dumped: list[dict[str, Any]] = []
     index = len(trajectory.prompt)
-    contexts = written_contexts([turn.context for turn in trajectory.turns])
+    contexts = _written_contexts([turn.context for turn in trajectory.turns])
     for turn, context in zip(trajectory.turns, contexts, strict=True):
         bare = replace(turn, context=None)
         fields = _TURN.dump_python(bare, mode="json", exclude=_TEXT, warnings=False) | {"context": context}
@@ -247,7 +284,7 @@ def _restored(
     spoken = [_message(each) for each in text]
     prompt = tuple(_at(spoken, index) for index in fields["prompt"])
     bare = _TRAJECTORY.validate_python({**fields, "prompt": (), "turns": (), "rows": ()})
-    contexts = read_contexts([turn["context"] for turn in fields["turns"]])
+    contexts = _read_contexts([turn["context"] for turn in fields["turns"]])
     turns = tuple(
         _turn({**turn, "context": context}, spoken)
         for turn, context in zip(fields["turns"], contexts, strict=True)
@@ -294,3 +331,80 @@ def _message(fields: dict[str, Any]) -> Message:
 def _prompt_hash(prompt: Sequence[Message]) -> str:
     text = orjson.dumps([message.to_openai() for message in prompt], option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(text).hexdigest()[:32]
+
+
+def _written_contexts(contexts: Sequence[Context | None]) -> list[list[dict[str, Any]] | None]:
+    """The contexts of a trajectory's turns, as JSON values.
+
+    A part is a stretch of the conversation (`start`, `end`), a message, or a stretch of the parts of an
+    earlier turn's context (`turn`, `start`, `end`).
+    """
+    stands: dict[Message, tuple[int, int]] = {}
+    """Turn and part where each message stood last."""
+    written: list[list[dict[str, Any]] | None] = []
+    for turn, context in enumerate(contexts):
+        written.append(None if context is None else _written_context(context, contexts, stands))
+        for number, part in enumerate(context or ()):
+            if isinstance(part, Message):
+                stands[part] = turn, number
+    return written
+
+
+def _read_contexts(written: Sequence[Sequence[dict[str, Any]] | None]) -> list[Context | None]:
+    """What `_written_contexts` wrote.
+
+    Raises:
+        ValueError, LookupError, TypeError: a part is none of these, or there are too many.
+    """
+    contexts: list[Context | None] = []
+    for parts in written:
+        contexts.append(None if parts is None else _read_context(parts, contexts))
+    return contexts
+
+
+def _written_context(
+    context: Context, contexts: Sequence[Context | None], stands: dict[Message, tuple[int, int]]
+) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    number = 0
+    while number < len(context):
+        part = context[number]
+        if isinstance(part, Kept):
+            parts.append({"start": part.start, "end": part.end})
+            number += 1
+        elif part not in stands:
+            parts.append(_MESSAGE.dump_python(part, mode="json", warnings=False))
+            number += 1
+        else:
+            turn, start = stands[part]
+            earlier = contexts[turn] or ()
+            same = _same(context[number:], earlier[start:])
+            parts.append({"turn": turn, "start": start, "end": start + same})
+            number += same
+    return parts
+
+
+def _same(one: Context, other: Context) -> int:
+    """How many parts two contexts begin with alike."""
+    alike = 0
+    for part, its in zip(one, other, strict=False):
+        if part != its:
+            break
+        alike += 1
+    return alike
+
+
+def _read_context(parts: Sequence[dict[str, Any]], earlier: Sequence[Context | None]) -> Context:
+    context: list[Kept | Message] = []
+    for part in parts:
+        if "turn" in part:
+            turn, start, end = _INTEGERS.validate_python((part["turn"], part["start"], part["end"]))
+            of_turn = earlier[turn] if turn >= 0 else None
+            if of_turn is None or not 0 <= start < end <= len(of_turn):
+                raise ValueError(f"context: no parts {start} to {end} of turn {turn}'s")
+            context += of_turn[start:end]
+        else:
+            context.append(_PART.validate_python(part))
+        if len(context) > MAX_CONTEXT_PARTS:
+            raise ValueError(f"context: more than {MAX_CONTEXT_PARTS} parts")
+    return tuple(context)

@@ -7,9 +7,7 @@ import orjson
 from rich.console import Console
 
 from environments.record.run_folder import record_at
-from environments.run.compared_side import read_side
-from environments.run.comparison_text import print_comparison
-from environments.run.side_by_side import compared
+from environments.run.comparison import compared, print_comparison, read_side
 
 
 @click.command("compare")

@@ -1,38 +1,80 @@
-"""Statistics of an evaluation: mean score, pass@k and turns by outcome, with 95 % intervals."""
+"""What an evaluation comes to: mean score, pass@k and turns by outcome with 95 % intervals, and its files."""
 
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 from rich.console import Console
 
-from environments.record.summary import print_rows
-from environments.record.totals import summed_parts
-from environments.trajectory import Trajectory, TrajectoryGroup
+from environments.base_env import AgentEnv
+from environments.record.private_file import private, write_private
+from environments.record.recorder import Recorder
+from environments.record.run_folder import RunFolder
+from environments.record.summary import flat, print_rows
+from environments.record.totals import Summary, summed_parts
+from environments.run.run_summary import counted_groups
+from environments.run.tracking import ShownGroups
+from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
+from tools.errors import RecordError
 
 RESAMPLES = 2000
+METRICS = "metrics.json"
+SAMPLES = "samples.jsonl"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemResult:
-    """The rollouts of one evaluation item that did not break, as one number each."""
+@dataclass(slots=True, kw_only=True)
+class ItemTotals:
+    """The rollouts of one item that did not break; only sums are kept."""
 
-    item_id: str
-    scores: tuple[float, ...]
-    """Of those rollouts of which anything was scored."""
-    passed: tuple[bool, ...]
-    turns: tuple[int, ...]
-    dropped: int = 0
+    rollouts: int = 0
+    lost: int = 0
     """Rollouts that broke: they count neither as passed nor as failed."""
+    scored: int = 0
+    score_total: float = 0.0
+    judged: int = 0
+    """Rollouts of which it is known whether they passed."""
+    passed: int = 0
+    turns: int = 0
+    turns_passed: int = 0
+    """Of the rollouts that passed."""
+
+    def add(self, trajectory: Trajectory, passed: bool | None) -> None:
+        """Add one more rollout and its verdict, where there is one."""
+        self.rollouts += 1
+        if trajectory.score is not None:
+            self.scored += 1
+            self.score_total += trajectory.score
+        self.judged += passed is not None
+        self.passed += bool(passed)
+        self.turns += len(trajectory.acts)
+        self.turns_passed += len(trajectory.acts) if passed else 0
+
+    @property
+    def mean_score(self) -> float | None:
+        """Of the rollouts that were scored; `None` when none was."""
+        return self.score_total / self.scored if self.scored else None
+
+    def pass_at(self, k: int) -> float | None:
+        """pass@k; `None` with fewer than k verdicts."""
+        return pass_at_k(self.judged, self.passed, k) if self.judged >= k else None
+
+    def pass_at_least(self, k: int) -> float | None:
+        """pass@k with each lost rollout as one that failed: a lower bound."""
+        tries = self.judged + self.lost
+        return pass_at_k(tries, self.passed, k) if tries >= k else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """A mean over items with its 95 % interval."""
 
-    value: float
+    mean: float | None
+    """`None` without a value."""
     low: float | None
     """`None` with fewer than two items: one item says nothing about the spread between items."""
     high: float | None
@@ -43,8 +85,8 @@ class Estimate:
 class Evaluation:
     """What the results of all items come to."""
 
-    score: Estimate | None
-    """Mean over items of the item's mean score; `None` when nothing was scored."""
+    score: Estimate
+    """Mean over items of the item's mean score."""
     pass_at: tuple[Estimate, ...]
     """`pass_at[k - 1]` is pass@k, over the items with at least k rollouts; ends where there are none."""
     pass_at_least: tuple[float, ...]
@@ -78,20 +120,48 @@ class Evaluation:
         """For `summary.json`: its score is the mean over items, too."""
         return {
             "evaluation": self.completeness(),
-            "pass@1": self.pass_at[0].value,
-            "score": None if self.score is None else self.score.value,
+            "pass@1": self.pass_at[0].mean,
+            "score": self.score.mean,
         }
 
+    def metrics(self) -> dict[str, float]:
+        """Flat numbers, for `metrics.json`; what is unknown is left out."""
+        estimates = {"mean_score": self.score}
+        estimates |= {f"pass@{k}": estimate for k, estimate in enumerate(self.pass_at, start=1)}
+        numbers: dict[str, float | None] = {}
+        for name, estimate in estimates.items():
+            numbers |= {name: estimate.mean, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+        for k, least in enumerate(self.pass_at_least, start=1):
+            numbers[f"pass@{k}_at_least"] = least
+        counted = ("turns_passed", "turns_failed", "items", "rollouts", "passed", "lost_items")
+        numbers |= {name: getattr(self, name) for name in counted}
+        numbers["dropped_rollouts"] = self.dropped
+        numbers |= {"planned_items": self.planned, "tried_items": self.tried}
+        return {f"eval/{name}": value for name, value in numbers.items() if value is not None}
 
-def item_result(group: TrajectoryGroup) -> ItemResult:
-    """The numbers of one item's rollouts, each with its verdict."""
-    return ItemResult(
-        item_id=group.item_id,
-        scores=tuple(each.score for each in group.trajectories if each.score is not None),
-        passed=tuple(bool(each.passed) for each in group.trajectories),
-        turns=tuple(len(trajectory.acts) for trajectory in group.trajectories),
-        dropped=len(group.failures),
-    )
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """What was recorded of the items of an evaluation."""
+
+    evaluation: Evaluation | None
+    """`None`: no rollout is left to count."""
+    summary: Summary
+    shown: ShownGroups
+    tried: int
+
+    def metrics(self) -> dict[str, float]:
+        """Its numbers by name, for `metrics.json` and charts."""
+        statistics = {} if self.evaluation is None else self.evaluation.metrics()
+        return statistics | flat(self.summary.values(), "eval")
+
+
+def item_totals(group: TrajectoryGroup) -> ItemTotals:
+    """The numbers of one item's rollouts, of which each without a verdict has failed."""
+    totals = ItemTotals(lost=len(group.failures))
+    for trajectory in group.trajectories:
+        totals.add(trajectory, bool(trajectory.passed))
+    return totals
 
 
 def pass_at_k(rollouts: int, passed: int, k: int) -> float:
@@ -106,7 +176,7 @@ def pass_at_k(rollouts: int, passed: int, k: int) -> float:
 
 
 def evaluate_results(
-    results: Sequence[ItemResult], *, max_k: int, seed: int = 0, planned: int | None = None
+    results: Sequence[ItemTotals], *, max_k: int, seed: int = 0, planned: int | None = None
 ) -> Evaluation | None:
     """The statistics of an evaluation; `None` when no rollout is left to count.
 
@@ -119,54 +189,46 @@ def evaluate_results(
         seed: of the resampling.
         planned: items that there were to try; unset: those of the results.
     """
-    counted = [result for result in results if result.passed]
+    counted = [each for each in results if each.rollouts]
     if not counted:
         return None
-    pass_at: list[Estimate] = []
-    for k in range(1, max_k + 1):
-        values = [pass_at_k(len(r.passed), sum(r.passed), k) for r in counted if len(r.passed) >= k]
-        if not values:
-            break
-        pass_at.append(_estimate(values, seed))
-    scores = [math.fsum(r.scores) / len(r.scores) for r in counted if r.scores]
+    reached = min(max_k, max(each.judged for each in counted))
+    rollouts, passed = sum(each.rollouts for each in counted), sum(each.passed for each in counted)
+    turns, turns_passed = sum(each.turns for each in counted), sum(each.turns_passed for each in counted)
     return Evaluation(
-        score=_estimate(scores, seed) if scores else None,
-        pass_at=tuple(pass_at),
-        pass_at_least=tuple(_pass_at_least(results, k) for k in range(1, len(pass_at) + 1)),
-        turns_passed=_mean_turns(counted, lambda passed: passed),
-        turns_failed=_mean_turns(counted, lambda passed: not passed),
+        score=estimated([each.mean_score for each in counted], seed),
+        pass_at=tuple(estimated([each.pass_at(k) for each in counted], seed) for k in range(1, reached + 1)),
+        pass_at_least=tuple(
+            mean_of([each.pass_at_least(k) for each in results]) or 0.0 for k in range(1, reached + 1)
+        ),
+        turns_passed=turns_passed / passed if passed else None,
+        turns_failed=(turns - turns_passed) / (rollouts - passed) if rollouts > passed else None,
         items=len(counted),
-        rollouts=sum(len(r.passed) for r in counted),
-        passed=sum(sum(r.passed) for r in counted),
-        dropped=sum(r.dropped for r in results),
+        rollouts=rollouts,
+        passed=passed,
+        dropped=sum(each.lost for each in results),
         lost_items=len(results) - len(counted),
         planned=len(results) if planned is None else planned,
         tried=len(results),
     )
 
 
-def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
-    """The statistics as flat numbers, for `metrics.json`; what is unknown is left out."""
-    metrics: dict[str, float | None] = {}
-    if evaluation.score is not None:
-        metrics["eval/mean_score"] = evaluation.score.value
-        metrics |= _interval("eval/mean_score", evaluation.score)
-    for k, estimate in enumerate(evaluation.pass_at, start=1):
-        metrics[f"eval/pass@{k}"] = estimate.value
-        metrics |= _interval(f"eval/pass@{k}", estimate)
-        metrics[f"eval/pass@{k}_at_least"] = evaluation.pass_at_least[k - 1]
-    metrics |= {
-        "eval/turns_passed": evaluation.turns_passed,
-        "eval/turns_failed": evaluation.turns_failed,
-        "eval/items": evaluation.items,
-        "eval/rollouts": evaluation.rollouts,
-        "eval/passed": evaluation.passed,
-        "eval/dropped_rollouts": evaluation.dropped,
-        "eval/lost_items": evaluation.lost_items,
-        "eval/planned_items": evaluation.planned,
-        "eval/tried_items": evaluation.tried,
-    }
-    return {name: value for name, value in metrics.items() if value is not None}
+def estimated(values: Sequence[float | None], seed: int) -> Estimate:
+    """A mean with its 95 % percentile bootstrap (Efron & Tibshirani 1993); `None` is left out."""
+    sample = np.asarray([value for value in values if value is not None], dtype=np.float64)
+    low = high = None
+    if len(sample) > 1:
+        rng = np.random.default_rng(seed)
+        # One resample at a time: all of them at once would need RESAMPLES times the memory of the sample.
+        means = [float(sample[rng.integers(len(sample), size=len(sample))].mean()) for _ in range(RESAMPLES)]
+        low, high = map(float, np.percentile(means, (2.5, 97.5)))
+    return Estimate(mean=mean_of(values), low=low, high=high, items=len(sample))
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean of what is known; `None` where nothing is."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 def sample_row(trajectory: Trajectory) -> dict[str, Any]:
@@ -196,10 +258,9 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
         items += "; INCOMPLETE: the numbers below speak only of these"
     if evaluation.lost_items:
         items += f"; {evaluation.lost_items} lost, of which no rollout is left: they are in no number below"
-    score = "nothing was scored" if evaluation.score is None else _shown(evaluation.score)
-    rows = [("items", items), ("mean score", score)]
-    for k, estimate in enumerate(evaluation.pass_at, start=1):
-        least = evaluation.pass_at_least[k - 1]
+    rows = [("items", items), ("mean score", _shown(evaluation.score))]
+    pairs = zip(evaluation.pass_at, evaluation.pass_at_least, strict=True)
+    for k, (estimate, least) in enumerate(pairs, start=1):
         lost = f"; at least {least:.3f}, with lost rollouts as failed" if evaluation.dropped else ""
         rows.append((f"pass@{k}", _shown(estimate) + lost))
     for name, turns, count in (
@@ -212,45 +273,80 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
     print_rows(console, rows)
 
 
-def _pass_at_least(results: Sequence[ItemResult], k: int) -> float:
-    tries = [(len(r.passed) + r.dropped, sum(r.passed)) for r in results]
-    values = [pass_at_k(rollouts, passed, k) for rollouts, passed in tries if rollouts >= k]
-    return math.fsum(values) / len(values)
+def evaluated(env: AgentEnv, recorder: Recorder) -> Evaluated:
+    """The statistics of all items that the record has, those of earlier starts included.
 
-
-def bootstrap_interval(values: Sequence[float], seed: int) -> tuple[float | None, float | None]:
-    """95 % percentile bootstrap of a mean (Efron & Tibshirani 1993); `None` with fewer than two values."""
-    if len(values) < 2:
-        return None, None
-    sample = np.asarray(values, dtype=np.float64)
-    rng = np.random.default_rng(seed)
-    # One resample at a time: all of them at once would need RESAMPLES times the memory of the sample.
-    means = [sample[rng.integers(len(sample), size=len(sample))].mean() for _ in range(RESAMPLES)]
-    low, high = np.percentile(means, (2.5, 97.5))
-    return float(low), float(high)
-
-
-def _estimate(values: Sequence[float], seed: int) -> Estimate:
-    low, high = bootstrap_interval(values, seed)
-    return Estimate(
-        value=float(np.mean(np.asarray(values, np.float64))), low=low, high=high, items=len(values)
+    Raises:
+        RecordError: it cannot be read.
+    """
+    summary, shown, results = Summary(), ShownGroups(), list[ItemTotals]()
+    for credited in _groups(env, recorder):
+        summary.add(credited)
+        shown.add(credited)
+        results.append(item_totals(credited.group))
+    config = env.config
+    evaluation = evaluate_results(
+        results, max_k=config.eval_rollouts, seed=config.seed, planned=len(env.item_ids)
     )
+    return Evaluated(evaluation=evaluation, summary=summary, shown=shown, tried=len(results))
 
 
-def _mean_turns(results: Sequence[ItemResult], wanted: Callable[[bool], bool]) -> float | None:
-    turns = [
-        count
-        for result in results
-        for count, passed in zip(result.turns, result.passed, strict=True)
-        if wanted(passed)
-    ]
-    return sum(turns) / len(turns) if turns else None
+def write_evaluation(
+    folder: RunFolder, env: AgentEnv, recorder: Recorder, of: Evaluated, *, seconds: float
+) -> None:
+    """Write `metrics.json`, as Atropos' `evaluate_log` shapes it, and `samples.jsonl`, one rollout a line.
+
+    Raises:
+        RecordError: one of them cannot be written.
+    """
+    assert of.evaluation is not None
+    completeness = of.evaluation.completeness()
+    metrics = of.metrics()
+    results = {
+        **completeness,
+        "config_general": {
+            "model_name": env.policy_name,
+            "total_evaluation_time_seconds": str(seconds),
+            "generation_parameters": {"max_new_tokens": env.config.max_token_length},
+        },
+        "results": {f"atropos|{env.name}_eval|0": metrics, "all": metrics},
+    }
+    write_private(folder.path / METRICS, json.dumps(results, indent=2, allow_nan=False).encode())
+    unfinished, samples = folder.path / f".{SAMPLES}.part", folder.path / SAMPLES
+    try:
+        with open(unfinished, "wb", opener=private) as file:  # `Path.open` takes no opener
+            for credited in _groups(env, recorder):
+                for trajectory in credited.group.trajectories:
+                    row = {**sample_row(trajectory), "evaluation": completeness}
+                    file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+        unfinished.replace(samples)
+    except OSError as error:
+        raise RecordError(f"cannot write {samples}: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
 
 
-def _interval(name: str, estimate: Estimate) -> dict[str, float | None]:
-    return {f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+def refuse_other_files(folder: RunFolder) -> None:
+    """Raise RecordError where an evaluation without a record would be written over."""
+    there = [name for name in (METRICS, SAMPLES) if (folder.path / name).exists()]
+    if there and not folder.record.exists():
+        raise RecordError(
+            f"{folder.path} has {' and '.join(there)} of an evaluation without a record, which cannot be "
+            f"continued and is not written over; choose another folder (--name, --out)"
+        )
+
+
+def _groups(env: AgentEnv, recorder: Recorder) -> Iterator[CreditedGroup]:
+    """Of the items of this evaluation: an earlier start may have had more of them (`--env.max_items`)."""
+    ids = set(env.item_ids)
+    for credited in counted_groups(recorder.path, recorder.finished):
+        if credited.group.item_id in ids:
+            yield credited
 
 
 def _shown(estimate: Estimate) -> str:
+    if estimate.mean is None:
+        return "nothing was scored"
     interval = "" if estimate.low is None else f"  95 % interval {estimate.low:.3f} to {estimate.high:.3f}"
-    return f"{estimate.value:.3f}{interval}  ({estimate.items} items)"
+    return f"{estimate.mean:.3f}{interval}  ({estimate.items} items)"

@@ -2,23 +2,27 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
 
+import numpy as np
 from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
+from environments.containment.in_flight import InFlight, Watch
+from environments.credit import recorded_params
 from environments.data.tasks import GroupTask, plan
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
 from environments.record.summary import measured_rows, print_rows, print_side_notes
-from environments.run.evaluation import print_evaluation
-from environments.run.evaluation_files import (
+from environments.rollout.failures import failure_of
+from environments.run.evaluation import (
     Evaluated,
     evaluated,
-    final_metrics,
+    print_evaluation,
     refuse_other_files,
     write_evaluation,
 )
@@ -26,7 +30,6 @@ from environments.run.experiment import origin_of
 from environments.run.first_alone import first_alone
 from environments.run.next_tasks import PlannedTasks
 from environments.run.open_run import DEFAULT_NAME, OpenRun, opened_run
-from environments.run.passing import judged, uncredited
 from environments.run.process_run import FAILED, print_start
 from environments.run.progress import Progress
 from environments.run.run_log import RunLog
@@ -36,8 +39,8 @@ from environments.run.streak import Streak
 from environments.run.tracking import tracking_backends
 from environments.run.watchdog import Watchdog, watchdog_of
 from environments.run.worker_pool import groups_at_once, run_groups
-from environments.trajectory import CreditedGroup
-from tools.errors import RunError
+from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
+from tools.errors import RewardError, RunError
 
 PREFIX = "eval-"
 """Of the folders' names: an evaluation and a run of training may have the same name."""
@@ -79,9 +82,37 @@ async def evaluate(env: AgentEnv, console: Console, *, sources: Sources | None =
                 if of is not None:
                     for backend in backends:
                         await asyncio.to_thread(
-                            backend.log, final_metrics(of), of.shown.histograms, of.shown.samples
+                            backend.log, of.metrics(), of.shown.histograms, of.shown.samples
                         )
                 return code
+
+
+async def judged(env: AgentEnv, task: GroupTask, group: TrajectoryGroup, watch: Watch) -> TrajectoryGroup:
+    """A group with the verdict on each rollout; those without one are failures."""
+    kept: list[Trajectory] = []
+    failures = list(group.failures)
+    for trajectory in group.trajectories:
+        verdict = await _verdict(env, task, trajectory, watch)
+        if isinstance(verdict, Failure):
+            failures.append(verdict)
+        else:
+            kept.append(replace(trajectory, passed=verdict))
+    failures.sort(key=lambda failure: failure.sibling)
+    return replace(group, trajectories=tuple(kept), failures=tuple(failures), is_evaluation=True)
+
+
+def uncredited(env: AgentEnv, group: TrajectoryGroup) -> CreditedGroup:
+    """A group as the record of an evaluation has it; one of which no rollout is left is to be tried again."""
+    params = recorded_params(env.estimator, preset=env.config.estimator_preset, params=env.estimator_params)
+    return CreditedGroup(
+        group=group,
+        advantages=tuple((0.0,) * len(trajectory.turns) for trajectory in group.trajectories),
+        policy=env.policy_name,
+        estimator=env.estimator,
+        estimator_params=params,
+        status="no_credit" if group.trajectories else "failed",
+        reason="an evaluation" if group.trajectories else "no rollout is left",
+    )
 
 
 async def _evaluate_opened(
@@ -157,3 +188,15 @@ def _print_end(console: Console, *, of: Evaluated, planned: int) -> None:
     print_side_notes(console, of.summary)
     if not of.evaluation.complete or of.evaluation.lost_items:
         console.print("the same command goes on from here, and tries lost items once more", soft_wrap=True)
+
+
+async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch: Watch) -> bool | Failure:
+    in_flight = InFlight(item_id=task.item_id, sibling=trajectory.sibling)
+    try:
+        with watch(in_flight), env.hook_calls(in_flight) as calls:
+            given = await calls.hook("passed", env.passed, task.for_rollout().item, trajectory)
+        if not isinstance(given, (bool, np.bool_)):
+            raise RewardError(f"passed gave {given!r:.100}; give True or False")
+        return bool(given)  # pyright: ignore[reportUnknownArgumentType]  # numpy's own type is generic
+    except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a verdict
+        return failure_of(error, sibling=trajectory.sibling, turns=len(trajectory.turns))

@@ -30,8 +30,8 @@ from environments.lifecycle.group_reward import has_group_reward
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.record.summary import flat
 from environments.record.totals import EVALUATED, Summary
-from environments.run.evaluation import ItemResult, evaluate_results, evaluation_metrics, item_result
-from environments.run.passing import judged
+from environments.run.evaluation import ItemTotals, evaluate_results, item_totals
+from environments.run.evaluation_run import judged
 from environments.server_config import SecondModelConfig
 from environments.server_config import server_configs as server_configs_of
 from environments.trajectory import CreditedGroup
@@ -206,7 +206,7 @@ class AtroposEnv(BaseEnv):
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Roll out the evaluation items, and log what they come to, as Atropos does."""
         config = self.agent_env.config.for_evaluation()
-        results: list[ItemResult] = []
+        results: list[ItemTotals] = []
         summary = Summary()
         # One of its own: it may have other items, and other settings, than what goes on beside it.
         async with self.agent_env_cls(config, self._servers).opened(evaluation=True) as env:
@@ -215,11 +215,11 @@ class AtroposEnv(BaseEnv):
                 group = await judged(
                     env, task, await env.rollout_group(task, config.eval_rollouts), unwatched
                 )
-                results.append(item_result(group))
+                results.append(item_totals(group))
                 summary.add_rollouts(group, EVALUATED)
         evaluation = evaluate_results(results, max_k=config.eval_rollouts, seed=config.seed)
         if evaluation is not None:
-            metrics = evaluation_metrics(evaluation) | flat(summary.values(), "eval")
+            metrics = evaluation.metrics() | flat(summary.values(), "eval")
             await self.evaluate_log(metrics, model_name=self.agent_env.policy_name)  # pyright: ignore[reportUnknownMemberType]  # untyped there
             await self.wandb_log(metrics)  # pyright: ignore[reportUnknownMemberType]  # likewise
 

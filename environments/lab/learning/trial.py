@@ -22,7 +22,7 @@ from environments.lab.learning.trial_plan import FEWEST_ITEMS, GROUPS_A_STEP, As
 from environments.lab.learning.tried_estimators import SeedRun, TrialResult, TriedEstimator, is_choice
 from environments.policy.base import Policy
 from environments.policy.scripted import PlaysByScript, Script, ScriptedPolicy
-from environments.run.passing import judged
+from environments.run.evaluation_run import judged
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError, RunError
 

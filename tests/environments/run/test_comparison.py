@@ -10,9 +10,7 @@ from click.testing import CliRunner
 from environments.cli.compare_runs import command
 from environments.data.item_json import item_hash
 from environments.record.recorder import Recorder
-from environments.run.compared_side import read_side
-from environments.run.comparison_text import print_comparison
-from environments.run.side_by_side import compared
+from environments.run.comparison import compared, print_comparison, read_side
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
 from tests.environments.counted_items import shown_console

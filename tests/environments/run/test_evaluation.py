@@ -6,22 +6,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.run.evaluation import (
-    ItemResult,
+    ItemTotals,
     evaluate_results,
-    evaluation_metrics,
     pass_at_k,
     sample_row,
 )
 from environments.trajectory import Message, Rewards, Span, TokenRow, Trajectory, Turn
 
 
-def item(item_id, *scores, turns=None, dropped=0):
-    return ItemResult(
-        item_id=item_id,
-        scores=scores,
-        passed=tuple(score >= 1 for score in scores),
-        turns=turns or (1,) * len(scores),
-        dropped=dropped,
+def item(*scores, turns=None, dropped=0):
+    """One that passed where its score is 1."""
+    turns = turns or (1,) * len(scores)
+    passed = [score >= 1 for score in scores]
+    return ItemTotals(
+        rollouts=len(scores),
+        lost=dropped,
+        scored=len(scores),
+        score_total=sum(scores),
+        judged=len(scores),
+        passed=sum(passed),
+        turns=sum(turns),
+        turns_passed=sum(count for count, has_passed in zip(turns, passed, strict=True) if has_passed),
     )
 
 
@@ -57,50 +62,50 @@ def test_pass_at_k_needs_k_rollouts(k):
 
 
 def test_each_item_weighs_the_same_however_many_rollouts_it_kept():
-    evaluation = evaluate_results([item("a", 1.0, 1.0, 1.0), item("b", 0.0)], max_k=3)
-    assert evaluation.score.value == 0.5
+    evaluation = evaluate_results([item(1.0, 1.0, 1.0), item(0.0)], max_k=3)
+    assert evaluation.score.mean == 0.5
 
 
 def test_pass_at_k_counts_only_items_with_k_rollouts():
-    evaluation = evaluate_results([item("a", 1.0, 0.0), item("b", 0.0)], max_k=2)
-    assert [(e.value, e.items) for e in evaluation.pass_at] == [(0.25, 2), (1.0, 1)]
+    evaluation = evaluate_results([item(1.0, 0.0), item(0.0)], max_k=2)
+    assert [(e.mean, e.items) for e in evaluation.pass_at] == [(0.25, 2), (1.0, 1)]
 
 
 def test_pass_at_k_ends_where_no_item_has_k_rollouts():
-    assert len(evaluate_results([item("a", 1.0, 0.0, dropped=2)], max_k=4).pass_at) == 2
+    assert len(evaluate_results([item(1.0, 0.0, dropped=2)], max_k=4).pass_at) == 2
 
 
 def test_a_dropped_rollout_is_no_zero():
-    evaluation = evaluate_results([item("a", 1.0, dropped=3)], max_k=4)
-    assert (evaluation.score.value, evaluation.dropped) == (1.0, 3)
+    evaluation = evaluate_results([item(1.0, dropped=3)], max_k=4)
+    assert (evaluation.score.mean, evaluation.dropped) == (1.0, 3)
 
 
 def test_an_item_without_rollouts_is_counted_as_lost():
-    evaluation = evaluate_results([item("a", 1.0), item("b", dropped=2)], max_k=1)
+    evaluation = evaluate_results([item(1.0), item(dropped=2)], max_k=1)
     assert (evaluation.items, evaluation.lost_items, evaluation.dropped) == (1, 1, 2)
 
 
 def test_without_any_rollout_there_is_no_evaluation():
-    assert evaluate_results([item("a", dropped=4)], max_k=4) is None
+    assert evaluate_results([item(dropped=4)], max_k=4) is None
 
 
 def test_one_item_has_no_interval():
-    score = evaluate_results([item("a", 1.0, 0.0)], max_k=2).score
+    score = evaluate_results([item(1.0, 0.0)], max_k=2).score
     assert (score.low, score.high) == (None, None)
 
 
 def test_equal_items_have_an_interval_of_no_width():
-    score = evaluate_results([item("a", 0.5), item("b", 0.5)], max_k=1).score
+    score = evaluate_results([item(0.5), item(0.5)], max_k=1).score
     assert (score.low, score.high) == (0.5, 0.5)
 
 
 def test_the_same_seed_gives_the_same_interval():
-    results = [item(str(n), float(n % 3 == 0)) for n in range(30)]
+    results = [item(float(n % 3 == 0)) for n in range(30)]
     assert evaluate_results(results, max_k=1, seed=3) == evaluate_results(results, max_k=1, seed=3)
 
 
 def test_the_interval_is_close_to_the_normal_one_for_many_items():
-    results = [item(str(n), float(n % 2)) for n in range(400)]
+    results = [item(float(n % 2)) for n in range(400)]
     score = evaluate_results(results, max_k=1).score
     half = 1.96 * math.sqrt(0.25 / 400)
     # One of 90 % would be 0.008 narrower on each side.
@@ -108,25 +113,25 @@ def test_the_interval_is_close_to_the_normal_one_for_many_items():
 
 
 def test_an_item_of_which_nothing_was_scored_moves_no_mean_and_has_not_passed():
-    unscored = ItemResult(item_id="b", scores=(), passed=(False, False), turns=(1, 1))
-    evaluation = evaluate_results([item("a", 1.0), unscored], max_k=1)
-    assert (evaluation.score.value, evaluation.score.items, evaluation.items) == (1.0, 1, 2)
-    assert evaluation.pass_at[0].value == 0.5
+    unscored = ItemTotals(rollouts=2, judged=2, turns=2)
+    evaluation = evaluate_results([item(1.0), unscored], max_k=1)
+    assert (evaluation.score.mean, evaluation.score.items, evaluation.items) == (1.0, 1, 2)
+    assert evaluation.pass_at[0].mean == 0.5
 
 
 def test_turns_are_averaged_by_outcome():
-    evaluation = evaluate_results([item("a", 1.0, 0.0, turns=(2, 8)), item("b", 1.0, turns=(4,))], max_k=1)
+    evaluation = evaluate_results([item(1.0, 0.0, turns=(2, 8)), item(1.0, turns=(4,))], max_k=1)
     assert (evaluation.turns_passed, evaluation.turns_failed) == (3.0, 8.0)
 
 
 def test_metrics_leave_out_what_is_unknown():
-    metrics = evaluation_metrics(evaluate_results([item("a", 1.0)], max_k=1))
+    metrics = evaluate_results([item(1.0)], max_k=1).metrics()
     assert "eval/turns_failed" not in metrics
     assert "eval/mean_score_low" not in metrics
 
 
 def test_metrics_name_every_k():
-    metrics = evaluation_metrics(evaluate_results([item("a", 1.0, 0.0), item("b", 0.0, 0.0)], max_k=2))
+    metrics = evaluate_results([item(1.0, 0.0), item(0.0, 0.0)], max_k=2).metrics()
     assert (metrics["eval/mean_score"], metrics["eval/pass@1"], metrics["eval/pass@2"]) == (0.25, 0.25, 0.5)
 
 

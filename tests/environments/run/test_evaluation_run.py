@@ -1,18 +1,20 @@
 """`evaluate` in a run's folder: a record like any, taken up again, never written over."""
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import count
 
 import pytest
 
+from environments.data.tasks import GroupTask
 from environments.record.origin import OtherRunError
 from environments.record.recorder import read_groups
 from environments.run import evaluation_run
-from environments.run.evaluation_run import evaluate, evaluation_folder
+from environments.run.evaluation_run import evaluate, evaluation_folder, judged
 from environments.run.process_run import process
 from environments.run.run_list import listed_runs
 from tests.environments.counted_items import Counted, counted, shown_console
+from tests.environments.talking import Talking, made
 from tools.errors import ConfigError, RecordError, SandboxError
 
 
@@ -241,3 +243,15 @@ async def test_charts_get_the_numbers_of_metrics_json_once(tmp_path, monkeypatch
     assert len(histograms["histogram/score"]) == 20
     assert not [name for name in histograms if "advantage" in name]
     assert len(samples) == 10
+
+
+async def test_what_it_changes_in_the_item_reaches_no_sibling():
+    class Greedy(Talking):
+        def passed(self, item, trajectory):
+            return item.pop("answer") == "4"
+
+    env, item = made(Greedy), {"id": "one", "answer": "4"}
+    task = GroupTask(item=item, item_id="one")
+    group = await judged(env, task, await env.rollout_group(task, 2), nullcontext)
+    verdicts = tuple(trajectory.passed for trajectory in group.trajectories)
+    assert (verdicts, item) == ((True, True), {"id": "one", "answer": "4"})

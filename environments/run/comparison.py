@@ -1,0 +1,367 @@
+"""Two runs or evaluations compared: items paired by id and content, differences with their intervals."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from environments.record.recorder import read_contents
+from environments.record.totals import TEXT_CHARS, Summary
+from environments.run.evaluation import RESAMPLES, ItemTotals, estimated, mean_of
+from environments.run.run_summary import counted_groups
+from environments.trajectory import CreditedGroup, Trajectory
+from tools.errors import RecordError
+
+MOST_K = 16
+"""The largest k of pass@k that is compared."""
+SHOWN_ITEMS = 20
+SHOWN_TURNS = 12
+
+ItemKey = tuple[str, str | None]
+"""Id and content (`item_hash`) of an item; `None`: the record does not say its content."""
+Measure = Callable[[ItemTotals], float | None]
+Row = tuple[str, str, str, str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Side:
+    """A record as far as it is compared; it grows with its items, not with its rollouts."""
+
+    place: str
+    path: Path
+    envs: set[str] = field(default_factory=set[str])
+    policies: set[str] = field(default_factory=set[str])
+    evaluations: int = 0
+    """Groups that an evaluation rolled out."""
+    items: dict[ItemKey, ItemTotals] = field(default_factory=dict[ItemKey, ItemTotals])
+    summary: Summary = field(default_factory=Summary)
+    pass_score: float | None = None
+    by_pass_score: int = 0
+    """Rollouts without a verdict of their own, judged by `pass_score`."""
+
+    def add(self, credited: CreditedGroup) -> None:
+        """Take one more group in."""
+        group = credited.group
+        self.envs.add(group.env)
+        self.policies.add(credited.policy)
+        self.evaluations += group.is_evaluation
+        self.summary.add(credited)
+        totals = self.items.setdefault((group.item_id, group.item_hash), ItemTotals())
+        totals.lost += len(group.failures)
+        for trajectory in group.trajectories:
+            totals.add(trajectory, self._verdict(trajectory))
+
+    def values(self) -> dict[str, Any]:
+        """As JSON: who played, and the aggregates of all groups."""
+        totals = self.items.values()
+        return {
+            "place": self.place,
+            "record": str(self.path),
+            "env": sorted(self.envs),
+            "policy": sorted(self.policies),
+            "evaluation": self.evaluations > 0,
+            "items": len(self.items),
+            "rollouts": sum(each.rollouts for each in totals),
+            "lost_rollouts": sum(each.lost for each in totals),
+            "lost_items": sum(not each.rollouts for each in totals),
+            "passed_by_pass_score": self.by_pass_score,
+            "aggregates": self.summary.values(),
+        }
+
+    def _verdict(self, trajectory: Trajectory) -> bool | None:
+        if trajectory.passed is not None or self.pass_score is None:
+            return trajectory.passed
+        self.by_pass_score += 1
+        outcome = None if trajectory.rewards is None else trajectory.rewards.outcome
+        reached = trajectory.score if outcome is None else outcome
+        return reached is not None and reached >= self.pass_score
+
+
+def read_side(place: str, path: Path, *, pass_score: float | None = None) -> Side:
+    """A record, read once.
+
+    Args:
+        place: what the user calls it.
+        path: the record.
+        pass_score: outcome, or score where there is none, from which a rollout without a verdict has passed.
+
+    Raises:
+        RecordError: unreadable, malformed or empty.
+    """
+    if pass_score is not None and not math.isfinite(pass_score):
+        raise RecordError(f"--pass-score {pass_score} is no finite number")
+    side = Side(place=place, path=path, pass_score=pass_score)
+    # Of an index where there is one: a group that failed and was done again counts once.
+    for credited in counted_groups(path, read_contents(path).finished):
+        side.add(credited)
+    if not side.items:
+        raise RecordError(f"{path} holds no group, so there is nothing to compare")
+    return side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One item that both sides have, with the same content."""
+
+    item_id: str
+    item_hash: str
+    before: ItemTotals
+    after: ItemTotals
+
+    @property
+    def flip(self) -> str | None:
+        """`gained` or `lost`, where at least half of the rollouts pass on one side alone."""
+        a, b = self.before.pass_at(1), self.after.pass_at(1)
+        if a is None or b is None or (a >= 0.5) == (b >= 0.5):
+            return None
+        return "gained" if b >= 0.5 else "lost"
+
+    def values(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "item_id": self.item_id,
+            "item_hash": self.item_hash,
+            "a": _item_values(self.before),
+            "b": _item_values(self.after),
+            "flip": self.flip,
+        }
+
+
+def compared(a: Side, b: Side, *, seed: int = 0, all_items: bool = False) -> dict[str, Any]:
+    """The comparison as JSON values: exact numbers, and `None` where one is unknown.
+
+    Means of a side are over all its items, each of which counts once however many rollouts it has. A
+    difference is B minus A over the pairs alone; its 95 % interval is the percentile bootstrap over pairs,
+    so that what is hard about an item is hard on both sides (Efron & Tibshirani 1993). The same seed gives
+    the same intervals.
+
+    Args:
+        a: the first side.
+        b: the second side.
+        seed: of the resampling.
+        all_items: whether every pair is listed; else only flips are.
+    """
+    pairs, unpaired = _paired(a, b)
+    flips = [pair for pair in pairs if pair.flip is not None]
+    numbers: dict[str, Any] = {
+        "a": a.values(),
+        "b": b.values(),
+        "seed": seed,
+        "resamples": RESAMPLES,
+        "items": {"paired": len(pairs), **unpaired},
+        "score": _measured(a, b, pairs, lambda item: item.mean_score, seed),
+        "pass_at": {str(k): _pass_at(a, b, pairs, k, seed) for k in range(1, _largest_k(a, b) + 1)},
+        "flips": [pair.values() for pair in flips],
+    }
+    if all_items:
+        numbers["pairs"] = [pair.values() for pair in pairs]
+    return numbers
+
+
+def print_comparison(console: Console, numbers: Mapping[str, Any]) -> None:
+    """Show what `compared` gave."""
+    rows = [("", "A", "B", "B - A"), *_rows(numbers)]
+    widths = [max(len(row[index]) for row in rows) for index in range(4)]
+    for row in rows:
+        line = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
+        console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+    for line in _notes(numbers):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _paired(a: Side, b: Side) -> tuple[list[Pair], dict[str, list[str]]]:
+    """The items of both sides in the order of their ids, never by position; why others cannot be compared."""
+    both = sorted((key[0], key[1]) for key in a.items.keys() & b.items.keys() if key[1] is not None)
+    pairs = [Pair(item_id=key[0], item_hash=key[1], before=a.items[key], after=b.items[key]) for key in both]
+    of_a, of_b = _hashes(a), _hashes(b)
+    common = sorted((of_a.keys() & of_b.keys()) - {pair.item_id for pair in pairs})
+    unknown = [each for each in common if None in of_a[each] | of_b[each]]
+    return pairs, {
+        "changed": sorted(set(common) - set(unknown)),
+        "unknown": unknown,
+        "only_a": sorted(of_a.keys() - of_b.keys()),
+        "only_b": sorted(of_b.keys() - of_a.keys()),
+    }
+
+
+def _pass_at(a: Side, b: Side, pairs: Sequence[Pair], k: int, seed: int) -> dict[str, Any]:
+    return {
+        **_measured(a, b, pairs, lambda item: item.pass_at(k), seed),
+        "a_at_least": mean_of([item.pass_at_least(k) for item in a.items.values()]),
+        "b_at_least": mean_of([item.pass_at_least(k) for item in b.items.values()]),
+    }
+
+
+def _measured(a: Side, b: Side, pairs: Sequence[Pair], measure: Measure, seed: int) -> dict[str, Any]:
+    both = [(measure(pair.before), measure(pair.after)) for pair in pairs]
+    values = {
+        "a": [measure(item) for item in a.items.values()],
+        "b": [measure(item) for item in b.items.values()],
+        "difference": [None if one is None or other is None else other - one for one, other in both],
+    }
+    return {name: asdict(estimated(each, seed)) for name, each in values.items()}
+
+
+def _item_values(item: ItemTotals) -> dict[str, Any]:
+    return {
+        "rollouts": item.rollouts,
+        "lost": item.lost,
+        "score": item.mean_score,
+        "passed": item.passed if item.judged else None,
+        "judged": item.judged,
+    }
+
+
+def _largest_k(a: Side, b: Side) -> int:
+    most = [max((item.judged for item in side.items.values()), default=0) for side in (a, b)]
+    # Where one side has no verdicts, the other is shown all the same.
+    return min(MOST_K, min(most) or max(most))
+
+
+def _hashes(side: Side) -> dict[str, set[str | None]]:
+    hashes: dict[str, set[str | None]] = {}
+    for identity, content in side.items:
+        hashes.setdefault(identity, set()).add(content)
+    return hashes
+
+
+def _rows(numbers: Mapping[str, Any]) -> Iterator[Row]:
+    a, b = numbers["a"], numbers["b"]
+    for name in ("place", "policy"):
+        yield name, _text(a[name]), _text(b[name]), ""
+    for name in ("items", "rollouts", "lost_rollouts"):
+        yield name.replace("_", " "), f"{a[name]:,}", f"{b[name]:,}", ""
+    yield _estimates("score", numbers["score"])
+    for k, estimate in numbers["pass_at"].items():
+        yield _estimates(f"pass@{k}", estimate)
+        if a["lost_rollouts"] or b["lost_rollouts"]:
+            yield "  lost as failed", _number(estimate["a_at_least"]), _number(estimate["b_at_least"]), ""
+    yield from _aggregated(a["aggregates"], b["aggregates"])
+
+
+def _aggregated(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
+    yield _means("turns", a["turns"], b["turns"])
+    by_turn = [{each["turn"]: each["reward"] for each in side["by_turn"]} for side in (a, b)]
+    for turn in sorted({*by_turn[0], *by_turn[1]})[:SHOWN_TURNS]:
+        row = _means(f"reward of turn {turn + 1}", *(side.get(turn, {}) for side in by_turn))
+        if row[1:3] != ("-", "-"):
+            yield row
+    for kind, name in (("parts", "part"), ("metrics", "metric")):
+        for each in sorted({*a[kind], *b[kind]}):
+            yield _means(f"{name} {each}", a[kind].get(each, {}), b[kind].get(each, {}))
+    for kind, name in (("stop_reasons", "stop"), ("failure_classes", "lost by")):
+        for each in sorted({*a[kind], *b[kind]}):
+            yield _counts(f"{name}: {each}", a[kind].get(each, 0), b[kind].get(each, 0))
+    yield _counts("tool calls", a["tools"]["calls"], b["tools"]["calls"])
+    for each in sorted({*a["tools"]["errors"], *b["tools"]["errors"]}):
+        yield _counts(f"tool error: {each}", *(side["tools"]["errors"].get(each, 0) for side in (a, b)))
+    for kind in ("tokens", "cost"):
+        yield from _spent(kind, dict(_leaves("", a[kind])), dict(_leaves("", b[kind])))
+
+
+def _spent(kind: str, a: Mapping[str, float], b: Mapping[str, float]) -> Iterator[Row]:
+    """What at least one side has any of."""
+    for each in [*a, *(name for name in b if name not in a)]:
+        if a.get(each) or b.get(each):
+            yield _counts(f"{kind}: {each}", a.get(each, 0), b.get(each, 0))
+
+
+def _notes(numbers: Mapping[str, Any]) -> Iterator[str]:
+    items = numbers["items"]
+    yield ""
+    yield (
+        f"{items['paired']} items are paired, by id and content. B - A is over these, means of a "
+        f"side over all its items. 95 % intervals are bootstraps over items, {numbers['resamples']} "
+        f"resamples, seed {numbers['seed']}."
+    )
+    if numbers["a"]["env"] != numbers["b"]["env"]:
+        yield f"A is of {_text(numbers['a']['env'])}, B of {_text(numbers['b']['env'])}."
+    if not numbers["pass_at"]:
+        yield "Neither side says what passed: --pass-score N judges by outcome, or score where there is none."
+    for name, why in (
+        ("changed", "have another content on the other side, and are not paired"),
+        ("unknown", "are of a record that does not say their content, and are not paired"),
+        ("only_a", "are in A alone"),
+        ("only_b", "are in B alone"),
+    ):
+        if items[name]:
+            yield f"{len(items[name])} items {why}: {_some(items[name])}"
+    flips = numbers["flips"]
+    for kind, what in (("gained", "pass in B and not in A"), ("lost", "pass in A and not in B")):
+        of_kind = [each for each in flips if each["flip"] == kind]
+        if of_kind:
+            yield f"{len(of_kind)} items {what}, by at least half of their rollouts:"
+            yield from map(_item_line, of_kind[:SHOWN_ITEMS])
+            yield from _more(of_kind)
+    if "pairs" in numbers:
+        yield "all pairs:"
+        yield from map(_item_line, numbers["pairs"])
+
+
+def _item_line(pair: Mapping[str, Any]) -> str:
+    sides = [
+        f"{_number(side['score'])}"
+        + (f" ({side['passed']} of {side['judged']} passed)" if side["judged"] else "")
+        for side in (pair["a"], pair["b"])
+    ]
+    return f"  {_shown(pair['item_id'])}: {sides[0]} -> {sides[1]}"
+
+
+def _more(listed: Sequence[Any]) -> Iterator[str]:
+    if listed[SHOWN_ITEMS:]:
+        yield f"  and {len(listed) - SHOWN_ITEMS} more (--json has all)"
+
+
+def _estimates(name: str, of: Mapping[str, Any]) -> Row:
+    return name, _estimate(of["a"]), _estimate(of["b"]), _estimate(of["difference"], signed=True)
+
+
+def _estimate(of: Mapping[str, Any], *, signed: bool = False) -> str:
+    sign = "+" if signed else ""
+    if of["mean"] is None:
+        return "-"
+    if of["low"] is None:
+        return f"{of['mean']:{sign}.3f}"
+    return f"{of['mean']:{sign}.3f} [{of['low']:{sign}.3f}, {of['high']:{sign}.3f}]"
+
+
+def _means(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Row:
+    before, after = a.get("mean"), b.get("mean")
+    moved = "" if before is None or after is None else f"{after - before:+.3f}"
+    return _shown(name), _number(before), _number(after), moved
+
+
+def _counts(name: str, a: float, b: float) -> Row:
+    if isinstance(a, int) and isinstance(b, int):
+        return _shown(name), f"{a:,}", f"{b:,}", f"{b - a:+,}"
+    return _shown(name), f"{a:,.3g}", f"{b:,.3g}", f"{b - a:+,.3g}"
+
+
+def _leaves(path: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(f"{path}{name} ", value)  # pyright: ignore[reportUnknownArgumentType]  # JSON
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{path}{name}".replace("_", " "), value
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f", and {len(names) - SHOWN_ITEMS} more" if names[SHOWN_ITEMS:] else ""
+    return ", ".join(map(_shown, names[:SHOWN_ITEMS])) + more
+
+
+def _text(value: object) -> str:
+    return _shown(", ".join(map(str, value)) if isinstance(value, list) else str(value))  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]  # JSON
+
+
+def _shown(text: str) -> str:
+    """Text of a record, as a terminal may have it."""
+    plain = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return plain if len(plain) <= TEXT_CHARS else f"{plain[: TEXT_CHARS - 1]}…"

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from environments.record.group_line import decode_group, parse_head
 from environments.record.recorder import numbered_lines, read_contents, read_groups
 from environments.record.run_folder import record_at
-from environments.run.run_summary import CountedOnce
+from environments.run.run_log import CountedOnce
 from environments.viewer.group_values import group_values
 from environments.viewer.page_texts import TextCutter
 from environments.viewer.page_values import GroupEntry, RolloutEntry

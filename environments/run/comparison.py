@@ -11,7 +11,7 @@ from rich.console import Console
 from environments.record.recorder import read_contents
 from environments.record.totals import TEXT_CHARS, Summary
 from environments.run.evaluation import RESAMPLES, ItemTotals, estimated, mean_of
-from environments.run.run_summary import counted_groups
+from environments.run.run_log import counted_groups
 from environments.trajectory import CreditedGroup, Trajectory
 from tools.errors import RecordError
 

@@ -17,7 +17,7 @@ from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder
 from environments.record.summary import flat, print_rows
 from environments.record.totals import Summary, summed_parts
-from environments.run.run_summary import counted_groups
+from environments.run.run_log import counted_groups
 from environments.run.tracking import ShownGroups
 from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
 from tools.errors import RecordError

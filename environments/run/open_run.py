@@ -21,9 +21,8 @@ from environments.run.environment_copy import shown, source_diff
 from environments.run.experiment import environment_files
 from environments.run.experiment_code import has_file
 from environments.run.run_files import write_run_files
-from environments.run.run_log import RunLog, moment
+from environments.run.run_log import RunLog, covered_by, moment, read_summary, summary_of, write_summary
 from environments.run.run_settings import Sources, changed_settings, settings_text
-from environments.run.run_summary import covered_by, read_summary, summary_of, write_summary
 from tools.errors import ConfigError, RecordError
 
 DEFAULT_NAME = "default"

@@ -9,8 +9,7 @@ from typing import Any
 
 from environments.record.recorder import read_contents
 from environments.record.run_folder import RunFolder, run_folder
-from environments.run.run_log import MOMENT, goes_on
-from environments.run.run_summary import covered_by, read_summary
+from environments.run.run_log import MOMENT, covered_by, goes_on, read_summary
 from tools.errors import RecordError
 
 _DEPTH = 4

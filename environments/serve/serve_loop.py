@@ -14,8 +14,7 @@ from environments.record.recorder import Recorder
 from environments.record.summary import duration, print_side_notes
 from environments.record.totals import Summary
 from environments.run.first_alone import FirstAlone
-from environments.run.live_view import LiveView, picture
-from environments.run.rollouts_in_flight import RolloutsInFlight
+from environments.run.progress import LiveView, RolloutsInFlight, picture
 from environments.run.stop_signals import StopSignals
 from environments.run.stopped import StoppedError
 from environments.run.worker_pool import LostWorkerError, refuse_stray_cancellation

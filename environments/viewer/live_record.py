@@ -15,7 +15,7 @@ from typing import Any
 from environments.record.contents import GroupKey
 from environments.record.group_line import decode_group, parse_head
 from environments.record.recorder import read_contents
-from environments.run.run_summary import CountedOnce
+from environments.run.run_log import CountedOnce
 from environments.viewer.group_values import group_values
 from environments.viewer.page_file import compressed
 from environments.viewer.record_page import IndexBuilder, other_estimators, text_of, title_of

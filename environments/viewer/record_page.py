@@ -13,7 +13,7 @@ from environments.record.private_file import folder_for
 from environments.record.recorder import read_contents, read_groups
 from environments.record.run_folder import RECORD
 from environments.record.totals import Summary
-from environments.run.run_summary import CountedOnce
+from environments.run.run_log import CountedOnce
 from environments.trajectory import CreditedGroup
 from environments.viewer.group_values import AddBlock, OtherEstimator, group_values
 from environments.viewer.page_file import PageFile

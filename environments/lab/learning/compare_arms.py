@@ -13,7 +13,7 @@ from environments.lab.learning.curves import Curves
 from environments.lab.learning.learn_folder import LearnFolder, opened_folder
 from environments.lab.learning.learned_arms import LearnedArms
 from environments.lab.learning.run_arm import Arm, LearnedArm, LearnedStep
-from environments.run.live_view import LiveView
+from environments.run.progress import LiveView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,7 @@ from click.testing import CliRunner
 from environments.cli.main import main
 from environments.cli.runs import command
 from environments.record.run_folder import RunFolder
-from environments.run.run_log import RunLog
-from environments.run.run_summary import write_summary
+from environments.run.run_log import RunLog, write_summary
 
 ROOT = Path(__file__).parents[3]
 ENV = """

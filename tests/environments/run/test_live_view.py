@@ -11,8 +11,7 @@ from rich.console import Console
 from environments.containment.in_flight import InFlight
 from environments.credit import credited
 from environments.record.totals import Summary
-from environments.run.live_view import LiveView, picture
-from environments.run.rollouts_in_flight import RolloutsInFlight
+from environments.run.progress import LiveView, RolloutsInFlight, picture
 from environments.testing import group_of
 from environments.trajectory import Failure
 

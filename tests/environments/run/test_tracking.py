@@ -10,8 +10,16 @@ import pytest
 
 from environments.config import AgentEnvConfig
 from environments.credit import credited
-from environments.run.tracking import MAX_SAMPLES, TEXT_CHARS, WINDOW, Tracker, group_numbers, tracked
-from environments.run.tracking_backends import MOST_WARNINGS, Tolerated
+from environments.run.tracking import (
+    MAX_SAMPLES,
+    MOST_WARNINGS,
+    TEXT_CHARS,
+    WINDOW,
+    Tolerated,
+    Tracker,
+    group_numbers,
+    tracked,
+)
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup
 from tests.environments.write_file import WriteFile
@@ -155,7 +163,7 @@ def test_a_service_that_hangs_at_its_end_keeps_no_run(monkeypatch, caplog):
         def finish(self):
             time.sleep(100)
 
-    monkeypatch.setattr("environments.run.tracking_backends.FINISH_S", 0.05)
+    monkeypatch.setattr("environments.run.tracking.FINISH_S", 0.05)
     Tolerated("charts", Hangs()).finish()
     assert "the run ends without it" in caplog.text
 

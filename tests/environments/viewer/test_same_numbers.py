@@ -11,7 +11,7 @@ from environments.record.group_line import encode_group
 from environments.record.recorder import read_contents
 from environments.record.totals import Summary
 from environments.run.comparison import read_side
-from environments.run.run_summary import counted_groups
+from environments.run.run_log import counted_groups
 from environments.testing import group_of
 from environments.trajectory import Failure
 from environments.viewer.live_record import LiveRecord

@@ -12,7 +12,7 @@ from rich.text import Text
 from environments.cli.credit_options import CreditOptions, credit_options
 from environments.cli.terminated import terminated_as_interrupted
 from environments.credit import Advantages, CreditChange, credit_change
-from environments.credit.comparable import ANY_GROUP, comparable
+from environments.credit.crediting import ANY_GROUP, comparable
 from environments.record.group_line import decode_group
 from environments.record.recorder import Recorder, new_record, numbered_lines, read_contents
 from environments.record.run_folder import record_at

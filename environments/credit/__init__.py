@@ -1,26 +1,38 @@
 """Credit: a group of scored trajectories in, one advantage per turn out."""
 
-from environments.credit.anchored import gigpo
-from environments.credit.comparable import GroupRules, comparable, missing_outcome_of
 from environments.credit.compare import CreditChange, TurnChange, credit_change
-from environments.credit.crediting import credited, recorded_params, without_peer_of
+from environments.credit.crediting import (
+    GroupRules,
+    comparable,
+    credited,
+    missing_outcome_of,
+    recorded_params,
+    without_peer_of,
+)
 from environments.credit.estimator_registry import (
     ESTIMATORS,
-    Advantages,
+    PRESETS,
     EstimatorSpec,
+    Param,
+    Parameter,
+    PerTurn,
     describe,
     estimate,
     read_params,
     register_estimator,
     resolve,
 )
-from environments.credit.gae import turn_gae
-from environments.credit.parameters import Param, Parameter, PerTurn
-from environments.credit.presets import PRESETS
-from environments.credit.returns import turn_return
-from environments.credit.scalar import grpo, rloo
-from environments.credit.segments import mt_grpo
-from environments.credit.steps import process_supervision, progress
+from environments.credit.estimators import (
+    gigpo,
+    grpo,
+    mt_grpo,
+    process_supervision,
+    progress,
+    rloo,
+    turn_gae,
+    turn_return,
+)
+from environments.credit.terms import Advantages, Pool, Term, minus_mean, minus_others
 
 __all__ = [
     "ESTIMATORS",
@@ -32,6 +44,8 @@ __all__ = [
     "Param",
     "Parameter",
     "PerTurn",
+    "Pool",
+    "Term",
     "TurnChange",
     "comparable",
     "credit_change",
@@ -40,6 +54,8 @@ __all__ = [
     "estimate",
     "gigpo",
     "grpo",
+    "minus_mean",
+    "minus_others",
     "missing_outcome_of",
     "mt_grpo",
     "process_supervision",

@@ -10,19 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from environments.credit.terms import Part, Place, Term, by_turn
 from environments.trajectory import Rewards, Trajectory, TrajectoryGroup, Turn
 from tools.errors import CreditError
 
 Value = TypeVar("Value")
 Values = Mapping[str, Sequence[Sequence[float]]]
 """Parameters of one value per turn, by name."""
-Credit = Callable[[TrajectoryGroup, Values], Sequence[Sequence[Value]]]
-"""What an estimator gives for the turns of a group without summaries."""
-
-
-def has_summaries(group: TrajectoryGroup) -> bool:
-    """Whether a turn of the group is none of the agent's acts."""
-    return any(turn.kind == "summary" for each in group.trajectories for turn in each.turns)
+Credit = Callable[[TrajectoryGroup, Values], list[Term]]
+"""What an estimator returns for a group without summaries."""
 
 
 def acts_alone(group: TrajectoryGroup) -> TrajectoryGroup:
@@ -31,38 +27,50 @@ def acts_alone(group: TrajectoryGroup) -> TrajectoryGroup:
     Raises:
         CreditError: a summary has a reward, or rewards do not match the turns.
     """
-    if not has_summaries(group):
+    if not _has_summaries(group):
         return group
     return replace(
         group, trajectories=tuple(map(_acts_of, range(len(group.trajectories)), group.trajectories))
     )
 
 
-def over_all_turns(credit: Credit[Value], group: TrajectoryGroup, values: Values) -> list[list[Value]]:
-    """What an estimator gives for the acts of a group, for all its turns.
+def over_all_turns(credit: Credit, group: TrajectoryGroup, values: Values) -> list[Term]:
+    """The terms of all turns of a group, by what an estimator returns for its acts.
 
     Raises:
         CreditError: as for `acts_alone`, or values do not match the turns.
     """
+    if not _has_summaries(group):
+        return credit(group, values)
     acts = acts_alone(group)
     values_of_acts = {name: _values_of_acts(rows, group, name) for name, rows in values.items()}
-    of_acts = credit(acts, values_of_acts)
-    spread: list[list[Value]] = []
+    of_acts = _by_act(credit(acts, values_of_acts), acts)
+    moves: dict[int, tuple[Term, list[int], list[Place]]] = {}
     for index, trajectory in enumerate(group.trajectories):
-        row: list[Value] = []
         number = 0
-        for turn, summary in enumerate(trajectory.turns):
+        for turn, each in enumerate(trajectory.turns):
             has_act = number < len(of_acts[index])
-            if summary.kind == "act" or (has_act and not values):
-                row.append(of_acts[index][number])
+            if each.kind == "act" or (has_act and not values):
+                parts = of_acts[index][number]
             else:
                 own = {name: rows[index][turn] for name, rows in values.items()}
-                seen = acts if has_act else _with_act(acts, index, summary)
+                seen = acts if has_act else _with_act(acts, index, each)
                 valued = {name: _with_value(values_of_acts[name], index, number, own[name]) for name in own}
-                row.append(credit(seen, valued)[index][number])
-            number += summary.kind == "act"
-        spread.append(row)
-    return spread
+                parts = _by_act(credit(seen, valued), seen)[index][number]
+            for term, position, _ in parts:
+                _, positions, places = moves.setdefault(id(term), (term, [], []))
+                positions.append(position)
+                places.append((index, turn))
+            number += each.kind == "act"
+    return [term.moved(positions, places) for term, positions, places in moves.values()]
+
+
+def _has_summaries(group: TrajectoryGroup) -> bool:
+    return any(turn.kind == "summary" for each in group.trajectories for turn in each.turns)
+
+
+def _by_act(terms: Sequence[Term], acts: TrajectoryGroup) -> list[list[list[Part]]]:
+    return by_turn(terms, [len(trajectory.turns) for trajectory in acts.trajectories])
 
 
 def _values_of_acts(rows: Sequence[Sequence[float]], group: TrajectoryGroup, name: str) -> list[list[float]]:

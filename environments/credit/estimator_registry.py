@@ -1,25 +1,151 @@
 """Estimators by name: registered, described, and called with checked parameters and a checked result."""
 
+import difflib
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ParamSpec, cast
+from typing import Any, Literal, ParamSpec, cast
 
-from environments.credit.acts import Values, acts_alone, has_summaries, over_all_turns
-from environments.credit.parameters import Parameter, Value, check_all, parameters_of, unknown
-from environments.credit.presets import PRESETS
-from environments.credit.terms import Explanations
+from environments.credit.acts import over_all_turns
+from environments.credit.terms import Advantages, Pool, Term, added_up, by_turn
 from environments.trajectory import TrajectoryGroup
 from tools.errors import CreditError
 
-Advantages = list[list[float]]
-"""One float per turn, ordered like the group's trajectories and their turns."""
-
+Kind = Literal["number", "integer", "flag", "choice", "per_turn"]
+Value = float | int | bool | str
+PerTurn = Sequence[Sequence[float]] | None
+"""One float per turn and trajectory, or nothing."""
 Estimator = Callable[..., Advantages]
 P = ParamSpec("P")
+
+PRESETS: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
+    "verl": {
+        "grpo": {"norm_by_std": True, "ddof": 1, "eps": 1e-6, "singleton": "raw", "zero_variance": "zero"},
+        "rloo": {"singleton": "raw"},
+        "gigpo": {
+            "gamma": 0.95,
+            "step_weight": 1.0,
+            "mode": "mean_norm",
+            "episode_stats": "rows",
+            "eps": 1e-6,
+        },
+    },
+    "trl": {
+        "grpo": {"norm_by_std": True, "ddof": 1, "eps": 1e-4, "singleton": "zero", "zero_variance": "zero"},
+        "mt_grpo": {"segments": "two", "turn_coef": 1.0, "eps": 1e-4, "ddof": 1},
+    },
+    "rllm": {
+        "grpo": {"norm_by_std": True, "ddof": 0, "eps": 1e-6, "singleton": "raw", "zero_variance": "zero"},
+        "rloo": {"singleton": "raw"},
+    },
+    "torchtitan": {
+        "grpo": {"norm_by_std": False, "ddof": 0, "eps": 1e-6, "singleton": "zero", "zero_variance": "zero"},
+    },
+    "tinker": {
+        "grpo": {"norm_by_std": False, "singleton": "zero", "zero_variance": "zero"},
+    },
+    "skyrl": {
+        "grpo": {"norm_by_std": True, "ddof": 1, "eps": 1e-6, "singleton": "raw", "zero_variance": "zero"},
+        "rloo": {"singleton": "zero"},
+    },
+}
+"""The constants of trainers' own estimators: preset, estimator, parameter: value. `verl` includes verl-agent,
+where GiGPO comes from; MT-GRPO's reference is built on TRL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """Describes a parameter inside its annotation: `gamma: Annotated[float, Param("…", low=0, high=1)]`."""
+
+    description: str
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One parameter of an estimator, as data for the configuration and for people."""
+
+    name: str
+    kind: Kind
+    """`per_turn`: a float per turn, given in code only, never by a setting."""
+    default: Value | None
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    description: str = ""
+
+    @property
+    def possible(self) -> str:
+        """The possible values, for a message or a table."""
+        fixed = {
+            "choice": " · ".join(self.choices),
+            "flag": "true · false",
+            "per_turn": "one float per turn",
+        }
+        if self.kind in fixed:
+            return fixed[self.kind]
+        if self.low is None and self.high is None:
+            return f"any {self.kind}"
+        if self.high is None:
+            return f"{self.kind} ≥ {self.low:g}"
+        if self.low is None:
+            return f"{self.kind} ≤ {self.high:g}"
+        return f"{self.kind} {self.low:g} … {self.high:g}"
+
+    def check(self, value: object, estimator: str) -> None:
+        """Refuse a value of the wrong kind or out of bounds.
+
+        Raises:
+            CreditError: names the estimator, the parameter and what is possible.
+        """
+        if not self._fits(value):
+            raise CreditError(f"{estimator}: {self.name} is {value!r}; possible: {self.possible}")
+
+    def read(self, value: Value, estimator: str) -> Value:
+        """A setting's value: text is parsed, and a whole number is the number that a record compares with.
+
+        Raises:
+            CreditError: it is no possible value.
+        """
+        if isinstance(value, str):
+            return self.parse(value, estimator)
+        self.check(value, estimator)
+        return float(value) if self.kind == "number" else value
+
+    def parse(self, text: str, estimator: str) -> Value:
+        """The value that a command line wrote as text.
+
+        Raises:
+            CreditError: the text is no possible value.
+        """
+        value: Value = text
+        if self.kind == "flag":
+            value = {"true": True, "false": False}.get(text.lower(), text)
+        elif self.kind in ("number", "integer"):
+            try:
+                value = float(text) if self.kind == "number" else int(text)
+            except ValueError:
+                value = text
+        self.check(value, estimator)
+        return value
+
+    def _fits(self, value: object) -> bool:
+        if self.kind == "choice":
+            return value in self.choices
+        if self.kind == "flag":
+            return isinstance(value, bool)
+        if self.kind == "per_turn":
+            return True  # its shape depends on the group: the estimator checks it
+        if isinstance(value, bool) or not isinstance(value, int if self.kind == "integer" else int | float):
+            return False
+        low = -math.inf if self.low is None else self.low
+        high = math.inf if self.high is None else self.high
+        return math.isfinite(value) and low <= value <= high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +169,20 @@ class EstimatorSpec:
         for parameter in self.parameters:
             if parameter.name == name:
                 return parameter
-        raise unknown(f"parameter of {self.name} named", name, [p.name for p in self.parameters])
+        raise _unknown(f"parameter of {self.name} named", name, [p.name for p in self.parameters])
+
+    def check(self, given: Mapping[str, object]) -> None:
+        """Refuse parameters that do not exist or do not fit.
+
+        Raises:
+            CreditError: names the parameter and what is possible.
+        """
+        for name, value in given.items():
+            self.parameter(name).check(value, self.name)
 
 
 _functions: dict[str, Estimator] = {}
-_without_peer: dict[str, Callable[..., Sequence[Sequence[bool]]]] = {}
-_explained: dict[str, Callable[..., Explanations] | None] = {}
+_terms: dict[str, Callable[..., list[Term]]] = {}
 _specs: dict[str, EstimatorSpec] = {}
 
 ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(_functions)
@@ -56,27 +190,21 @@ ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(_functions)
 
 
 def register_estimator(
-    name: str,
-    *,
-    formula: str = "",
-    bias: str = "",
-    source: str = "",
-    without_peer: Callable[..., Sequence[Sequence[bool]]] | None = None,
-    explained: Callable[..., Explanations] | None = None,
-) -> Callable[[Callable[P, Advantages]], Callable[P, Advantages]]:
+    name: str, *, formula: str = "", bias: str = "", source: str = ""
+) -> Callable[[Callable[P, Sequence[Term] | Advantages]], Callable[P, Advantages]]:
     """Make a function an estimator: it takes a group, and keyword-only parameters with defaults.
 
-    Parameters are described in their annotation, `Annotated[float, Param("discount", low=0, high=1)]`.
-    `without_peer` gets the same arguments, and says of each turn whether it keeps its raw return since no
-    sibling has a comparable one; `explained` gets them, too, and gives the terms that each advantage is the
-    sum of. The returned function checks its parameters before each call and its advantages after it; turns
-    that are not trained get 0, whatever it computed.
+    It returns the terms that the advantages are the sums of, or plain advantages, a list per trajectory with
+    one float per turn. Parameters are described in their annotation,
+    `Annotated[float, Param("discount", low=0, high=1)]`. The registered function checks its parameters before
+    each call and its result after it, and returns the advantages; turns that are not trained get 0, whatever
+    it computed.
 
     Raises:
         CreditError: the name is taken by another function, or a parameter cannot be described.
     """
 
-    def register(function: Callable[P, Advantages]) -> Callable[P, Advantages]:
+    def register(function: Callable[P, Sequence[Term] | Advantages]) -> Callable[P, Advantages]:
         known = _functions.get(name)
         if known is not None and _origin(known) != _origin(function):
             raise CreditError(f"an estimator named {name!r} exists: {'.'.join(_origin(known))}")
@@ -86,31 +214,28 @@ def register_estimator(
             formula=formula,
             bias=bias,
             source=source,
-            parameters=parameters_of(function),
+            parameters=_parameters_of(function),
         )
-        by_name = {parameter.name: parameter for parameter in spec.parameters}
+        per_turn = [parameter.name for parameter in spec.parameters if parameter.kind == "per_turn"]
+
+        def terms(group: TrajectoryGroup, **params: Any) -> list[Term]:
+            spec.check(params)
+
+            def of_acts(acts: TrajectoryGroup, values: Mapping[str, Any]) -> list[Term]:
+                return _checked(name, acts, cast("Any", function)(acts, **{**params, **values}))
+
+            values = {key: params[key] for key in per_turn if params.get(key) is not None}
+            return over_all_turns(of_acts, group, values)
 
         @functools.wraps(function)
-        def checked(*args: P.args, **kwargs: P.kwargs) -> Advantages:
+        def advantages(*args: P.args, **kwargs: P.kwargs) -> Advantages:
             group = args[0]
             if not isinstance(group, TrajectoryGroup):
                 raise CreditError(f"{name} takes a TrajectoryGroup, not {type(group).__name__}")
-            check_all(name, by_name, kwargs)
+            return advantages_of(name, terms(group, **kwargs), group)
 
-            def credit(seen: TrajectoryGroup, values: Values) -> Advantages:
-                return _checked_result(name, seen, cast("Any", function)(seen, **{**kwargs, **values}))
-
-            values = {key: kwargs[key] for key, each in by_name.items() if _is_per_turn(each, kwargs)}
-            if not has_summaries(group):
-                return _of_trained(credit(group, {}), group)
-            return _of_trained(over_all_turns(credit, group, cast("Values", values)), group)
-
-        _functions[name] = checked
-        if without_peer is not None:
-            _without_peer[name] = without_peer
-        _explained[name] = explained
-        _specs[name] = spec
-        return checked
+        _functions[name], _terms[name], _specs[name] = advantages, terms, spec
+        return advantages
 
     return register
 
@@ -130,54 +255,52 @@ def estimate(
         CreditError: an unknown estimator, preset or parameter, a value out of bounds, or rewards that
             are missing, NaN or infinite; the message names trajectory and turn.
     """
-    merged = {**preset_for(name, preset), **params}
+    merged = {**_preset_for(name, preset), **params}
     return ESTIMATORS[name](group, **merged)
 
 
-def without_peer(
-    name: str, group: TrajectoryGroup, *, preset: str | None = None, **params: object
-) -> list[list[bool]]:
-    """Of each act, whether its advantage is its raw return, since no sibling has a comparable one.
-
-    None is where the estimator compares with nothing on purpose, or gives such turns no credit.
-
-    Raises:
-        CreditError: as for `resolve`, or `without_peer` of the estimator says it of other turns.
-    """
-    acts = acts_alone(group)
-    counts = [len(trajectory.turns) for trajectory in acts.trajectories]
-    used = resolve(name, preset=preset, **params)
-    if name not in _without_peer:
-        return [[False] * count for count in counts]
-    alone = _without_peer[name](acts, **used)
-    if [len(row) for row in alone] != counts:
-        raise CreditError(f"without_peer of {name} has to say of each turn whether it has no peer")
-    return [[bool(each) for each in row] for row in alone]
-
-
-def explanations(name: str, group: TrajectoryGroup, params: Mapping[str, Any]) -> Explanations | None:
-    """How the estimator comes to each turn's advantage; `None`: it was registered without that.
-
-    Args:
-        name: the estimator.
-        group: siblings with rewards.
-        params: every parameter of it, see `resolve`.
+def terms_of(name: str, group: TrajectoryGroup, *, preset: str | None = None, **params: object) -> list[Term]:
+    """The terms that the advantages of all turns are the sums of, those of turns that are not trained, too.
 
     Raises:
         CreditError: as for `estimate`.
     """
-    explained = _explained.get(name)
-    if explained is None:
-        return None
-    used = resolve(name, **params)
-    if not has_summaries(group):
-        return explained(group, **used)
+    merged = {**_preset_for(name, preset), **params}
+    return _terms[name](group, **merged)
 
-    def of_acts(seen: TrajectoryGroup, values: Values) -> Explanations:
-        return explained(seen, **{**used, **values})
 
-    given = {each.name: used[each.name] for each in describe(name).parameters if _is_per_turn(each, used)}
-    return over_all_turns(of_acts, group, cast("Values", given))
+def advantages_of(name: str, terms: Sequence[Term], group: TrajectoryGroup) -> Advantages:
+    """The sums of an estimator's terms; 0 for a turn that is not trained.
+
+    Raises:
+        CreditError: a sum is NaN or infinite, or a term is of a turn that the group does not have.
+    """
+    try:
+        advantages = added_up(terms, [len(trajectory.turns) for trajectory in group.trajectories])
+    except IndexError:
+        raise CreditError(f"{name} gave a term for a turn that the group does not have") from None
+    for index, row in enumerate(advantages):
+        if not all(map(math.isfinite, row)):
+            turn = next(turn for turn, value in enumerate(row) if not math.isfinite(value))
+            raise CreditError(f"{name} gave {row[turn]} to trajectory {index}, turn {turn + 1}")
+    return [
+        [float(value) if turn.trained else 0.0 for value, turn in zip(row, trajectory.turns, strict=True)]
+        for row, trajectory in zip(advantages, group.trajectories, strict=True)
+    ]
+
+
+def without_peer(terms: Sequence[Term], group: TrajectoryGroup) -> list[list[bool]]:
+    """Of each act, whether it is trained with its raw return, since no sibling has a comparable one."""
+    raw = [term for term in terms if term.has_no_peer]
+    rows = by_turn(raw, [len(trajectory.turns) for trajectory in group.trajectories])
+    return [
+        [
+            turn.trained and bool(of_turn)
+            for turn, of_turn in zip(trajectory.turns, row, strict=True)
+            if turn.kind == "act"
+        ]
+        for trajectory, row in zip(group.trajectories, rows, strict=True)
+    ]
 
 
 def describe(name: str) -> EstimatorSpec:
@@ -187,26 +310,8 @@ def describe(name: str) -> EstimatorSpec:
         CreditError: no such estimator.
     """
     if name not in _specs:
-        raise unknown("estimator", name, _specs)
+        raise _unknown("estimator", name, _specs)
     return _specs[name]
-
-
-def preset_for(name: str, preset: str | None) -> Mapping[str, Value]:
-    """What a preset sets for one estimator.
-
-    Raises:
-        CreditError: no such estimator or preset, or a preset that does not cover the estimator.
-    """
-    describe(name)
-    if preset is None:
-        return {}
-    if preset not in PRESETS:
-        raise unknown("estimator preset", preset, PRESETS)
-    if name not in PRESETS[preset]:
-        raise CreditError(
-            f"preset {preset!r} does not cover {name}; it covers {', '.join(sorted(PRESETS[preset]))}"
-        )
-    return PRESETS[preset][name]
 
 
 def resolve(name: str, *, preset: str | None = None, **params: object) -> dict[str, object]:
@@ -216,9 +321,9 @@ def resolve(name: str, *, preset: str | None = None, **params: object) -> dict[s
         CreditError: as for `estimate`.
     """
     spec = describe(name)
-    check_all(name, {parameter.name: parameter for parameter in spec.parameters}, params)
+    spec.check(params)
     defaults = {parameter.name: parameter.default for parameter in spec.parameters}
-    return {**defaults, **preset_for(name, preset), **params}
+    return {**defaults, **_preset_for(name, preset), **params}
 
 
 def read_params(name: str, preset: str | None, settings: Mapping[str, Value]) -> dict[str, Value]:
@@ -233,35 +338,96 @@ def read_params(name: str, preset: str | None, settings: Mapping[str, Value]) ->
     return params
 
 
-def _is_per_turn(parameter: Parameter, given: Mapping[str, Any]) -> bool:
-    return parameter.kind == "per_turn" and given.get(parameter.name) is not None
+def _preset_for(name: str, preset: str | None) -> Mapping[str, Value]:
+    describe(name)
+    if preset is None:
+        return {}
+    if preset not in PRESETS:
+        raise _unknown("estimator preset", preset, PRESETS)
+    if name not in PRESETS[preset]:
+        raise CreditError(
+            f"preset {preset!r} does not cover {name}; it covers {', '.join(sorted(PRESETS[preset]))}"
+        )
+    return PRESETS[preset][name]
 
 
-def _origin(function: Estimator) -> tuple[str, str]:
+def _unknown(what: str, name: str, known: Iterable[str]) -> CreditError:
+    """The error for a name that does not exist: what exists, and the nearest one."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f" did you mean {near[0]!r}?" if near else ""
+    return CreditError(f"no {what} {name!r};{hint} there are: {', '.join(names) or 'none'}")
+
+
+def _origin(function: Callable[..., Any]) -> tuple[str, str]:
     return function.__module__, function.__qualname__
 
 
-def _checked_result(name: str, group: TrajectoryGroup, advantages: Any) -> Advantages:
-    if not isinstance(advantages, Sequence):
-        raise CreditError(f"{name} gave {advantages!r:.100}; give one list of advantages per trajectory")
-    advantages = cast("Advantages", advantages)
-    if len(advantages) != len(group.trajectories):
+def _checked(name: str, group: TrajectoryGroup, result: Any) -> list[Term]:
+    """What an estimator returned, as terms: plain advantages are one."""
+    if not isinstance(result, Sequence):
+        raise CreditError(f"{name} gave {result!r:.100}; give terms, or one list per trajectory")
+    rows = cast("Sequence[Any]", result)
+    has_turns = any(trajectory.turns for trajectory in group.trajectories)
+    if all(isinstance(each, Term) for each in rows) and (rows or not has_turns):
+        return list(cast("Sequence[Term]", rows))
+    if len(rows) != len(group.trajectories):
         raise CreditError(
-            f"{name} gave {len(advantages)} lists for a group of {len(group.trajectories)} trajectories"
+            f"{name} gave {len(rows)} lists for a group of {len(group.trajectories)} trajectories"
         )
-    for index, (row, trajectory) in enumerate(zip(advantages, group.trajectories, strict=True)):
+    for index, (row, trajectory) in enumerate(zip(rows, group.trajectories, strict=True)):
         if len(row) != len(trajectory.turns):
             raise CreditError(
                 f"{name} gave {len(row)} advantages for {len(trajectory.turns)} turns of trajectory {index}"
             )
-        if not all(map(math.isfinite, row)):
-            turn = next(turn for turn, value in enumerate(row) if not math.isfinite(value))
-            raise CreditError(f"{name} gave {row[turn]} to trajectory {index}, turn {turn + 1}")
-    return advantages
+    return [Term(name="advantage", values=Pool.of_turns([[*map(float, row)] for row in rows]))]
 
 
-def _of_trained(advantages: Advantages, group: TrajectoryGroup) -> Advantages:
-    return [
-        [float(value) if turn.trained else 0.0 for value, turn in zip(row, trajectory.turns, strict=True)]
-        for row, trajectory in zip(advantages, group.trajectories, strict=True)
-    ]
+# --- parameters of a signature -------------------------------------------------------------------------
+
+
+def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
+    """The keyword-only parameters of an estimator.
+
+    Raises:
+        CreditError: a parameter without a default, or of a type that no setting can carry.
+    """
+    hints = typing.get_type_hints(function, include_extras=True)
+    return tuple(
+        _parameter(function, parameter, hints.get(parameter.name))
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    )
+
+
+def _parameter(function: Callable[..., Any], parameter: inspect.Parameter, hint: Any) -> Parameter:
+    where = f"estimator {function.__name__}: parameter {parameter.name!r}"
+    if parameter.default is inspect.Parameter.empty:
+        raise CreditError(f"{where} needs a default")
+    annotation, notes = hint, Param("")
+    if typing.get_origin(hint) is typing.Annotated:
+        annotation = typing.get_args(hint)[0]
+        notes = next((note for note in typing.get_args(hint)[1:] if isinstance(note, Param)), notes)
+    kind, choices = _kind(annotation, where)
+    return Parameter(
+        name=parameter.name,
+        kind=kind,
+        default=parameter.default,
+        low=notes.low,
+        high=notes.high,
+        choices=choices,
+        description=notes.description,
+    )
+
+
+def _kind(annotation: Any, where: str) -> tuple[Kind, tuple[str, ...]]:
+    simple: dict[Any, Kind] = {float: "number", int: "integer", bool: "flag"}
+    if annotation in simple:
+        return simple[annotation], ()
+    if typing.get_origin(annotation) is Literal:
+        return "choice", tuple(str(choice) for choice in typing.get_args(annotation))
+    if annotation == PerTurn:
+        return "per_turn", ()
+    raise CreditError(
+        f"{where} must be annotated float, int, bool, Literal[…] or PerTurn, not {annotation!r}"
+    )

@@ -1,25 +1,29 @@
-"""The ledger of a credited group: how each turn came to its recorded advantage, or that nobody can say.
+"""The ledger of a credited group: the terms that each turn's recorded advantage is the sum of.
 
-What an estimator says about itself (`register_estimator(explained=…)`) is shown only where it adds up to the
-number that was recorded; there is no second computation that could say something else.
+They are those that the estimator returns for the group with the recorded parameters; where they do not add
+up to the number that was recorded (another version computed it), they are not shown.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
-from environments.credit.estimator_registry import ESTIMATORS, explanations
-from environments.credit.terms import Explanation, Term, spread_of
+from environments.credit.estimator_registry import ESTIMATORS, terms_of
+from environments.credit.terms import Part, Pool, Term, by_turn
 from environments.trajectory import CreditedGroup, Trajectory, Turn
 
+NO_PEER = "no sibling to compare it with: the advantage is the raw value"
+MOST_PEERS = 32
+"""That one term names."""
 _TOLERANCE = 1e-9
 """Of what is compared: rewards may have come through another program's JSON."""
+_Sibling = tuple[int, tuple[Turn, ...]]
+"""Its number, and its acts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerPeer:
-    """What a baseline was made of."""
+    """What a baseline was made of: a sibling's turn, or a whole sibling."""
 
     sibling: int
     turn: int | None
@@ -28,123 +32,151 @@ class LedgerPeer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerTerm:
+    """One comparison: `weight * (value - baseline) / divisor`."""
+
+    name: str
+    """What is compared: `return`, `score`, `outcome`, …"""
+    weight: float
+    value: float
+    baseline: float | None
+    """`None`: nothing is subtracted."""
+    divisor: float | None
+    """`None`: not divided."""
+    peers: list[LedgerPeer]
+    """The first of them, where they are many; its own among them where `whole_group`."""
+    peer_count: int
+    whole_group: bool
+    """Whether none is left out of the baseline, so that the turn's own value is in it, too."""
+    spread: float | None
+    """Sample deviation of the peers' values; `None` with fewer than two."""
+    has_no_peer: bool
+    """Whether the value is raw because no sibling has one to compare it with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnLedger:
     """How the advantage of one turn came about."""
 
     reward: float | None
     follows: float | None
-    """What later rewards and the outcome add to the turn's reward; `None`: they are not summed up."""
-    terms: tuple[Term, ...]
-    """Their advantages add up to the turn's; empty where nothing is compared, or nobody can say how."""
+    """What later rewards and the outcome add to the turn's reward, discounted; `None`: not summed up."""
+    terms: list[LedgerTerm]
+    """They add up to the advantage; empty where nothing is compared, or nobody can say how: see `notes`."""
     advantage: float
     tokens: int
     """Trained with this advantage."""
-    notes: tuple[str, ...]
+    notes: list[str]
+    """What the numbers alone do not say: no peer, why a divisor, as the act that follows, not trained."""
 
 
 def ledger(credited: CreditedGroup) -> list[list[TurnLedger]]:
     """One entry per turn, ordered like the group's trajectories and their turns."""
-    explained, reason = _explained(credited)
+    trajectories = credited.group.trajectories
+    siblings = [(trajectory.sibling, trajectory.acts) for trajectory in trajectories]
+    found = _recorded_terms(credited)
     return [
         [
-            _entry(trajectory, index, advantage, None if explained is None else explained[i][index], reason)
-            for index, advantage in enumerate(advantages)
+            _entry(
+                trajectory,
+                (index, number),
+                advantage,
+                found if isinstance(found, str) else found[index][number],
+                siblings,
+            )
+            for number, advantage in enumerate(advantages)
         ]
-        for i, (trajectory, advantages) in enumerate(
-            zip(credited.group.trajectories, credited.advantages, strict=True)
-        )
+        for index, (trajectory, advantages) in enumerate(zip(trajectories, credited.advantages, strict=True))
     ]
 
 
-def peers_of(
-    term: Term, trajectories: Sequence[Trajectory], turn: Turn, *, most: int | None = None
-) -> list[LedgerPeer]:
-    """What the baseline of a turn's term was made of, or the first of that."""
-    shown = list(islice((each for each in term.pool if each is not term.own), most))
-    acts = {i: trajectories[i].acts for i in {each.trajectory for each in shown if each.turn is not None}}
-    return [
-        LedgerPeer(
-            sibling=trajectories[each.trajectory].sibling,
-            turn=None if each.turn is None else _index(acts[each.trajectory], each.turn, turn),
-            value=each.value,
-        )
-        for each in shown
-    ]
-
-
-def peers_spread(term: Term) -> float | None:
-    """The sample deviation of the values that the baseline was made of; `None` with fewer than two."""
-    return term.pool_spread if term.own is None else spread_of(term.peers)
-
-
-def _index(acts: Sequence[Turn], number: int, turn: Turn) -> int:
-    """The index of the act of that number; a summary that no act follows is one more (see `acts`)."""
-    return acts[number].index if number < len(acts) else turn.index
-
-
-def _explained(credited: CreditedGroup) -> tuple[Sequence[Sequence[Explanation]] | None, str]:
-    """What the estimator says, and why it says nothing."""
-    name = credited.estimator
+def _recorded_terms(credited: CreditedGroup) -> list[list[list[Part]]] | str:
+    """The terms of each turn, or why they are not known."""
+    name, trajectories = credited.estimator, credited.group.trajectories
     if credited.status == "failed":
-        return None, "the group failed: no credit"
+        return "the group failed: no credit"
     if name not in ESTIMATORS:
-        return None, f"no estimator {name!r} is registered here that could say how"
+        return f"no estimator {name!r} is registered here that could say how"
     try:
-        explained = explanations(name, credited.group, credited.estimator_params)
+        terms = terms_of(name, credited.group, **credited.estimator_params)
+        rows = by_turn(terms, [len(trajectory.turns) for trajectory in trajectories])
     except Exception as error:  # noqa: BLE001  # it may be anybody's code, and the record another version's
-        return None, f"{name} cannot say how: {type(error).__name__}"
-    shape = [len(row) for row in credited.advantages]
-    if explained is not None and [len(row) for row in explained] != shape:
-        return None, f"{name} says it for other turns"
-    if explained is not None and credited.status == "no_credit" and not _all_add_up(explained, credited):
-        # An evaluation, or a session with nobody to compare it with: nothing was computed.
-        return None, credited.reason or "no credit"
-    return explained, f"{name} does not say how"
-
-
-def _all_add_up(explained: Sequence[Sequence[Explanation]], credited: CreditedGroup) -> bool:
-    return all(
-        _adds_up(explanation.terms, advantage)
-        for trajectory, rows, advantages in zip(
-            credited.group.trajectories, explained, credited.advantages, strict=True
-        )
-        for turn, explanation, advantage in zip(trajectory.turns, rows, advantages, strict=True)
+        return f"{name} cannot say how: {type(error).__name__}"
+    if credited.status == "no_credit" and not all(
+        _adds_up(rows[index][number], credited.advantages[index][number])
+        for index, trajectory in enumerate(trajectories)
+        for number, turn in enumerate(trajectory.turns)
         if turn.trained
-    )
+    ):
+        # An evaluation, or a session with nobody to compare it with: nothing was computed.
+        return credited.reason or "no credit"
+    return rows
 
 
 def _entry(
-    trajectory: Trajectory, index: int, advantage: float, explained: Explanation | None, reason: str
+    trajectory: Trajectory,
+    place: tuple[int, int],
+    advantage: float,
+    parts: Sequence[Part] | str,
+    siblings: Sequence[_Sibling],
 ) -> TurnLedger:
-    turn, rewards = trajectory.turns[index], trajectory.rewards
-    reward = None if rewards is None or rewards.turns is None else rewards.turns[index]
-    terms, notes, follows = (), (reason,), None
-    if explained is not None:
-        terms, notes = explained.terms, explained.notes
-        if not _adds_up(terms, advantage) and turn.trained:
-            terms, notes = (), ("the recorded advantage is another number than the estimator's",)
-        elif explained.sums_forward and terms:
-            follows = terms[0].value - (reward or 0.0)
-    if turn.kind == "summary" and explained is not None:
-        notes = ("a summary is credited as the act that follows it is", *notes)
+    index, number = place
+    turn, rewards = trajectory.turns[number], trajectory.rewards
+    reward = None if rewards is None or rewards.turns is None else rewards.turns[number]
+    shown: Sequence[Part] = ()
+    if isinstance(parts, str):
+        notes = [parts]
+    elif turn.trained and not _adds_up(parts, advantage):
+        notes = ["the recorded advantage is another number than the estimator's"]
+    else:
+        shown = parts
+        notes = [note for term, *_ in parts for note in (NO_PEER * term.has_no_peer, term.note) if note]
+        if turn.kind == "summary":
+            notes.insert(0, "a summary is credited as the act that follows it is")
     if not turn.trained:
-        notes = ("not trained: masked, and its advantage is 0", *notes)
+        notes.insert(0, "not trained: masked, and its advantage is 0")
+    returns = [term.values.values[position] for term, position, _ in shown if term.is_return]
     return TurnLedger(
         reward=reward,
-        follows=follows,
-        terms=terms,
+        follows=returns[0] - (reward or 0.0) if returns else None,
+        terms=[_shown(term, position, index, turn, siblings) for term, position, _ in shown],
         advantage=advantage,
         tokens=turn.span.end - turn.span.start if turn.trained else 0,
         notes=notes,
     )
 
 
-def _adds_up(terms: Sequence[Term], advantage: float) -> bool:
-    total = math.fsum(term.advantage for term in terms)
-    return math.isclose(total, advantage, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE * _size(terms))
+def _shown(
+    term: Term, position: int, trajectory: int, turn: Turn, siblings: Sequence[_Sibling]
+) -> LedgerTerm:
+    pool = Pool((), ()) if term.pool is None else term.pool
+    if term.leaves_own_out:
+        pool = pool.without(trajectory)
+    peers: list[LedgerPeer] = []
+    for (index, number), value in zip(pool.places[:MOST_PEERS], pool.values[:MOST_PEERS], strict=True):
+        sibling, acts = siblings[index]
+        if number is not None:
+            # A summary that no act follows is credited as one more act (see `acts`).
+            number = acts[number].index if number < len(acts) else turn.index
+        peers.append(LedgerPeer(sibling=sibling, turn=number, value=value))
+    return LedgerTerm(
+        name=term.name,
+        weight=term.weight,
+        value=term.values.values[position],
+        baseline=None if term.baselines is None else term.baselines[position],
+        divisor=term.divisor,
+        peers=peers,
+        peer_count=len(pool.values),
+        whole_group=not term.leaves_own_out,
+        spread=pool.spread,
+        has_no_peer=term.has_no_peer,
+    )
 
 
-def _size(terms: Sequence[Term]) -> float:
-    """How large the numbers are that were subtracted from each other."""
-    sizes = [abs(term.weight * term.value / (term.divisor or 1.0)) for term in terms]
-    return max(1.0, *sizes) if sizes else 1.0
+def _adds_up(parts: Sequence[Part], advantage: float) -> bool:
+    # How large the numbers are that were subtracted from each other.
+    size = max(
+        [1.0, *(abs(term.weight * term.values.values[i] / (term.divisor or 1.0)) for term, i, _ in parts)]
+    )
+    total = math.fsum(difference for *_, difference in parts)
+    return math.isclose(total, advantage, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE * size)

@@ -23,9 +23,7 @@ class Scored:
     @property
     def steps(self) -> tuple[float | None, ...]:
         """The turn rewards with the outcome added to the last turn's."""
-        if not self.turns or self.outcome is None:
-            return self.turns
-        return (*self.turns[:-1], (self.turns[-1] or 0.0) + self.outcome)
+        return self._with_outcome(self.outcome)
 
     @property
     def turn_sum(self) -> float:
@@ -34,25 +32,28 @@ class Scored:
 
     def returns(self, gamma: float, outcome_weight: float = 1.0) -> list[float]:
         """Discounted return-to-go per turn; the outcome belongs to the last turn, unscored turns add 0."""
-        following = 0.0
-        to_go: list[float] = []
-        final = outcome_weight * (self.outcome or 0.0)
-        for reward in reversed(self.turns):
-            following = (reward or 0.0) + final + gamma * following
-            final = 0.0
-            to_go.append(following)
-        to_go.reverse()
-        return to_go
+        return summed_forward(self._with_outcome(outcome_weight * (self.outcome or 0.0)), gamma)
+
+    def _with_outcome(self, outcome: float | None) -> tuple[float | None, ...]:
+        if not self.turns or outcome is None:
+            return self.turns
+        return (*self.turns[:-1], (self.turns[-1] or 0.0) + outcome)
+
+
+def summed_forward(values: Sequence[float | None], gamma: float) -> list[float]:
+    """Each value plus those that follow it, discounted; `None` adds nothing."""
+    following = 0.0
+    sums: list[float] = []
+    for value in reversed(values):
+        following = (value or 0.0) + gamma * following
+        sums.append(following)
+    sums.reverse()
+    return sums
 
 
 def trained_turns(group: TrajectoryGroup) -> int:
     """How many turns of a group are not left out of training."""
     return sum(turn.trained for trajectory in group.trajectories for turn in trajectory.turns)
-
-
-def each_trained(group: TrajectoryGroup) -> list[list[bool]]:
-    """Of each turn, whether it is not left out of training."""
-    return [[turn.trained for turn in trajectory.turns] for trajectory in group.trajectories]
 
 
 def read(group: TrajectoryGroup) -> list[Scored]:

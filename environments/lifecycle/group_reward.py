@@ -7,7 +7,7 @@ from typing import Any
 
 from environments.containment.hook_calls import HookCalls
 from environments.containment.in_flight import InFlight, Watch
-from environments.credit.comparable import ANY_GROUP, comparable
+from environments.credit.crediting import ANY_GROUP, comparable
 from environments.data.tasks import GroupTask
 from environments.hooks import Hooks, writes
 from environments.lifecycle.env_lifecycle import Lifecycle

@@ -16,7 +16,7 @@ from itertools import starmap, zip_longest
 from typing import Any, cast
 
 from environments.credit import without_peer_of
-from environments.credit.stats import vary
+from environments.credit.terms import vary
 from environments.trajectory import (
     CreditedGroup,
     Failure,

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from environments.credit import estimate, without_peer_of
-from environments.credit.ledger import TurnLedger, ledger
-from environments.credit.terms import Term
-from environments.trajectory import CreditedGroup, Failure, Trajectory
+from environments.credit import estimate
+from environments.credit.ledger import LedgerTerm, TurnLedger, ledger
+from environments.trajectory import CreditedGroup, Failure, Trajectory, Turn
 from environments.viewer.page_texts import TextCutter
 from environments.viewer.page_values import (
     FailureEntry,
@@ -62,15 +61,14 @@ def group_values(
     group = credited.group
     ledgers = ledger(credited)
     beside = [other.advantages(credited) for other in others]
-    alone = without_peer_of(credited)
     rollouts: list[RolloutEntry] = []
     for position, (trajectory, entries) in enumerate(zip(group.trajectories, ledgers, strict=True)):
         names: list[str] = []
-        for block in rollout_blocks(trajectory, entries, group.trajectories, content):
+        for block in rollout_blocks(trajectory, entries, content):
             names.append(f"g{number}r{position}p{len(names)}")
             add(names[-1], block)
         own = [None if rows is None else rows[position] for rows in beside]
-        columns = _columns(trajectory, entries, own, () if alone is None else alone[position])
+        columns = _columns(trajectory, entries, own)
         rollouts.append(_rollout(trajectory, columns, names))
     name = f"g{number}"
     add(name, _group_block(credited, content.cutter))
@@ -88,19 +86,11 @@ def group_values(
 
 
 def _columns(
-    trajectory: Trajectory,
-    ledgers: Sequence[TurnLedger],
-    others: list[list[float] | None],
-    acts_alone: Sequence[bool],
+    trajectory: Trajectory, ledgers: Sequence[TurnLedger], others: list[list[float] | None]
 ) -> TurnColumns:
     turns = trajectory.turns
-    raw = {act.index for act, is_alone in zip(trajectory.acts, acts_alone, strict=False) if is_alone}
-    alone = [
-        1 if turn.index in raw else 0 if _is_compared(entry.terms) else None
-        for turn, entry in zip(turns, ledgers, strict=True)
-    ]
     rows = [-1 if not turns else turns[0].span.row, *(turn.span.row for turn in turns)]
-    single = [_only(entry.terms) for entry in ledgers]
+    single = [entry.terms[0] if len(entry.terms) == 1 else None for entry in ledgers]
     return TurnColumns(
         kind="".join(turn.kind[0] for turn in turns),
         rewards=[entry.reward for entry in ledgers],
@@ -110,8 +100,11 @@ def _columns(
         ],
         advantages=[entry.advantage for entry in ledgers],
         others=others,
-        peers=[_peers(term, is_alone == 1) for term, is_alone in zip(single, alone, strict=True)],
-        alone=alone,
+        peers=[
+            None if term is None or (term.baseline is None and not term.has_no_peer) else term.peer_count
+            for term in single
+        ],
+        alone=[_alone(turn, entry.terms) for turn, entry in zip(turns, ledgers, strict=True)],
         tokens=[turn.span.end - turn.span.start for turn in turns],
         trained=[int(turn.trained) for turn in turns],
         forks=[int(turn.span.row != before) for turn, before in zip(turns, rows, strict=False)],
@@ -121,18 +114,10 @@ def _columns(
     )
 
 
-def _is_compared(terms: Sequence[Term]) -> bool:
-    return any(term.baseline is not None for term in terms)
-
-
-def _peers(term: Term | None, is_alone: bool) -> int | None:
-    if is_alone:
-        return 0
-    return None if term is None or term.baseline is None else term.peer_count
-
-
-def _only(terms: Sequence[Term]) -> Term | None:
-    return terms[0] if len(terms) == 1 else None
+def _alone(turn: Turn, terms: Sequence[LedgerTerm]) -> int | None:
+    if turn.trained and turn.kind == "act" and any(term.has_no_peer for term in terms):
+        return 1
+    return 0 if any(term.baseline is not None for term in terms) else None
 
 
 def _rollout(trajectory: Trajectory, turns: TurnColumns, blocks: list[str]) -> RolloutEntry:

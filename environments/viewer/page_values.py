@@ -6,6 +6,7 @@ one `RolloutBlock` or more per rollout. Blocks are gzip'd JSON: base64 text in a
 
 from typing import Any, NotRequired, TypedDict
 
+from environments.credit.ledger import TurnLedger
 from environments.viewer.learning_values import LearningValues
 
 
@@ -163,50 +164,6 @@ class PageJudgeCall(TypedDict):
     answer: Text | None
 
 
-class Peer(TypedDict):
-    """What the baseline was made of: a sibling's turn, or a whole sibling."""
-
-    sibling: int
-    turn: int | None
-    """`None`: its whole."""
-    value: float
-
-
-class PageTerm(TypedDict):
-    """One comparison: `weight * (value - baseline) / divisor`. An advantage is the sum of its terms."""
-
-    name: str
-    """What is compared: `return`, `score`, `outcome`, …"""
-    weight: float
-    value: float
-    baseline: float | None
-    """`None`: nothing was subtracted."""
-    divisor: float | None
-    """`None`: not divided."""
-    peers: list[Peer]
-    """The first of them, where they are many; its own among them where `whole_group`."""
-    peer_count: int
-    whole_group: bool
-    """Whether none was left out of the baseline, so that the turn's own value is in it, too."""
-    spread: float | None
-    """Standard deviation of the peers' values; `None` with fewer than two."""
-
-
-class PageLedger(TypedDict):
-    """How the advantage of a turn came about: its reward, what follows, what that was compared with."""
-
-    reward: float | None
-    follows: float | None
-    """Discounted: later rewards and the outcome; `None`: the estimator does not sum them up."""
-    terms: list[PageTerm]
-    """Empty where nothing was compared, or nobody can say how; then the notes say so."""
-    advantage: float
-    tokens: int
-    """Trained with this advantage."""
-    notes: list[str]
-    """What the numbers alone do not say: no peer, why a divisor, as the act that follows, not trained."""
-
-
 class PageTurn(TypedDict):
     """A turn whole."""
 
@@ -221,7 +178,7 @@ class PageTurn(TypedDict):
     parts: dict[str, float]
     raw: dict[str, float]
     noted: dict[str, float]
-    ledger: PageLedger
+    ledger: TurnLedger
     judge_calls: list[PageJudgeCall]
     fork: str | None
     condensed: dict[str, Any] | None

@@ -31,11 +31,11 @@ def turn_cell(entry: RolloutEntry, turn: PageTurn, row: int, *, weights: bool = 
 
 def _turn_parts(entry: RolloutEntry, turn: PageTurn, which: str) -> Iterator[RenderableType]:
     ledger = turn["ledger"]
-    reward = "not scored" if ledger["reward"] is None else f"reward {number(ledger['reward'])}"
+    reward = "not scored" if ledger.reward is None else f"reward {number(ledger.reward)}"
     kind = "" if turn["kind"] == "act" else f" · {turn['kind']}"
     heading = Text(f"sibling {entry['sibling']}", style="bold cyan")
     heading.append(f"{which}{kind} · {reward} · advantage ", style="not bold default")
-    yield heading.append(signed(ledger["advantage"]), style=_colour(ledger["advantage"]))
+    yield heading.append(signed(ledger.advantage), style=_colour(ledger.advantage))
     if turn["fork"]:
         yield note_line("new row", in_line(turn["fork"]))
     yield from _condensed(turn)

@@ -6,24 +6,18 @@ from typing import Any
 
 import orjson
 
-from environments.credit.ledger import TurnLedger, peers_of, peers_spread
-from environments.credit.terms import Term
+from environments.credit.ledger import TurnLedger
 from environments.trajectory import Kept, Message, Trajectory, Turn
 from environments.viewer.page_texts import TextCutter
 from environments.viewer.page_values import (
     PageJudgeCall,
-    PageLedger,
     PageResult,
-    PageTerm,
     PageTurn,
-    Peer,
     RolloutBlock,
 )
 from environments.viewer.token_texts import TokenTexts
 from tools.calls import ToolResult
 
-MOST_PEERS = 32
-"""That one term names."""
 BLOCK_BYTES = 1 << 20
 """A block ends with the turn that reaches this size."""
 
@@ -51,7 +45,6 @@ class PageContent:
 def rollout_blocks(
     trajectory: Trajectory,
     ledgers: Sequence[TurnLedger],
-    siblings: Sequence[Trajectory],
     content: PageContent,
 ) -> Iterator[RolloutBlock]:
     """The blocks of a rollout, each of some turns; at least one.
@@ -59,7 +52,6 @@ def rollout_blocks(
     Args:
         trajectory: the rollout.
         ledgers: of its turns.
-        siblings: the trajectories of its group.
         content: what a page takes.
     """
     cutter = content.cutter
@@ -75,7 +67,7 @@ def rollout_blocks(
     )
     size = len(orjson.dumps(block["prompt"]))
     for position, entry in enumerate(ledgers):
-        turn = page_turn(trajectory, position, entry, siblings, content)
+        turn = page_turn(trajectory, position, entry, content)
         turn["judge_calls"] = [each for each in calls if each["turn"] == turn["index"]]
         if size >= BLOCK_BYTES and block["turns"]:
             yield block
@@ -89,7 +81,6 @@ def page_turn(
     trajectory: Trajectory,
     position: int,
     entry: TurnLedger,
-    siblings: Sequence[Trajectory],
     content: PageContent,
 ) -> PageTurn:
     """A turn whole, but for what second models were asked about it."""
@@ -107,7 +98,7 @@ def page_turn(
         parts=_at(() if rewards is None else rewards.turn_components, position),
         raw=_at(() if rewards is None else rewards.turn_raw, position),
         noted=dict(turn.noted),
-        ledger=page_ledger(entry, turn, siblings),
+        ledger=entry,
         judge_calls=[],
         fork=turn.fork,
         condensed=None if turn.condensed is None else asdict(turn.condensed),
@@ -124,35 +115,8 @@ def page_turn(
     )
 
 
-def page_ledger(entry: TurnLedger, turn: Turn, siblings: Sequence[Trajectory]) -> PageLedger:
-    """The ledger of a turn."""
-    return PageLedger(
-        reward=entry.reward,
-        follows=entry.follows,
-        terms=[_term(term, turn, siblings) for term in entry.terms],
-        advantage=entry.advantage,
-        tokens=entry.tokens,
-        notes=list(entry.notes),
-    )
-
-
 def _next_block() -> RolloutBlock:
     return RolloutBlock(prompt=[], turns=[], outcome_parts={}, metrics={}, judge_calls=[])
-
-
-def _term(term: Term, turn: Turn, siblings: Sequence[Trajectory]) -> PageTerm:
-    peers = peers_of(term, siblings, turn, most=MOST_PEERS)
-    return PageTerm(
-        name=term.name,
-        weight=term.weight,
-        value=term.value,
-        baseline=term.baseline,
-        divisor=term.divisor,
-        peers=[Peer(sibling=each.sibling, turn=each.turn, value=each.value) for each in peers],
-        peer_count=term.peer_count,
-        whole_group=term.own is None,
-        spread=peers_spread(term),
-    )
 
 
 def _result(result: ToolResult, cutter: TextCutter) -> PageResult:

@@ -20,8 +20,8 @@ from functools import partial
 import numpy as np
 
 from environments.credit import Advantages, estimate
-from environments.credit.estimator_registry import without_peer
-from environments.credit.stats import centred, z_scores
+from environments.credit.estimator_registry import terms_of, without_peer
+from environments.credit.terms import Pool, minus_mean
 from environments.testing import group_of
 from environments.trajectory import Trajectory, TrajectoryGroup
 
@@ -174,11 +174,16 @@ def a_policy(seed: int = 0) -> np.ndarray:
 # --- what is not offered, to show why ----------------------------------------------------------------------
 
 
+def centred(values: Sequence[float], eps: float | None = None) -> Sequence[float]:
+    """The values minus their mean, divided by their sample deviation + `eps` where that is given."""
+    return minus_mean("value", Pool.of_trajectories(values), ddof=1, eps=eps).differences()
+
+
 def separate_streams(group: TrajectoryGroup) -> Advantages:
     """z(sum of turn rewards) + z(outcome), as GDPO-like recipes do."""
     rewards = [trajectory.rewards for trajectory in group.trajectories if trajectory.rewards is not None]
-    turns = z_scores([sum(r or 0.0 for r in reward.turns or ()) for reward in rewards], ddof=1, eps=1e-6)
-    outcomes = z_scores([reward.outcome or 0.0 for reward in rewards], ddof=1, eps=1e-6)
+    turns = centred([sum(r or 0.0 for r in reward.turns or ()) for reward in rewards], eps=1e-6)
+    outcomes = centred([reward.outcome or 0.0 for reward in rewards], eps=1e-6)
     return _spread(group, [a + b for a, b in zip(turns, outcomes, strict=True)])
 
 
@@ -225,7 +230,7 @@ def totals_without_peer(group: TrajectoryGroup) -> Advantages:
     """
     returns, advantages = estimate("turn_return", group, baseline="none"), estimate("turn_return", group)
     totals = [row[0] for row in returns]
-    alone = without_peer("turn_return", group)
+    alone = without_peer(terms_of("turn_return", group), group)
     return [
         [
             own + (sum(totals) - own) / (1 - len(totals)) if is_alone and len(totals) > 1 else value

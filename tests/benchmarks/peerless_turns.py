@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from environments.credit import Advantages, estimate
-from environments.credit.estimator_registry import without_peer
+from environments.credit.estimator_registry import terms_of, without_peer
 from environments.testing import group_of
 from environments.trajectory import TrajectoryGroup
 from tests.benchmarks.credit_bias import Expectation, Market, a_policy, totals_without_peer
@@ -81,7 +81,7 @@ def sampled(game: Stops, size: int, groups: int) -> tuple[dict[str, float], floa
         signs = [draw.randrange(SIGNS) for _ in range(TURNS)]
         played = [game.rollout(signs, draw) for _ in range(size)]
         group = group_of([rewards for _, rewards in played])
-        flags = without_peer("turn_return", group)
+        flags = without_peer(terms_of("turn_return", group), group)
         alone, turns = alone + sum(map(sum, flags)), turns + sum(map(len, flags))
         for name, weigh in WEIGHS.items():
             gradient = np.zeros((SIGNS, KEYS))

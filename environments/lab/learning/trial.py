@@ -10,7 +10,7 @@ from types import MappingProxyType
 from environments.base_env import AgentEnv
 from environments.containment.in_flight import Watch
 from environments.credit import describe, read_params
-from environments.credit.parameters import Value
+from environments.credit.estimator_registry import Value
 from environments.data.tasks import GroupTask
 from environments.hooks import refuse_missing_parts, writes
 from environments.lab.learning.choice_policy import ChoicePolicy

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from environments.credit.parameters import Value
+from environments.credit.estimator_registry import Value
 from environments.lab.learning.choice_policy import ChoicePolicy
 from environments.lab.learning.learned_choices import LearnedState
 from environments.lab.learning.learner import Learner

@@ -2,13 +2,13 @@
 
 import pytest
 
-from environments.credit.estimator_registry import _functions, _specs
+from environments.credit.estimator_registry import _functions, _specs, _terms
 
 
 @pytest.fixture
 def forgets_registrations():
-    functions, specs = dict(_functions), dict(_specs)
+    before = [(each, dict(each)) for each in (_functions, _specs, _terms)]
     yield
-    for now, before in ((_functions, functions), (_specs, specs)):
+    for now, kept in before:
         now.clear()
-        now.update(before)
+        now.update(kept)

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environments.credit import ESTIMATORS, PRESETS, credited, register_estimator, resolve
-from environments.credit.ledger import ledger, peers_of, peers_spread
-from environments.credit.terms import NO_PEER
+from environments.credit import ESTIMATORS, PRESETS, Pool, Term, credited, register_estimator, resolve
+from environments.credit.ledger import NO_PEER, ledger
 from environments.testing import group_of
 
 VARIANTS = [
@@ -94,7 +93,10 @@ def test_the_terms_of_a_trained_turn_add_up_to_its_recorded_advantage(name, para
 
     for turn, entry in entries(done):
         if turn.trained and done.status != "failed":
-            total = math.fsum(term.advantage for term in entry.terms)
+            total = math.fsum(
+                term.weight * (term.value - (term.baseline or 0.0)) / (term.divisor or 1.0)
+                for term in entry.terms
+            )
             assert near(total, entry.advantage, *(term.value / (term.divisor or 1.0) for term in entry.terms))
 
 
@@ -142,7 +144,7 @@ def test_peers_are_turns_of_the_same_act_index_in_other_siblings(group):
         acts = 0
         for turn, entry in zip(trajectory.turns, row, strict=True):
             for term in entry.terms:
-                for peer in peers_of(term, trajectories, turn):
+                for peer in term.peers:
                     other = trajectories[peer.sibling]
                     assert other.sibling != trajectory.sibling
                     assert [each.index for each in other.acts].index(peer.turn) == acts
@@ -154,13 +156,13 @@ def test_a_turn_that_no_sibling_reached_has_no_baseline_and_says_so():
 
     entry = ledger(done)[1][1]
 
-    assert (entry.terms[0].value, entry.terms[0].baseline, entry.notes) == (5.0, None, (NO_PEER,))
+    assert (entry.terms[0].value, entry.terms[0].baseline, entry.notes) == (5.0, None, [NO_PEER])
 
 
 def test_the_spread_is_that_of_the_peers_alone():
     done = credit(group_of([[1.0], [2.0], [4.0]]), "turn_return")
 
-    assert peers_spread(ledger(done)[0][0].terms[0]) == statistics.stdev([2.0, 4.0])
+    assert ledger(done)[0][0].terms[0].spread == statistics.stdev([2.0, 4.0])
 
 
 def test_a_turn_that_is_not_trained_trains_no_token_and_says_so():
@@ -181,32 +183,48 @@ def test_a_summary_is_explained_as_the_act_that_follows_it():
     _, summary, act = ledger(done)[0]
 
     assert summary.terms == act.terms
-    assert summary.notes == ("a summary is credited as the act that follows it is",)
+    assert summary.notes == ["a summary is credited as the act that follows it is"]
 
 
 @pytest.mark.usefixtures("forgets_registrations")
-def test_an_estimator_that_says_nothing_of_itself_is_not_explained():
+def test_plain_advantages_are_one_term():
     @register_estimator("halves")
     def halves(group):
         return [[0.5] * len(each.turns) for each in group.trajectories]
 
     entry = ledger(credit(group_of([[1.0]]), "halves"))[0][0]
 
-    assert (entry.terms, entry.notes) == ((), ("halves does not say how",))
+    assert [(term.name, term.value, term.baseline) for term in entry.terms] == [("advantage", 0.5, None)]
+    assert (entry.follows, entry.notes) == (None, [])
 
 
 @pytest.mark.usefixtures("forgets_registrations")
-def test_an_explanation_that_raises_is_none():
-    def explained(group):
+def test_terms_of_somebody_elses_are_shown():
+    @register_estimator("below_best")
+    def below_best(group):
+        scores = Pool.of_trajectories([each.score for each in group.trajectories])
+        best = max(scores.values)
+        return [Term(name="score", values=scores, baselines=[best] * len(scores.values), pool=scores)]
+
+    done = credit(group_of([[1.0, 2.0], [1.0]]), "below_best")
+
+    assert done.advantages == ((0.0, 0.0), (-2.0,))
+    assert [(term.value, term.baseline, term.peer_count) for term in ledger(done)[1][0].terms] == [
+        (1.0, 3.0, 2)
+    ]
+
+
+@pytest.mark.usefixtures("forgets_registrations")
+def test_an_estimator_that_refuses_its_group_now_explains_nothing():
+    done = credit(group_of([[1.0]]), "turn_return")
+
+    @register_estimator("refuses")
+    def refuses(group):
         raise ValueError(group)
 
-    @register_estimator("halves", explained=explained)
-    def halves(group):
-        return [[0.5] * len(each.turns) for each in group.trajectories]
+    entry = ledger(replace(done, estimator="refuses", estimator_params={}))[0][0]
 
-    entry = ledger(credit(group_of([[1.0]]), "halves"))[0][0]
-
-    assert (entry.terms, entry.notes) == ((), ("halves cannot say how: ValueError",))
+    assert (entry.terms, entry.notes) == ([], ["refuses cannot say how: ValueError"])
 
 
 def test_an_estimator_that_is_not_registered_here_is_not_explained():
@@ -220,7 +238,7 @@ def test_numbers_that_are_not_the_estimators_are_not_explained():
 
     first, second = (row[0] for row in ledger(done))
 
-    assert (first.terms, len(second.terms)) == ((), 1)
+    assert (first.terms, len(second.terms)) == ([], 1)
     assert "another number" in first.notes[0]
 
 
@@ -228,7 +246,7 @@ def test_a_group_that_nobody_credited_says_why_for_every_turn():
     done = credit(group_of([[1.0], [1.0], [4.0]]), "turn_return")
     evaluated = replace(done, advantages=((0.0,),) * 3, status="no_credit", reason="an evaluation")
 
-    assert {(entry.terms, entry.notes) for _, entry in entries(evaluated)} == {((), ("an evaluation",))}
+    assert all((entry.terms, entry.notes) == ([], ["an evaluation"]) for _, entry in entries(evaluated))
 
 
 def test_a_group_whose_rewards_do_not_vary_is_explained():
@@ -241,15 +259,15 @@ def test_a_group_whose_rewards_do_not_vary_is_explained():
 def test_parameters_that_the_estimator_no_longer_has_explain_nothing():
     done = replace(credit(group_of([[1.0], [2.0]]), "turn_return"), estimator_params={"former": 1})
 
-    assert ledger(done)[0][0].notes == ("turn_return cannot say how: CreditError",)
+    assert ledger(done)[0][0].notes == ["turn_return cannot say how: CreditError"]
 
 
 def test_a_failed_group_has_entries_without_terms():
     done = credit(group_of([[1.0], [2.0]], outcomes=[1.0, None]), "turn_return")
 
-    assert {(entry.terms, entry.notes) for _, entry in entries(done)} == {
-        ((), ("the group failed: no credit",))
-    }
+    assert all(
+        (entry.terms, entry.notes) == ([], ["the group failed: no credit"]) for _, entry in entries(done)
+    )
 
 
 def test_a_critics_values_are_baselines():

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from environments.credit.comparable import GroupRules
-from environments.credit.crediting import credited
+from environments.credit.crediting import GroupRules, credited
 from environments.data.tasks import plan_for_ever
 from environments.record.origin import RunOrigin
 from environments.serve.delivery import Delivery, DeliveryRules

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.credit.stats import centred, deviation, mean, means_of_others, vary, z_scores
+from environments.credit.terms import Pool, deviation, mean, means_of_others, minus_mean, vary
+
+
+def centred(values):
+    return [*minus_mean("value", Pool.of_trajectories(values)).differences()]
+
+
+def z_scores(values, *, ddof):
+    return [*minus_mean("value", Pool.of_trajectories(values), ddof=ddof, eps=0.0).differences()]
+
 
 numbers = st.lists(st.floats(min_value=-1e12, max_value=1e12), min_size=2, max_size=20)
 
@@ -35,13 +44,13 @@ def test_the_deviation_is_that_of_the_standard_library(values):
 
 @pytest.mark.parametrize("scale", [5e-324, 1e-308, 1e100])
 def test_a_deviation_survives_squares_that_floats_cannot_hold(scale):
-    assert z_scores([0.0, scale], ddof=0, eps=0.0)[1] > 0
-    assert all(map(math.isfinite, z_scores([0.0, scale], ddof=0, eps=0.0)))
+    assert z_scores([0.0, scale], ddof=0)[1] > 0
+    assert all(map(math.isfinite, z_scores([0.0, scale], ddof=0)))
 
 
 def test_values_that_differ_by_rounding_do_not_vary():
     assert not vary([0.1 + 0.2, 0.3])
-    assert z_scores([0.1 + 0.2, 0.3], ddof=0, eps=0.0) == [0.0, 0.0]
+    assert z_scores([0.1 + 0.2, 0.3], ddof=0) == [0.0, 0.0]
     assert centred([0.1 + 0.2, 0.3]) == [0.0, 0.0]
 
 
@@ -50,4 +59,4 @@ def test_small_differences_that_are_more_than_rounding_vary():
 
 
 def test_too_few_values_for_a_deviation_score_nothing():
-    assert z_scores([3.0], ddof=1, eps=0.0) == [0.0]
+    assert z_scores([3.0], ddof=1) == [0.0]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from environments.credit import GroupRules, estimate, register_estimator
 from environments.credit.acts import acts_alone
 from environments.credit.crediting import credited
-from environments.credit.estimator_registry import without_peer
+from environments.credit.estimator_registry import terms_of, without_peer
 from environments.testing import group_of
 from tools.errors import CreditError
 
@@ -187,7 +187,7 @@ def test_turns_without_a_peer_are_acts():
     kinds = [["act", "summary", "act", "summary"], ["act"]]
     group = group_of([[1.0, None, 1.0, None], [1.0]], kinds=kinds)
 
-    assert sum(map(sum, without_peer("turn_return", group))) == 1
+    assert sum(map(sum, without_peer(terms_of("turn_return", group), group))) == 1
 
 
 @pytest.mark.usefixtures("forgets_registrations")

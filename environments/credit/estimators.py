@@ -1,0 +1,464 @@
+"""The shipped estimators: of returns, of scores, of equal states, and of step rewards."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from environments.credit.estimator_registry import Param, PerTurn, register_estimator
+from environments.credit.scored import Scored, check_turns, read, summed_forward
+from environments.credit.terms import (
+    Pool,
+    Term,
+    deviation,
+    mean,
+    means_of_others,
+    minus_mean,
+    minus_others,
+    size_of,
+    vary,
+)
+from environments.trajectory import Trajectory, TrajectoryGroup
+from tools.errors import CreditError
+
+Baseline = Literal["loo_index", "loo_total", "group_mean", "none"]
+Mode = Literal["mean_norm", "mean_std_norm"]
+Singleton = Literal["zero", "raw", "error"]
+
+Gamma = Annotated[float, Param("discount per turn", low=0, high=1)]
+Ddof = Annotated[int, Param("1: sample deviation, 0: population deviation", low=0, high=1)]
+Eps = Annotated[float, Param("added to the deviation", low=0, high=1)]
+OfOne = Annotated[Singleton, Param("a group of one: no advantage, its raw score, or an error")]
+
+_BY_SIZE = "divided by the root mean square of the group's advantages"
+
+
+# --- returns -------------------------------------------------------------------------------------------
+
+
+@register_estimator(
+    "turn_return",
+    formula="A[i,k] = Σ_{l≥k} gamma^(l-k) r[i,l] + gamma^(K-k) w O[i] - b[i,k],  K the last turn",
+    bias="none at gamma=1 with loo_index, loo_total and none; group_mean only shrinks by (G-1)/G; "
+    "group_std weighs groups by 1/std; a reward that depends on what siblings did (score_group) is outside "
+    "this proof",
+    source="leave-one-out baseline: arXiv 2402.14740, applied to per-turn returns",
+)
+def turn_return(
+    group: TrajectoryGroup,
+    *,
+    gamma: Gamma = 1.0,
+    outcome_weight: Annotated[float, Param("w, what one unit of outcome is worth", low=-1e6, high=1e6)] = 1.0,
+    baseline: Annotated[
+        Baseline,
+        Param(
+            "b: mean return of the other trajectories at the same turn index, of their whole trajectories, "
+            "of the whole group's trajectories, or 0"
+        ),
+    ] = "loo_index",
+    scale: Annotated[
+        Literal["none", "group_std"], Param("group_std divides by the group's root mean square advantage")
+    ] = "none",
+) -> list[Term]:
+    """Discounted return-to-go per turn minus a baseline made of the other trajectories.
+
+    Where no other trajectory reached a turn (or the group has only one), `loo_index` and `loo_total`
+    subtract nothing, so that turn keeps its raw return.
+
+    Raises:
+        CreditError: rewards that are missing, NaN or infinite.
+    """
+    scored = read(group)
+    returns = [each.returns(gamma, outcome_weight) for each in scored]
+    if baseline == "loo_index":
+        terms = _minus_others_at_each_turn(returns)
+    else:
+        totals = [
+            to_go[0] if to_go else outcome_weight * (each.outcome or 0.0)
+            for to_go, each in zip(returns, scored, strict=True)
+        ]
+        terms = [_minus_totals(Pool.of_turns(returns), Pool.of_trajectories(totals), baseline)]
+    if scale == "group_std":
+        differences = [each for term in terms for each in term.differences()]
+        if unit := size_of(differences, len(differences)):
+            terms = [replace(term, divisor=unit, note=_BY_SIZE) for term in terms]
+    return terms
+
+
+def _minus_others_at_each_turn(returns: Sequence[Sequence[float]]) -> list[Term]:
+    terms: list[Term] = []
+    for turn in range(max(map(len, returns), default=0)):
+        alive = [index for index, to_go in enumerate(returns) if len(to_go) > turn]
+        pool = Pool([(index, turn) for index in alive], [returns[index][turn] for index in alive])
+        terms.append(minus_others("return", pool, is_return=True))
+    return terms
+
+
+def _minus_totals(values: Pool, totals: Pool, baseline: Baseline) -> Term:
+    if baseline == "none" or not totals.values:
+        return Term(name="return", values=values, is_return=True)
+    if baseline == "group_mean":
+        levels = [mean(totals.values)] * len(totals.values)
+    elif len(totals.values) > 1:
+        levels = means_of_others(totals.values)
+    else:
+        return Term(name="return", values=values, has_no_peer=True, is_return=True)
+    return Term(
+        name="return",
+        values=values,
+        baselines=[levels[index] for index, _ in values.places],
+        pool=totals,
+        leaves_own_out=baseline == "loo_total",
+        is_return=True,
+    )
+
+
+@register_estimator(
+    "turn_gae",
+    formula="A[i,k] = d[k] + gamma lam A[i,k+1],  d[k] = r[i,k] + gamma V[i,k+1] - V[i,k]",
+    bias="none at gamma=lam=1, below it that of the critic; without values there is no baseline",
+    source="arXiv 1506.02438 over turns, reference mll-lab-nu/VAGEN (before its batch whitening)",
+)
+def turn_gae(
+    group: TrajectoryGroup,
+    *,
+    gamma: Gamma = 1.0,
+    lam: Annotated[float, Param("trust in the rewards (1) or in the values (0)", low=0, high=1)] = 1.0,
+    values: Annotated[PerTurn, Param("a critic's value of the state before each turn; none: 0")] = None,
+) -> list[Term]:
+    """Turn-level GAE; the outcome is added to the last turn's reward, unscored turns earn 0.
+
+    Raises:
+        CreditError: rewards or values that are missing, NaN or infinite, or values that do not match the
+            group's turns.
+    """
+    scored = read(group)
+    if values is None:
+        rows = [_gae(each.steps, [0.0] * len(each.turns), gamma, lam) for each in scored]
+        return [Term(name="return", values=Pool.of_turns(rows), is_return=True)]
+    _check_values(values, scored)
+    # The value is what the critic's is subtracted from, so that the difference is the estimate.
+    rows = [
+        [estimate + level for estimate, level in zip(_gae(each.steps, row, gamma, lam), row, strict=True)]
+        for each, row in zip(scored, values, strict=True)
+    ]
+    return [
+        Term(
+            name="return",
+            values=Pool.of_turns(rows),
+            baselines=[level for row in values for level in row],
+            is_return=True,
+            note="the baseline is the critic's value",
+        )
+    ]
+
+
+def _gae(steps: Sequence[float | None], values: Sequence[float], gamma: float, lam: float) -> list[float]:
+    advantages: list[float] = []
+    following = next_value = 0.0
+    for reward, value in zip(reversed(steps), reversed(values), strict=True):
+        following = (reward or 0.0) + gamma * next_value - value + gamma * lam * following
+        next_value = value
+        advantages.append(following)
+    advantages.reverse()
+    return advantages
+
+
+def _check_values(values: Sequence[Sequence[float]], scored: Sequence[Scored]) -> None:
+    if len(values) != len(scored):
+        raise CreditError(f"turn_gae got values for {len(values)} trajectories; the group has {len(scored)}")
+    for index, (row, trajectory) in enumerate(zip(values, scored, strict=True)):
+        if len(row) != len(trajectory.turns):
+            raise CreditError(
+                f"turn_gae got {len(row)} values for the {len(trajectory.turns)} turns of trajectory {index}"
+            )
+        check_turns(row, index, "value")
+
+
+# --- scores: every turn of a trajectory gets the same ----------------------------------------------------
+
+
+@register_estimator(
+    "grpo",
+    formula="A[i,k] = (S[i] - mean S) / (std S + eps),  S the trajectory's score",
+    bias="with std: groups weigh 1/std, so rare successes and near-ties count most; "
+    "without (Dr. GRPO): none, shrunk by (G-1)/G",
+    source="arXiv 2402.03300; without std arXiv 2503.20783",
+)
+def grpo(
+    group: TrajectoryGroup,
+    *,
+    norm_by_std: Annotated[bool, Param("divide by the group's standard deviation")] = True,
+    ddof: Ddof = 1,
+    eps: Eps = 1e-6,
+    singleton: OfOne = "zero",
+    zero_variance: Annotated[
+        Literal["zero", "error"], Param("a group whose scores do not vary: no advantage, or an error")
+    ] = "zero",
+) -> list[Term]:
+    """Trajectory score normalised in its group, the same for every turn.
+
+    Raises:
+        CreditError: rewards that are missing, NaN or infinite, or a group that `singleton` or
+            `zero_variance` refuse.
+    """
+    scores = _scores(read(group))
+    if len(scores.values) == 1:
+        return [_alone(scores, singleton, 1.0 + eps if norm_by_std else None)]
+    if scores.values and zero_variance == "error" and not vary(scores.values):
+        raise CreditError(
+            f"every score of the group is {scores.values[0]:g}; zero_variance='zero' gives it no advantage"
+        )
+    return [minus_mean("score", scores, ddof=ddof, eps=eps if norm_by_std else None)]
+
+
+@register_estimator(
+    "rloo",
+    formula="A[i,k] = S[i] - mean_{j≠i} S[j],  S the trajectory's score",
+    bias="none; a turn also carries what came before it, which is only noise",
+    source="arXiv 2402.14740",
+)
+def rloo(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
+    """Trajectory score minus the mean of the others, the same for every turn.
+
+    Raises:
+        CreditError: rewards that are missing, NaN or infinite, or a group of one that `singleton` refuses.
+    """
+    scores = _scores(read(group))
+    if len(scores.values) == 1:
+        return [_alone(scores, singleton, None)]
+    return [minus_others("score", scores)]
+
+
+def _scores(scored: Sequence[Scored]) -> Pool:
+    return Pool.of_trajectories([each.score for each in scored])
+
+
+def _alone(scores: Pool, singleton: Singleton, divisor: float | None) -> Term:
+    if singleton == "error":
+        raise CreditError("the group has one trajectory; singleton='zero' gives it no advantage")
+    if singleton == "raw":
+        return Term(name="score", values=scores, divisor=divisor, has_no_peer=True)
+    return replace(minus_mean("score", scores), note="no sibling to compare it with: no advantage")
+
+
+# --- equal states --------------------------------------------------------------------------------------
+
+
+@register_estimator(
+    "gigpo",
+    formula="A[i,k] = norm(S)[i] + w * norm(R[j,l] for every turn with the state of turn (i,k))[i,k],  "
+    "R the return-to-go",
+    bias="slight: a state group's size depends on the policy's own actions; more with mean_std_norm, with "
+    "episode_stats=rows, and where one state hides different histories",
+    source="arXiv 2505.10978, reference langfengQ/verl-agent",
+)
+def gigpo(
+    group: TrajectoryGroup,
+    *,
+    gamma: Gamma = 0.95,
+    step_weight: Annotated[float, Param("w, the weight of the state advantage", low=0, high=1e6)] = 1.0,
+    mode: Annotated[Mode, Param("norm: subtract the mean, or also divide by deviation + eps")] = "mean_norm",
+    episode_stats: Annotated[
+        Literal["trajectory", "rows"],
+        Param("statistics of S over trajectories, or over turns as verl-agent does (a lone turn stays raw)"),
+    ] = "trajectory",
+    eps: Eps = 1e-6,
+) -> list[Term]:
+    """Episode advantage plus advantage within groups of equal anchor state, at any time in any sibling.
+
+    A state that occurs once adds nothing; without any anchor state only the episode term is left.
+
+    Raises:
+        CreditError: rewards that are missing, NaN or infinite, or anchor states on some turns only.
+    """
+    added = eps if mode == "mean_std_norm" else None
+    scored = read(group)
+    scores = pool = _scores(scored)
+    if episode_stats == "rows":
+        copies = [index for index, each in enumerate(scored) for _ in each.turns]
+        pool = Pool([(index, None) for index in copies], [scored[index].score for index in copies])
+    if episode_stats == "rows" and len(pool.values) == 1:
+        divisor = None if added is None else 1.0 + added
+        terms = [Term(name="score", values=pool, divisor=divisor, has_no_peer=True)]
+    else:
+        terms = [minus_mean("score", scores, pool=pool, ddof=1, eps=added)]
+    states = _equal_states(group, [each.returns(gamma) for each in scored])
+    steps = (
+        minus_mean("return from equal states", state, ddof=1, eps=added, weight=step_weight)
+        for state in states
+    )
+    return [*terms, *steps]
+
+
+def _equal_states(group: TrajectoryGroup, returns: Sequence[Sequence[float]]) -> list[Pool]:
+    """The returns of the turns that began in a state, for each of the states."""
+    states = [[turn.anchor for turn in trajectory.turns] for trajectory in group.trajectories]
+    members: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for index, row in enumerate(states):
+        for turn, state in enumerate(row):
+            if state is not None:
+                members[state].append((index, turn))
+    for index, row in enumerate(states):
+        if members and None in row:
+            raise CreditError(
+                f"trajectory {index}, turn {row.index(None) + 1} has no anchor state while other turns "
+                "have one; state_key must give one for every turn of the group, or for none"
+            )
+    return [Pool(places, [returns[index][turn] for index, turn in places]) for places in members.values()]
+
+
+# --- outcome and turn rewards normalised apart -----------------------------------------------------------
+
+
+@register_estimator(
+    "mt_grpo",
+    formula="two: A = z(O) + lambda z(sum r) up to the first tool result, z(O) after it, z(O + sum r) where "
+    "there is none; per_turn: A[i,k] = z(O)[i] + lambda z(r[.,k])[i]",
+    bias="strong: separate normalisation replaces the weights of outcome and turns by 1/std of each group, "
+    "and per_turn ignores what a turn sets up for later ones",
+    source="arXiv 2505.11821 v1, reference SiliangZeng/Multi-Turn-RL-Agent (two segments only)",
+)
+def mt_grpo(
+    group: TrajectoryGroup,
+    *,
+    segments: Annotated[
+        Literal["two", "per_turn"], Param("as published, or the usual K-turn form (biased, myopic)")
+    ] = "two",
+    turn_coef: Annotated[float, Param("lambda, the weight of the turn advantage", low=0, high=1e6)] = 1.0,
+    eps: Eps = 1e-4,
+    ddof: Ddof = 1,
+) -> list[Term]:
+    """Outcome advantage plus a turn advantage, each normalised on its own.
+
+    The first segment ends with the first turn that a tool answered without an error. A group of one gets 0
+    (the reference: NaN). Unscored turns count as 0 in the sum, and are left out of `per_turn` statistics.
+
+    Raises:
+        CreditError: rewards that are missing, NaN or infinite.
+    """
+
+    def z(name: str, pool: Pool, weight: float = 1.0) -> Term:
+        return minus_mean(name, pool, ddof=ddof, eps=eps, weight=weight)
+
+    scored = read(group)
+    outcomes = z("outcome", Pool.of_trajectories([each.outcome or 0.0 for each in scored]))
+    if segments == "per_turn":
+        turns = Pool.of_turns([each.turns for each in scored])
+        return [outcomes, *(z("reward", pool, turn_coef) for pool in _at_each_turn(turns))]
+    sums = z("turn rewards", Pool.of_trajectories([each.turn_sum for each in scored]), turn_coef)
+    both = z(
+        "turn rewards and outcome",
+        Pool.of_trajectories([each.turn_sum + (each.outcome or 0.0) for each in scored]),
+    )
+    ends = [_first_answered(trajectory) for trajectory in group.trajectories]
+    apart = [index for index, end in enumerate(ends) if end is not None]
+    first = [(index, turn) for index, end in enumerate(ends) if end is not None for turn in range(end + 1)]
+    whole = [index for index, end in enumerate(ends) if end is None]
+    return [
+        outcomes.moved(apart, [(index, None) for index in apart]),
+        sums.moved([index for index, _ in first], first),
+        both.moved(whole, [(index, None) for index in whole]),
+    ]
+
+
+def _at_each_turn(turns: Pool) -> list[Pool]:
+    """The values of all turns of one number, for each number."""
+    members: defaultdict[int | None, list[int]] = defaultdict(list)
+    for position, (_, turn) in enumerate(turns.places):
+        members[turn].append(position)
+    return [
+        Pool([turns.places[each] for each in positions], [turns.values[each] for each in positions])
+        for positions in members.values()
+    ]
+
+
+def _first_answered(trajectory: Trajectory) -> int | None:
+    """The number of the first turn that a tool answered without an error."""
+    answered = (
+        number
+        for number, turn in enumerate(trajectory.turns)
+        if any(result.error is None for result in turn.tool_results)
+    )
+    return next(answered, None)
+
+
+# --- step rewards --------------------------------------------------------------------------------------
+
+
+@register_estimator(
+    "process_supervision",
+    formula="A[i,k] = sum_{l>=k} gamma^(l-k) z[i,l],  z the z-scores of all step rewards of the group",
+    bias="depends on length: normalising before summing makes every further turn add (r - mean)/std",
+    source="arXiv 2402.03300 section 4.1.3, reference NousResearch/atropos",
+)
+def process_supervision(group: TrajectoryGroup, *, gamma: Gamma = 1.0) -> list[Term]:
+    """Step rewards normalised over the whole group, then summed forward.
+
+    The outcome is added to the last turn's reward; unscored turns stay out of the statistics and add 0.
+    Where the rewards do not vary every advantage is 0 (the reference raises).
+
+    Raises:
+        CreditError: rewards that are missing, NaN or infinite.
+    """
+    steps = [trajectory.steps for trajectory in read(group)]
+    pool = Pool.of_turns(steps)
+    term = Term(
+        name="return",
+        values=Pool.of_turns([summed_forward(row, gamma) for row in steps]),
+        pool=pool,
+        is_return=True,
+    )
+    if not pool.values or not vary(pool.values):
+        note = "the step rewards of the group do not vary"
+        return [replace(term, baselines=term.values.values, note=note)]
+    centre = mean(pool.values)
+    means = [[None if reward is None else centre for reward in row] for row in steps]
+    return [
+        replace(
+            term,
+            baselines=[level for row in means for level in summed_forward(row, gamma)],
+            divisor=deviation(pool.values, 0),
+            note="the baseline is the mean of all step rewards of the group, discounted, once for each "
+            "scored turn from here on; divided by their standard deviation",
+        )
+    ]
+
+
+@register_estimator(
+    "progress",
+    formula="A[i,k] = sum_{l>=k} p[i,l] gamma^(l-k) / sum_{d=0..l} gamma^d,  p[i,l] = s[i,l] - s before it",
+    bias="no baseline, and an early turn gets a share of later progress instead of all of it",
+    source="potential differences, Ng, Harada and Russell 1999; the smearing is Turnwise's own",
+)
+def progress(
+    group: TrajectoryGroup,
+    *,
+    gamma: Annotated[float, Param("share that moves one turn back; 0: none", low=0, high=1)] = 0.5,
+) -> list[Term]:
+    """For turn rewards that score the state after the turn: each turn's progress, smeared backwards.
+
+    Progress is the difference to the last scored state, 0 before the first. Each piece is shared out over
+    its turn and those before it with weights that sum to 1, so a trajectory's credit adds up to its last
+    state score plus its outcome, which counts as progress of the last turn. What an unscored turn achieved
+    shows in, and is shared out from, the next scored one.
+
+    Raises:
+        CreditError: rewards that are missing, NaN or infinite.
+    """
+    smeared = Pool.of_turns([_smeared(trajectory, gamma) for trajectory in read(group)])
+    note = "progress of this turn and its share of later progress; nothing is compared"
+    return [Term(name="progress", values=smeared, note=note)]
+
+
+def _smeared(trajectory: Scored, gamma: float) -> list[float]:
+    level, weights = 0.0, 0.0
+    pieces: list[float] = []
+    for index, score in enumerate(trajectory.turns):
+        weights = 1.0 + gamma * weights
+        gained = 0.0 if score is None else score - level
+        level = level if score is None else score
+        if index == len(trajectory.turns) - 1:
+            gained += trajectory.outcome or 0.0
+        pieces.append(gained / weights)
+    return summed_forward(pieces, gamma)

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from environments.data.tasks import GroupTask
     from environments.policy.base import CompletionRequest, Policy
     from environments.policy.scripted import Choice, call, say
-    from environments.probe.step_diagnosis import StepVerdict
-    from environments.probe.trainer_probe import Probe, probe_trainer
     from environments.record.recorder import read_groups
     from environments.reward_context import GroupContext, Reward, RolloutContext
     from environments.rewards.answers import exact_match, numeric_match
@@ -87,7 +85,6 @@ __all__ = [
     "Message",
     "Param",
     "Policy",
-    "Probe",
     "Reward",
     "Rewards",
     "RolloutContext",
@@ -99,7 +96,6 @@ __all__ = [
     "ServerConfig",
     "SimulatedUser",
     "State",
-    "StepVerdict",
     "StopReason",
     "SummariserConfig",
     "ToolCall",
@@ -138,7 +134,6 @@ __all__ = [
     "numeric_match",
     "open_sandbox",
     "pairwise_rewards",
-    "probe_trainer",
     "program_cases",
     "quoted",
     "rank_rewards",
@@ -176,7 +171,6 @@ _MODULES = {
     "Message": "environments.trajectory",
     "Param": "environments.credit",
     "Policy": "environments.policy.base",
-    "Probe": "environments.probe.trainer_probe",
     "Reward": "environments.reward_context",
     "Rewards": "environments.trajectory",
     "RolloutContext": "environments.reward_context",
@@ -188,7 +182,6 @@ _MODULES = {
     "ServerConfig": "environments.server_config",
     "SimulatedUser": "environments.simulated_user",
     "State": "tools.tool_context",
-    "StepVerdict": "environments.probe.step_diagnosis",
     "StopReason": "environments.trajectory",
     "SummariserConfig": "environments.server_config",
     "ToolCall": "tools.calls",
@@ -226,7 +219,6 @@ _MODULES = {
     "numeric_match": "environments.rewards.answers",
     "open_sandbox": "tools.sandbox",
     "pairwise_rewards": "environments.rewards.relative",
-    "probe_trainer": "environments.probe.trainer_probe",
     "program_cases": "environments.rewards.code_cases",
     "quoted": "environments.rewards.quoting",
     "rank_rewards": "environments.rewards.relative",

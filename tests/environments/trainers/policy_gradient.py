@@ -4,8 +4,8 @@ import importlib
 from dataclasses import replace
 from types import SimpleNamespace
 
-from environments.probe.trainer_probe import probe_trainer
-from environments.trainers.canary import VOCABULARY
+from environments.lab.probe.canaries import VOCABULARY
+from environments.lab.probe.trainer_probe import probe_trainer
 from environments.trajectory import NOT_SAMPLED
 
 torch = importlib.import_module("torch")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from environments.trainers.canary import CANARIES, GROUP_SIZE, VOCABULARY, condensed_context
+from environments.lab.probe.canaries import CANARIES, GROUP_SIZE, VOCABULARY, condensed_context
 from environments.trainers.completion_columns import (
     GroupLeftOut,
     completion_columns,

@@ -8,7 +8,7 @@ import warnings
 import orjson
 import pytest
 
-from environments.trainers.canary import CANARIES, GROUP_SIZE
+from environments.lab.probe.canaries import CANARIES, GROUP_SIZE
 from environments.trainers.completion_columns import shifted_post
 from environments.trainers.settings import EXAMPLE_TRAINER_DEFAULTS, check_example_trainer
 from environments.trajectory import IGNORED

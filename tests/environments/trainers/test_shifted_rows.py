@@ -5,7 +5,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from environments.trainers.canary import CANARIES, GROUP_SIZE
+from environments.lab.probe.canaries import CANARIES, GROUP_SIZE
 from environments.trainers.completion_columns import shifted_post, shifted_rows
 from environments.trajectory import IGNORED, TokenRow
 from environments.wire.credited_rows import credited_rows

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import typing_extensions
 
-from environments.trainers.canary import CANARIES, GROUP_SIZE
+from environments.lab.probe.canaries import CANARIES, GROUP_SIZE
 from environments.trainers.completion_columns import completion_columns
 from environments.trainers.settings import SKYRL, InexactStepWarning, check_settings
 from tools.errors import ConfigError

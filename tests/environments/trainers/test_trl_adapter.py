@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from environments.probe.canary_env import CanaryEnv
-from environments.trainers import canary
+from environments.lab.probe import canaries as canary
+from environments.lab.probe.canaries import CanaryEnv
 from environments.trainers.settings import TRL_LOSSES
 from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.probe.canary_env import CanaryEnv
+from environments.lab.probe.canaries import CanaryEnv
 from tools.errors import ConfigError
 
 if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
@@ -72,7 +72,7 @@ def test_what_was_saved_is_a_model_that_loads(tmp_path):
 
 
 SCRIPT = """
-from environments.probe.canary_env import CanaryEnv
+from environments.lab.probe.canaries import CanaryEnv
 from tests.environments.trainers import trl_steps
 from tools.errors import ConfigError
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from environments.probe.canary_env import CanaryEnv
-from environments.trainers import canary
+from environments.lab.probe import canaries as canary
+from environments.lab.probe.canaries import CanaryEnv
 from environments.trainers.settings import InexactStepWarning
 from tools.errors import ConfigError
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from environments.trainers.canary import CANARIES
+from environments.lab.probe.canaries import CANARIES
 from environments.trajectory import IGNORED, Message
 from environments.wire.credited_rows import credited_rows
 from tests.environments.wire.forked_groups import forked_group, with_credit

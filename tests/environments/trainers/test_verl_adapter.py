@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from environments.trainers.canary import CANARIES
+from environments.lab.probe.canaries import CANARIES
 from environments.trainers.completion_columns import completion_columns
 from environments.trainers.settings import VERL, InexactStepWarning
 from environments.wire.credited_rows import credited_rows

@@ -6,9 +6,9 @@ import os
 from types import SimpleNamespace
 
 from environments.base_env import AgentEnv
+from environments.lab.probe import canaries as canary
+from environments.lab.probe.canaries import CanaryEnv
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
-from environments.probe.canary_env import CanaryEnv
-from environments.trainers import canary
 from environments.turn_level_reward import TurnLevelRewardMixin
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"

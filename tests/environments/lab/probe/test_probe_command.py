@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from environments.cli.main import main
-from environments.probe.canary_model import HEAD
-from environments.probe.tensor_files import write_safetensors
-from environments.probe.trainer_probe import open_probe
+from environments.lab.probe.canary_model import HEAD, write_safetensors
+from environments.lab.probe.trainer_probe import open_probe
 from environments.record.recorder import read_groups
 from tests.environments.serve.loopback import TURNWISE, running, take
 
@@ -18,18 +17,18 @@ EXACT = "exact: cosine 1.000000, norm ratio 0.00078125 (1/40 rows of the batch, 
 NO_API = "http://127.0.0.1:1"
 STEP = """
 import numpy as np
-from environments.probe.canary_tokens import CanaryTokens
+from environments.lab.probe.diagnosis import CanaryTokens
 
 def exact(probe):
-    model = probe.before()
+    model = probe.before
     tokens = CanaryTokens.of(model, probe.groups)
     return {"lm_head.weight": model.head + probe.lr * tokens.gradient(tokens.advantages)}
 
 def idle(probe):
-    return probe.before().head
+    return probe.before.head
 
 def half(probe):
-    return probe.before().head.astype(np.float16)
+    return probe.before.head.astype(np.float16)
 
 def narrow(probe):
     return np.zeros((2, 3))
@@ -97,7 +96,7 @@ def test_the_step_of_a_trainer_behind_the_api_is_read_from_its_checkpoint(
         said.splitlines()[-1]
         == f"when the trainer has saved: turnwise probe-trainer read {folder} CHECKPOINT"
     )
-    model = open_probe(folder).before()
+    model = open_probe(folder).before
     after = model.head + mean_per_row(model, posts)
     write_safetensors(tmp_path / "model.safetensors", {HEAD: after.astype(np.float32)})
     assert main(["probe-trainer", "read", str(folder), str(tmp_path)]) == code
@@ -207,7 +206,7 @@ def test_a_function_of_the_users_takes_the_step(tmp_path, capsys):
 
 
 def test_the_record_of_the_canaries_is_on_policy_for_the_model(probe):
-    model = probe.before()
+    model = probe.before
     for group in read_groups(probe.folder / "canaries.jsonl"):
         for trajectory in group.group.trajectories:
             for turn in trajectory.turns:

@@ -4,19 +4,17 @@ import json
 import math
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from environments.probe.canary_env import CanaryEnv
-from environments.probe.canary_model import CanaryModel, write_canary_model
-from environments.probe.canary_tokens import CanaryTokens, canary_groups
-from environments.probe.step_diagnosis import StepVerdict, diagnose
-from environments.probe.taken_steps import taken_step
-from environments.record.recorder import Recorder, read_groups
-from environments.trainers.canary import GROUP_SIZE
+from environments.lab.probe.canaries import GROUP_SIZE, CanaryEnv
+from environments.lab.probe.canary_model import CanaryModel, write_canary_model
+from environments.lab.probe.diagnosis import CanaryTokens, StepVerdict, diagnose
+from environments.lab.probe.step_reading import taken_step
+from environments.record.recorder import Recorder
 from environments.trainers.completion_columns import CompletionColumns, completion_columns
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import Columns, columns_of
@@ -26,7 +24,7 @@ from tools.errors import ConfigError, TurnwiseError
 
 DIVISOR = 32
 """Of scores: small, so that a step in float32 is not rounded."""
-_MODEL, _BEFORE, _RECORD, _ASKED = "model", "before.safetensors", "canaries.jsonl", "probe.json"
+_MODEL, _RECORD, _ASKED = "model", "canaries.jsonl", "probe.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +40,11 @@ class Asked:
     """Over the API, padding included."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Probe:
     """What a trainer takes exactly one step of, with plain SGD or with Adam: no warm-up, no dropout."""
 
     folder: Path
-    groups: tuple[CreditedGroup, ...]
-    """With the log-probabilities of the model, so that ratios are 1."""
     asked: Asked
 
     @property
@@ -60,6 +56,16 @@ class Probe:
     def model(self) -> Path:
         """A Hugging Face folder: a tiny causal LM in float32, with a tokenizer."""
         return self.folder / _MODEL
+
+    @cached_property
+    def before(self) -> CanaryModel:
+        """The model as it was, whatever a trainer saved over it."""
+        return CanaryModel()
+
+    @cached_property
+    def groups(self) -> tuple[CreditedGroup, ...]:
+        """The canaries with the log-probabilities of the model, so that ratios are 1."""
+        return tuple(self.before.groups())
 
     def columns(self, *, rows: int | None = GROUP_SIZE, pad_id: int = 0) -> list[CompletionColumns]:
         """Each group as trainers of completions take it; `None`: without padding for dropped siblings."""
@@ -80,10 +86,6 @@ class Probe:
         """The groups in the view that was asked for, as the trajectory API hands them to a trainer."""
         return [columns_of(group) for group in self.row_groups()]
 
-    def before(self) -> CanaryModel:
-        """The model as it was, whatever a trainer saved over it."""
-        return CanaryModel(self.folder / _BEFORE)
-
     def verdict(self, stepped: object, *, is_gradient: bool = False) -> StepVerdict:
         """Compare the weights after the step with those before it.
 
@@ -94,15 +96,18 @@ class Probe:
         Raises:
             ConfigError: it has no head of the canary model, or only the signs of a step.
         """
-        before = self.before()
-        taken = taken_step(stepped, before, self.lr, is_gradient=is_gradient)
         divisor = self.asked.divisor if self.asked.view is not None else None
         return diagnose(
-            taken,
-            CanaryTokens.of(before, self.groups),
+            taken_step(stepped, self.before, self.lr, is_gradient=is_gradient),
+            CanaryTokens.of(self.before, self.groups),
+            self.before,
             batch_rows=self.asked.batch_rows,
             divisor=divisor if isinstance(divisor, int) else None,
         )
+
+    def served(self, batch_rows: int) -> None:
+        """Note in the folder how many rows the trainer's batch has."""
+        _write(self.folder, replace(self.asked, batch_rows=batch_rows))
 
 
 def probe_trainer(
@@ -123,25 +128,22 @@ def probe_trainer(
     """
     with TemporaryDirectory(prefix="turnwise-probe-") as folder:
         probe = begin_probe(Path(folder), Asked(lr=lr))
-        return probe.verdict(_stepped(step, probe), is_gradient=is_gradient)
-
-
-def _stepped(step: Callable[[Probe], object], probe: Probe) -> object:
-    try:
-        return step(probe)
-    except TurnwiseError:
-        raise
-    except (Exception, SystemExit) as error:  # whoever exits in a step would pass for a verdict
-        failure = ConfigError(f"the step failed: {type(error).__name__}: {error}")
-        failure.add_note("".join(traceback.format_exception(error)))
-        raise failure from error
+        try:
+            stepped = step(probe)
+        except TurnwiseError:
+            raise
+        except (Exception, SystemExit) as error:  # one that exits in a step would pass for a verdict
+            failure = ConfigError(f"the step failed: {type(error).__name__}: {error}")
+            failure.add_note("".join(traceback.format_exception(error)))
+            raise failure from error
+        return probe.verdict(stepped, is_gradient=is_gradient)
 
 
 def begin_probe(folder: Path, asked: Asked) -> Probe:
     """Write the canary model and the record of the canaries into a folder.
 
     Raises:
-        ConfigError: the learning rate is none, or the folder holds something else or cannot be written.
+        ConfigError: no learning rate, or the folder holds something else or cannot be written.
         RecordError: the record cannot be written.
     """
     if not 0 < asked.lr < math.inf:
@@ -149,21 +151,15 @@ def begin_probe(folder: Path, asked: Asked) -> Probe:
     if (folder / _MODEL).exists() and not (folder / _ASKED).exists():
         raise ConfigError(f"{folder} holds a model that is not of a probe; choose another folder")
     try:
-        write_canary_model(folder / _MODEL, folder / _BEFORE)
+        write_canary_model(folder / _MODEL)
     except OSError as error:
         raise ConfigError(f"cannot write {folder}: {error.strerror}") from error
-    groups = tuple(canary_groups(CanaryModel(folder / _BEFORE)))
+    probe = Probe(folder=folder, asked=asked)
     with Recorder(folder / _RECORD, fresh=True) as recorder:
-        for group in groups:
+        for group in probe.groups:
             recorder.append(group)
-    return with_asked(Probe(folder=folder, groups=groups, asked=asked), asked)
-
-
-def with_asked(probe: Probe, asked: Asked) -> Probe:
-    """The probe with what its trainer was asked for, which its folder keeps."""
-    fields = {name: getattr(asked, name) for name in Asked.__slots__}
-    (probe.folder / _ASKED).write_text(json.dumps(fields) + "\n")
-    return Probe(folder=probe.folder, groups=probe.groups, asked=asked)
+    _write(folder, asked)
+    return probe
 
 
 def open_probe(folder: Path) -> Probe:
@@ -176,7 +172,11 @@ def open_probe(folder: Path) -> Probe:
         asked = Asked(**json.loads((folder / _ASKED).read_text()))
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"{folder} is no folder of `turnwise probe-trainer begin`: {error}") from error
-    return Probe(folder=folder, groups=tuple(read_groups(folder / _RECORD)), asked=asked)
+    return Probe(folder=folder, asked=asked)
+
+
+def _write(folder: Path, asked: Asked) -> None:
+    (folder / _ASKED).write_text(json.dumps(asdict(asked)) + "\n")
 
 
 def _itself(group: CreditedGroup) -> CreditedGroup:

@@ -6,14 +6,21 @@ a forward pass alone: (one-hot - p) times the last hidden state. So no package f
 
 import json
 import shutil
+import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from environments.lab.probe.canaries import CANARIES
 from environments.policy.rendering.tokenizer_files import EMBEDDED_TOKENIZER_DIR
-from environments.probe.tensor_files import Tensor, Weights, read_tensors, write_safetensors
+from environments.trajectory import NOT_SAMPLED, CreditedGroup, TokenRow, Trajectory
+
+Tensor = NDArray[np.float32]
+Weights = NDArray[np.float64]
 
 HEAD = "lm_head.weight"
 """What of a checkpoint is compared, (VOCABULARY, WIDTH)."""
@@ -54,37 +61,42 @@ _PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "sel
 _FEED_FORWARD = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 _NORMS = (f"{_LAYER}.input_layernorm", f"{_LAYER}.post_attention_layernorm", "model.norm")
 _PARTS = (*(f"{_LAYER}.{name}" for name in (*_PROJECTIONS, *_FEED_FORWARD)), *_NORMS)
-NAMES = (HEAD, _EMBEDDING, *(f"{name}.weight" for name in _PARTS))
-"""Of all weights, that of the head first."""
 
 
-def write_canary_model(folder: Path, before: Path) -> None:
-    """Write config, weights and tokenizer as `from_pretrained` of transformers takes them.
-
-    Args:
-        folder: of the model.
-        before: a file for the weights alone: there are trainers that save into the folder they load from.
-    """
+def write_canary_model(folder: Path) -> None:
+    """Write config, weights and tokenizer as `from_pretrained` of transformers takes them."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(_CONFIG, indent=2) + "\n")
-    weights = _random_weights()
-    write_safetensors(folder / "model.safetensors", weights)
-    write_safetensors(before, weights)
+    write_safetensors(folder / "model.safetensors", _random_weights())
     for file in EMBEDDED_TOKENIZER_DIR.iterdir():
         shutil.copyfile(file, folder / file.name)
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write float32 tensors by name."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.nbytes
+        header[name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    data = b"".join(np.ascontiguousarray(tensor, "<f4").tobytes() for tensor in tensors.values())
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 class CanaryModel:
     """The model before the step, in float64."""
 
-    def __init__(self, before: Path) -> None:
-        """Read the weights.
-
-        Raises:
-            ConfigError: they are not there.
-        """
-        self.weights: Mapping[str, Weights] = read_tensors(before, NAMES)
+    def __init__(self) -> None:
+        self.weights: Mapping[str, Weights] = {
+            name: tensor.astype(np.float64) for name, tensor in _random_weights().items()
+        }
         self.head, self.embedding = self.weights[HEAD], self.weights[_EMBEDDING]
+
+    def groups(self) -> list[CreditedGroup]:
+        """Every canary as this model would have sampled it: a trainer's ratios are 1."""
+        return [self._sampled(make()) for make in CANARIES.values()]
 
     def forward(self, token_ids: list[int]) -> tuple[Weights, Weights]:
         """Hidden states before the head (tokens, WIDTH), and log-probabilities (tokens, VOCABULARY)."""
@@ -118,6 +130,22 @@ class CanaryModel:
         size = np.sqrt((hidden**2).mean(axis=-1, keepdims=True) + _EPSILON)
         return hidden / size * self.weights[f"{name}.weight"]
 
+    def _sampled(self, credited: CreditedGroup) -> CreditedGroup:
+        trajectories = tuple(
+            replace(each, rows=tuple(self._with_logprobs(each, row) for row in each.rows))
+            for each in credited.group.trajectories
+        )
+        return replace(credited, group=replace(credited.group, trajectories=trajectories))
+
+    def _with_logprobs(self, trajectory: Trajectory, row: TokenRow) -> TokenRow:
+        log_p = self.forward(list(row.token_ids))[1]
+        logprobs = [NOT_SAMPLED] * len(row.token_ids)
+        for turn in trajectory.turns:
+            if trajectory.rows[turn.span.row] is row:
+                for index in range(turn.span.start, turn.span.end):
+                    logprobs[index] = float(log_p[index - 1, row.token_ids[index]])
+        return replace(row, logprobs=tuple(logprobs))
+
 
 def _rotated(heads: Weights) -> Weights:
     """Rotary positions, (head, token, width of a head): the halves of a head are the two coordinates."""
@@ -130,6 +158,7 @@ def _rotated(heads: Weights) -> Weights:
 
 
 def _random_weights() -> dict[str, Tensor]:
+    """The same in every process."""
     rng = np.random.default_rng(0)
 
     def matrix(rows: int, deviation: float) -> Tensor:

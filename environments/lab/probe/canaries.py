@@ -1,14 +1,19 @@
 """Groups whose credit is known, to find out whether a trainer takes the step that it says.
 
-Each is hard in a way that trainers get wrong: a mean over siblings that are not there, a turn that nobody
-scored, turns whose lengths differ a lot, a conversation that was condensed and so has several token rows.
+Each is hard in a way that trainers get wrong: a mean over siblings that are not there, a turn without a
+reward, turns whose lengths differ a lot, a conversation that was condensed and so has several token rows.
 """
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext as unwatched
 from dataclasses import replace
+from typing import Any
 
+from environments.base_env import AgentEnv
+from environments.containment.in_flight import Watch
 from environments.credit import credited
+from environments.data.tasks import GroupTask
 from environments.trajectory import (
     NOT_SAMPLED,
     CreditedGroup,
@@ -26,9 +31,6 @@ VOCABULARY = 64
 """Every id is below this."""
 GROUP_SIZE = 4
 
-Lengths = Sequence[Sequence[Sequence[int]]]
-"""Sampled tokens, `[trajectory][row][turn]`."""
-
 
 def dropped_sibling() -> CreditedGroup:
     """Three siblings of four."""
@@ -38,7 +40,7 @@ def dropped_sibling() -> CreditedGroup:
 
 
 def unscored_turns() -> CreditedGroup:
-    """Turns that nobody scored still receive what follows."""
+    """Turns without a reward still receive what follows."""
     rewards = [[None, 1.0], [0.5, None, 0.0], [None, None, 1.0], [0.25, None]]
     return _credited(_group("unscored", [[[2, 3]], [[3, 1, 2]], [[2, 2, 2]], [[4, 1]]], rewards))
 
@@ -66,13 +68,40 @@ CANARIES: Mapping[str, Callable[[], CreditedGroup]] = {
 """Every canary by what is hard in it; none has more than `GROUP_SIZE` token rows."""
 
 
+class CanaryEnv(AgentEnv):
+    """Each item is a canary; no rollout happens. For adapters that open environments."""
+
+    name = "canary"
+    sandbox = "none"
+    groups: Mapping[str, Callable[[], CreditedGroup]] = CANARIES
+    """By the ids of their items."""
+
+    def load_items(self) -> list[Any]:
+        """One for each group."""
+        return [{"id": name} for name in self.groups]
+
+    def format_prompt(self, item: Any) -> str:
+        """Not shown to any model."""
+        return item["id"]
+
+    def compute_reward(self, item: Any, trajectory: Trajectory, ctx: Any) -> float:
+        """Never called."""
+        return 0.0
+
+    async def run_group(
+        self, task: GroupTask, size: int | None = None, *, watch: Watch = unwatched
+    ) -> CreditedGroup:
+        """The canary, whatever size is asked for."""
+        return self.groups[task.item_id]()
+
+
 def _credited(group: TrajectoryGroup) -> CreditedGroup:
     return credited(group, "turn_return", policy="canary")
 
 
 def _group(
     name: str,
-    lengths: Lengths,
+    lengths: Sequence[Sequence[Sequence[int]]],  # sampled tokens, [trajectory][row][turn]
     rewards: Sequence[Sequence[float | None]],
     *,
     summary: tuple[int, int] | None = None,

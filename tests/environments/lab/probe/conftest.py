@@ -2,8 +2,8 @@
 
 import pytest
 
-from environments.probe.canary_tokens import CanaryTokens
-from environments.probe.trainer_probe import Asked, begin_probe
+from environments.lab.probe.diagnosis import CanaryTokens
+from environments.lab.probe.trainer_probe import Asked, begin_probe
 
 
 @pytest.fixture(scope="session")
@@ -13,4 +13,4 @@ def probe(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tokens(probe):
-    return CanaryTokens.of(probe.before(), probe.groups)
+    return CanaryTokens.of(probe.before, probe.groups)

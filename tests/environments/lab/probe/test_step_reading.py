@@ -1,14 +1,14 @@
 """What trainers give back after a step: checkpoints, state dicts, optimizers' states; here without torch."""
 
 import json
+import struct
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
-from environments.probe.canary_model import HEAD, NAMES
-from environments.probe.taken_steps import taken_step
-from environments.probe.tensor_files import read_tensors
+from environments.lab.probe.canary_model import HEAD, write_safetensors
+from environments.lab.probe.step_reading import read_head, taken_step
 from tools.errors import ConfigError
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -21,7 +21,7 @@ def gradient(tokens):
 
 @pytest.fixture(scope="module")
 def before(probe):
-    return probe.before()
+    return probe.before
 
 
 def stepped(before, gradient, lr=0.5):
@@ -68,14 +68,13 @@ def test_a_state_dict_may_be_of_a_wrapped_model_and_have_more_than_the_model(bef
     tensors = {f"module._orig_mod.{name}": each for name, each in stepped(before, gradient).items()}
     taken = taken_step({**tensors, "value_head": np.zeros(3, np.float16)}, before, 0.5, is_gradient=False)
     np.testing.assert_allclose(taken.head, gradient, atol=1e-6)
-    assert taken.whole_norm == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
 
 
 def test_a_model_that_is_saved_over_the_one_it_was_loaded_from_is_compared_with_what_it_was(probe, tokens):
     saved = (probe.model / "model.safetensors").read_bytes()
     try:
         save_file(
-            stepped(probe.before(), tokens.gradient(tokens.advantages)), probe.model / "model.safetensors"
+            stepped(probe.before, tokens.gradient(tokens.advantages)), probe.model / "model.safetensors"
         )
         verdict = probe.verdict(probe.model)
     finally:
@@ -118,14 +117,55 @@ def test_what_holds_no_step_is_one_line(before, gradient, given, message):
     assert "\n" not in str(refused.value)
 
 
-def test_of_a_folder_with_an_index_only_its_shards_are_read(before, gradient, tmp_path):
-    tensors = stepped(before, gradient)
-    save_file({HEAD: tensors.pop(HEAD)}, tmp_path / "model-00002-of-00002.safetensors")
-    save_file(tensors, tmp_path / "model-00001-of-00002.safetensors")
-    save_file({HEAD: np.float32(before.head)}, tmp_path / "older.safetensors")
-    with pytest.raises(ConfigError, match=r"has lm_head\.weight twice"):
-        read_tensors(tmp_path, NAMES)
-    shards = dict.fromkeys(tensors, "model-00001-of-00002.safetensors")
-    shards[HEAD] = "model-00002-of-00002.safetensors"
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
-    assert taken_step(tmp_path, before, 0.5, is_gradient=False).whole_norm is not None
+# Checkpoints as trainers save them.
+
+TENSOR = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def test_what_is_written_the_package_of_the_format_reads(tmp_path):
+    write_safetensors(tmp_path / "w.safetensors", {"a.weight": TENSOR, "b.weight": 2 * TENSOR})
+    assert {name: value.tolist() for name, value in load_file(tmp_path / "w.safetensors").items()} == {
+        "a.weight": TENSOR.tolist(),
+        "b.weight": (2 * TENSOR).tolist(),
+    }
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_tensor_is_found_in_the_shards_of_a_folder_also_in_a_model_that_wraps_it(tmp_path, dtype):
+    save_file({"other": TENSOR}, tmp_path / "model-1.safetensors")
+    save_file({"module.lm_head.weight": TENSOR.astype(dtype)}, tmp_path / "model-2.safetensors")
+    assert read_head(tmp_path).tolist() == TENSOR.tolist()
+
+
+def test_an_array_in_a_file_is_the_tensor(tmp_path):
+    np.save(tmp_path / "gradient.npy", TENSOR)
+    assert read_head(tmp_path / "gradient.npy").tolist() == TENSOR.tolist()
+
+
+def test_16_bits_are_refused_since_they_round_the_step_away(tmp_path):
+    save_file({"lm_head.weight": TENSOR.astype(np.float16)}, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"holds F16.*float32"):
+        read_head(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "has no .*safetensors and no"),
+        (struct.pack("<Q", 2) + b"[]", "cannot read the weights"),
+        (b"", "cannot read the weights"),
+        (struct.pack("<Q", 2**60), "cannot read the weights"),
+        (struct.pack("<Q", 2) + b"{}", "has no tensor lm_head.weight; save the whole model"),
+        (struct.pack("<Q", 7) + b'{"a": 1', "cannot read the weights"),
+        (
+            struct.pack("<Q", 24) + json.dumps({"lm_head.weight": 1}).encode().ljust(24),
+            "cannot read the weights",
+        ),
+    ],
+    ids=["nothing", "a list", "empty", "a large header", "another model", "torn", "no entry"],
+)
+def test_what_is_no_checkpoint_of_the_model_is_one_line(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        read_head(tmp_path)

@@ -3,23 +3,22 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-from environments.probe.trainer_probe import Probe, with_asked
+from environments.lab.probe.canaries import GROUP_SIZE
+from environments.lab.probe.trainer_probe import Probe
 from environments.serve.api_connection import ApiUnavailableError
 from environments.serve.delivery import POLL_S, Delivery
 from environments.serve.outbox import Outbox
 from environments.serve.outbox_thread import OutboxThread
 from environments.serve.registration import Identity, Registration
 from environments.serve.trajectory_api import ApiState, TrajectoryApi
-from environments.trainers.canary import GROUP_SIZE
 from environments.wire.columns import columns_of
 from environments.wire.padding import padding_of
 from environments.wire.payloads import Part, Shape, compress, pack
 from tools.errors import ConfigError
 
 
-async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None]) -> Probe:
+async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None]) -> None:
     """Wait for a trainer, give it all canaries in one batch, and return once it has taken them.
 
     Raises:
@@ -29,20 +28,19 @@ async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None])
     assert probe.asked.view is not None
     shape = Shape(group_size=GROUP_SIZE, view=probe.asked.view, divisor=probe.asked.divisor)
     parts = [part for group in probe.groups for part in pack(group, shape).parts]
+    longest_row = max(part.longest_row for part in parts)
     api = TrajectoryApi(api_url)
     say(f"waiting at {api.url} for a trainer that registers {_wanted(parts, shape)}")
-    with Outbox(_new_file(probe.folder / "outbox.sqlite")) as outbox:
+    for file in probe.folder.glob("outbox.sqlite*"):
+        file.unlink()
+    with Outbox(probe.folder / "outbox.sqlite") as outbox:
         in_outbox = OutboxThread(outbox)
-        identity = Identity(
-            name=f"canaries-{outbox.fact('run_id')}", max_row_tokens=max(part.longest_row for part in parts)
-        )
-        async with Delivery(
-            in_outbox, api, Registration(api, identity, shape, in_outbox, say=say), say=say
-        ) as delivery:
+        identity = Identity(name=f"canaries-{outbox.fact('run_id')}", max_row_tokens=longest_row)
+        registration = Registration(api, identity, shape, in_outbox, say=say)
+        async with Delivery(in_outbox, api, registration, say=say) as delivery:
             before = await _with_trainer(api)
-            _refuse_what_cannot_be_one_step(before, identity.max_row_tokens)
-            batch_rows = before.batch_size
-            parts += _padding(probe, parts, shape, batch_rows)
+            _refuse_what_cannot_be_one_step(before, longest_row)
+            parts += _padding(probe, parts, shape, before.batch_size)
             await in_outbox(lambda outbox: outbox.put("canaries", parts))
             delivering = asyncio.create_task(delivery.run())
             try:
@@ -56,7 +54,7 @@ async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None])
             finally:
                 delivering.cancel()
             await delivery.flush(1.0)
-    return with_asked(probe, replace(probe.asked, batch_rows=batch_rows))
+    probe.served(before.batch_size)
 
 
 async def _with_trainer(api: TrajectoryApi) -> ApiState:
@@ -107,9 +105,3 @@ def _wanted(parts: list[Part], shape: Shape) -> str:
     rows = len(parts) * shape.rows_per_post
     of_size = "" if shape.rows_per_post == 1 else f", a multiple of {shape.rows_per_post}"
     return f"a batch of {rows} rows or more{of_size} (with accumulation), and takes one step"
-
-
-def _new_file(path: Path) -> Path:
-    for each in path.parent.glob(f"{path.name}*"):
-        each.unlink()
-    return path

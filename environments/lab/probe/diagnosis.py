@@ -1,0 +1,426 @@
+"""A step in, a verdict out: whether it is Σ A ∇log π, on which scale, and otherwise what went wrong."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from environments.lab.probe.canaries import GROUP_SIZE
+from environments.lab.probe.canary_model import CanaryModel, Weights
+from environments.lab.probe.step_reading import TakenStep
+from environments.trajectory import CreditedGroup
+from environments.wire.credited_rows import CreditedRow, credited_rows
+
+Numbers = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Ids = NDArray[np.int64]
+WeightOf = Callable[["CanaryTokens"], Numbers]
+
+EXACT = 0.9999
+"""Cosine from which a step is the gradient: what is left is float32."""
+_FITS = 0.999
+"""Cosine from which weights are explained."""
+_AS_GOOD = 1e-4
+_NEARER = 5
+"""How much less a mistake leaves unexplained than the policy gradient, if it is worth naming."""
+_SEEN = 0.01
+"""Share of what is expected that is worth a sentence; factors that differ by less are equal."""
+_NONE = 1e-3
+"""Share of the largest below which a weight is none."""
+_KNOWN_SCALE = 1e-3
+_TEMPERATURES = (*np.arange(0.3, 2.01, 0.05).round(2).tolist(), 2.5, 3.0, 4.0)
+_COARSE = 6
+"""How many temperatures are passed over before the nearest are tried."""
+_ABOVE_ROUNDING = 100
+_FROZEN = (
+    "the head did not move: is it frozen (LoRA: modules_to_save=['lm_head']), or did the trainer take no "
+    "step?"
+)
+_NOT_FINITE = "the step has numbers that are not finite"
+_ROUNDED = "float32 rounds a step that is this small: take it with a larger learning rate"
+_SPREAD = "a little is wrong everywhere: several steps, or a small penalty"
+_TURNED = "the sign is turned: it goes down where it should go up"
+_REPLIES = "what tools and users say between turns is trained"
+_UNKNOWN_SCALE = (
+    "  no count of rows, groups or tokens is that factor: a maximal length, a standard deviation, a clipped "
+    "norm or a schedule may be, and the last three change it from step to step"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepVerdict:
+    """What a trainer's step is, beside Σ A ∇log π."""
+
+    exact: bool
+    cosine: float
+    """To Σ A ∇log π; 0.0 where the step is zero."""
+    norm_ratio: float
+    """The step's norm, by the learning rate, over that of Σ A ∇log π."""
+    scale: str | None
+    """What the norm ratio of an exact step is, where it is known."""
+    findings: tuple[str, ...]
+    """What is wrong, one sentence each; empty where it is exact."""
+    source: str = "weights"
+    """What the step was read from."""
+
+    def __str__(self) -> str:
+        scale = f" ({self.scale})" if self.scale else ""
+        source = "" if self.source == "weights" else f", read from {self.source}"
+        verdict = "exact" if self.exact else "wrong"
+        head = f"{verdict}: cosine {self.cosine:.6f}, norm ratio {self.norm_ratio:.6g}{scale}{source}"
+        notes = [_UNKNOWN_SCALE] if self.exact and self.scale is None else []
+        return "\n".join([head, *(f"  {finding}" for finding in self.findings), *notes])
+
+
+@dataclass(frozen=True)
+class CanaryTokens:
+    """Every token of the canaries but the first of each row: columns, and what each adds to the gradient."""
+
+    groups: Sequence[CreditedGroup]
+    columns: Mapping[str, NDArray[Any]]
+    """`group`, `rollout`, `row`, `index` in it, `turn` (-1: not sampled), `id`, `advantage`, `score` of the
+    rollout, `is_prompt`, `is_later_row` of a condensed rollout."""
+    errors: Weights
+    """One-hot minus probabilities, (tokens, VOCABULARY)."""
+    hidden: Weights
+    """Before the head, (tokens, WIDTH): a token's ∇log π is the outer product of the two."""
+
+    @classmethod
+    def of(cls, model: CanaryModel, groups: Sequence[CreditedGroup]) -> "CanaryTokens":
+        """Those of credited groups."""
+        each: list[Mapping[str, NDArray[Any]]] = []
+        errors: list[Weights] = []
+        hidden: list[Weights] = []
+        for group, credited in enumerate(groups):
+            for row in credited_rows(credited):
+                each.append(_columns(row, group=group, number=len(each)))
+                states, log_p = model.forward(row.tokens)
+                errors.append(_one_hot_minus(np.exp(log_p[:-1]), row.tokens[1:]))
+                hidden.append(states[:-1])
+        columns = {name: np.concatenate([row[name][1:] for row in each]) for name in each[0]}
+        return cls(groups, columns, np.concatenate(errors), np.concatenate(hidden))
+
+    def gradient(self, weights: Numbers) -> Weights:
+        """Σ weight · ∇log π for the head, (VOCABULARY, WIDTH)."""
+        return self.errors.T @ (weights[:, None] * self.hidden)
+
+    def at(self, temperature: float) -> "CanaryTokens":
+        """The same tokens, where logits are divided by a temperature."""
+        taken = self.columns["id"].tolist()
+        probabilities = np.maximum(_one_hot_minus(self.errors, taken), np.finfo(np.float64).tiny)
+        raised = np.exp(np.log(probabilities) / temperature)
+        heated = raised / raised.sum(axis=1, keepdims=True)
+        return replace(self, errors=_one_hot_minus(heated, taken))
+
+    def weights_in(self, step: Weights) -> Numbers:
+        """What each token weighs in a step, by least squares."""
+        return self._inverse @ ((self.errors @ step) * self.hidden).sum(axis=1)
+
+    def unexplained(self, step: Weights) -> float:
+        """The share of a step that is no gradient of the tokens."""
+        left = step - self.gradient(self.weights_in(step))
+        return float(np.linalg.norm(left) / np.linalg.norm(step))
+
+    @cached_property
+    def _inverse(self) -> Weights:
+        """Of the products of every two tokens' ∇log π."""
+        products = (self.errors @ self.errors.T) * (self.hidden @ self.hidden.T)
+        return cast("Weights", np.linalg.inv(products))
+
+    @cached_property
+    def trained(self) -> Flags:
+        """Whether a token was sampled."""
+        return self.columns["turn"] >= 0
+
+    @property
+    def advantages(self) -> Numbers:
+        """0 where a token was not sampled."""
+        return self.columns["advantage"]
+
+    def units(self, level: str) -> Ids:
+        """A number for the group, row or turn that each token is in, from 0."""
+        row = self.columns["row"]
+        ids = 1000 * row + self.columns["turn"] if level == "turn" else self.columns[level]
+        return np.unique(ids, return_inverse=True)[1]
+
+
+def _columns(row: CreditedRow, *, group: int, number: int) -> Mapping[str, NDArray[Any]]:
+    turns = np.full(len(row.tokens), -1)
+    for turn in row.turns:
+        turns[turn.span.start : turn.span.end] = turn.index
+    same = {
+        "group": group,
+        "rollout": row.trajectory.sibling,
+        "row": number,
+        "score": row.trajectory.score,
+        "is_later_row": any(turn.span.row > 0 for turn in row.turns),
+    }
+    return {name: np.full(len(turns), value) for name, value in same.items()} | {
+        "index": np.arange(len(turns)),
+        "turn": turns,
+        "id": np.array(row.tokens),
+        "advantage": np.array(row.advantages),
+        "is_prompt": np.cumsum(turns >= 0) == 0,
+    }
+
+
+def _one_hot_minus(probabilities: Weights, token_ids: Sequence[int]) -> Weights:
+    errors = -probabilities
+    errors[np.arange(len(token_ids)), list(token_ids)] += 1.0
+    return errors
+
+
+def diagnose(
+    taken: TakenStep,
+    tokens: CanaryTokens,
+    model: CanaryModel,
+    *,
+    batch_rows: int | None = None,
+    divisor: int | None = None,
+) -> StepVerdict:
+    """Say what a step is.
+
+    Args:
+        taken: the step.
+        tokens: of the canaries.
+        model: before the step.
+        batch_rows: in the batch of a trainer behind the API.
+        divisor: of the scores that it got.
+    """
+    step, expected = taken.head, tokens.gradient(tokens.advantages)
+
+    def wrong(cosine: float, ratio: float, *findings: str) -> StepVerdict:
+        return StepVerdict(
+            exact=False,
+            cosine=cosine,
+            norm_ratio=ratio,
+            scale=None,
+            findings=findings,
+            source=taken.source,
+        )
+
+    if not np.isfinite(step).all():
+        return wrong(0.0, 0.0, _NOT_FINITE)
+    ratio = float(np.linalg.norm(step) / np.linalg.norm(expected))
+    if ratio == 0:
+        return wrong(0.0, 0.0, _FROZEN)
+    cosine = _cosine(step, expected)
+    if cosine >= EXACT and not _uneven(tokens.weights_in(step), tokens):
+        scale = _scale_of(ratio, tokens, batch_rows, divisor)
+        return StepVerdict(
+            exact=True, cosine=cosine, norm_ratio=ratio, scale=scale, findings=(), source=taken.source
+        )
+    if np.linalg.norm(step) < _ABOVE_ROUNDING * taken.rounding:
+        return wrong(cosine, ratio, _ROUNDED)
+    return wrong(cosine, ratio, *(_findings(step, tokens, model) or [_SPREAD]))
+
+
+def _findings(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> list[str]:
+    step, tokens, around = _without_what_is_around(step, tokens, model)
+    weights, rest = tokens.weights_in(step), tokens.unexplained(step)
+    sampled = np.where(tokens.trained, weights, 0.0)
+    fit, findings = _nearest(sampled, tokens)
+    if fit < _FITS or not findings:
+        plainly = _cosine(sampled, tokens.advantages)
+        is_near = findings and (1 - fit**2) * _NEARER < 1 - plainly**2
+        nearly = [f"nearly ({fit:.3f}): {findings[0]}"] if is_near else []
+        located = _first_difference(sampled, tokens) if rest <= _SEEN else ""
+        findings = ([located] if located else []) + nearly
+    # What is no gradient of the tokens falls on all of them a little.
+    noticed = ~tokens.trained & (np.abs(weights) > max(_SEEN, 2 * rest) * np.abs(weights).max())
+    if (noticed & tokens.columns["is_prompt"]).any():
+        findings.append("prompts are trained")
+    if (noticed & ~tokens.columns["is_prompt"]).any():
+        findings.append(_REPLIES)
+    findings += around
+    if rest > _SEEN:
+        findings.append(
+            f"{rest:.0%} of the step is no gradient of these tokens in their contexts: momentum, a penalty, "
+            f"an entropy bonus, dropout, several steps, or other tokens before them (padding, rows cut in "
+            f"front)"
+        )
+    return findings
+
+
+def _without_what_is_around(
+    step: Weights, tokens: CanaryTokens, model: CanaryModel
+) -> tuple[Weights, CanaryTokens, list[str]]:
+    """The step without weight decay, the tokens at the step's temperature; and the sentence on it."""
+    if tokens.unexplained(step) <= _SEEN:
+        return step, tokens, []
+    rest_of_head = model.head - tokens.gradient(tokens.weights_in(model.head))
+    decay = float((step * rest_of_head).sum() / (rest_of_head**2).sum())
+    decayed = step - decay * model.head
+    if decay < 0 and tokens.unexplained(decayed) <= _SEEN:
+        return decayed, tokens, [f"weights decay by {-decay:.2g} of themselves: weight_decay is not 0"]
+    rests = {heat: tokens.at(heat).unexplained(step) for heat in _TEMPERATURES[::_COARSE]}
+    index = _TEMPERATURES.index(min(rests, key=lambda heat: rests[heat]))
+    for heat in _TEMPERATURES[max(0, index - _COARSE) : index + _COARSE]:
+        rests[heat] = tokens.at(heat).unexplained(step)
+    heat = min(rests, key=lambda heat: rests[heat])
+    if rests[heat] > _SEEN:
+        return step, tokens, []
+    sentence = f"log-probabilities are those of a temperature of about {heat}, and not of 1"
+    return step, tokens.at(heat), [sentence]
+
+
+# What trainers do to credit instead of passing it on: each is a weight per token, and has a sentence.
+
+
+def known_mistakes(tokens: CanaryTokens) -> dict[tuple[str, ...], Numbers]:
+    """The weights of each combination of mistakes, by their sentences; none: no mistake."""
+    return {
+        tuple(filter(None, sentences)): np.where(
+            tokens.trained & (_KEPT[sentences[2]](tokens) > 0),
+            _CREDIT[sentences[0]](tokens) / _DIVISOR[sentences[1]](tokens),
+            0.0,
+        )
+        for sentences in product(_CREDIT, _DIVISOR, _KEPT)
+    }
+
+
+def _sums(level: str, numbers: Numbers, tokens: CanaryTokens) -> Numbers:
+    """Over the trained tokens of each group, row or turn, for each of its tokens."""
+    units = tokens.units(level)
+    sums = np.bincount(units, np.where(tokens.trained, numbers, 0.0)).astype(np.float64)
+    return sums[units]
+
+
+def _lengths(level: str) -> WeightOf:
+    """Trained tokens of each unit, at least 1."""
+    return lambda tokens: np.maximum(_sums(level, np.ones(len(tokens.trained)), tokens), 1.0)
+
+
+def _normalised_scores(tokens: CanaryTokens) -> Numbers:
+    """Scores less their mean over the rows of a group, by their standard deviation."""
+    score, groups = tokens.columns["score"], tokens.columns["group"]
+    _, firsts = np.unique(tokens.columns["row"], return_index=True)
+    of_rows = [score[firsts[groups[firsts] == group]] for group in np.unique(groups)]
+    mean, deviation = (np.array([number(each) for each in of_rows])[groups] for number in (np.mean, np.std))
+    return (score - mean) / deviation
+
+
+def _whitened(tokens: CanaryTokens) -> Numbers:
+    trained = tokens.advantages[tokens.trained]
+    return (tokens.advantages - trained.mean()) / trained.std()
+
+
+_CREDIT: Mapping[str, WeightOf] = {
+    "": lambda tokens: tokens.advantages,
+    "advantages are ignored: scores of rows are used, normalised in each group": _normalised_scores,
+    "advantages are normalised over all tokens of the batch": _whitened,
+    "the mean of its group is taken off every advantage once more": lambda tokens: (
+        tokens.advantages - _sums("group", tokens.advantages, tokens) / _lengths("group")(tokens)
+    ),
+    "every token of a row gets the sum of its row's advantages": lambda tokens: _sums(
+        "row", tokens.advantages, tokens
+    ),
+    "masks are labels and are taken for numbers: a token weighs its id": lambda tokens: (
+        tokens.advantages * tokens.columns["id"]
+    ),
+}
+_DIVISOR: Mapping[str, WeightOf] = {
+    "": lambda tokens: np.ones(len(tokens.trained)),
+    "turns weigh 1/their own length: a turn of L tokens counts as one of 1 token": _lengths("turn"),
+    "rows weigh 1/their trained tokens": _lengths("row"),
+}
+_KEPT: Mapping[str, WeightOf] = {
+    "": lambda tokens: np.ones(len(tokens.trained)),
+    "negative advantages are ignored": lambda tokens: tokens.advantages,
+    "rows after the first of a forked rollout are ignored": lambda tokens: ~tokens.columns["is_later_row"],
+}
+
+
+def _nearest(weights: Numbers, tokens: CanaryTokens) -> tuple[float, list[str]]:
+    """How well the simplest of the mistakes that fit best does, and its sentences."""
+    if not weights.any():
+        return 1.0, ["no sampled token is trained"]
+    fits = {sentences: _cosine(known, weights) for sentences, known in known_mistakes(tokens).items()}
+    least = max(map(abs, fits.values())) - _AS_GOOD
+    good = [sentences for sentences, fit in fits.items() if abs(fit) >= least]
+    best = min(good, key=lambda sentences: (len(sentences), -abs(fits[sentences])))
+    turned = [_TURNED] if fits[best] < 0 else []
+    named = "; ".join([*best, *turned])
+    return abs(fits[best]), [named] if named else []
+
+
+# Where no known mistake explains a step: at which level weights differ, and which token is the first.
+
+
+def _factors(weights: Numbers, tokens: CanaryTokens, level: str) -> Numbers:
+    """By how much the advantages of each unit count, by least squares."""
+    units = tokens.units(level)
+    products = np.bincount(units, weights * tokens.advantages)
+    squares = np.bincount(units, tokens.advantages**2)
+    return np.divide(products, squares, out=np.zeros(len(squares)), where=squares > 0)
+
+
+def _middle(factors: Numbers) -> float:
+    """The median of the factors that are not 0."""
+    present = factors[np.abs(factors) > _NONE * np.abs(factors).max()]
+    return float(np.median(present)) if len(present) else 1.0
+
+
+def _first_difference(weights: Numbers, tokens: CanaryTokens) -> str:
+    """The level at which weights are not those of the advantages, and the first token; empty: at none."""
+    weights = weights / _middle(_factors(weights, tokens, "row"))
+    off = np.abs(weights - tokens.advantages) > _SEEN * np.abs(tokens.advantages).max()
+    if not off.any() or (_cosine(weights, tokens.advantages) >= _FITS and not _uneven(weights, tokens)):
+        return ""
+    first = int(np.flatnonzero(off)[0])
+    at = {name: column[first] for name, column in tokens.columns.items()}
+    canary = tokens.groups[int(at["group"])].group.item_id
+    return (
+        f"{_level_of(weights, tokens)} do not weigh the same; the first is token {at['index'] + 1} of its "
+        f"row, in turn {at['turn'] + 1} of rollout {at['rollout'] + 1} of the canary {canary!r}: advantage "
+        f"{at['advantage']:.3g}, weight {round(weights[first], 6) + 0.0:.3g}"
+    )
+
+
+def _uneven(weights: Numbers, tokens: CanaryTokens) -> bool:
+    """Whether a group counts more than another one, which a cosine does not show where it is small."""
+    factors = _factors(weights, tokens, "group")
+    return bool(np.ptp(factors / _middle(factors)) >= _SEEN)
+
+
+def _level_of(weights: Numbers, tokens: CanaryTokens) -> str:
+    """Groups, rows, turns or tokens of a turn: the first whose factors explain the weights."""
+    for level in ("group", "row", "turn"):
+        factors = _factors(weights, tokens, level)
+        if abs(_cosine(weights, factors[tokens.units(level)] * tokens.advantages)) >= _FITS:
+            break
+    else:
+        return "tokens of one turn"
+    if level != "group":
+        return f"{level}s"
+    names = [credited.group.item_id for credited in tokens.groups]
+    of_middle = factors / _middle(factors)
+    shown = ", ".join(f"{name} x{factor:.3g}" for name, factor in zip(names, of_middle, strict=True))
+    return f"groups ({shown})"
+
+
+def _scale_of(ratio: float, tokens: CanaryTokens, batch_rows: int | None, divisor: int | None) -> str | None:
+    """What a norm ratio is, in words, the simplest first; `None`: no count that trainers divide by is it."""
+    trajectories = [each for group in tokens.groups for each in group.group.trajectories]
+    counts = {
+        "rows of the batch": batch_rows,
+        "rows": sum(len(each.rows) for each in trajectories),
+        f"rows, {GROUP_SIZE} of every group": GROUP_SIZE * len(tokens.groups),
+        "rollouts": len(trajectories),
+        "groups": len(tokens.groups),
+        "trained tokens": int(tokens.trained.sum()),
+    }
+    scales = {"the sum": 1.0} | {f"1/{count} {name}": 1 / count for name, count in counts.items() if count}
+    if divisor is not None:
+        divided = {f"{name}, 1/score divisor {divisor}": each / divisor for name, each in scales.items()}
+        scales = divided | scales
+    return next((name for name, each in scales.items() if abs(ratio / each - 1) < _KNOWN_SCALE), None)
+
+
+def _cosine(one: Numbers, other: Numbers) -> float:
+    size = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float((one * other).sum()) / size if size else 0.0

@@ -37,6 +37,9 @@ class Hooks:
     system_prompt: str | None = None
     sandbox: str | None = None
     """Where the agent's code runs unless `--env.sandbox` says: `local`, `docker`, `none`; unset: `local`."""
+    data: tuple[str, ...] = ()
+    """Files or folders that only C libraries open (SQLite, Arrow), from the class's folder on. The
+    fingerprint covers them like those that Python opens in `setup` and `load_items`."""
     required_fields: tuple[str, ...] = ()
     """Fields that every item must have."""
     default_estimator: str = "grpo"

@@ -26,7 +26,7 @@ from environments.cli.settings_help import setting_help, settings_help
 from environments.cli.user_code import run_code
 from environments.config import AgentEnvConfig
 from environments.run.console_streams import outlived_console
-from environments.run.run_settings import Sources
+from environments.run.run_files import Sources
 from environments.server_config import (
     JudgeConfig,
     ModelServerConfig,

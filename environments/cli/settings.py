@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from environments.config import AgentEnvConfig
 from environments.config_section import Section
 from environments.inference.endpoint import without_credentials
-from environments.run.run_settings import COMMAND_LINE
+from environments.run.run_files import COMMAND_LINE
 from environments.server_config import (
     JudgeConfig,
     ModelServerConfig,

@@ -18,6 +18,7 @@ from environments.data.run_history import RunHistory, next_ids
 from environments.data.tasks import GroupTask, plan, plan_for_ever
 from environments.hooks import Hooks, Item, writes
 from environments.lifecycle.item_images import ItemImages
+from environments.lifecycle.opened_files import OpenedFiles
 from environments.lifecycle.sandboxes import Sandboxes
 from environments.lifecycle.weight_versions import WeightVersions
 from environments.policy.base import CheckedPolicy, Policy
@@ -63,6 +64,7 @@ class Lifecycle(Hooks):
         self.sandboxes.refuse_tools_in(self.toolset)
         self.mcp = MCPServers.among(self.tools, self.config.enabled_toolsets, self.config.disabled_toolsets)
         self._images = ItemImages(self.sandboxes.prepare)
+        self.opened_files = OpenedFiles()
         self.weight_versions = WeightVersions(self.config)
         self.item_ids: Sequence[str] = ()
         self._items: Sequence[Item] | None = None
@@ -118,13 +120,16 @@ class Lifecycle(Hooks):
             closing.push_async_callback(self.second_models.aclose)
             # One thread for all of them: what a `def setup` opened there, a `def teardown` can close.
             calls = closing.enter_context(self.hook_calls(InFlight(item_id="", sibling=0)))
-            await self._hook(calls, "setup", self.setup)
-            closing.push_async_exit(partial(self._tear_down, calls))
-            name = "load_eval_items" if evaluation else "load_items"
-            items = await self._hook(calls, name, self.load_eval_items if evaluation else self.load_items)
-            # Reading them runs code of theirs, too.
-            keep = partial(self._keep_items, items, evaluation=evaluation)
-            await self._hook(calls, f"the items of {name}", keep)
+            closing.enter_context(self.opened_files.watched())
+            with self.opened_files.loading():
+                await self._hook(calls, "setup", self.setup)
+                closing.push_async_exit(partial(self._tear_down, calls))
+                name = "load_eval_items" if evaluation else "load_items"
+                load = self.load_eval_items if evaluation else self.load_items
+                items = await self._hook(calls, name, load)
+                # Reading them runs code of theirs, too.
+                keep = partial(self._keep_items, items, evaluation=evaluation)
+                await self._hook(calls, f"the items of {name}", keep)
             yield self
 
     @asynccontextmanager

@@ -32,8 +32,8 @@ from environments.run.next_tasks import PlannedTasks
 from environments.run.open_run import DEFAULT_NAME, OpenRun, opened_run
 from environments.run.process_run import FAILED, print_start
 from environments.run.progress import Progress
+from environments.run.run_files import Sources
 from environments.run.run_log import RunLog
-from environments.run.run_settings import Sources
 from environments.run.stopped import StoppedError
 from environments.run.streak import Streak
 from environments.run.tracking import tracking_backends

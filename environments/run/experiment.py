@@ -1,11 +1,10 @@
 """What a run is an experiment with: everything that decides how its rollouts go and what they earn."""
 
-import hashlib
 import re
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import orjson
 
@@ -16,8 +15,8 @@ from environments.data.item_json import stable_text
 from environments.inference.endpoint import without_credentials
 from environments.lifecycle.env_condensers import condenser_facts
 from environments.record.origin import RunOrigin, digest
-from environments.record.run_folder import run_folder
-from environments.run.experiment_code import code_facts, code_files
+from environments.record.run_folder import RUNS
+from environments.run.experiment_files import code_facts, counted_files, file_digest
 from environments.second_models.asked_model import SCRIPTED
 from environments.server_config import ServerConfig
 
@@ -83,14 +82,14 @@ def origin_of(env: AgentEnv, *, evaluation: bool = False) -> RunOrigin:
                 f"tool {spec.name}": digest(orjson.dumps(spec.to_openai(), option=orjson.OPT_SORT_KEYS))
                 for spec in env.toolset.specs
             },
-            **code_facts(type(env), apart=_apart(env)),
+            **code_facts(type(env), **_files(env)),
         },
     )
 
 
 def environment_files(env: AgentEnv) -> dict[str, Path]:
-    """The files that the fingerprint counts, by the name that each has in a copy."""
-    return code_files(type(env), apart=_apart(env))
+    """The files that the fingerprint covers, as `code of env.py` or `data of users.jsonl`."""
+    return counted_files(type(env), **_files(env))
 
 
 def _settings(config: AgentEnvConfig) -> dict[str, str]:
@@ -130,22 +129,24 @@ def _second_models(env: AgentEnv) -> dict[str, str]:
 def _dataset(config: AgentEnvConfig) -> dict[str, str]:
     """The content of a local dataset; one that the environment makes itself is in its code and items."""
     path = config.dataset_path
-    if path is None or not Path(path).is_file():
-        return {}
-    with Path(path).open("rb") as file:
-        return {"dataset": f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"}
+    return {} if path is None or not Path(path).is_file() else {"dataset": file_digest(Path(path))}
 
 
-def _apart(env: AgentEnv) -> list[Path]:
-    """What runs write, and the dataset."""
+def _files(env: AgentEnv) -> dict[str, Any]:
+    """What was opened and, apart from it, what runs write and the datasets."""
     config = env.config
     paths = (
         config.data_path_to_save_groups,
         config.data_dir_to_save_evals,
         config.outbox_path,
         config.dataset_path,
+        config.eval_dataset_path,
     )
-    return [run_folder(env.name, "").path, *(Path(path) for path in paths if path is not None)]
+    return {
+        "opened": env.opened_files.at_start,
+        "written": env.opened_files.written,
+        "apart": [RUNS, *(Path(path) for path in paths if path is not None)],
+    }
 
 
 def turnwise_version() -> str:

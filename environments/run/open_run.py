@@ -17,12 +17,17 @@ from environments.record.private_file import read_small
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
 from environments.record.totals import Summary
-from environments.run.environment_copy import shown, source_diff
 from environments.run.experiment import environment_files
-from environments.run.experiment_code import has_file
-from environments.run.run_files import write_run_files
+from environments.run.experiment_files import has_file
+from environments.run.run_files import (
+    Sources,
+    changed_settings,
+    settings_text,
+    shown,
+    source_diff,
+    write_run_files,
+)
 from environments.run.run_log import RunLog, covered_by, moment, read_summary, summary_of, write_summary
-from environments.run.run_settings import Sources, changed_settings, settings_text
 from tools.errors import ConfigError, RecordError
 
 DEFAULT_NAME = "default"

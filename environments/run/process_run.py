@@ -17,8 +17,8 @@ from environments.run.first_alone import first_alone
 from environments.run.next_tasks import NextTasks, next_tasks
 from environments.run.open_run import OpenRun, opened_run, place_of
 from environments.run.progress import Progress
+from environments.run.run_files import Sources
 from environments.run.run_log import RunLog
-from environments.run.run_settings import Sources
 from environments.run.stopped import StoppedError
 from environments.run.streak import Streak
 from environments.run.tracking import Track, tracked

@@ -1,24 +1,52 @@
 """The files beside the record of a run that say how it came to be: settings, source, fingerprint."""
 
+import difflib
 import json
-from collections.abc import Sequence
+import os
+import re
+import shutil
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+import yaml
+from pydantic import SecretBytes, SecretStr
+from pydantic_core import PydanticSerializationError
+
 from environments.base_env import AgentEnv
+from environments.config_section import Section
+from environments.inference.endpoint import shown_url, without_credentials
 from environments.record.origin import RunOrigin
 from environments.record.private_file import read_small, write_private
 from environments.record.run_folder import RunFolder
-from environments.run.environment_copy import copy_environment, remove
 from environments.run.experiment import environment_files
+from environments.run.experiment_files import file_digest
 from environments.run.run_log import moment
-from environments.run.run_settings import Sources, settings_text
 from tools.errors import RecordError
 
+Sources = Mapping[str, str]
+"""Where settings came from, by `section.name`; a setting that is not among them is the class's."""
+COMMAND_LINE = "command line"
+MOST_BYTES = 16 * 1024 * 1024
+"""Of a copy of the source, and of a fingerprint that is read."""
+MOST_FILES = 2_000
+SHOWN_LINES = 40
 _MOST_EARLIER = 100
-_LONGEST = 16 * 1024 * 1024
-"""Bytes of a fingerprint that is read; a longer one is damaged."""
-_SHOWN_LEFT_OUT = 3
+_LONGEST_DIFF_BYTES = 256 * 1024
+"""A diff of longer files takes long, and nobody reads it."""
+_OF_ONE_COMMAND = frozenset({
+    "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_path", "outbox_groups", "run_name", "fresh",
+    "accept", "use_wandb", "use_trackio", "wandb_name", "profile",
+})  # fmt: skip
+"""Where this run is written and shown; another that takes its settings says that itself."""
+_NO_PART = frozenset({"openai.base_url", "openai.num_max_requests_at_once", "openai.ca_file"})
+_SECRET_NAME = re.compile(r".*(key|secret|password|passwd|credentials?|authorization)", re.IGNORECASE)
+_TOKEN_NAME = re.compile(r".*[_-]?(token|auth)", re.IGNORECASE)
+_SHORTEST_TOKEN = 12
+"""In characters: a token that lets somebody in, and not one of a text, such as `</s>`."""
+_HIDDEN = "**********"
+"""What pydantic shows of a `SecretStr`."""
 
 
 def write_run_files(
@@ -49,12 +77,15 @@ def write_run_files(
     before = _read(folder.fingerprint) if resumed else None
     head = f"# {env.name}, last started {moment()}; --config takes this file.\n"
     write_private(folder.config, (head + settings_text(env, sources)).encode("utf-8", "backslashreplace"))
-    if before is not None and before["fingerprint"] == origin.fingerprint and folder.environment.is_dir():
-        return []
-    if before is not None and before["fingerprint"] != origin.fingerprint:
-        _keep_source(folder, str(before["fingerprint"]))
+    if before is not None:
+        if before["fingerprint"] == origin.fingerprint and folder.environment.is_dir():
+            return []
+        if before["fingerprint"] != origin.fingerprint:
+            _keep_source(folder, str(before["fingerprint"]))
     left_out = copy_environment(environment_files(env), folder.environment)
-    earlier = [] if before is None else [*_earlier(before), before]
+    earlier: list[dict[str, Any]] = []
+    if before is not None:
+        earlier = [*before.pop("earlier", []), before][-_MOST_EARLIER:]
     now: dict[str, Any] = {
         "fingerprint": origin.fingerprint,
         "since": moment(),
@@ -62,18 +93,12 @@ def write_run_files(
         "credit": origin.credit_facts(),
         "accepted": list(accepted),
         "not_in_environment": left_out,
-        "earlier": [
-            {name: value for name, value in each.items() if name != "earlier"}
-            for each in earlier[-_MOST_EARLIER:]
-        ],
+        "earlier": earlier,
     }
     text = json.dumps(now, indent=2, ensure_ascii=False)
     write_private(folder.fingerprint, text.encode("utf-8", "backslashreplace") + b"\n")
-    if not left_out:
-        return []
-    names = [f"{name} ({why})" for name, why in list(left_out.items())[:_SHOWN_LEFT_OUT]]
-    more = len(left_out) - len(names)
-    return [f"left out of {folder.environment}: {', '.join(names)}" + (f" and {more} more" if more else "")]
+    names = [f"{name} ({why})" for name, why in left_out.items()]
+    return [f"left out of {folder.environment}: {', '.join(names[:3])}, {len(names)} in all"] if names else []
 
 
 def _keep_source(folder: RunFolder, fingerprint: str) -> None:
@@ -84,23 +109,225 @@ def _keep_source(folder: RunFolder, fingerprint: str) -> None:
             folder.environment.rename(kept)
     except OSError as error:
         raise RecordError(f"cannot write {kept}: {error.strerror}") from error
-    remove(folder.environment)
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     """What was written; `None` where there is nothing, or nothing of ours."""
     try:
-        fields: Any = json.loads(read_small(path, _LONGEST) or b"")
+        fields: Any = json.loads(read_small(path, MOST_BYTES) or b"")
     except (ValueError, RecursionError):
         return None
     known = isinstance(fields, dict) and isinstance(cast("dict[str, Any]", fields).get("fingerprint"), str)
     return cast("dict[str, Any]", fields) if known else None
 
 
-def _earlier(before: dict[str, Any]) -> list[dict[str, Any]]:
-    listed = before.get("earlier")
-    return [
-        each
-        for each in cast("list[Any]", listed if isinstance(listed, list) else [])
-        if isinstance(each, dict)
-    ]
+def copy_environment(files: Mapping[str, Path], to: Path) -> dict[str, str]:
+    """Make a folder with copies of files, in the place of what is there.
+
+    Args:
+        files: by name, see `environment_files`.
+        to: the folder.
+
+    Returns:
+        The files that were left out, each with the reason.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
+    left_out: dict[str, str] = {}
+    left = MOST_BYTES
+    try:
+        _remove(to)
+        # Code is named, and so copied, before data.
+        for index, (name, file) in enumerate(_copied(files).items()):
+            try:
+                size = file.stat().st_size
+                data = file.read_bytes() if size <= left and index < MOST_FILES else None
+            except OSError as error:
+                left_out[name] = f"cannot be read: {error.strerror}"
+                continue
+            if data is None:
+                left_out[name] = f"{size:,} bytes"
+                continue
+            left -= size
+            (to / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_private(to / name, data)
+    except OSError as error:
+        raise RecordError(f"cannot write {to}: {error.strerror}") from error
+    return left_out
+
+
+def source_diff(before: Path, files: Mapping[str, Path]) -> Iterator[str]:
+    """Lines of a unified diff of the files that differ in what counts; nothing where there is no copy."""
+    if not before.is_dir():
+        return
+    was = {path.relative_to(before).as_posix(): path for path in sorted(before.rglob("*")) if path.is_file()}
+    now = _copied(files)
+    for name in sorted({*was, *now}):
+        old, new = was.get(name), now.get(name)
+        if old is None:
+            yield f"environment/{name} is not in the copy of the earlier run"
+        elif new is None:
+            yield f"environment/{name} is no part of the environment any more"
+        elif file_digest(old) != file_digest(new):
+            yield from _diff(f"environment/{name}", old, new)
+
+
+def shown(lines: Iterator[str]) -> Iterator[str]:
+    """The first lines, as a terminal takes them; the others are counted."""
+    every = list(lines)
+    for line in every[:SHOWN_LINES]:
+        yield "".join(char if char.isprintable() or char == "\t" else "?" for char in line)
+    if len(every) > SHOWN_LINES:
+        yield f"… and {len(every) - SHOWN_LINES} more lines"
+
+
+def _copied(files: Mapping[str, Path]) -> dict[str, Path]:
+    """The files by their names in a copy: below it, wherever they lie."""
+    names = {name: name.removeprefix("code of ").removeprefix("data of ") for name in files}
+    return {names[name].replace("../", "above/"): file for name, file in files.items()}
+
+
+def _remove(path: Path) -> None:
+    """Delete a folder or a file, where there is one; a link alone, and not what it leads to."""
+    if path.is_symlink() or path.is_file():
+        with suppress(OSError):
+            path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _diff(name: str, old: Path, new: Path) -> Iterator[str]:
+    try:
+        if max(path.stat().st_size for path in (old, new)) > _LONGEST_DIFF_BYTES:
+            raise ValueError
+        was, is_ = (path.read_text("utf-8").splitlines() for path in (old, new))
+    except (OSError, ValueError):
+        yield f"{name} changed"
+        return
+    yield from difflib.unified_diff(was, is_, name, os.path.relpath(new), lineterm="", n=1)
+
+
+class _OneLine(yaml.SafeDumper):
+    """Every value on a line of its own, as a comment follows it."""
+
+
+def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    style = '"' if len(text.splitlines()) > 1 else None
+    return yaml.ScalarNode("tag:yaml.org,2002:str", text, style=style)
+
+
+_OneLine.add_representer(str, _text_node)
+
+
+def settings_text(env: AgentEnv, sources: Sources | None) -> str:
+    """Every setting of an environment as YAML that `--config` takes; one that may be a secret is left out.
+
+    Args:
+        env: the environment.
+        sources: where its settings came from; `None`: from the program that made it.
+    """
+    of_a_program = sources is None
+    known = sources or {}
+
+    def source_of(section: Section, name: str) -> str:
+        label = known.get(f"{section.section}.{name}")
+        if of_a_program and name in section.model_fields_set:
+            label = "program"
+        return label or "class default"
+
+    lines = ["env:", *_lines(env.config, source_of)]
+    if len(env.servers) == 1:
+        lines += ["openai:", *_lines(env.servers[0], source_of)]
+    elif env.servers:
+        lines.append("openai:")
+        for server in env.servers:
+            first, *rest = _lines(server, source_of)
+            lines += [f"- {first.lstrip()}", *rest]
+    for server in env.second_servers:
+        lines += [f"{server.section}:", *_lines(server, source_of)]
+    return "\n".join(lines) + "\n"
+
+
+def changed_settings(before: str, now: str, counted: Container[str]) -> list[str]:
+    """Lines of a diff of two texts of settings; of the environment's own, only those that are `counted`."""
+    was, is_ = _values(before), _values(now)
+    if not was:
+        return []
+    lines: list[str] = []
+    for label in [*was, *(label for label in is_ if label not in was)]:
+        section, _, name = label.partition(".")
+        counts = name in counted if section == "env" else label not in _NO_PART
+        if counts and was.get(label) != is_.get(label):
+            lines += [
+                f"{sign}{label}: {side[label]}" for sign, side in (("-", was), ("+", is_)) if label in side
+            ]
+    return lines
+
+
+def _lines(section: Section, source_of: Callable[[Section, str], str]) -> Iterator[str]:
+    # The first line of a server in a list has to be a setting, and no comment.
+    left_out: list[str] = []
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if name in _OF_ONE_COMMAND:
+            continue
+        written = _written(section, name, shown=field.repr)
+        if written is not None:
+            yield f"  {written}  # {source_of(section, name)}"
+        elif value != field.default:
+            left_out.append(f"  # {name}: not written, since it is or may hold a secret")
+    yield from left_out
+
+
+def _written(section: Section, name: str, *, shown: bool) -> str | None:
+    """`name: value`, or `None` for what may be a secret or has no form in YAML."""
+    value = getattr(section, name)
+    is_address = name.endswith("_url") and isinstance(value, str) and shown_url(value) == value
+    if not (shown or is_address) or _is_secret(name, value):
+        return None
+    try:
+        plain = section.model_dump(mode="json", include={name})[name]
+        text: str = yaml.dump(
+            {name: plain},
+            Dumper=_OneLine,
+            default_flow_style=True,
+            width=float("inf"),
+            allow_unicode=True,
+            sort_keys=False,
+        )
+    except (PydanticSerializationError, yaml.YAMLError, ValueError, RecursionError):
+        return None
+    return None if _HIDDEN in text else text.strip()[1:-1]
+
+
+def _is_secret(name: str, value: object) -> bool:
+    if isinstance(value, SecretStr | SecretBytes):
+        return True
+    if isinstance(value, Mapping):
+        return any(_is_secret(str(key), each) for key, each in cast("Mapping[Any, Any]", value).items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(_is_secret(name, each) for each in cast("Sequence[Any]", value))
+    if not isinstance(value, str | bytes):
+        return False
+    if _SECRET_NAME.fullmatch(name) and value not in ("", "none"):
+        return True
+    text = value if isinstance(value, str) else value.decode("utf-8", "replace")
+    is_token = len(text) >= _SHORTEST_TOKEN and _TOKEN_NAME.fullmatch(name) is not None
+    return is_token or without_credentials(text) != text
+
+
+def _values(text: str) -> dict[str, str]:
+    """The settings of a text by `section.name`; none where it is damaged."""
+    try:
+        loaded: Any = yaml.safe_load(text)
+        sections = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
+        named = {
+            f"{section}{index or ''}.{name}": repr(value)
+            for section, given in sections.items()
+            for index, each in enumerate(cast("list[Any]", given if isinstance(given, list) else [given]))
+            for name, value in (cast("dict[str, Any]", each) if isinstance(each, dict) else {}).items()
+        }
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    return named

@@ -18,7 +18,7 @@ from environments.extras import needs_extra
 from environments.inference.endpoint import without_credentials
 from environments.record.summary import CHARTED_TURNS, flat
 from environments.record.totals import Summary
-from environments.run.run_settings import settings_text
+from environments.run.run_files import settings_text
 from environments.trajectory import CreditedGroup, Trajectory
 from tools.errors import ConfigError
 

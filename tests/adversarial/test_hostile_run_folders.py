@@ -16,8 +16,8 @@ from environments.config import AgentEnvConfig
 from environments.record.recorder import read_groups
 from environments.record.run_folder import RunFolder
 from environments.run.process_run import process
+from environments.run.run_files import settings_text
 from environments.run.run_log import MOST_BYTES, RunLog
-from environments.run.run_settings import settings_text
 from environments.server_config import JudgeConfig, ServerConfig
 from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet

@@ -18,8 +18,8 @@ from environments.record.run_folder import RunFolder
 from environments.run.experiment import origin_of
 from environments.run.open_run import opened_run
 from environments.run.progress import Progress
+from environments.run.run_files import Sources
 from environments.run.run_log import RunLog
-from environments.run.run_settings import Sources
 from environments.run.watchdog import watchdog_of
 from environments.trajectory import CreditedGroup
 from environments.viewer.learning_values import LearningValues

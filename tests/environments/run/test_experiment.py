@@ -15,7 +15,7 @@ from environments.config import AgentEnvConfig
 from environments.record.origin import differences
 from environments.record.recorder import Recorder, read_contents, read_groups
 from environments.run.experiment import NOT_COUNTED, origin_of
-from environments.run.experiment_code import code_facts, has_file
+from environments.run.experiment_files import code_facts, has_file
 from environments.server_config import ServerConfig
 from environments.word_guess_env import WordGuessEnv
 from tests.environments.record.recorded import TWO, credited
@@ -201,7 +201,7 @@ OTHER_VALUES = {
 @pytest.fixture
 def no_code(monkeypatch):
     """The code counts in tests of its own: reading all of this suite takes seconds."""
-    monkeypatch.setattr("environments.run.experiment.code_facts", lambda env, apart: {})
+    monkeypatch.setattr("environments.run.experiment.code_facts", lambda env, **_: {})
 
 
 class ReadsDataset(WriteFile):

@@ -21,12 +21,14 @@ from environments.env_checks.rollout_checks import FirstRollout, check_failures,
 from environments.env_checks.row_text_check import check_row_text
 from environments.rollout.failures import raised_by_user, reason_of
 from environments.run.blocking_code import CodePlaces
+from environments.run.experiment import environment_files
 from environments.run.watchdog import Watchdog
 from tools.errors import DatasetError, RunError
 
 NAMES = (
-    "opens", "items", "prompt", "tools", "rollout", "hooks", "failures", "skill", "rewards by turn",
-    "rewards in a group", "rewards twice", "tokens", "time", "closes", "leaks", "resume", "model",
+    "opens", "fingerprint", "items", "prompt", "tools", "rollout", "hooks", "failures", "skill",
+    "rewards by turn", "rewards in a group", "rewards twice", "tokens", "time", "closes", "leaks", "resume",
+    "model",
 )  # fmt: skip
 """Every check, in the order of the table."""
 _PLAYED = {
@@ -40,6 +42,8 @@ _PLAYED = {
     "rewards twice": check_determinism,
     "time": check_time,
 }
+_MOST_FILES = 20
+"""Files that the row of the fingerprint names."""
 _BROKE_ANSWER: Answer = ("skipped", "the first rollout broke")
 
 
@@ -93,6 +97,7 @@ class CheckRun:
             async with self._checked.opened():
                 before = belongings()
                 self._tell("opens", _opened(self._checked, warnings.lines))
+                self._tell("fingerprint", _covered(self._checked))
                 with watchdog.armed():
                     await self._run_played()
                 self._report.begins("closes")
@@ -136,6 +141,12 @@ def _opened(checked: CheckedEnv, warnings: list[str]) -> Answer:
     rewards = "turn rewards" if env.default_estimator == "turn_return" else "one reward for the whole"
     found = f"{env.name}: {rewards}, estimator {env.estimator}, sandbox {env.sandboxes.kind}"
     return ("warn", f"{found}; {'; '.join(warnings)}") if warnings else ("ok", found)
+
+
+def _covered(checked: CheckedEnv) -> Answer:
+    names = list(environment_files(checked.env))
+    more = f" and {len(names) - _MOST_FILES} more files" if len(names) > _MOST_FILES else ""
+    return "ok", f"covers settings, tools and {', '.join(names[:_MOST_FILES]) or 'the class alone'}{more}"
 
 
 def _go_on_after(error: BaseException) -> None:

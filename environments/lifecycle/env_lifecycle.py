@@ -120,8 +120,7 @@ class Lifecycle(Hooks):
             closing.push_async_callback(self.second_models.aclose)
             # One thread for all of them: what a `def setup` opened there, a `def teardown` can close.
             calls = closing.enter_context(self.hook_calls(InFlight(item_id="", sibling=0)))
-            closing.enter_context(self.opened_files.watched())
-            with self.opened_files.loading():
+            with self.opened_files.watched():
                 await self._hook(calls, "setup", self.setup)
                 closing.push_async_exit(partial(self._tear_down, calls))
                 name = "load_eval_items" if evaluation else "load_items"

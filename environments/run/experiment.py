@@ -143,7 +143,7 @@ def _files(env: AgentEnv) -> dict[str, Any]:
         config.eval_dataset_path,
     )
     return {
-        "opened": env.opened_files.at_start,
+        "opened": env.opened_files.read,
         "written": env.opened_files.written,
         "apart": [RUNS, *(Path(path) for path in paths if path is not None)],
     }

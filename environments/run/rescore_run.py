@@ -1,26 +1,52 @@
-"""`rescore`: the groups of a record with rewards as the environment gives them now, into a new record."""
+"""`rescore`: the groups of a record with rewards as the environment gives them now, into a new record.
+
+The reward hooks are asked once more about each recorded rollout, in order; what only a live rollout has, its
+sandbox and its state, is refused, and ends the command.
+"""
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, NoReturn, cast
 
 from rich.console import Console
 from rich.text import Text
 
 from environments.base_env import AgentEnv
+from environments.containment.hook_calls import HookCalls
+from environments.containment.in_flight import InFlight, Watch
+from environments.data.item_json import item_hash
+from environments.data.tasks import GroupTask
+from environments.lifecycle.rollout_hooks import RolloutHooks
 from environments.record.contents import Contents
 from environments.record.origin import RunOrigin, differences
 from environments.record.recorder import Recorder, new_record, read_groups
 from environments.record.summary import counts, lines
 from environments.record.totals import Spread, Tally
+from environments.reward_checks import checked_metrics
+from environments.reward_context import RolloutContext
+from environments.rollout.boundary import Boundary
+from environments.rollout.failures import failure_of
+from environments.rollout.slots import Slots
 from environments.run.experiment import origin_of
 from environments.run.progress import Progress
-from environments.run.replay import Replay
 from environments.run.watchdog import watchdog_of
-from environments.trajectory import CreditedGroup
-from tools.errors import RecordError, RunError, UsageError
+from environments.second_models.asked_model import SCRIPTED, AskedModel, ScriptedAnswers
+from environments.second_models.text_answer import TextAnswer
+from environments.trajectory import (
+    CreditedGroup,
+    Failure,
+    JudgeCall,
+    Message,
+    Trajectory,
+    TrajectoryGroup,
+)
+from tools.errors import ConfigError, RecordError, RunError, UsageError
+
+_LIVE = frozenset({"sandbox", "fresh_sandbox", "state", "verify"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,19 +96,6 @@ class Change:
         self.failures = self.failures.merged(Tally.of([reason]))
 
 
-def recorded_seed(contents: Contents) -> int | None:
-    """The seed of the run that a record is of, where it says so.
-
-    Raises:
-        RecordError: it is of several, so that `ctx.group_seed` would not be what it was.
-    """
-    seeds = {facts["seed"] for facts in contents.origins.values() if "seed" in facts}
-    if len(seeds) > 1:
-        raise RecordError(f"it holds runs of seeds {', '.join(sorted(seeds))}; rescore each one's record")
-    seed = next(iter(seeds), "")
-    return int(seed) if seed.isdecimal() else None
-
-
 async def rescore(env: AgentEnv, record: Path, contents: Contents, out: Path, console: Console) -> None:
     """Write every group of a record with new rewards and advantages; the new record is whole or not there.
 
@@ -98,6 +111,19 @@ async def rescore(env: AgentEnv, record: Path, contents: Contents, out: Path, co
                 change = await _rewrite(env, record, contents, recorder, progress)
     console.print(Text(change.text()), soft_wrap=True)
     console.print(Text(str(out), style="bold"), soft_wrap=True)
+
+
+def recorded_seed(contents: Contents) -> int | None:
+    """The seed of the run that a record is of, where it says so.
+
+    Raises:
+        RecordError: it is of several, so that `ctx.group_seed` would not be what it was.
+    """
+    seeds = {facts["seed"] for facts in contents.origins.values() if "seed" in facts}
+    if len(seeds) > 1:
+        raise RecordError(f"it holds runs of seeds {', '.join(sorted(seeds))}; rescore each one's record")
+    seed = next(iter(seeds), "")
+    return int(seed) if seed.isdecimal() else None
 
 
 async def _rewrite(
@@ -135,3 +161,201 @@ def _rescored_origin(
 
 def _mean(spread: Spread) -> str:
     return "-" if spread.mean is None else f"{spread.mean:.3f}"
+
+
+class LiveAccess:
+    """What the hooks asked for that a record does not have; an environment that asks cannot be rescored."""
+
+    def __init__(self, env: str) -> None:
+        """Nothing yet."""
+        self._env = env
+        self.refusal: str | None = None
+        """Why, for people."""
+
+    def refuse(self, hook: str, what: str) -> NoReturn:
+        """Raise ConfigError, and remember the first: whoever asks may catch it."""
+        reason = f"environment {self._env!r} cannot be rescored: {hook} {what}"
+        self.refusal = self.refusal or reason
+        raise ConfigError(reason)
+
+    def check(self) -> None:
+        """Raise ConfigError when anything was refused."""
+        if self.refusal is not None:
+            raise ConfigError(self.refusal)
+
+
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
+class RecordedContext(RolloutContext):
+    """Its `sandbox`, `state` and `verify` are not there."""
+
+    refuse: Callable[[str], NoReturn]
+    """Takes what a hook does that cannot be done, in words."""
+
+    def __getattribute__(self, name: str) -> Any:
+        """What is there."""
+        if name in _LIVE:
+            name = name.replace("fresh_sandbox", "verify")
+            object.__getattribute__(self, "refuse")(
+                f"uses ctx.{name}, which a rollout has and its record has not"
+            )
+        return object.__getattribute__(self, name)
+
+    def __repr__(self) -> str:
+        """Not every field: some are not there."""
+        return f"RecordedContext(env={self.env!r}, item_id={self.item_id!r}, seed={self.seed})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoJudge:
+    """In the place of a judge that no server is named for: what the record does not hold is refused."""
+
+    refuse: Callable[[str], NoReturn]
+    """As for `RecordedContext`."""
+    model: str = ""
+
+    def sampling(self, seed: int) -> Mapping[str, Any]:
+        """Nothing."""
+        return {}
+
+    async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
+        """Refuse."""
+        self.refuse("asks the judge what its record does not hold; name its server, --judge.base_url")
+
+
+class Replay:
+    """Scores recorded groups; the environment is loaded, and no sandbox is open."""
+
+    def __init__(self, env: AgentEnv, watch: Watch) -> None:
+        """Prepare; `watch` sees each rollout that is scored."""
+        self._env = env
+        self._watch = watch
+        self._items: Mapping[str, Any] = dict(zip(env.item_ids, env.items, strict=True))
+        self._new_scoring = env.scoring()
+        self._slots = Slots(env.config.max_concurrent_rollouts)
+
+    async def rescored(self, old: CreditedGroup) -> CreditedGroup:
+        """The group with rewards and advantages as the environment gives them now.
+
+        Its failures stay what they are; where a hook breaks now, there is one more.
+
+        Raises:
+            ConfigError: a hook asks for what only a live rollout has.
+            RecordError: the group is of another environment, or its item is not as it was.
+        """
+        env, group = self._env, old.group
+        if group.env != env.name:
+            raise RecordError(f"it is of environment {group.env!r}, and cannot be rescored by {env.name!r}")
+        if not group.trajectories:
+            return old
+        task = GroupTask(item=self._item_of(group), item_id=group.item_id, epoch=group.epoch)
+        live = LiveAccess(env.name)
+        boundary = Boundary(f"{env.name}, item {task.item_id}")
+        env.refuse_abandoned()
+        async with asyncio.TaskGroup() as siblings:
+            scored = [
+                siblings.create_task(self._sibling(task, each, live, boundary)) for each in group.trajectories
+            ]
+        results = [
+            boundary.result(each, recorded.sibling)
+            for each, recorded in zip(scored, group.trajectories, strict=True)
+        ]
+        live.check()
+        failures = [*group.failures, *(each for each in results if isinstance(each, Failure))]
+        group = replace(
+            group,
+            trajectories=tuple(each for each in results if isinstance(each, Trajectory)),
+            failures=tuple(sorted(failures, key=lambda failure: failure.sibling)),
+            error=None,
+        )
+        judge = partial(self._judge, task, group.judge_calls, lambda what: live.refuse("score_group", what))
+        group = await env.compare(task, group, self._watch, judge)
+        live.check()
+        return replace(env.credit(group), policy=old.policy)
+
+    def _item_of(self, group: TrajectoryGroup) -> Any:
+        """The environment's own item of that name, or else the recorded one, which holds plain JSON."""
+        if group.item_hash is None:
+            raise RecordError(f"it does not say what item {group.item_id!r} was")
+        item = self._items.get(group.item_id, group.item)
+        if item_hash(item) != group.item_hash:
+            whose = "the environment's" if group.item_id in self._items else "the recorded"
+            raise RecordError(f"item {group.item_id!r} changed: {whose} is not the one that was rolled out")
+        return item
+
+    async def _sibling(
+        self, task: GroupTask, recorded: Trajectory, live: LiveAccess, boundary: Boundary
+    ) -> Trajectory | Failure:
+        in_flight = InFlight(item_id=task.item_id, sibling=recorded.sibling)
+        async with self._slots.one():
+            with self._watch(in_flight), self._env.hook_calls(in_flight) as calls:
+                try:
+                    return await self._scored(recorded, self._context(task, recorded, live, calls), calls)
+                except BaseException as error:  # noqa: BLE001  # as in a rollout: recorded, never scored
+                    if live.refusal is not None:  # which is what the user has to hear of
+                        return failure_of(error, sibling=recorded.sibling, turns=0)
+                    turns = len(recorded.turns)
+                    failure = boundary.failure_of(error, recorded.sibling, turns=turns, asked=calls.asked)
+                    return replace(
+                        failure,
+                        user_calls=recorded.user_calls,
+                        summariser_calls=recorded.summariser_calls,
+                        profile=recorded.profile,
+                    )
+
+    def _context(
+        self, task: GroupTask, recorded: Trajectory, live: LiveAccess, calls: HookCalls
+    ) -> RecordedContext:
+        """The rollout as its hooks see it before the first turn."""
+
+        def refuse(what: str) -> NoReturn:
+            live.refuse(calls.doing.partition(":")[0], what)
+
+        task = task.for_rollout()
+        return RecordedContext(
+            env=self._env.name,
+            item_id=task.item_id,
+            item=task.item,
+            seed=recorded.seed,
+            group_seed=task.group_seed(self._env.config.seed),
+            sandbox=cast("Any", None),
+            fresh_sandbox=cast("Any", None),
+            messages=recorded.prompt,
+            judge_model=self._judge(task, recorded.judge_calls, refuse, calls),
+            refuse=refuse,
+        )
+
+    async def _scored(self, recorded: Trajectory, ctx: RecordedContext, calls: HookCalls) -> Trajectory:
+        """Each turn as it was then, in order, and then the whole."""
+        scoring = self._new_scoring(ctx.item, ctx, calls.hook)
+        hooks = RolloutHooks(self._env, ctx, calls)
+        turns = [replace(turn, trained=True) for turn in recorded.turns]
+        for index, turn in enumerate(turns):
+            if turn.kind == "act":  # a summary is said to nobody
+                ctx.see((*ctx.messages, *turn.messages))
+            ctx.metrics.update(turn.noted)
+            if index == len(turns) - 1:
+                ctx.end_reason = recorded.end_reason
+            await scoring.on_turn(turn)
+            turns[index] = await hooks.marked(turn)
+        ctx.is_over = True
+        bare = replace(recorded, turns=tuple(turns), rewards=None, metrics={}, judge_calls=())
+        rewards = await scoring.finish(bare)
+        # What was noted after the rewards is in no turn.
+        metrics = {**recorded.metrics, **checked_metrics(ctx)}
+        return bare.with_rewards(rewards, metrics, tuple(ctx.judge_model.calls))
+
+    def _judge(
+        self,
+        task: GroupTask,
+        recorded: Sequence[JudgeCall],
+        refuse: Callable[[str], NoReturn],
+        calls: HookCalls,
+    ) -> AskedModel:
+        """The judge, with its answers from the record; a script stands in for no real one."""
+        judge = self._env.asked_model("judge", task.item, calls)
+        was_real = any(call.model != SCRIPTED for call in recorded)
+        has_script = "judge" in self._env.scripted_roles()
+        if isinstance(judge.model, ScriptedAnswers) and (was_real or not has_script):
+            judge.model = NoJudge(refuse=refuse)
+        judge.recorded = {call.messages: call for call in recorded}
+        return judge

@@ -98,13 +98,16 @@ def parse_head(line: bytes, path: Path, number: int) -> dict[str, Any]:
 def failed_instead(credited: CreditedGroup, error: RecordError) -> CreditedGroup:
     """The group as it can be recorded: failed, without the siblings that JSON cannot hold."""
     group = credited.group
-    problems = [_problem(trajectory) for trajectory in group.trajectories]
-    kept = [each for each, problem in zip(group.trajectories, problems, strict=True) if problem is None]
-    lost = [
-        _lost(each, index, problem)
-        for index, (each, problem) in enumerate(zip(group.trajectories, problems, strict=True))
-        if problem is not None
-    ]
+    kept: list[Trajectory] = []
+    lost: list[Failure] = []
+    for index, each in enumerate(group.trajectories):
+        alone = TrajectoryGroup(trajectories=(each,))
+        advantages = ((0.0,) * len(each.turns),)
+        problem = _refusal(CreditedGroup(group=alone, advantages=advantages, policy="", estimator=""))
+        if problem is None:
+            kept.append(each)
+        else:
+            lost.append(_lost(each, index, problem))
     failed = _failed(credited, error, replace(group, failures=(*group.failures, *lost)), kept)
     if _refusal(failed) is None:
         return failed
@@ -141,15 +144,8 @@ def _failed(
     )
 
 
-def _problem(trajectory: Trajectory) -> RecordError | None:
-    """Why this sibling cannot be recorded, whatever else is in its group."""
-    alone = TrajectoryGroup(trajectories=(trajectory,))
-    return _refusal(
-        CreditedGroup(group=alone, advantages=((0.0,) * len(trajectory.turns),), policy="", estimator="")
-    )
-
-
 def _refusal(credited: CreditedGroup) -> RecordError | None:
+    """Why a group cannot be recorded."""
     try:
         encode_group(credited)
     except RecordError as error:

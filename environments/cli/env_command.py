@@ -25,6 +25,7 @@ from environments.cli.settings import (
 from environments.cli.settings_help import setting_help, settings_help
 from environments.cli.user_code import run_code
 from environments.config import AgentEnvConfig
+from environments.policy.base import Policy
 from environments.run.console_streams import outlived_console
 from environments.run.run_files import Sources
 from environments.server_config import (
@@ -76,8 +77,10 @@ class EnvCall:
         config = settings.env.for_evaluation() if evaluation else settings.env
         return self.env_of(config, [*settings.servers, *settings.second])
 
-    def env_of(self, config: AgentEnvConfig, servers: Sequence[ModelServerConfig]) -> AgentEnv:
-        """The environment with these settings and servers.
+    def env_of(
+        self, config: AgentEnvConfig, servers: Sequence[ModelServerConfig], *, policy: Policy | None = None
+    ) -> AgentEnv:
+        """The environment with these settings and servers, and a policy that plays in their place.
 
         Raises:
             ConfigError: its `__init__` takes other arguments, does not hand them on, or breaks; or a model
@@ -85,12 +88,13 @@ class EnvCall:
         """
         self._refuse_no_server(servers)
         cls, servers = self.env_cls, with_proxies(servers)
+        own = {} if policy is None else {"policy": policy}
         try:
-            signature(cls).bind(config, servers)
+            signature(cls).bind(config, servers, **own)
         except TypeError:
             raise ConfigError(f"{cls.__name__}.__init__ takes other arguments; {_HAND_ON}") from None
         file = Path(getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__)
-        env = run_code(lambda: cls(config, servers), file)
+        env = run_code(lambda: cls(config, servers, **own), file)
         if not hasattr(env, "config"):
             raise ConfigError(f"{cls.__name__}.__init__ does not call the one of AgentEnv; {_HAND_ON}")
         return env

@@ -1,6 +1,8 @@
-"""`turnwise learn`: a small policy learns in a minute, with turn credit and with scalar credit."""
+"""`turnwise learn`: what a small policy learns in a minute, with turn and scalar credit, or in your ENV."""
 
 import json
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -11,18 +13,27 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from environments.base_env import AgentEnv
 from environments.cli.env_command import EnvCall, EnvCommand
-from environments.cli.learn_own_env import TrialOptions, learn_own_env
-from environments.lab.learning.arm_pool import ArmWork, cores
-from environments.lab.learning.compare_arms import Comparing, compare_arms
-from environments.lab.learning.learned_arms import SCALAR, TURN, LearnedArms, findings
-from environments.lab.learning.run_arm import NetworkKind
-from environments.lab.learning.stations_arms import stations_arms, stations_setup
-from environments.lab.learning.trial_plan import Asked
+from environments.config import AgentEnvConfig
+from environments.lab.learning.arms import Arm
+from environments.lab.learning.compare_arms import (
+    RESULT,
+    SCALAR,
+    TURN,
+    LearnedArms,
+    compare_arms,
+    opened_folder,
+)
+from environments.lab.learning.curve_plot import curve_plot
+from environments.lab.learning.reward_lint import PAGE, REFERENCE, Asked, lint_rewards
+from environments.lab.learning.stations_arms import findings, stations_arms, stations_setup
+from environments.policy.base import Policy
 from environments.record.run_folder import run_folder
 from environments.run.stop_signals import until_stopped
 from environments.run.whole_run import run_whole
 from environments.stations_env.env import StationsConfig, StationsEnv, Task
+from environments.viewer.learning_values import LearnedChange, LearningValues
 from tools.errors import ConfigError
 
 _OWN_SETTINGS = frozenset({
@@ -35,6 +46,12 @@ _SECONDS, _LEARNING_RATE = 60.0, 0.6
 _TITLES = ("arm", "credit", "Adam", "steps of each seed", "median", "range", "success")
 _NARROW = 70
 """Columns of a terminal below which the table has arms, medians and ranges alone."""
+_DEFAULTS: Mapping[str, Any] = {"group_size": 4, "scripted_skill": 0.5}
+"""Of an ENV, unless they are given: at skill 0 or 1 some scripts offer only what is wrong, or right."""
+_STYLES = {True: "green", False: "red", None: ""}
+_ARROWS = {"up": " ▲", "down": " ▼", "unclear": ""}
+_PIPED_WIDTH = 160
+PLOT = "plot.svg"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +65,6 @@ class LearnOptions:
     lr: float | None
     same_lr: bool
     estimator: tuple[str, ...]
-    policy: NetworkKind
     out: Path | None
     workers: int | None
     as_json: bool
@@ -61,12 +77,11 @@ class LearnOptions:
 @click.option("--seeds", type=click.IntRange(1, 1000), help="Runs of each arm.  [5; 3 of your own ENV]")
 @click.option("--steps", type=click.IntRange(1, 5000), help="At most.  [120; 25 of your own ENV]")
 @click.option("--seconds", type=click.FloatRange(1), help="Of your own ENV: no longer than this.  [60]")
-@click.option("--lr", type=click.FloatRange(1e-6, 1e3), help="Of your own ENV: Adam's, for all.  [0.6]")
-@click.option("--same-lr", is_flag=True, help="One learning rate for all arms, not each its own.")
-@click.option("--estimator", multiple=True, metavar="NAME", help="One more arm; may be given again.")
-@click.option("--policy", type=click.Choice(get_args(NetworkKind)), default="table", show_default=True)
+@click.option("--lr", type=click.FloatRange(1e-6, 1e3), help="Of your own ENV: Adam's.  [0.6]")
+@click.option("--same-lr", is_flag=True, help="Of stations: one learning rate for all arms.")
+@click.option("--estimator", multiple=True, metavar="NAME", help="Of stations: one more arm.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Instead of runs/ENV/learn.")
-@click.option("--workers", type=click.IntRange(1, 64), help="Processes; they change no result.  [one a core]")
+@click.option("--workers", type=click.IntRange(1, 64), help="Of stations: processes.  [one a core]")
 @click.option("--json", "as_json", is_flag=True, help="The result as one line on stdout, all else on stderr.")
 def command(call: EnvCall, **given: Any) -> int:
     """Let a small policy learn, and compare turn credit with scalar credit.
@@ -78,37 +93,17 @@ def command(call: EnvCall, **given: Any) -> int:
     a former one is put aside.
 
     With ENV, your own, the policy chooses among the messages of its scripted agent, with a table over its
-    states (state_key). It says whether the rewards are learnable, which turn rewards are gamed, and which
-    estimator suits: by itself it tries turn_return, rloo, gigpo and the environment's own. Beside the record
-    stands learning.html, a page of all of it.
+    states (state_key), and learns by its estimator (--env.estimator). It says whether the rewards are
+    learnable, and which turn rewards are gamed. Beside the records stands learning.html, a page of it.
     """
     options = LearnOptions(**given)
-    if call.env_cls is not StationsEnv:
-        return learn_own_env(call, _of_own_env(call.env_cls.name, options))
-    for name in ("seconds", "lr"):
-        if getattr(options, name) is not None:
-            raise ConfigError(f"--{name} is of an ENV of your own; the game has its own steps and rates")
-    return _learn_stations(call, options)
-
-
-def _of_own_env(env: str, options: LearnOptions) -> TrialOptions:
-    """The options that any environment has; the others are of the game."""
-    is_given = {
-        "--task": options.task is not None,
-        "--same-lr": options.same_lr,
-        "--policy": options.policy != "table",
-        "--workers": options.workers is not None,
-    }
-    for name, given in is_given.items():
-        if given:
-            raise ConfigError(f"{name} is of the game that `turnwise learn` plays without ENV, not of {env}")
-    return TrialOptions(
-        estimators=options.estimator,
-        asked=Asked(seconds=options.seconds or _SECONDS, seeds=options.seeds, steps=options.steps),
-        learning_rate=options.lr or _LEARNING_RATE,
-        out=options.out,
-        as_json=options.as_json,
-    )
+    is_game = call.env_cls is StationsEnv
+    others = ("seconds", "lr") if is_game else ("task", "same_lr", "estimator", "workers")
+    for name in others:
+        if getattr(options, name):
+            whose = "an ENV of your own" if is_game else "the game that `turnwise learn` plays without ENV"
+            raise ConfigError(f"--{name.replace('_', '-')} is of {whose}, not of {call.env_cls.name}")
+    return _learn_stations(call, options) if is_game else _learn_env(call, options)
 
 
 def _learn_stations(call: EnvCall, options: LearnOptions) -> int:
@@ -119,75 +114,143 @@ def _learn_stations(call: EnvCall, options: LearnOptions) -> int:
     if options.task is not None and "task" in call.flags.env:
         raise ConfigError("--task and --env.task say the same; give one of them")
     config = cast(StationsConfig, call.settings({"task": options.task}).env)
-    seeds = options.seeds or _SEEDS
-    comparing = Comparing(
-        work=ArmWork(setup=stations_setup(config, options.policy, cap=options.steps or _STEPS)),
-        arms=stations_arms(
-            config.task, options.policy, is_same_rate=options.same_lr, estimators=options.estimator
-        ),
-        seeds=range(config.seed, config.seed + seeds),
-        title=f"stations, {config.task}: {options.policy} policy, {seeds} seeds and their median",
-        workers=options.workers or cores(),
-    )
+    setup = stations_setup(config, cap=options.steps or _STEPS)
+    arms = stations_arms(config.task, is_same_rate=options.same_lr, estimators=options.estimator)
+    seeds = range(config.seed, config.seed + (options.seeds or _SEEDS))
     folder = options.out or run_folder(StationsEnv.name, "learn").path
     console = Console(stderr=options.as_json, highlight=False)
-    learned, code = run_whole(until_stopped(compare_arms(comparing, folder, console)))
+
+    def say(line: str) -> None:
+        console.print(Text(line), soft_wrap=True)
+
+    async def learned_arms() -> LearnedArms:
+        with opened_folder(folder, say) as opened:
+            workers = options.workers or _cores()
+            learned = await compare_arms(setup, arms, seeds, folder=opened, say=say, workers=workers)
+            opened.write(RESULT, json.dumps(learned.values(), indent=2) + "\n")
+            title = f"stations, {config.task}: table policy, {len(seeds)} seeds and their median"
+            opened.write(PLOT, _plot(learned, title, setup.target))
+        return learned
+
+    learned, code = run_whole(until_stopped(learned_arms()))
     if learned is None:
-        console.print(Text(f"stopped; what was rolled out is in {folder}"), soft_wrap=True)
+        say(f"stopped; what was rolled out is in {folder}")
         return code
-    _show(console, learned, config.task, options.policy)
-    console.print(
-        Text(f"{folder}: plot.svg, result.json, and the record of each run, ARM/seed-N"), soft_wrap=True
-    )
+    console.print(_steps_table(learned, is_narrow=console.width < _NARROW))
+    ratio = "none" if learned.ratio is None else f"{learned.ratio:.2f}"
+    say(f"ratio {TURN}/{SCALAR}: {ratio} · - : not within {setup.cap} steps")
+    for sentence in findings(learned, config.task, cap=setup.cap):
+        say(sentence)
+    say(f"{folder}: {PLOT}, {RESULT}, and the record of each run, ARM/seed-N")
     if options.as_json:
         click.echo(json.dumps(learned.values()))
     return 0
 
 
-def _show(console: Console, learned: LearnedArms, task: Task, network: NetworkKind) -> None:
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _credit(arm: Arm) -> str:
+    return f"{arm.estimator}{', permuted' if arm.permuted else ''}"
+
+
+def _plot(learned: LearnedArms, title: str, target: float) -> str:
+    curves: dict[str, list[list[float]]] = {}
+    legend: dict[str, str] = {}
+    for arm in learned.arms:
+        ended, middle = learned.ended[arm.name], learned.median(arm.name)
+        curves[arm.name] = [[step.success or 0.0 for step in each.curve] for each in ended]
+        arrived = sum(each.steps is not None for each in ended)
+        took = "" if middle is None else f", median {middle:g} steps"
+        legend[arm.name] = (
+            f"{_credit(arm)}, Adam {arm.learning_rate:g}; {arrived} of {len(ended)} seeds arrived{took}"
+        )
+    return curve_plot(curves, legend, title=title, value="success, exact", target=target)
+
+
+def _steps_table(learned: LearnedArms, *, is_narrow: bool) -> Table:
     table = Table(box=None, pad_edge=False)
-    shown = (0, 4, 5) if console.width < _NARROW else range(len(_TITLES))
+    shown = (0, 4, 5) if is_narrow else range(len(_TITLES))
     for title in (_TITLES[index] for index in shown):
         table.add_column(title, justify="left" if title in _TITLES[:2] else "right", no_wrap=title == "arm")
     for arm in learned.arms:
         steps = learned.steps(arm.name)
+        known = [each for each in steps if each is not None]
         last = [each.curve[-1].success or 0.0 for each in learned.ended[arm.name]]
         cells = (
             arm.name,
-            "permuted" if arm.permuted else arm.estimator,
+            _credit(arm),
             f"{arm.learning_rate:g}",
             " ".join(map(_shown, steps)),
             _shown(learned.median(arm.name)),
-            _range(steps),
+            f"{min(known)} to {'-' if None in steps else max(known)}" if known else "-",
             f"{median(last):.2f}",
         )
         table.add_row(*(cells[index] for index in shown))
-    console.print(table)
-    ratio = "none" if learned.ratio is None else f"{learned.ratio:.2f}"
-    console.print(
-        Text(f"ratio {TURN}/{SCALAR}: {ratio} · - : not within {learned.cap} steps"), soft_wrap=True
-    )
-    for sentence in [*findings(learned), *_of_task(learned, task)]:
-        console.print(Text(sentence), soft_wrap=True)
-    scope = f"That holds for this task, a {network} policy and these seeds; other tasks differ."
-    console.print(Text(scope), soft_wrap=True)
-
-
-def _of_task(learned: LearnedArms, task: Task) -> list[str]:
-    """The check that is built in: where all is paid at the last turn, both credits are the same."""
-    if task != "delayed":
-        return []
-    if learned.steps(TURN) == learned.steps(SCALAR):
-        return ["All is paid at the last turn, so both credits are the same, and so are the steps."]
-    return ["All is paid at the last turn, so the steps must be equal, and they are NOT: this is a defect."]
+    return table
 
 
 def _shown(steps: float | None) -> str:
     return "-" if steps is None else f"{steps:g}"
 
 
-def _range(steps: list[int | None]) -> str:
-    known = [each for each in steps if each is not None]
-    if not known:
-        return "-"
-    return f"{min(known)} to {'-' if None in steps else max(known)}"
+def _learn_env(call: EnvCall, options: LearnOptions) -> int:
+    given = {*call.flags.env, *(call.file.env if call.file else ())}
+    flags = {name: value for name, value in _DEFAULTS.items() if name not in given}
+    settings = call.settings(flags)
+    folder = options.out or run_folder(call.env_cls.name, "learn").path
+    console = Console(stderr=True, highlight=False)
+
+    def make_env(config: AgentEnvConfig, *, policy: Policy) -> AgentEnv:
+        return call.env_of(config, [*settings.servers, *settings.second], policy=policy)
+
+    def say(line: str) -> None:
+        console.print(Text(line), soft_wrap=True)
+
+    asked = Asked(seconds=options.seconds or _SECONDS, seeds=options.seeds, steps=options.steps)
+    rate = options.lr or _LEARNING_RATE
+    learning = lint_rewards(make_env, settings.env, asked=asked, learning_rate=rate, folder=folder, say=say)
+    values, code = run_whole(until_stopped(learning))
+    if values is None:
+        say(f"stopped; what was rolled out is in {folder}")
+        return code
+    shown = Console(stderr=options.as_json, highlight=False)
+    if not shown.is_terminal:
+        shown.width = max(shown.width, _PIPED_WIDTH)
+    show_learning(shown, values)
+    shown.print(Text(str(folder / PAGE), style="bold"), soft_wrap=True)
+    if options.as_json:
+        click.echo(json.dumps({**values, "page": str(folder / PAGE)}, ensure_ascii=False))
+    return 0
+
+
+def show_learning(console: Console, values: LearningValues) -> None:
+    """Verdicts, then the numbers at start and end."""
+    found = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(2):
+        found.add_column(overflow="fold")
+    for verdict in values["verdicts"]:
+        found.add_row(
+            Text(verdict["about"], style="bold"), Text(verdict["text"], style=_STYLES[verdict["good"]])
+        )
+    console.print(found)
+    console.print()
+    table = Table(box=None, pad_edge=False)
+    table.add_column("a rollout")
+    for title in ("start", "end", REFERENCE):
+        table.add_column(title, justify="right")
+    for change in values["changes"]:
+        if change["start"] or change["end"] or change["reference"]:
+            table.add_row(Text(change["name"]), f"{change['start']:.3f}", _end(change), _reference(change))
+    console.print(table)
+    console.print(Text("▲ ▼ more than noise, on every seed", style="dim"))
+
+
+def _end(change: LearnedChange) -> str:
+    return f"{change['end']:.3f}{_ARROWS[change['direction']]:2}"
+
+
+def _reference(change: LearnedChange) -> str:
+    return "-" if change["reference"] is None else f"{change['reference']:.3f}"

@@ -7,7 +7,7 @@ class LearnedVerdict(TypedDict):
     """What was found, in words."""
 
     about: str
-    """`learnable`, `gamed`, `estimator` or `note`."""
+    """`learnable`, `gamed` or `note`."""
     good: bool | None
     """Whether that is as it should be; `None`: neither."""
     text: str
@@ -48,20 +48,6 @@ class LearnedStateValues(TypedDict):
     choices: list[LearnedChoice]
 
 
-class LearnedEstimator(TypedDict):
-    """What was learned under one estimator."""
-
-    name: str
-    refused: str | None
-    """Why it cannot be used here."""
-    curves: dict[str, list[list[float | None]]]
-    """Number → [seed][step]: means over the rollouts of a step, before it was taken."""
-    changes: list[LearnedChange]
-    parts: list[LearnedPart]
-    states: list[LearnedStateValues]
-    """Of the first seed, the most visited first."""
-
-
 class LearnedRollouts(TypedDict):
     """Groups that are in the page."""
 
@@ -74,6 +60,7 @@ class LearningValues(TypedDict):
     """All of it."""
 
     env: str
+    estimator: str
     seeds: int
     steps: int
     groups_a_step: int
@@ -82,5 +69,10 @@ class LearningValues(TypedDict):
     learning_rate: float
     seconds: float
     verdicts: list[LearnedVerdict]
-    estimators: list[LearnedEstimator]
+    curves: dict[str, list[list[float | None]]]
+    """Number → [seed][step]: means over the rollouts of a step, before it was taken."""
+    changes: list[LearnedChange]
+    parts: list[LearnedPart]
+    states: list[LearnedStateValues]
+    """Of the first seed, the most visited first."""
     rollouts: list[LearnedRollouts]

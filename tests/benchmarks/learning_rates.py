@@ -1,6 +1,6 @@
 """Learning rates of `turnwise learn`, tuned on seeds that it never reports: steps until success is 0.8.
 
-    .venv/bin/python -m tests.benchmarks.learning_rates [TASK …] [--policy mlp]
+    .venv/bin/python -m tests.benchmarks.learning_rates [TASK …]
 
 For each task and estimator: a line for each rate of the grid, with the steps of seeds 100 to 104 and their
 median; a run that did not arrive within 120 steps counts as more than any other. The rate with the
@@ -16,43 +16,34 @@ from pathlib import Path
 from statistics import median
 from typing import get_args
 
-from environments.lab.learning.exact_success import exact_success
-from environments.lab.learning.run_arm import Arm, LearningSetup, run_arm
+from environments.lab.learning.arms import Arm, run_arm
+from environments.lab.learning.stations_arms import stations_setup
 from environments.record.run_folder import RunFolder
-from environments.stations_env.env import StationsConfig, StationsEnv, Task
+from environments.stations_env.env import StationsConfig, Task
 
 SEEDS = (100, 101, 102, 103, 104)
-GRID = {
-    "table": (0.05, 0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.1, 1.6, 2.3, 3.2, 4.5, 6.4, 9.0, 12.8),
-    "mlp": (0.003, 0.01, 0.02, 0.04),
-}
+GRID = (0.05, 0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.1, 1.6, 2.3, 3.2, 4.5, 6.4, 9.0, 12.8)
 ESTIMATORS = ("turn_return", "rloo")
 
 
-def steps_of(task, network, estimator, rate, seed):
-    setup = LearningSetup(
-        env_cls=StationsEnv,
-        config=StationsConfig(task=task, max_items=240),
-        network=network,
-        success=exact_success,
-    )
+def steps_of(task, estimator, rate, seed):
+    setup = stations_setup(StationsConfig(task=task), cap=120)
     arm = Arm(name=estimator, estimator=estimator, learning_rate=rate)
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(run_arm(setup, arm, seed, RunFolder(Path(folder)), lambda _: None)).steps
+        return asyncio.run(run_arm(setup, arm, seed, RunFolder(Path(folder)))).steps
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("tasks", nargs="*", default=get_args(Task))
-    parser.add_argument("--policy", choices=list(GRID), default="table")
     given = parser.parse_args()
     logging.disable(logging.INFO)
     for task in given.tasks:
         # Where all is paid at the end, both give the same advantages. The scalar takes equal steps in
         # independent, delayed and shuffled: each rollout earns as much in all of them.
         for estimator in ESTIMATORS[: 1 if task == "delayed" else None]:
-            for rate in GRID[given.policy]:
-                steps = [steps_of(task, given.policy, estimator, rate, seed) for seed in SEEDS]
+            for rate in GRID:
+                steps = [steps_of(task, estimator, rate, seed) for seed in SEEDS]
                 middle = median(math.inf if each is None else each for each in steps)
                 shown = " ".join("-" if each is None else str(each) for each in steps)
                 print(f"{task:12} {estimator:12} {rate:<6} {shown:16} median {middle}", flush=True)

@@ -1,105 +1,215 @@
-"""Arms against each other: every one learns with every seed, is shown as it does, and is kept in a folder."""
+"""Arms against each other: every one learns with every seed, in one process or several."""
 
-from collections.abc import Sequence
+import asyncio
+import json
+import math
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from time import monotonic
+from typing import Any
 
-from rich.console import Console
+from environments.lab.learning.arms import Arm, LearnedArm, LearningSetup, run_arm
+from environments.record.append_file import AppendFile
+from environments.record.private_file import write_private
+from environments.record.run_folder import RunFolder
+from environments.run.open_run import put_aside
+from environments.run.stop_signals import until_stopped
+from tools.errors import RecordError, RunError
 
-from environments.lab.learning.arm_pool import ArmJob, ArmWork, learned
-from environments.lab.learning.curve_plot import curve_plot
-from environments.lab.learning.curves import Curves
-from environments.lab.learning.learn_folder import LearnFolder, opened_folder
-from environments.lab.learning.learned_arms import LearnedArms
-from environments.lab.learning.run_arm import Arm, LearnedArm, LearnedStep
-from environments.run.progress import LiveView
+CURVE, RESULT = "curve.jsonl", "result.json"
+TURN, SCALAR = "turn_return", "scalar"
+"""The arms whose medians are compared."""
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparing:
-    """Which arms learn what, with which seeds."""
+class LearnedArms:
+    """What came out of each arm with each seed."""
 
-    work: ArmWork
     arms: Sequence[Arm]
-    seeds: Sequence[int]
-    title: str
-    """Of the plot."""
-    workers: int = 1
-    """Processes."""
+    ended: Mapping[str, Sequence[LearnedArm]]
+    """By name, in the order of seeds."""
+    seconds: float
+
+    def steps(self, name: str) -> list[int | None]:
+        """Until the target, seed by seed; `None`: not reached."""
+        return [each.steps for each in self.ended[name]]
+
+    def median(self, name: str) -> float | None:
+        """Of the steps; `None` where most seeds did not arrive."""
+        middle = median(math.inf if each is None else each for each in self.steps(name))
+        return None if math.isinf(middle) else middle
+
+    @property
+    def ratio(self) -> float | None:
+        """Steps that turn credit takes, in those of the scalar; `None` where one of them has no median."""
+        turn, scalar = self.median(TURN), self.median(SCALAR)
+        return None if turn is None or scalar is None or scalar == 0 else turn / scalar
+
+    def values(self) -> dict[str, Any]:
+        """As JSON values."""
+        arms = {
+            arm.name: {
+                "steps": self.steps(arm.name),
+                "median": self.median(arm.name),
+                "success": [each.curve[-1].success for each in self.ended[arm.name]],
+            }
+            for arm in self.arms
+        }
+        return {"arms": arms, "ratio": self.ratio, "seconds": round(self.seconds, 3)}
 
 
-async def compare_arms(comparing: Comparing, folder: Path, console: Console) -> LearnedArms:
-    """Learn, show a live curve on a terminal and a line for each run elsewhere; keep curves and plot.
+class LearnFolder:
+    """A folder that is ours alone while it is open: curves, the result, and a run for each arm and seed."""
+
+    def __init__(self, path: Path, curve: AppendFile) -> None:
+        self.path = path
+        self._curve = curve
+
+    def add(self, learned: LearnedArm) -> None:
+        """Keep a curve."""
+        for step in learned.curve:
+            line = {
+                "arm": learned.arm,
+                "seed": learned.seed,
+                "step": step.step,
+                "success": step.success,
+                "seconds": round(step.seconds, 3),
+                **step.numbers,
+            }
+            self._curve.append(json.dumps(line).encode() + b"\n")
+
+    def write(self, name: str, text: str) -> None:
+        """Keep what came out."""
+        write_private(self.path / name, text.encode())
+
+
+@contextmanager
+def opened_folder(path: Path, say: Say) -> Generator[LearnFolder]:
+    """A new folder, in the place of a former one, which is put aside.
+
+    Raises:
+        RecordError: it cannot be written, holds something else, or another process writes there.
+    """
+    if os.path.lexists(path):
+        if not os.path.isdir(path):  # noqa: PTH112  # `is_dir` may raise
+            raise RecordError(f"cannot write {path}: it is a file; give a folder")
+        if (path / CURVE).is_file():
+            put_aside(path, path / CURVE, say)
+        elif any(path.iterdir()):
+            raise RecordError(
+                f"{path} holds something else than a former `turnwise learn`; give another folder"
+            )
+    curve = AppendFile(path / CURVE, fresh=False, each_on_disk=False)
+    try:
+        yield LearnFolder(path, curve)
+    finally:
+        curve.close()
+
+
+async def compare_arms(
+    setup: LearningSetup,
+    arms: Sequence[Arm],
+    seeds: Sequence[int],
+    *,
+    folder: LearnFolder,
+    say: Say,
+    workers: int = 1,
+) -> LearnedArms:
+    """Let each arm learn with each seed, say when one has, and keep the curves.
+
+    Args:
+        setup: what they have in common; with several workers it is pickled.
+        arms: how rewards are credited.
+        seeds: of each arm.
+        folder: open.
+        say: shows a line for each run that ended.
+        workers: processes; 1: this one alone. They change no result.
 
     Raises:
         RunError: every group of a step failed, or a worker process ended.
         UsageError: the environment cannot be opened, or the folder not written.
     """
-    curves = Curves([arm.name for arm in comparing.arms], len(comparing.seeds))
-    live = LiveView(console, lambda: curves.picture(console.width))
-
-    def say(line: str) -> None:
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    started = monotonic()
 
     def on_end(ended: LearnedArm) -> None:
-        curves.end(ended)
-        if not live.is_shown:
-            say(_line(ended, comparing.work.setup.target))
+        folder.add(ended)
+        say(_line(ended, setup.target))
 
-    with opened_folder(folder, say) as opened:
-
-        def on_step(job: ArmJob, step: LearnedStep) -> None:
-            opened.add(job.arm.name, job.seed, step)
-            curves.add(job.arm.name, job.seed, step)
-
-        started = monotonic()
-        jobs = _jobs(comparing, opened)
-        with live:
-            ended = await learned(
-                comparing.work, jobs, workers=comparing.workers, on_step=on_step, on_end=on_end
-            )
-        result = _learned_arms(comparing, ended, monotonic() - started)
-        console.print(curves.picture(console.width))
-        opened.end(result.values(), _plot(comparing, result, curves))
-    return result
-
-
-def _jobs(comparing: Comparing, folder: LearnFolder) -> list[ArmJob]:
-    """Seed by seed, so that all arms are seen from the start."""
-    return [
-        ArmJob(arm=arm, seed=seed, folder=folder.of_seed(arm, seed))
-        for seed in comparing.seeds
-        for arm in comparing.arms
+    # Seed by seed, so that all arms are seen from the start.
+    jobs = [
+        (setup, arm, seed, RunFolder(folder.path / arm.name / f"seed-{seed}"))
+        for seed in seeds
+        for arm in arms
     ]
+    if workers == 1 or len(jobs) == 1:
+        ended: list[LearnedArm] = []
+        for job in jobs:
+            ended.append(await run_arm(*job))
+            on_end(ended[-1])
+    else:
+        ended = await _in_processes(jobs, min(workers, len(jobs)), on_end)
+    by_arm = {arm.name: [each for each in ended if each.arm == arm.name] for arm in arms}
+    return LearnedArms(arms=arms, ended=by_arm, seconds=monotonic() - started)
 
 
-def _learned_arms(comparing: Comparing, ended: Sequence[LearnedArm], seconds: float) -> LearnedArms:
-    setup = comparing.work.setup
-    return LearnedArms(
-        arms=comparing.arms,
-        ended={arm.name: [each for each in ended if each.arm == arm.name] for arm in comparing.arms},
-        cap=setup.cap,
-        target=setup.target,
-        seconds=seconds,
-    )
+_Job = tuple[LearningSetup, Arm, int, RunFolder]
 
 
-def _plot(comparing: Comparing, result: LearnedArms, curves: Curves) -> str:
-    setup = comparing.work.setup
-    legend = [(arm.name, _legend(arm, result)) for arm in comparing.arms]
-    value = "mean score" if setup.success is None else "success, exact"
-    target = None if setup.success is None else setup.target
-    return curve_plot(curves, legend, title=comparing.title, value=value, target=target)
+async def _in_processes(
+    jobs: Sequence[_Job], workers: int, on_end: Callable[[LearnedArm], None]
+) -> list[LearnedArm]:
+    """What comes out of each job, in their order; an exception ends all workers, whose records are whole."""
+    context = multiprocessing.get_context("spawn")  # a fork would take over threads and locks
+    executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+    futures: list[asyncio.Future[LearnedArm]] = []
+    try:
+        # Started with SIGINT blocked: ^C reaches this process alone, which ends the others.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            futures = [asyncio.wrap_future(executor.submit(_run_job, job)) for job in jobs]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for future in asyncio.as_completed(futures):
+            on_end(await future)
+        return [future.result() for future in futures]
+    except BrokenProcessPool:
+        raise RunError("a worker process was ended from outside") from None
+    finally:
+        for future in futures:
+            future.cancel()
+        for process in multiprocessing.active_children():
+            process.terminate()
+        executor.shutdown(cancel_futures=True)
 
 
-def _legend(arm: Arm, result: LearnedArms) -> str:
-    steps = result.steps(arm.name)
-    arrived = sum(each is not None for each in steps)
-    middle = result.median(arm.name)
-    took = "" if middle is None else f", median {middle:g} steps"
-    credit = f"{arm.estimator}{', permuted' if arm.permuted else ''}"
-    return f"{credit}, Adam {arm.learning_rate:g}; {arrived} of {len(steps)} seeds arrived{took}"
+def _run_job(job: _Job) -> LearnedArm:
+    """Run in a worker process, where SIGTERM cancels what goes on."""
+    learned, code = asyncio.run(until_stopped(run_arm(*job)))
+    if learned is None:
+        raise SystemExit(code)
+    return learned
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _line(ended: LearnedArm, target: float) -> str:

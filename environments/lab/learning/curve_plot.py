@@ -1,9 +1,8 @@
 """Curves of learning as an SVG: every seed thin, medians thick, readable on light and on dark."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-
-from environments.lab.learning.curves import Curves
+from statistics import median
 
 _WIDTH, _HEIGHT = 760, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 20, 44, 52
@@ -19,26 +18,39 @@ _STYLE = """
 """
 
 
+Curve = Sequence[float]
+"""A value from 0 to 1 at each step; a run that ended counts on with its last."""
+
+
 def curve_plot(
-    curves: Curves, legend: Sequence[tuple[str, str]], *, title: str, value: str, target: float | None
+    curves: Mapping[str, Sequence[Curve]],
+    legend: Mapping[str, str],
+    *,
+    title: str,
+    value: str,
+    target: float,
 ) -> str:
     """The SVG.
 
     Args:
-        curves: of all arms and seeds.
-        legend: arms with what is said of each.
+        curves: of all arms, by seed.
+        legend: what is said of each arm.
         title: above.
-        value: what the curves show, from 0 to 1.
+        value: what the curves show.
         target: of it, as a dashed line.
     """
-    steps = max(1, curves.longest())
-    drawn = [*_axes(steps, value), *([] if target is None else [_target(target)])]
-    for index, (name, _) in enumerate(legend):
-        color = _COLORS[index % len(_COLORS)]
-        drawn += [_line(each, steps, f"line seed {color}") for each in curves.of_seeds(name)]
-    for index, (name, _) in enumerate(legend):
-        drawn.append(_line(curves.medians(name), steps, f"line median {_COLORS[index % len(_COLORS)]}"))
-    height = _HEIGHT + 20 * len(legend)
+    steps = max(1, *(len(each) - 1 for seeds in curves.values() for each in seeds))
+    drawn = [*_axes(steps, value), f'<path class="target" d="M{_LEFT} {_y(target):.1f}H{_WIDTH - _RIGHT}"/>']
+    colors = {name: _COLORS[index % len(_COLORS)] for index, name in enumerate(curves)}
+    for name, seeds in curves.items():
+        drawn += [_line(each, steps, f"line seed {colors[name]}") for each in seeds]
+    for name, seeds in curves.items():
+        drawn.append(_line(_medians(seeds), steps, f"line median {colors[name]}"))
+    for index, (name, color) in enumerate(colors.items()):
+        y = _HEIGHT + 6 + 20 * index
+        drawn.append(f'<path class="line median {color}" d="M{_LEFT} {y - 4}h26"/>')
+        drawn.append(_text(_LEFT + 34, y, f"{name}: {legend[name]}"))
+    height = _HEIGHT + 20 * len(curves)
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '
         f'aria-label="{escape(title)}">',
@@ -46,10 +58,16 @@ def curve_plot(
         f'<rect class="ground" width="{_WIDTH}" height="{height}"/>',
         _text(_LEFT, 26, title, "text title"),
         *drawn,
-        *_legend(legend),
         "</svg>",
         "",
     ])  # fmt: skip
+
+
+def _medians(seeds: Sequence[Curve]) -> list[float]:
+    """At each step over all seeds, as far as half of them went."""
+    lengths = sorted(map(len, seeds))
+    steps = range(lengths[len(lengths) // 2])
+    return [median(values[min(step, len(values) - 1)] for values in seeds) for step in steps]
 
 
 def _x(step: float, steps: int) -> float:
@@ -66,7 +84,8 @@ def _axes(steps: int, value: str) -> list[str]:
         y = _y(tenths / 10)
         lines.append(f'<path class="grid" d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}"/>')
         lines.append(_text(_LEFT - 8, y + 4, f"{tenths / 10:g}", anchor="end"))
-    every = next(each for each in _round_numbers() if steps / each <= 8)
+    round_numbers = [digit * 10**power for power in range(9) for digit in (1, 2, 5)]
+    every = next(each for each in round_numbers if steps / each <= 8)
     for step in range(0, steps + 1, every):
         lines.append(_text(_x(step, steps), _HEIGHT - _BOTTOM + 20, str(step), anchor="middle"))
     bottom = _HEIGHT - _BOTTOM
@@ -77,27 +96,9 @@ def _axes(steps: int, value: str) -> list[str]:
     return lines
 
 
-def _round_numbers() -> Sequence[int]:
-    return [digit * 10**power for power in range(9) for digit in (1, 2, 5)]
-
-
-def _target(target: float) -> str:
-    return f'<path class="target" d="M{_LEFT} {_y(target):.1f}H{_WIDTH - _RIGHT}"/>'
-
-
 def _line(values: Sequence[float], steps: int, style: str) -> str:
     points = " ".join(f"{_x(step, steps):.1f},{_y(value):.1f}" for step, value in enumerate(values))
     return f'<polyline class="{style}" points="{points}"/>'
-
-
-def _legend(legend: Sequence[tuple[str, str]]) -> list[str]:
-    lines: list[str] = []
-    for index, (name, said) in enumerate(legend):
-        y = _HEIGHT + 6 + 20 * index
-        color = _COLORS[index % len(_COLORS)]
-        lines.append(f'<path class="line median {color}" d="M{_LEFT} {y - 4}h26"/>')
-        lines.append(_text(_LEFT + 34, y, f"{name}: {said}"))
-    return lines
 
 
 def _text(

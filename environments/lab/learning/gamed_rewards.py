@@ -4,8 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from environments.lab.learning.paired_change import Change, Played, changes, risen_items, rollouts_of
-from environments.lab.learning.rollout_numbers import CUT, FAILED_CALLS, HABITS, LENGTH, OUTCOME, PART, TURNS
+from environments.lab.learning.rollout_numbers import (
+    CUT,
+    FAILED_CALLS,
+    HABITS,
+    LENGTH,
+    OUTCOME,
+    PART,
+    TURNS,
+    Change,
+    Played,
+    changes,
+    risen_items,
+    rollouts_of,
+)
 
 Verdict = Literal["gamed", "suspect", "on the way", "with the outcome", "no outcome", "not learned"]
 _SAME = 1e-9

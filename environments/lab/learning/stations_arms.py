@@ -1,53 +1,65 @@
-"""The arms that `turnwise learn` compares at `stations`, each with the learning rate that suits it."""
+"""The arms that `turnwise learn` compares at `stations`, each with its own rate, and what they show."""
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import get_args
 
 from environments.credit import describe
-from environments.lab.learning.exact_success import exact_success
-from environments.lab.learning.learned_arms import CONTROL, SCALAR, TURN
-from environments.lab.learning.run_arm import Arm, LearningSetup, NetworkKind
-from environments.stations_env.env import StationsConfig, StationsEnv, Task
+from environments.lab.learning.arms import Arm, LearningSetup
+from environments.lab.learning.choice_policy import ChoicePolicy
+from environments.lab.learning.compare_arms import SCALAR, TURN, LearnedArms
+from environments.policy.scripted import call
+from environments.stations_env.env import (
+    KEYS,
+    RIGHT_KEY,
+    SIGNS,
+    STATIONS,
+    StationsConfig,
+    StationsEnv,
+    Task,
+)
 
-SAME_RATE: Mapping[NetworkKind, float] = {"table": 0.2, "mlp": 0.003}
-"""For all arms, and for estimators that nobody tuned."""
-RATES: Mapping[NetworkKind, Mapping[Task, Mapping[str, float]]] = {
-    "table": {
-        "stop": {"turn_return": 4.5, "rloo": 0.28},
-        "independent": {"turn_return": 1.1, "rloo": 0.56},
-        "delayed": {"turn_return": 0.56, "rloo": 0.56},
-        "shuffled": {"turn_return": 0.28, "rloo": 0.56},
-    },
-    "mlp": {task: {"turn_return": 0.003, "rloo": 0.003} for task in get_args(Task)},
+CONTROL = "control"
+"""The arm that can learn nothing."""
+SAME_RATE = 0.2
+"""For all arms, and for estimators that were not tuned."""
+RATES: Mapping[Task, Mapping[str, float]] = {
+    "stop": {"turn_return": 4.5, "rloo": 0.28},
+    "independent": {"turn_return": 1.1, "rloo": 0.56},
+    "delayed": {"turn_return": 0.56, "rloo": 0.56},
+    "shuffled": {"turn_return": 0.28, "rloo": 0.56},
 }
-"""By network, task and estimator: the fastest of the grid of `tests/benchmarks/learning_rates.py`."""
+"""By task and estimator: the fastest of the grid of `tests/benchmarks/learning_rates.py`."""
 
 
-def stations_setup(config: StationsConfig, network: NetworkKind, *, cap: int) -> LearningSetup:
+def exact_success(policy: ChoicePolicy) -> float:
+    """How likely it presses eight right keys at eight random signs, from its probabilities alone."""
+    messages = [call("press", {"key": key}) for key in KEYS]
+    right = [policy.chances(sign, messages)[KEYS.index(RIGHT_KEY[sign])] for sign in SIGNS]
+    return (sum(right) / len(right)) ** STATIONS
+
+
+def stations_setup(config: StationsConfig, *, cap: int) -> LearningSetup:
     """What all arms have in common; no item is rolled out twice while there are enough of them."""
     groups = 2
     return LearningSetup(
-        env_cls=StationsEnv,
+        make_env=StationsEnv,
         config=config.model_copy(update={"max_items": groups * cap}),
-        network=network,
         groups=groups,
         cap=cap,
         success=exact_success,
     )
 
 
-def stations_arms(
-    task: Task, network: NetworkKind, *, is_same_rate: bool, estimators: Sequence[str] = ()
-) -> list[Arm]:
+def stations_arms(task: Task, *, is_same_rate: bool, estimators: Sequence[str] = ()) -> list[Arm]:
     """Turn credit, scalar credit, the control, and one for each further estimator.
 
     Raises:
         CreditError: there is no such estimator.
     """
-    rates: Mapping[str, float] = {} if is_same_rate else RATES[network][task]
+    rates: Mapping[str, float] = {} if is_same_rate else RATES[task]
 
     def arm(name: str, estimator: str, *, permuted: bool = False) -> Arm:
-        rate = rates.get(estimator, SAME_RATE[network])
+        rate = rates.get(estimator, SAME_RATE)
         return Arm(name=name, estimator=estimator, learning_rate=rate, permuted=permuted)
 
     further = [describe(name).name for name in dict.fromkeys(estimators) if name != TURN]
@@ -57,3 +69,43 @@ def stations_arms(
         *(arm(name, name) for name in further),
         arm(CONTROL, "turn_return", permuted=True),
     ]
+
+
+def findings(learned: LearnedArms, task: Task, *, cap: int) -> list[str]:
+    """What the steps show, in sentences that claim no more."""
+    control, turn, scalar = (learned.steps(name) for name in (CONTROL, TURN, SCALAR))
+    arrived = sum(each is not None for each in control)
+    found = [
+        f"{_medians(learned, cap)}{f'; {_seeds(turn, scalar)}' if any(turn + scalar) else ''}.",
+        f"The control, whose advantages changed places among a step's turns, arrived in {arrived} of "
+        f"{len(control)}.",
+    ]
+    if task == "delayed":
+        is_equal = turn == scalar
+        must = "both credits are the same, and so are the steps" if is_equal else (
+            "the steps must be equal, and they are NOT: this is a defect"
+        )  # fmt: skip
+        found.append(f"All is paid at the last turn, so {must}.")
+    return [*found, "That holds for this task, a table policy and these seeds; other tasks differ."]
+
+
+def _medians(learned: LearnedArms, cap: int) -> str:
+    turn, scalar = learned.median(TURN), learned.median(SCALAR)
+    if turn is None or scalar is None:
+        late = [name for name, middle in ((TURN, turn), (SCALAR, scalar)) if middle is None]
+        return f"Within {cap} steps most seeds of {' and of '.join(late)} did not arrive"
+    times = "" if learned.ratio is None else f", {learned.ratio:.2f} of them"
+    return f"{TURN} took {turn:g} steps and {SCALAR} {scalar:g} in the median{times}"
+
+
+def _seeds(turn: Sequence[int | None], scalar: Sequence[int | None]) -> str:
+    """Whether the seeds tell the two apart."""
+    count = f"{len(turn)} seed{'s' if len(turn) > 1 else ''}"
+    if turn == scalar:
+        return f"equal, seed by seed, in {count}"
+    first, second = ([math.inf if each is None else each for each in steps] for steps in (turn, scalar))
+    if max(first) < min(second):
+        return f"every one of {count} was faster than every one of {SCALAR}"
+    if max(second) < min(first):
+        return f"every one of {count} was slower than every one of {SCALAR}"
+    return f"their ranges overlap, so {count} do not tell them apart"

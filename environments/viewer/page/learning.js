@@ -4,24 +4,20 @@
 const SHOWN_STATES = 12;
 const SHOWN_CHOICES = 8;
 
-/** Colours of estimators, in their order. */
-const SERIES = 5;
-
 function learningView() {
   const { learning } = page.index;
-  const tried = learning.estimators.filter((each) => each.refused === null);
   return el("div.page", {},
     el("section.head", {}, el("h1", {}, shown(page.index.title)), el("p.lead", {}, learningLine(learning))),
     el("section", {}, el("h2", {}, "What was found"), verdictList(learning.verdicts)),
-    el("section", {}, el("h2", {}, "While learning"), curveFigures(tried, learning)),
-    el("section", {}, el("h2", {}, "From start to end"), changeTable(tried), el("p.note", {}, "Means over the same items and all seeds. ▲ and ▼: more than two standard errors, and no seed says otherwise.")),
-    partSection(tried),
-    el("section", {}, el("h2", {}, "What it learned to do"), el("p.note", {}, "The most visited states in which there was a choice, of the first seed, with the probability of each message at the end. All began as equally likely."), stateLists(tried)),
+    el("section", {}, el("h2", {}, "While learning"), curveFigures(learning)),
+    el("section", {}, el("h2", {}, "From start to end"), changeTable(learning.changes), el("p.note", {}, "Means over the same items and all seeds. ▲ and ▼: more than two standard errors, and no seed says otherwise.")),
+    partSection(learning.parts),
+    el("section", {}, el("h2", {}, "What it learned to do"), el("p.note", {}, "The most visited states in which there was a choice, of the first seed, with the probability of each message at the end. All began as equally likely."), stateList(learning.states)),
     el("section", {}, el("h2", {}, "Rollouts of the first seed"), rolloutLinks(learning.rollouts)));
 }
 
 function learningLine(learning) {
-  return `A table policy chose among the scripted agent's messages: ${plural(learning.estimators.length, "estimator")}, ${plural(learning.seeds, "seed")}, ${plural(learning.steps, "step")} of ${learning.groups_a_step} groups of ${learning.group_size}, ${plural(learning.items, "item")}, one learning rate (${num(learning.learning_rate)}) for all, ${seconds(learning.seconds)}. It says what these rewards teach such a policy, which is less than what a language model may find.`;
+  return `A table policy chose among the scripted agent's messages and learned by ${shown(learning.estimator)}: ${plural(learning.seeds, "seed")}, ${plural(learning.steps, "step")} of ${learning.groups_a_step} groups of ${learning.group_size}, ${plural(learning.items, "item")}, learning rate ${num(learning.learning_rate)}, ${seconds(learning.seconds)}. It says what these rewards teach such a policy, which is less than what a language model may find.`;
 }
 
 function verdictList(verdicts) {
@@ -30,60 +26,51 @@ function verdictList(verdicts) {
     el("th", {}, shown(verdict.about)), el("td.mark", { "aria-label": verdict.good === null ? "" : verdict.good ? "good" : "look" }, mark(verdict.good)), el("td", {}, shown(verdict.text)))));
 }
 
-/** One chart for each number that moved in some curve: a line per estimator, and a band over its seeds. */
-function curveFigures(tried, learning) {
-  const names = [...new Set(tried.flatMap((each) => Object.keys(each.curves)))];
-  const moving = names.filter((name) => new Set(tried.flatMap((each) => (own(each.curves, name) || []).flat())).size > 1);
+/** One chart for each number that moved in some curve: the mean of the seeds, and a band over them. */
+function curveFigures(learning) {
+  const moving = Object.entries(learning.curves).filter(([, seeds]) => new Set(seeds.flat()).size > 1);
   if (!moving.length) return el("p.note", {}, learning.steps ? "No number changed in any step." : "No step was taken.");
-  const keys = tried.map((each, at) => el("span.key", {}, el("i.series" + (at % SERIES)), shown(each.name)));
-  return [el("p.keys", {}, keys, el("span", {}, "line: mean of the seeds; band: their range")), el("div.figures.curves", {}, moving.map((name) =>
-    figure(shown(name), seedCurves(tried.map((each) => own(each.curves, name) || []), tried.map((each) => shown(each.name)), shown(name)), [], "")))];
+  return [el("p.note", {}, "line: mean of the seeds; band: their range"), el("div.figures.curves", {}, moving.map(([name, seeds]) =>
+    figure(shown(name), seedCurves(seeds, shown(name)), [], "")))];
 }
 
-function seedCurves(curves, names, label) {
-  const values = curves.flat(2).filter((value) => value !== null);
-  const steps = most(curves.flat().map((curve) => curve.length).concat(1));
+function seedCurves(seeds, label) {
+  const values = seeds.flat().filter((value) => value !== null);
+  const steps = most(seeds.map((curve) => curve.length).concat(1));
   const { node, x, y, inner } = frame({ xs: [0, Math.max(1, steps - 1)], ys: extent(values), label: `${label} by step` });
-  const at = (curve, step) => curve.map((seed) => seed[step]).filter((value) => value !== null && value !== undefined);
-  curves.forEach((curve, series) => {
-    const known = range(steps, (step) => [step, at(curve, step)]).filter(([, found]) => found.length);
-    if (!known.length) return;
-    const upper = known.map(([step, found]) => [x(step), y(most(found))]);
-    const lower = known.map(([step, found]) => [x(step), y(least(found))]).reverse();
-    if (curve.length > 1) add(node, [svg("path.seedband.series" + (series % SERIES), { d: path(upper.concat(lower)) + "Z" })]);
-    add(node, [svg("path.curve.series" + (series % SERIES), { d: path(known.map(([step, found]) => [x(step), y(mean(found))])) })]);
-  });
+  const at = (step) => seeds.map((seed) => seed[step]).filter((value) => value !== null && value !== undefined);
+  const known = range(steps, (step) => [step, at(step)]).filter(([, found]) => found.length);
+  const upper = known.map(([step, found]) => [x(step), y(most(found))]);
+  const lower = known.map(([step, found]) => [x(step), y(least(found))]).reverse();
+  if (seeds.length > 1) add(node, [svg("path.seedband", { d: path(upper.concat(lower)) + "Z" })]);
+  add(node, [svg("path.curve", { d: path(known.map(([step, found]) => [x(step), y(mean(found))])) })]);
   const hit = svg("rect.hit", { x: CHART.left, width: inner.right - CHART.left, y: CHART.top, height: inner.bottom - CHART.top });
   let step = 0;
   hit.addEventListener("pointermove", (event) => {
     const box = hit.getBoundingClientRect();
     step = Math.round(((event.clientX - box.left) / (box.width || 1)) * Math.max(1, steps - 1));
   });
-  tip(hit, () => [`${label}, step ${num(step)}`, ...curves.map((curve, series) => `${names[series]}: ${num(mean(at(curve, step)))}`)]);
+  tip(hit, () => [`${label}, step ${num(step)}`, num(mean(at(step)))]);
   return add(node, [hit]);
 }
 
-function changeTable(tried) {
-  const names = [...new Set(tried.flatMap((each) => each.changes.map((change) => change.name)))];
-  const found = (each, name) => each.changes.find((change) => change.name === name);
-  const still = (name) => tried.every((each) => ["start", "end", "reference"].every((key) => !found(each, name)?.[key]));
+function changeTable(changes) {
   const arrow = { up: " ▲", down: " ▼", unclear: "" };
-  const of = (name, key) => tried.map((each) => found(each, name)?.[key]).find((value) => value !== null && value !== undefined);
+  const moved = changes.filter((change) => change.start || change.end || change.reference);
   return el("div.scrolls", {}, el("table.changes", {},
-    el("tr", {}, ["a rollout", "start", ...tried.map((each) => shown(each.name)), "scripted, skill 1"].map((title, at) => el(at ? "th.n" : "th", {}, title))),
-    names.filter((name) => !still(name)).map((name) => el("tr", {}, el("td", {}, shown(name)), el("td.n", {}, num(of(name, "start"))),
-      tried.map((each) => el("td.n", {}, num(found(each, name)?.end), arrow[found(each, name)?.direction] || "")), el("td.n", {}, num(of(name, "reference")))))));
+    el("tr", {}, ["a rollout", "start", "end", "scripted, skill 1"].map((title, at) => el(at ? "th.n" : "th", {}, title))),
+    moved.map((change) => el("tr", {}, el("td", {}, shown(change.name)), el("td.n", {}, num(change.start)), el("td.n", {}, num(change.end), arrow[change.direction] || ""), el("td.n", {}, num(change.reference))))));
 }
 
-function partSection(tried) {
-  const rows = tried.flatMap((each) => each.parts.map((part) => [each, part])).filter(([, part]) => part.verdict !== "not learned");
-  if (!rows.length) return null;
-  return el("section", {}, el("h2", {}, "Turn rewards"), el("table.partverdicts", {}, rows.map(([each, part]) => el("tr", {}, el("td", {}, el("b", {}, shown(part.part))), el("td", {}, shown(each.name)),
+function partSection(parts) {
+  const learned = parts.filter((part) => part.verdict !== "not learned");
+  if (!learned.length) return null;
+  return el("section", {}, el("h2", {}, "Turn rewards"), el("table.partverdicts", {}, learned.map((part) => el("tr", {}, el("td", {}, el("b", {}, shown(part.part))),
     el("td", {}, el("span.badge" + (part.verdict === "gamed" ? ".flip" : part.verdict === "suspect" ? ".no-peer" : ""), {}, part.verdict)), el("td", {}, shown(part.why))))));
 }
 
-function stateLists(tried) {
-  return el("div.columns", {}, tried.map((each) => el("div", {}, el("h3", {}, shown(each.name)), each.states.length ? each.states.slice(0, SHOWN_STATES).map(stateNode) : el("p.note", {}, "No state with a choice was met."))));
+function stateList(states) {
+  return states.length ? states.slice(0, SHOWN_STATES).map(stateNode) : el("p.note", {}, "No state with a choice was met.");
 }
 
 function stateNode(state) {

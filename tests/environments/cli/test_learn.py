@@ -118,12 +118,6 @@ def test_a_further_estimator_is_a_further_arm(tmp_path):
     assert list(values["arms"]) == ["turn_return", "scalar", "grpo", "control"]
 
 
-def test_an_mlp_learns_too(tmp_path):
-    values, _ = learn("--policy", "mlp", "--seeds", "1", "--steps", "2", "--workers", "1", out=tmp_path / "o")
-    before, after = 0.25**8, values["arms"]["turn_return"]["success"][0]
-    assert after != pytest.approx(before)
-
-
 def test_one_step_is_enough_and_nobody_arrives(tmp_path):
     values, result = learn("--seeds", "1", "--steps", "1", "--workers", "1", out=tmp_path / "out")
     assert values["ratio"] is None
@@ -145,12 +139,11 @@ def test_a_former_run_is_put_aside(tmp_path):
         (["--steps", "0"], "--steps"),
         (["--task", "never"], "--task"),
         (["--estimator", "nope"], "nope"),
-        (["--policy", "gpt"], "--policy"),
         (["--env.estimator", "grpo"], "--env.estimator"),
         (["--env.no_such", "1"], "no_such"),
         (["--task", "stop", "--env.task", "delayed"], "give one of them"),
     ],
-    ids=["seeds", "steps", "task", "estimator", "policy", "own", "setting", "two tasks"],
+    ids=["seeds", "steps", "task", "estimator", "own", "setting", "two tasks"],
 )
 def test_what_cannot_be_is_one_line_and_exit_code_2(arguments, said, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from environments.cli.main import main
 
 ENV = "tests.environments.lab.learning.paid_calls_env:PaidCallsEnv"
-FEW = ["--seeds", "1", "--steps", "2", "--env.max_turns", "4", "--estimator", "rloo"]
+FEW = ["--seeds", "1", "--steps", "2", "--env.max_turns", "4", "--env.estimator", "rloo"]
 
 
 @pytest.fixture
@@ -26,10 +26,10 @@ def test_it_prints_what_was_found_and_the_page(learn, tmp_path):
     code, out, err = learn(*FEW)
     lines = out.splitlines()
     assert code == 0
-    assert [line.split()[0] for line in lines[:3]] == ["learnable", "gamed", "estimator"]
+    assert [line.split()[0] for line in lines[:2]] == ["learnable", "gamed"]
     assert (tmp_path / lines[-1]).name == "learning.html"
     assert (tmp_path / lines[-1]).is_file()
-    assert "1 estimators, 1 seeds, 2 steps" in err
+    assert "paid_calls, rloo: 1 seeds, 2 steps" in err
 
 
 def test_json_stands_alone_on_stdout(learn):
@@ -48,10 +48,10 @@ def test_a_former_trial_is_put_aside(learn, tmp_path):
     ("args", "why"),
     [
         (["--task", "stop"], "--task is of the game"),
-        (["--policy", "mlp"], "--policy is of the game"),
-        (["--estimator", "nonsense"], "no estimator 'nonsense'"),
+        (["--estimator", "rloo"], "--estimator is of the game"),
+        (["--env.estimator", "nonsense"], "no estimator 'nonsense'"),
     ],
-    ids=["task", "policy", "estimator"],
+    ids=["task", "arm", "estimator"],
 )
 def test_what_is_not_for_it_is_refused_in_one_line(learn, args, why):
     code, _, err = learn(*args)

@@ -23,24 +23,19 @@ def values(steps=25, *, end=1.0):
         "choices": [{"message": f"{HOSTILE} {n}", "probability": 0.1} for n in range(10)],
     }
     tried = {
-        "refused": None,
         "curves": {"score": [curve, [value / 2 for value in curve]], "turns": [[1.0] * steps] * 2},
         "changes": [change, {**change, "name": "cut turns", "start": 0.0, "end": 0.0, "reference": 0.0}],
         "parts": [{"part": HOSTILE, "verdict": "gamed", "why": "it rises"}],
         "states": [state],
     }
     return {
-        "env": "toy", "seeds": 2, "steps": steps, "groups_a_step": 2, "group_size": 4, "items": 1,
-        "learning_rate": 0.6, "seconds": 3.0,
+        "env": "toy", "estimator": "turn_return", "seeds": 2, "steps": steps, "groups_a_step": 2,
+        "group_size": 4, "items": 1, "learning_rate": 0.6, "seconds": 3.0,
         "verdicts": [
             {"about": "learnable", "good": True, "text": "yes"},
             {"about": "gamed", "good": False, "text": HOSTILE},
         ],
-        "estimators": [
-            {"name": "turn_return", **tried},
-            {"name": "rloo", **tried},
-            {"name": "mt_grpo", **tried, "refused": "no numbers", "curves": {}},
-        ],
+        **tried,
         "rollouts": [{"label": "start", "groups": ["first"]}],
     }  # fmt: skip
 
@@ -91,10 +86,10 @@ def test_what_should_not_be_so_is_marked(learning):
     assert texts(learning(), ".verdicts .flagged th") == ["gamed"]
 
 
-def test_there_is_a_chart_for_each_number_that_moved_with_a_line_for_each_estimator(learning):
+def test_there_is_a_chart_for_each_number_that_moved_and_no_other(learning):
     page = learning()
     assert texts(page, "figure h3") == ["score"]
-    assert page.locator("figure path.curve").count() == 2
+    assert page.locator("figure path.curve").count() == 1
 
 
 def test_a_number_that_nobody_has_is_no_row(learning):

@@ -4,9 +4,7 @@ import asyncio
 
 import pytest
 
-from environments.lab.learning.choice_policy import ChoicePolicy
-from environments.lab.learning.learner import Learner
-from environments.lab.learning.networks import Decision, Table
+from environments.lab.learning.choice_policy import ChoicePolicy, Decision, Learner
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import playing
 from environments.stations_env.env import StationsConfig, StationsEnv
@@ -17,7 +15,7 @@ CONFIG = StationsConfig(task="independent", max_items=4, group_size=2)
 
 
 def a_policy():
-    return ChoicePolicy(Table(), ChatMLRenderer.embedded())
+    return ChoicePolicy(ChatMLRenderer.embedded())
 
 
 async def test_two_groups_of_one_seed_side_by_side_have_each_its_own_decisions():

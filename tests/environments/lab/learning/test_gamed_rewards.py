@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from environments.lab.learning.gamed_rewards import free_habits, part_verdicts
-from environments.lab.learning.paired_change import Change
 from environments.lab.learning.rollout_numbers import (
     CUT,
     LENGTH,
@@ -14,6 +13,7 @@ from environments.lab.learning.rollout_numbers import (
     REPEATED,
     TURNS,
     UNNAMED,
+    Change,
     group_numbers,
 )
 from environments.testing import group_of

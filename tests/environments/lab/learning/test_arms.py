@@ -5,10 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from environments.lab.learning.arms import Arm, LearningSetup, run_arm
 from environments.lab.learning.choice_policy import ChoicePolicy
-from environments.lab.learning.exact_success import exact_success
-from environments.lab.learning.networks import Table
-from environments.lab.learning.run_arm import Arm, LearningSetup, run_arm
+from environments.lab.learning.stations_arms import exact_success
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import read_groups
 from environments.record.run_folder import RunFolder
@@ -21,14 +20,13 @@ TURN_RETURN = Arm(name="turn_return", estimator="turn_return", learning_rate=0.8
 def setup_of(env_cls=StationsEnv, *, cap=60, **changes):
     task = changes.pop("task", "stop")
     changes = {"success": exact_success} | changes
-    return LearningSetup(env_cls=env_cls, config=StationsConfig(task=task, max_items=240), cap=cap, **changes)
+    return LearningSetup(
+        make_env=env_cls, config=StationsConfig(task=task, max_items=240), cap=cap, **changes
+    )
 
 
 async def learned(tmp_path, arm=TURN_RETURN, seed=0, **changes):
-    steps = []
-    result = await run_arm(setup_of(**changes), arm, seed, RunFolder(tmp_path), steps.append)
-    assert result.curve == tuple(steps)
-    return result
+    return await run_arm(setup_of(**changes), arm, seed, RunFolder(tmp_path))
 
 
 async def test_the_groups_of_a_step_were_sampled_by_the_weights_of_that_step(tmp_path):
@@ -95,11 +93,8 @@ async def test_it_learns_from_the_siblings_that_are_left(tmp_path):
 
 def test_exact_success_is_the_chance_of_eight_right_keys_in_a_row():
     renderer = ChatMLRenderer.embedded()
-    policy = ChoicePolicy(Table(), renderer)
+    policy = ChoicePolicy(renderer)
     assert exact_success(policy) == pytest.approx(0.25**8)
-    logits = policy.network.parameters["logits"]
-    assert len(logits) == 4 * len(SIGNS)
-    policy.network.parameters["logits"] = np.array(
-        [50.0 * (key == RIGHT_KEY[sign]) for sign in SIGNS for key in "abcd"]
-    )
+    assert len(policy.table.values) == 4 * len(SIGNS)
+    policy.table.values = np.array([50.0 * (key == RIGHT_KEY[sign]) for sign in SIGNS for key in "abcd"])
     assert exact_success(policy) == pytest.approx(1.0)

@@ -2,8 +2,7 @@
 
 import math
 
-from environments.lab.learning.paired_change import changes, risen_items
-from environments.lab.learning.rollout_numbers import PART, SCORE
+from environments.lab.learning.rollout_numbers import PART, SCORE, changes, risen_items
 
 
 def change(before, after, name=SCORE):

@@ -1,9 +1,11 @@
 """`turnwise check`: whether an environment is right, found out without a model, as one table."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -13,13 +15,10 @@ from rich.text import Text
 
 from environments.cli.env_command import EnvCall, EnvCommand
 from environments.cli.proxies import with_proxies
-from environments.env_checks.call_trace import CallTrace
 from environments.env_checks.check_run import NAMES, CheckRun
-from environments.env_checks.checked_env import CheckedEnv
-from environments.env_checks.finding import Finding, Result
-from environments.env_checks.report_pipe import PipeReport
+from environments.env_checks.checked_env import CallTrace, CheckedEnv
+from environments.env_checks.report import CheckResults, Finding, Report, Result, supervised
 from environments.env_checks.shown_parts import shown_lines
-from environments.env_checks.supervised_checks import CheckResults, supervised
 from environments.run.whole_run import run_whole
 
 _STYLES: dict[Result, str] = {"ok": "green", "warn": "yellow", "fail": "red", "skipped": "dim"}
@@ -39,7 +38,7 @@ class CheckCommand(EnvCommand):
     def invoke(self, ctx: click.Context) -> Any:
         """Start the process and show what it tells; or be the process."""
         options = ctx.params
-        if options.get("help") or options["report_fd"] is not None:
+        if options.get("help") or options["report"] is not None:
             return super().invoke(ctx)
         # -P: the current folder comes to the end of Python's path, where it hides nothing of ours.
         program = ["-P", "-m", "turnwise"] if ctx.obj is None else [sys.argv[0]]
@@ -60,14 +59,14 @@ class CheckCommand(EnvCommand):
     "--limit", type=click.FloatRange(1), default=300, show_default=True, help="Seconds for all of it."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: all that was found, and what is shown.")
-@click.option("--report-fd", type=int, hidden=True)
-def command(call: EnvCall, model: str | None, items: int, report_fd: int, **_: Any) -> int:
+@click.option("--report", type=click.Path(path_type=Path), hidden=True)
+def command(call: EnvCall, model: str | None, items: int, report: Path, **_: Any) -> int:
     """Find out whether an environment is right, without a model; ENV as for `turnwise process`.
 
     Its scripted agent plays some items at several skills. Shown are prompt, tools, hooks and one rollout, and
     one row for each check. Exits with 0 when none failed, with 1 when one did.
     """
-    report = PipeReport(report_fd)
+    findings = Report(report)
     openai = cast("dict[str, Any]", call.flags.openai)
     flags = call.flags if model is None else replace(call.flags, openai={**openai, "base_url": model})
     settings = replace(call, flags=flags).settings({})
@@ -76,11 +75,12 @@ def command(call: EnvCall, model: str | None, items: int, report_fd: int, **_: A
         config=settings.env,
         servers=with_proxies([*settings.servers, *settings.second]),
         items=items,
-        trace=CallTrace(doing=report.doing),
+        trace=CallTrace(doing=findings.doing),
     )
-    run_whole(CheckRun(checked, report).run())
-    report.end()
-    return 0
+    run_whole(CheckRun(checked, findings).run())
+    findings.end()
+    sys.stdout.flush()
+    os._exit(0)  # whatever threads the environment has left
 
 
 def _show(results: CheckResults) -> int:

@@ -6,19 +6,27 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from environments.env_checks.checked_env import CheckedEnv
-from environments.env_checks.finding import Answer, Finding, Report
-from environments.env_checks.leak_check import Belongings, belongings, left_behind
-from environments.env_checks.model_check import check_model
-from environments.env_checks.offer_checks import check_items, check_prompts, check_tools
-from environments.env_checks.resume_check import check_resume
-from environments.env_checks.reward_determinism import check_determinism
-from environments.env_checks.reward_variation import (
+from environments.env_checks.checks import (
+    FirstRollout,
+    check_failures,
+    check_items,
+    check_prompts,
+    check_row_text,
     check_skill,
+    check_time,
+    check_tools,
     check_variation_by_turn,
     check_variation_in_group,
 )
-from environments.env_checks.rollout_checks import FirstRollout, check_failures, check_time
-from environments.env_checks.row_text_check import check_row_text
+from environments.env_checks.repeated_checks import (
+    Belongings,
+    belongings,
+    check_determinism,
+    check_model,
+    check_resume,
+    left_behind,
+)
+from environments.env_checks.report import Answer, Finding, Report
 from environments.rollout.failures import raised_by_user, reason_of
 from environments.run.blocking_code import CodePlaces
 from environments.run.experiment import environment_files
@@ -75,7 +83,6 @@ class CheckRun:
             CodePlaces(checked.env_cls),
             self._report.says,
             ends_after_s=checked.block_s,
-            on_tick=self._report.is_alive,
         )
         with watchdog:
             before = await self._run_opened(watchdog, warnings)

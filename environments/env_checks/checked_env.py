@@ -1,20 +1,28 @@
-"""The environment that is checked: opened, played by its scripted agent at a skill, its calls traced."""
+"""The environment that is checked: made with a policy that can play at any skill, its calls traced."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
+from environments.containment.hook_calls import HookCalls
+from environments.data.item_json import stable_text
 from environments.data.tasks import GroupTask
-from environments.env_checks.call_trace import CallTrace, TracedCalls
 from environments.hooks import writes
-from environments.policy.base import Policy
+from environments.inference.server_text import one_line
+from environments.policy.base import CompletionRequest, Policy
+from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.scripted import Choice, PlaysByScript, Script, ScriptedPolicy, say
+from environments.rollout.failures import raised_by_user
 from environments.server_config import ModelServerConfig, ServerConfig
-from environments.trajectory import CreditedGroup, Trajectory
+from environments.trajectory import Completion, CreditedGroup, Message, Trajectory
+from tools.calls import ToolSpec
+from tools.errors import ContextOverflow, ToolError
 
 SIBLINGS = 4
 """Rollouts of one item."""
@@ -22,6 +30,125 @@ _HOOK_S = 20.0
 _ROLLOUT_S = 60.0
 _BLOCK_S = 10.0
 """Longest that code of the environment may take here; a check that waits for minutes is not used."""
+_SHOWN_CHARS = 160
+_NO_CALLS = ("model", "the image")
+"""What is called in the same way, and is no code of the environment's."""
+
+
+class CheckPolicy(PlaysByScript):
+    """The scripted agent at the skill of the moment, or agents that repeat what was said before."""
+
+    def __init__(self, renderer: ChatMLRenderer) -> None:
+        """Play at the environment's own skill."""
+        self._renderer = renderer
+        self.skill: float | None = None
+        self.repeated: RepeatedPolicy | None = None
+
+    @property
+    def name(self) -> str:
+        """What a record would call it."""
+        return "check"
+
+    def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
+        """Whoever plays one rollout."""
+        if self.repeated is not None:
+            return self.repeated
+        skill = skill if self.skill is None else self.skill
+        return ScriptedPolicy(script, skill=skill, renderer=self._renderer, summary=summary)
+
+
+class RepeatedPolicy:
+    """Says what the agents of recorded rollouts said, in the same order."""
+
+    name = "repeated"
+
+    def __init__(self, said: Mapping[int, Sequence[Message]], renderer: ChatMLRenderer) -> None:
+        """Repeat `said`, by the seeds of the rollouts."""
+        self._left = {seed: list(messages) for seed, messages in said.items()}
+        self._renderer = renderer
+
+    async def complete(self, request: CompletionRequest) -> Completion:
+        """What was said next, then nothing."""
+        left = self._left.get(request.seed)
+        return await self._says(left.pop(0) if left else say("")).complete(request)
+
+    async def prompt_tokens(self, request: CompletionRequest) -> int | None:
+        """As many as the scripted agent counted, so that condensers do what they did."""
+        return await self._says(say("")).prompt_tokens(request)
+
+    def _says(self, message: Message) -> ScriptedPolicy:
+        def script(_: Sequence[Message], __: Sequence[ToolSpec], ___: float) -> Sequence[Choice]:
+            return [Choice(probability=1.0, message=message)]
+
+        return ScriptedPolicy(script, skill=1.0, renderer=self._renderer, summary=script)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedCall:
+    """One call of the environment's code."""
+
+    sibling: int
+    name: str
+    """`prepare`, `score_turn`, `tool terminal`, …"""
+    given: str
+    """What came back, as JSON as far as that goes, or what it raised."""
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As `--json` shows it."""
+        return asdict(self) | {"given": one_line(self.given[: 2 * _SHOWN_CHARS])}
+
+
+@dataclass(slots=True, kw_only=True)
+class CallTrace:
+    """The calls of the rollouts that are recorded, and the longest call of each name of all."""
+
+    doing: Callable[[str], None]
+    """Called before each call with what it is."""
+    longest_s: dict[str, float] = field(default_factory=dict[str, float])
+    _recorded: list[TracedCall] | None = None
+
+    @contextmanager
+    def recorded(self) -> Generator[list[TracedCall]]:
+        """The calls that end in this time."""
+        calls: list[TracedCall] = []
+        self._recorded = calls
+        try:
+            yield calls
+        finally:
+            self._recorded = None
+
+    def ended(self, sibling: int, name: str, given: Callable[[], str], seconds: float) -> None:
+        """Note a call."""
+        self.longest_s[name] = max(seconds, self.longest_s.get(name, 0.0))
+        if self._recorded is not None:
+            self._recorded.append(
+                TracedCall(sibling=sibling, name=name, given=given(), seconds=round(seconds, 6))
+            )
+
+
+class TracedCalls(HookCalls):
+    """The calls of one rollout, noted as they end."""
+
+    def __init__(self, trace: CallTrace, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self._trace = trace
+
+    async def run(self, function: Callable[[], Any], *, doing: str, **how: Any) -> Any:
+        """As `HookCalls.run`."""
+        if doing.startswith(_NO_CALLS):
+            return await super().run(function, doing=doing, **how)
+        name = doing.rpartition(": ")[2].partition(", ")[0]
+        self._trace.doing(doing)
+        sibling, started = self._in_flight.sibling, monotonic()
+        try:
+            given = await super().run(function, doing=doing, **how)
+        except BaseException as error:
+            text = _raised(raised_by_user(error))
+            self._trace.ended(sibling, name, lambda: text, monotonic() - started)
+            raise
+        self._trace.ended(sibling, name, lambda: _text_of(given), monotonic() - started)
+        return given
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,10 +165,12 @@ class CheckedEnv:
     trace: CallTrace
     env: AgentEnv = field(init=False)
     """While it is open."""
+    policy: CheckPolicy = field(init=False)
+    """That it was made with."""
     played: dict[float, list[CreditedGroup]] = field(default_factory=dict[float, list[CreditedGroup]])
     """The groups that were played, by skill; those of a first rollout alone are not among them."""
 
-    def made(self, *, with_model: bool = False, **settings: Any) -> AgentEnv:
+    def made(self, *, with_model: bool = False, policy: Policy | None = None, **settings: Any) -> AgentEnv:
         """A new instance with limits that a check can wait for; without its model server the script plays.
 
         Raises:
@@ -58,7 +187,8 @@ class CheckedEnv:
             "total_steps": -1,
         }
         servers = [each for each in self.servers if with_model or not isinstance(each, ServerConfig)]
-        return self.env_cls(self.config.model_copy(update=limits | settings), servers)
+        played_by = {} if policy is None else {"policy": policy}
+        return self.env_cls(self.config.model_copy(update=limits | settings), servers, **played_by)
 
     @property
     def block_s(self) -> float:
@@ -68,9 +198,10 @@ class CheckedEnv:
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
         """With `env`, its calls traced."""
-        env = self.env = self.made()
-        env.new_hook_calls = partial(TracedCalls, self.trace)
-        async with env.opened(notify=lambda _: None):
+        self.policy = CheckPolicy(ChatMLRenderer.load(self.config.tokenizer_name))
+        self.env = self.made(policy=self.policy)
+        self.env.new_hook_calls = partial(TracedCalls, self.trace)
+        async with self.env.opened(notify=lambda _: None):
             yield
 
     @property
@@ -86,19 +217,11 @@ class CheckedEnv:
     async def play(self, skill: float) -> list[CreditedGroup]:
         """A group for each task, played at a skill; once for each skill."""
         if skill not in self.played:
-            self.env.config.scripted_skill = skill
+            self.policy.skill = skill
             self.played[skill] = list(
                 await asyncio.gather(*(self.env.run_group(task) for task in self.tasks))
             )
         return self.played[skill]
-
-    async def play_with(self, policy: Policy, task: GroupTask) -> CreditedGroup:
-        """A group that somebody else plays."""
-        self.env.policy = policy
-        try:
-            return await self.env.run_group(task)
-        finally:
-            self.env.policy = None
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -106,3 +229,19 @@ class CheckedEnv:
         return [
             each for groups in self.played.values() for group in groups for each in group.group.trajectories
         ]
+
+
+def _raised(error: BaseException) -> str:
+    """What a call raised; what it may raise to answer is no error."""
+    if isinstance(error, ToolError):
+        return f"told the model: {error}"
+    if isinstance(error, ContextOverflow):
+        return f"ended the rollout: {error}"
+    return f"raised {type(error).__name__}"
+
+
+def _text_of(given: Any) -> str:
+    try:
+        return stable_text(given)
+    except Exception as error:  # noqa: BLE001  # it is read by code of the environment's own
+        return f"<{type(given).__name__}, which cannot be read: {type(error).__name__}>"

@@ -1,9 +1,8 @@
 """The checks of an environment, run in this process, and a report that keeps what they tell."""
 
 from environments.config import AgentEnvConfig
-from environments.env_checks.call_trace import CallTrace
 from environments.env_checks.check_run import CheckRun
-from environments.env_checks.checked_env import CheckedEnv
+from environments.env_checks.checked_env import CallTrace, CheckedEnv
 
 
 class ListedReport:
@@ -21,8 +20,6 @@ class ListedReport:
     def doing(self, what): ...
 
     def says(self, line): ...
-
-    def is_alive(self, blocked_at): ...
 
     def result(self, check):
         return next(each.result for each in self.findings if each.check == check)

@@ -1,0 +1,152 @@
+"""What checks report, and the process that they run in: however it ends, each check has its row."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+Result = Literal["ok", "warn", "fail", "skipped"]
+Answer = tuple[Result, str]
+"""A finding without the name of its check."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One row."""
+
+    check: str
+    result: Result
+    found: str
+    """In words; of a check that was skipped, why."""
+
+    def to_json(self) -> dict[str, str]:
+        """As `--json` shows it."""
+        return asdict(self)
+
+
+class Report:
+    """Writes to a file as things are found: the process may not live to report them later. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        """Create the file."""
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
+        self._lock = threading.Lock()
+
+    def finding(self, finding: Finding) -> None:
+        """A row."""
+        self._write({"finding": finding.to_json()})
+
+    def shown(self, name: str, value: Mapping[str, Any] | list[Any]) -> None:
+        """What is shown above the table: `prompt`, `tools`, `hooks`, `rollout`, as JSON values."""
+        self._write({"shown": name, "value": value})
+
+    def begins(self, check: str) -> None:
+        """A check begins: a process that ends does so in it."""
+        self._write({"begins": check})
+
+    def doing(self, what: str) -> None:
+        """What of the environment's is called now."""
+        self._write({"doing": what})
+
+    def says(self, line: str) -> None:
+        """What the watchdog found."""
+        self._write({"says": line})
+
+    def end(self) -> None:
+        """All checks were made."""
+        self._write({"end": True})
+
+    def _write(self, message: Mapping[str, Any]) -> None:
+        # An environment's text may have half of a character.
+        line = json.dumps(message, default=str, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+        with self._lock:
+            try:
+                os.write(self._descriptor, line)
+            except OSError:
+                os._exit(1)  # the environment's code closed the file
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckResults:
+    """What the process reported."""
+
+    findings: list[Finding] = field(default_factory=list[Finding])
+    shown: dict[str, Any] = field(default_factory=dict[str, Any])
+    exit_code: int | None = None
+    """Where it ended before the first check: a usage error."""
+
+
+def supervised(command: Sequence[str], names: Sequence[str], *, limit_s: float) -> CheckResults:
+    """Run a command that writes its report to `--report FILE`, for so long at most; nothing of it is left.
+
+    Args:
+        command: see above.
+        names: of all checks.
+        limit_s: seconds.
+    """
+    with TemporaryDirectory(prefix="turnwise-") as folder:
+        report, temporary = Path(folder, "report"), Path(folder, "temporary")
+        temporary.mkdir()  # what is left there at the end was left by a rollout
+        process = subprocess.Popen(
+            [*command, "--report", str(report)],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(),
+            start_new_session=True,
+            env={**os.environ, "TMPDIR": str(temporary)},
+        )
+        reason = f"it takes longer than {limit_s:g} s (--limit)"
+        try:
+            code = process.wait(limit_s)
+            reason = f"the process ended with {_ending(code)}"
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+        lines = report.read_bytes().split(b"\n")[:-1] if report.exists() else []
+    if not lines and code == 2:  # it has said why
+        return CheckResults(exit_code=code)
+    return _results([json.loads(line) for line in lines], names, reason)
+
+
+def _results(messages: Sequence[Mapping[str, Any]], names: Sequence[str], reason: str) -> CheckResults:
+    """The findings; where the report has no end, its last check failed, and the others were skipped."""
+    results, check, doing, said = CheckResults(), "", "", ""
+    for message in messages:
+        if "finding" in message:
+            results.findings.append(Finding(**message["finding"]))
+        elif "shown" in message:
+            results.shown[message["shown"]] = message["value"]
+        elif "begins" in message:
+            check, doing = message["begins"], ""
+        doing = message.get("doing", doing)
+        said = message.get("says", said)
+    if messages and "end" in messages[-1]:
+        return results
+    made = {each.check for each in results.findings}
+    left = [name for name in names if name not in made]
+    ended_in = check if check in left else left[0]
+    found = f"{reason}{f' in {doing}' if doing else ''}{f'; {said}' if said else ''}"
+    for name in left:
+        is_last = name == ended_in
+        results.findings.append(
+            Finding(
+                check=name,
+                result="fail" if is_last else "skipped",
+                found=found if is_last else "the process had ended",
+            )
+        )
+    return results
+
+
+def _ending(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"

@@ -17,8 +17,7 @@ from environments.record.recorder import numbered_lines
 from environments.record.run_folder import record_at
 from environments.run.console_streams import outlived_console
 from environments.text_exports.line_file import LineFile
-from environments.text_exports.openai_chat import openai_chat
-from environments.text_exports.text_views import TEXT_VIEWS
+from environments.text_exports.text_views import TEXT_VIEWS, openai_chat
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import Columns, columns_of, list_scores
 from environments.wire.training_rows import check_rows
@@ -26,7 +25,7 @@ from environments.wire.views import TOKENS_PER_TURN, VIEWS, PrefixWeighting
 from tools.errors import CreditError, RecordError, UsageError, WireError
 
 if TYPE_CHECKING:
-    from environments.tables.group_rows import Per
+    from environments.tables.arrow_rows import Per
 
 Lines = Callable[[CreditedGroup, Counter[str]], Iterable[dict[str, Any]]]
 

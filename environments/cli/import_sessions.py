@@ -21,9 +21,8 @@ from environments.record.totals import Summary
 from environments.run.console_streams import outlived_console
 from environments.run.experiment import turnwise_version
 from environments.run.process_run import FAILED
-from environments.sessions.session_file import SessionFile, open_sessions
-from environments.sessions.session_import import record_sessions
-from environments.sessions.session_votes import Scale
+from environments.sessions.logged_session import Scale
+from environments.sessions.session_file import SessionFile, open_sessions, record_sessions
 from environments.trajectory import LARGEST_REWARD
 from tools.errors import ConfigError, DatasetError
 

@@ -1,6 +1,7 @@
-"""A file of logged sessions, one JSON object a line, read twice: first for its groups, then group by group.
+"""`import`: the logged sessions of a file become groups of trajectories with credit, in a new record.
 
-So memory holds one group and some 300 bytes for each session, however large the file is.
+The file has one JSON object a line and is read twice: first for its groups, then group by group.
+So memory holds one group and some 500 bytes for each session, however large the file is.
 """
 
 import codecs
@@ -11,15 +12,29 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from environments.data.item_ids import item_id
-from environments.data.item_json import json_text
-from environments.sessions.logged_session import Session, read_session
-from environments.sessions.session_votes import Scale, SessionError
+from environments.data.item_json import item_hash, json_text, recorded_item
+from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.record.origin import RunOrigin
+from environments.record.recorder import Recorder
+from environments.record.totals import Summary
+from environments.rollout.rows import RowBuilder
+from environments.sessions.logged_session import Scale, Session, SessionError, read_session
+from environments.trajectory import (
+    Completion,
+    CreditedGroup,
+    Failure,
+    Message,
+    TokenRow,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+)
+from tools.calls import ToolSpec
 from tools.errors import DatasetError
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -67,7 +82,10 @@ class SessionFile:
         """Sessions with an outcome."""
         self._path, self._file, self._scale = path, file, scale
         self._before = _identity(file)
-        self._index = _Index()
+        self._openings: dict[str, _Opening] = {}
+        """By item id, in the order they came."""
+        self._ids: dict[bytes, int] = {}
+        """The first line of each session's id."""
         self.digest = self._read()
         """Of the file's bytes."""
 
@@ -77,8 +95,8 @@ class SessionFile:
         Raises:
             DatasetError: somebody changed the file meanwhile.
         """
-        for identity, places in self._index.by_group():
-            for epoch, part in enumerate(_parts(places)):
+        for identity, opening in self._openings.items():
+            for epoch, part in enumerate(_parts(opening.places)):
                 sessions = tuple(self._at(offset, line) for offset, line in part)
                 item = item_of(sessions[0].session)
                 yield LoggedGroup(item_id=identity, epoch=epoch, item=item, sessions=sessions)
@@ -92,7 +110,7 @@ class SessionFile:
         for line, offset, content in self._lines(hashed.update):
             try:
                 session = read_session(_parsed(content), self._scale)
-                self._index.add(session, offset, line)
+                self._add(session, offset, line)
             except (SessionError, DatasetError, RecursionError) as error:
                 deep = isinstance(error, RecursionError)
                 problem = problem or ("nested too deeply" if deep else str(error))
@@ -104,9 +122,31 @@ class SessionFile:
             self.outcomes += session.rewards.outcome is not None
         if refused:
             raise DatasetError(f"{self._path}, line {refused[0]}: {problem}{_more(refused[1:])}")
-        if not self._index.groups:
+        if not self._openings:
             raise DatasetError(f"{self._path} has no sessions; give one JSON object a line")
         return hashed.hexdigest()
+
+    def _add(self, session: Session, offset: int, line: int) -> None:
+        """Index one more.
+
+        Raises:
+            SessionError: its name is taken, or that of its prompt is another prompt's.
+        """
+        if session.session_id is not None:
+            before = self._ids.setdefault(_short(session.session_id), line)
+            if before != line:
+                raise SessionError(f"the id {session.session_id!r:.100} is that of line {before}, too")
+        item = item_of(session)
+        digest = _short(json_text(item))
+        identity = item_id(item) if session.item_id is None else session.item_id
+        opening = self._openings.setdefault(identity, _Opening(digest=digest, line=line))
+        if opening.digest != digest:
+            raise SessionError(
+                f"the item_id {identity!r:.100} is that of line {opening.line}, which begins otherwise; "
+                f"sessions of one item have equal openings and tools: without item_id they are grouped by "
+                f"those"
+            )
+        opening.places.append((offset, line))
 
     def _lines(self, also: Callable[[bytes], None]) -> Iterator[tuple[int, int, bytes]]:
         """The lines that are not blank, each with its number and offset."""
@@ -160,52 +200,15 @@ def item_of(session: Session) -> dict[str, Any]:
     return prompt | ({"tools": [tool.to_openai() for tool in session.tools]} if session.tools else {})
 
 
-class _Index:
-    """Where the sessions of each group stand."""
+@dataclass(slots=True, kw_only=True)
+class _Opening:
+    """Where the sessions of one opening stand."""
 
-    def __init__(self) -> None:
-        self.groups: dict[str, int] = {}
-        """By item id, numbered in the order they came."""
-        self._openings: list[bytes] = []
-        self._first_lines = array("Q")
-        self._group_of = array("Q")
-        self._offsets = array("Q")
-        self._lines = array("Q")
-        self._ids: dict[bytes, int] = {}
-
-    def add(self, session: Session, offset: int, line: int) -> None:
-        """Take one more in.
-
-        Raises:
-            SessionError: its name is taken, or that of its prompt is another prompt's.
-        """
-        if session.session_id is not None:
-            before = self._ids.setdefault(_short(session.session_id), line)
-            if before != line:
-                raise SessionError(f"the id {session.session_id!r:.100} is that of line {before}, too")
-        item = item_of(session)
-        opening = _short(json_text(item))
-        identity = item_id(item) if session.item_id is None else session.item_id
-        group = self.groups.setdefault(identity, len(self.groups))
-        if group == len(self._openings):
-            self._openings.append(opening)
-            self._first_lines.append(line)
-        elif self._openings[group] != opening:
-            raise SessionError(
-                f"the item_id {identity!r:.100} is that of line {self._first_lines[group]}, which begins "
-                f"otherwise; sessions of one item have equal openings and tools: without item_id they are "
-                f"grouped by those"
-            )
-        self._group_of.append(group)
-        self._offsets.append(offset)
-        self._lines.append(line)
-
-    def by_group(self) -> Iterator[tuple[str, list[tuple[int, int]]]]:
-        """Each group's name, and where its sessions stand: offset and line."""
-        order = array("Q", sorted(range(len(self._group_of)), key=self._group_of.__getitem__))
-        by_group = groupby(order, key=self._group_of.__getitem__)
-        for identity, (_, sessions) in zip(self.groups, by_group, strict=True):
-            yield identity, [(self._offsets[each], self._lines[each]) for each in sessions]
+    digest: bytes
+    line: int
+    """Of the first of them."""
+    places: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Offset and line of each."""
 
 
 def _parts(places: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
@@ -264,3 +267,100 @@ def _short(text: str) -> bytes:
 def _identity(file: BinaryIO) -> tuple[int, int]:
     now = os.fstat(file.fileno())
     return now.st_size, now.st_mtime_ns
+
+
+def with_row(
+    prompt: Sequence[Message], turns: Sequence[Turn], tools: Sequence[ToolSpec], renderer: ChatMLRenderer
+) -> tuple[tuple[Turn, ...], tuple[TokenRow, ...]]:
+    """The turns with their spans in the row, without logprobs, as of a model server that gives text alone."""
+    builder = RowBuilder()
+    spanned: list[Turn] = []
+    sampled: tuple[int, ...] = ()
+    for turn in turns:
+        before = spanned[-1].messages[1:] if spanned else ()
+        seen = renderer.extend(sampled, before, tools) if spanned else renderer.prompt_ids(prompt, tools)
+        sampled = renderer.completion_ids(turn.message)
+        completion = Completion(
+            message=turn.message,
+            finish_reason=turn.finish_reason,
+            prompt_ids=seen,
+            extends_row=bool(spanned),
+            token_ids=sampled,
+            logprobs=None,
+            exact=False,
+        )
+        spanned.append(replace(turn, span=builder.append(completion)))
+    return tuple(spanned), builder.build()
+
+
+UNKNOWN_POLICY = "unknown"
+"""Who played, where no session of a group names its model."""
+Credit = Callable[[TrajectoryGroup, str], CreditedGroup]
+"""Advantages for a group that a policy of that name played."""
+
+
+def record_sessions(
+    sessions: SessionFile, recorder: Recorder, origin: RunOrigin, renderer: ChatMLRenderer, credit: Credit
+) -> Summary:
+    """Write a group for each opening, in the order of the file; what they came to.
+
+    Raises:
+        DatasetError: the file was changed meanwhile.
+        RecordError: the record cannot be written.
+    """
+    summary = Summary()
+    recorder.begin(origin)
+    for logged in sessions.groups():
+        group = _group(logged, origin, renderer)
+        models = {each.session.model for each in logged.sessions} - {None}
+        policy = ", ".join(sorted(map(str, models))) or UNKNOWN_POLICY
+        summary.add(recorder.append(credit(group, policy)))
+    return summary
+
+
+def _group(logged: LoggedGroup, origin: RunOrigin, renderer: ChatMLRenderer) -> TrajectoryGroup:
+    siblings = [_sibling(each, index, logged.item_id, renderer) for index, each in enumerate(logged.sessions)]
+    name = f"{origin.fingerprint}/{logged.item_id}/{logged.epoch}"
+    return TrajectoryGroup(
+        group_id=hashlib.sha256(name.encode()).hexdigest()[:32],
+        env=origin.env,
+        item_id=logged.item_id,
+        epoch=logged.epoch,
+        item=recorded_item(logged.item),
+        item_hash=item_hash(logged.item),
+        trajectories=tuple(each for each in siblings if isinstance(each, Trajectory)),
+        failures=tuple(each for each in siblings if isinstance(each, Failure)),
+    )
+
+
+def _sibling(
+    logged: LoggedSession, sibling: int, item_id: str, renderer: ChatMLRenderer
+) -> Trajectory | Failure:
+    session = logged.session
+    name = session.session_id or f"line {logged.line}"
+    if not session.turns:
+        return _unanswered(sibling, name)
+    turns, rows = with_row(session.prompt, session.turns, session.tools, renderer)
+    return Trajectory(
+        item_id=item_id,
+        sibling=sibling,
+        session_id=name,
+        prompt=session.prompt,
+        turns=turns,
+        rows=rows,
+        tools=session.tools,
+        exact=False,
+        rewards=session.rewards,
+        metrics=session.metrics,
+    )
+
+
+def _unanswered(sibling: int, name: str) -> Failure:
+    return Failure(
+        sibling=sibling,
+        stop_reason=None,
+        error=f"RolloutError: the assistant said nothing; session {name}",
+        traceback="",
+        turns=0,
+        error_class="RolloutError",
+    )

@@ -11,9 +11,8 @@ from datasets import config as datasets_config
 
 from environments.record.private_file import private
 from environments.record.run_folder import record_at
-from environments.tables.arrow_columns import arrow
-from environments.tables.group_rows import Per, schema_of
-from environments.tables.table_stream import tables_of
+from environments.tables.arrow_rows import Per, arrow, schema_of
+from environments.tables.parquet_file import tables_of
 from tools.errors import RecordError, UsageError
 
 # Only partly typed.

@@ -10,8 +10,7 @@ from click.testing import CliRunner
 from environments.cli.export import command
 from environments.record.recorder import Recorder
 from environments.testing import group_of
-from environments.text_exports.openai_chat import openai_chat
-from environments.text_exports.text_views import TEXT_VIEWS
+from environments.text_exports.text_views import TEXT_VIEWS, openai_chat
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import columns_of, list_scores
 from environments.wire.views import VIEWS

@@ -12,9 +12,8 @@ from environments.cli.main import main
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import read_contents, read_groups
 from environments.sessions import session_file
-from environments.sessions.logged_session import read_session
-from environments.sessions.session_rows import with_row
-from environments.sessions.session_votes import Scale
+from environments.sessions.logged_session import Scale, read_session
+from environments.sessions.session_file import with_row
 from environments.text_exports.text_views import TEXT_VIEWS
 from environments.wire.views import VIEWS
 from tests.environments.sessions.logs import call, chat, imported, result, run, said, user, voted, write

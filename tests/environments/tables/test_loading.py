@@ -11,7 +11,7 @@ import pytest
 import turnwise
 from environments.record.group_line import encode_group
 from environments.record.recorder import read_groups
-from environments.tables.table_stream import _GROUPS
+from environments.tables.parquet_file import _GROUPS
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure, Message, Rewards, StopReason, Trajectory, Turn
 from tests.environments.record.any_group import Draw

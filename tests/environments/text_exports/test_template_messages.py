@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas.io.json import ujson_dumps, ujson_loads
 
-from environments.text_exports.template_messages import read_arguments
+from environments.text_exports.sampled_turns import read_arguments
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=3)
 NUMBERS = (

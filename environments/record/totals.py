@@ -72,7 +72,7 @@ class Spread:
         known = [number for number in numbers if number is not None]
         if not known:
             return Spread()
-        total = sum(known)
+        total = _sum(known)
         centre = total / len(known)
         return Spread(
             count=len(known),
@@ -377,6 +377,13 @@ def _as_json(total: Any) -> Any:
     if isinstance(total, list):
         return [_as_json(each) for each in cast("list[Any]", total)]
     return float(total) if isinstance(total, Most) else _finite(total)
+
+
+def _sum(numbers: Sequence[float]) -> float:
+    try:
+        return math.fsum(numbers)
+    except OverflowError:
+        return math.nan
 
 
 def _finite(value: float | None) -> float | None:

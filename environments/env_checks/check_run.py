@@ -28,7 +28,6 @@ from environments.env_checks.repeated_checks import (
 )
 from environments.env_checks.report import Answer, Finding, Report
 from environments.rollout.failures import raised_by_user, reason_of
-from environments.run.blocking_code import CodePlaces
 from environments.run.experiment import environment_files
 from environments.run.watchdog import Watchdog
 from tools.errors import DatasetError, RunError
@@ -80,11 +79,11 @@ class CheckRun:
         checked, warnings = self._checked, _Warnings()
         logging.getLogger().addHandler(warnings)
         watchdog = Watchdog(
-            CodePlaces(checked.env_cls),
+            checked.env_cls,
             self._report.says,
             ends_after_s=checked.block_s,
         )
-        with watchdog:
+        with watchdog.watching():
             before = await self._run_opened(watchdog, warnings)
             if before is not None:
                 backend = checked.env.sandboxes.kind

@@ -2,17 +2,20 @@
 
 import asyncio
 import os
+import signal
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from time import monotonic, process_time
-from types import TracebackType
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from time import monotonic, process_time, sleep
+from types import FrameType
 from typing import Self
 
+import environments
+import tools
 from environments.base_env import AgentEnv
-from environments.run.blocking_code import CodePlaces
-from environments.run.interpreter_yields import InterpreterYields
 from environments.run.progress import Progress
 
 NAMED_AFTER_S = 5.0
@@ -20,10 +23,13 @@ BLOCKED = 1
 """Exit code of a run whose event loop was blocked for too long."""
 _TICK_S = 0.5
 _LAST_WORDS_S = 2.0
+_YIELD_CPU_S = 2.0
+_OURS = tuple(f"{folder}/" for package in (environments, tools) for folder in package.__path__)
+_LIBRARIES = ("<frozen ", *{f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")})
 
 
 class Watchdog:
-    """While entered, watches the event loop that runs; blocking it has consequences while `armed`.
+    """Watches the event loop that runs; blocking it has consequences while `armed`.
 
     Only time in which this process ran counts, and only that in the environment's own code: a machine that
     slept, a process that was stopped and work of ours are nobody's fault.
@@ -31,7 +37,7 @@ class Watchdog:
 
     def __init__(
         self,
-        places: CodePlaces,
+        env_cls: type,
         say: Callable[[str], None],
         *,
         ends_after_s: float,
@@ -40,22 +46,16 @@ class Watchdog:
         """Prepare.
 
         Args:
-            places: knows the environment's code.
+            env_cls: the environment's class, wherever it is installed.
             say: shows a line to the user.
             ends_after_s: how long code may block the loop before the process ends with `BLOCKED`.
             on_tick: called twice a second, with the place that the loop is blocked at, if it is at one.
         """
-        self._places = places
-        self._say = say
-        self._ends_after_s = ends_after_s
-        self._on_tick = on_tick
+        self._env_cls, self._say, self._ends_after_s, self._on_tick = env_cls, say, ends_after_s, on_tick
         self._is_armed = False
-        self._has_turned = threading.Event()
-        self._end = threading.Event()
-        self._blocked_s = 0.0
+        self._has_turned, self._end = threading.Event(), threading.Event()
         self._named = set[str]()
         """Places; code that blocks once in a while is named once."""
-        self._thread = threading.Thread(target=self._run, name="turnwise-watchdog", daemon=True)
 
     @contextmanager
     def armed(self) -> Generator[None]:
@@ -66,64 +66,72 @@ class Watchdog:
         finally:
             self._is_armed = False
 
-    def __enter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        self._watched = threading.get_ident()
-        self._yields = InterpreterYields()
+    @contextmanager
+    def watching(self) -> Generator[Self]:
+        """While entered, the event loop of this thread is watched."""
+        before = signal.getsignal(signal.SIGPROF)
+        is_main = threading.current_thread() is threading.main_thread()
+        # Whoever profiles the process needs the signal more.
+        self._yields = is_main and before == signal.SIG_DFL
+        if self._yields:
+            signal.signal(signal.SIGPROF, _hand_over)
+            signal.siginterrupt(signal.SIGPROF, False)
         self._turn()
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end.set()
-        self._yields.close()
+        watched = asyncio.get_running_loop(), threading.get_ident()
+        threading.Thread(target=self._run, args=watched, name="turnwise-watchdog", daemon=True).start()
+        try:
+            yield self
+        finally:
+            self._end.set()
+            if self._yields:
+                signal.setitimer(signal.ITIMER_PROF, 0)
+                signal.signal(signal.SIGPROF, before)
+            self._yields = False
 
     def _turn(self) -> None:
         """Run in the event loop."""
-        self._yields.postpone()
+        if self._yields:
+            # A regular expression may hold the interpreter for hours, and looks at signals meanwhile.
+            signal.setitimer(signal.ITIMER_PROF, _YIELD_CPU_S, _TICK_S)
         self._has_turned.set()
 
-    def _run(self) -> None:
-        before, cpu_before = monotonic(), process_time()
+    def _run(self, loop: asyncio.AbstractEventLoop, watched: int) -> None:
+        before, cpu_before, blocked_s = monotonic(), process_time(), 0.0
         while not self._end.wait(_TICK_S):
             now, cpu = monotonic(), process_time()
             # A process that was stopped used no processor; one that holds the interpreter uses nothing else.
-            self._tick(min(now - before, max(2 * _TICK_S, cpu - cpu_before)))
+            passed_s = min(now - before, max(2 * _TICK_S, cpu - cpu_before))
             before, cpu_before = now, cpu
+            where = None
+            if self._has_turned.is_set():
+                self._has_turned.clear()
+                blocked_s = 0.0
+                try:
+                    loop.call_soon_threadsafe(self._turn)
+                except RuntimeError:
+                    return  # the loop is closed
+            else:
+                frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # there is no other way
+                where = place_in(frames.get(watched), self._env_cls)
+            self._on_tick(where)
+            if where is not None and self._is_armed:
+                blocked_s += passed_s
+                self._blocked(where, blocked_s)
 
-    def _tick(self, passed_s: float) -> None:
-        if self._has_turned.is_set():
-            self._has_turned.clear()
-            self._blocked_s = 0.0
-            try:
-                self._loop.call_soon_threadsafe(self._turn)
-            except RuntimeError:
-                return  # the loop is closed
-            self._on_tick(None)
-            return
-        where = self._places.of_thread(self._watched)
-        self._on_tick(where)
-        if where is None or not self._is_armed:
-            return
-        self._blocked_s += passed_s
-        if self._blocked_s >= NAMED_AFTER_S - _TICK_S and where not in self._named:
+    def _blocked(self, where: str, blocked_s: float) -> None:
+        if blocked_s >= NAMED_AFTER_S - _TICK_S and where not in self._named:
             self._named.add(where)
             self._say(
                 f"{where} blocks the event loop, and every rollout with it; await what takes long, or write "
                 f"it as a `def`, which runs on a thread (the run ends after {self._ends_after_s:g} s of it)"
             )
-        if self._blocked_s >= self._ends_after_s:
-            self._end_process(where)
-
-    def _end_process(self, where: str) -> None:
-        # Nothing that shows this may keep the process from its end.
-        last_words = threading.Thread(target=self._show_end, args=(where,), daemon=True)
-        last_words.start()
-        last_words.join(_LAST_WORDS_S)
-        # The thread that would end in order is the one that is blocked. Sandboxes go with their process.
-        os._exit(BLOCKED)
+        if blocked_s >= self._ends_after_s:
+            # Nothing that shows this may keep the process from its end.
+            last_words = threading.Thread(target=self._show_end, args=(where,), daemon=True)
+            last_words.start()
+            last_words.join(_LAST_WORDS_S)
+            # The thread that would end in order is the one that is blocked. Sandboxes go with their process.
+            os._exit(BLOCKED)
 
     def _show_end(self, where: str) -> None:
         self._say(
@@ -134,11 +142,38 @@ class Watchdog:
             stream.flush()
 
 
-def watchdog_of(env: AgentEnv, progress: Progress) -> Watchdog:
-    """The watchdog of a run."""
-    return Watchdog(
-        CodePlaces(type(env)),
-        progress.say,
-        ends_after_s=env.config.hook_block_s,
-        on_tick=progress.heartbeat,
-    )
+def watchdog_of(env: AgentEnv, progress: Progress) -> AbstractContextManager[Watchdog]:
+    """The watchdog of a run, watching while entered."""
+    limit_s = env.config.hook_block_s
+    return Watchdog(type(env), progress.say, ends_after_s=limit_s, on_tick=progress.heartbeat).watching()
+
+
+def place_in(frame: FrameType | None, env_cls: type) -> str | None:
+    """The hook or tool that a frame belongs to, and the line below it that it is at; `None`: work of ours.
+
+    As in `env.py:12 in compute_reward, at env.py:30 in helper`.
+    """
+    file = getattr(sys.modules.get(env_cls.__module__), "__file__", None) or ""
+    # A shipped environment lies among our own files, an installed one among packages.
+    home = f"{Path(file).parent}/" if file.startswith((*_OURS, *_LIBRARIES)) else None
+    called: list[FrameType] = []
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if home is not None and name.startswith(home):
+            called.append(frame)
+        elif frame.f_code is not _hand_over.__code__:  # that interrupted what is looked for
+            if name.startswith(_OURS):
+                break
+            if not name.startswith(_LIBRARIES):
+                called.append(frame)
+        frame = frame.f_back
+    places = [
+        f"{Path(each.f_code.co_filename).name}:{each.f_lineno} in {each.f_code.co_name}"
+        for each in dict.fromkeys([*called[-1:], *called[:1]])
+    ]
+    return ", at ".join(places) or None
+
+
+def _hand_over(number: int, frame: object) -> None:
+    """Run between the steps of a call in C; waiting for nothing hands the interpreter to another thread."""
+    sleep(0)

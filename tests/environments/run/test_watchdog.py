@@ -1,13 +1,11 @@
-"""Whose code a thread is in."""
+"""Whose code a thread is in when it blocks the event loop."""
 
 import json
 import sys
 
 import environments.testing
 from environments.code_debug_env.env import CodeDebugEnv
-from environments.run.blocking_code import CodePlaces
-
-HERE = CodePlaces(object)
+from environments.run.watchdog import place_in
 
 
 def hook():
@@ -15,23 +13,23 @@ def hook():
 
 
 def helper():
-    return HERE.of_frame(sys._getframe())
+    return place_in(sys._getframe(), object)
 
 
 def through_a_library():
-    return json.loads("1", parse_int=lambda _: HERE.of_frame(sys._getframe()))
+    return json.loads("1", parse_int=lambda _: place_in(sys._getframe(), object))
 
 
 def test_the_outermost_and_the_innermost_line_of_an_environment_are_named():
     # pytest called it, which is no code of the environment's either.
     place = hook()
     assert place.endswith("in helper")
-    assert "test_blocking_code.py:" in place
+    assert "test_watchdog.py:" in place
 
 
 def test_our_own_work_is_nobodys_fault():
-    code = compile("where = places.of_frame(sys._getframe())", environments.testing.__file__, "exec")
-    found = {"places": HERE, "sys": sys}
+    code = compile("where = place_in(sys._getframe(), env)", environments.testing.__file__, "exec")
+    found = {"place_in": place_in, "env": object, "sys": sys}
     exec(code, found)
     assert found["where"] is None
 
@@ -42,7 +40,7 @@ def test_frames_of_libraries_are_skipped():
 
 def test_a_shipped_environment_is_an_environment():
     file = sys.modules[CodeDebugEnv.__module__].__file__
-    code = compile("where = places.of_frame(sys._getframe())", file, "exec")
-    found = {"places": CodePlaces(CodeDebugEnv), "sys": sys}
+    code = compile("where = place_in(sys._getframe(), env)", file, "exec")
+    found = {"place_in": place_in, "env": CodeDebugEnv, "sys": sys}
     exec(code, found)
     assert "env.py:1 in <module>" in found["where"]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, cast
 
+from environments.plain_text import is_utf8
 from environments.reward_context import Reward, RolloutContext
 from environments.rewards.rubric import WeightedParts
 from environments.trajectory import LARGEST_REWARD, Trajectory
@@ -120,10 +121,8 @@ def checked_text(value: object, where: str) -> str:
     """
     if not isinstance(value, str):
         raise RewardError(f"{where} is {value!r}; it must be text")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise RewardError(f"{where} is {value!r}, which is no UTF-8 text") from None
+    if not is_utf8(value):
+        raise RewardError(f"{where} is {value!r}, which is no UTF-8 text")
     return value
 
 

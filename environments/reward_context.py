@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from environments.plain_text import is_utf8
 from environments.rewards.judge import Judging
 from environments.second_models.asked_model import AskedModel, nobody
 from environments.time_profile import timed
@@ -74,7 +75,7 @@ class RolloutContext(Judging):
         Raises:
             ConfigError: there is no turn yet or no more, or the reason is no text.
         """
-        if not isinstance(reason, str) or not reason or not _is_utf8(reason):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+        if not isinstance(reason, str) or not reason or not is_utf8(reason):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
             raise ConfigError(f"ctx.end takes a reason in a few words, got {reason!r:.100}")
         if self.is_over or not self.messages:
             when = "after the last turn" if self.is_over else "before the first turn"
@@ -164,14 +165,6 @@ class GroupContext(Judging):
                 f"what it needs in ctx.metrics while they go on, and read it in trajectory.metrics"
             )
         raise AttributeError(f"a GroupContext has no attribute {name!r}")
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 async def _taken(sandbox: Sandbox, paths: Sequence[str], own: Mapping[str, bytes]) -> dict[str, ArchivedFile]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
 
+from environments.plain_text import printable
+
 T = TypeVar("T")
 
 MAX_NAMES = 64
@@ -120,7 +122,7 @@ class Profiler:
     def _of(self, name: str) -> "_Sums":
         sums = self._sums.get(name)
         if sums is None:
-            name = "".join(each if each.isprintable() else " " for each in name[:_NAME_CHARS])
+            name = printable(name[:_NAME_CHARS])
             name = name if name in self._sums or len(self._sums) < MAX_NAMES else OTHER
             sums = self._sums.setdefault(name, _Sums())
         return sums

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast, get_args
 
+from environments.plain_text import is_utf8
 from environments.trajectory import Message, Role
 from tools.errors import ConfigError
 
@@ -46,8 +47,6 @@ def _message(given: Any, where: str, within: str) -> Message:
 def _text(given: Any, where: str) -> str:
     if not isinstance(given, str):
         raise ConfigError(f"{where} gave a message whose content is {given!r:.100}; give text")
-    try:
-        given.encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"{where} gave {given!r:.100}, which is no UTF-8 text") from None
+    if not is_utf8(given):
+        raise ConfigError(f"{where} gave {given!r:.100}, which is no UTF-8 text")
     return given

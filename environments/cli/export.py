@@ -1,6 +1,5 @@
 """`turnwise export`: a record as the lines that a trainer reads, in one of the views."""
 
-import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ import click
 
 from environments.cli.terminated import terminated_as_interrupted
 from environments.record.group_line import decode_group
-from environments.record.private_file import folder_for
+from environments.record.private_file import folder_for, write_whole
 from environments.record.recorder import numbered_lines
 from environments.record.run_folder import record_at
 from environments.run.console_streams import outlived_console
@@ -115,16 +114,8 @@ def _new_file(out: Path) -> Generator[Path]:
     Raises:
         RecordError: it cannot be written.
     """
-    # Of its own, so that two exports at once do not write into one file.
-    unfinished = out.with_name(f"{out.name}.{os.getpid()}.part")
-    with folder_for(out):
-        try:
-            yield unfinished
-            unfinished.replace(out)
-        except OSError as error:
-            raise RecordError(f"cannot write {out}: {error.strerror}") from error
-        finally:
-            unfinished.unlink(missing_ok=True)
+    with folder_for(out), write_whole(out) as unfinished:
+        yield unfinished
 
 
 def _text(record: Path, unfinished: Path, view: str, given: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from environments.data.item_json import json_text
+from environments.plain_text import is_utf8
 from tools.errors import DatasetError
 
 ID_FIELDS = ("item_id", "task_id", "id")
@@ -53,12 +54,10 @@ def checked_id(identity: Any) -> str:
     """
     if not isinstance(identity, str):
         raise DatasetError(f"has the id {identity!r:.100}; an item id is text")
-    try:
-        identity.encode()
-    except UnicodeEncodeError:
+    if not is_utf8(identity):
         raise DatasetError(
             f"has the id {identity!r:.100}, which is no UTF-8 text (a lone surrogate, half of a character)"
-        ) from None
+        )
     return identity
 
 

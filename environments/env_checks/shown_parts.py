@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from environments.inference.server_text import one_line
+from environments.plain_text import printable
 
 _PROMPT_LINES = 24
 _HOOKS = 40
@@ -64,11 +65,9 @@ def _rollout(turns: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
 
 def _wrapped(text: str, width: int, indent: str) -> Iterator[str]:
     for line in text.splitlines():
-        yield from textwrap.wrap(_printable(line), max(20, width), subsequent_indent=indent) or [""]
-
-
-def _printable(text: str) -> str:
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+        yield from textwrap.wrap(
+            printable(line, "\N{REPLACEMENT CHARACTER}"), max(20, width), subsequent_indent=indent
+        ) or [""]
 
 
 def _cut(text: str, width: int) -> str:

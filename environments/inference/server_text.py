@@ -1,5 +1,7 @@
 """What a server sent, in one short line for people."""
 
+from environments.plain_text import printable
+
 _LONGEST = 300
 
 
@@ -7,7 +9,7 @@ def one_line(text: str) -> str:
     """The text without line breaks and what would steer a terminal, cut where it gets long."""
     line = " ".join(text[: 100 * _LONGEST].split())
     line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in line)
+    return printable(line, "\N{REPLACEMENT CHARACTER}")
 
 
 def start_of(content: bytes) -> str:

@@ -5,6 +5,7 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import get_native_id
 
 from tools.errors import RecordError
 
@@ -20,11 +21,22 @@ def write_private(path: Path, data: bytes) -> None:
     Raises:
         RecordError: it cannot be written.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with write_whole(path) as unfinished, open(unfinished, "wb", opener=private) as file:
+        file.write(data)
+
+
+@contextmanager
+def write_whole(path: Path) -> Generator[Path]:
+    """Where to write what takes its place at `path` once all of it is written; else nothing is left of it.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
+    # Of its own, so that two processes or threads at once do not write into one file.
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.{get_native_id()}.part")
     try:
         try:
-            with open(unfinished, "wb", opener=private) as file:  # `Path.open` takes no opener
-                file.write(data)
+            yield unfinished
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)

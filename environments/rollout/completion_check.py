@@ -7,6 +7,7 @@ from typing import Any, cast, get_args
 
 import orjson
 
+from environments.plain_text import is_utf8
 from environments.policy.base import CompletionRequest
 from environments.rollout.rows import going_on
 from environments.trajectory import LARGEST_FLOAT32, SEVERAL_VERSIONS, Completion, Message
@@ -81,11 +82,7 @@ def text_problem(name: str, text: object) -> str | None:
     """Why a field is no text that a record could hold."""
     if not isinstance(text, str):
         return f"{name} is {text!r:.100}; give text"
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return f"{name} is {text!r:.100}, which is no UTF-8 text"
-    return None
+    return None if is_utf8(text) else f"{name} is {text!r:.100}, which is no UTF-8 text"
 
 
 def _row_problem(completion: Completion, request: CompletionRequest) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from environments.plain_text import printable
 from environments.record.recorder import read_contents
 from environments.record.totals import TEXT_CHARS, Summary
 from environments.run.evaluation import RESAMPLES, ItemTotals, estimated, mean_of
@@ -363,5 +364,5 @@ def _text(value: object) -> str:
 
 def _shown(text: str) -> str:
     """Text of a record, as a terminal may have it."""
-    plain = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    plain = " ".join(printable(text).split())
     return plain if len(plain) <= TEXT_CHARS else f"{plain[: TEXT_CHARS - 1]}…"

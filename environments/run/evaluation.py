@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ import orjson
 from rich.console import Console
 
 from environments.base_env import AgentEnv
-from environments.record.private_file import private, write_private
+from environments.record.private_file import private, write_private, write_whole
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder
 from environments.record.summary import flat, print_rows
@@ -312,19 +311,14 @@ def write_evaluation(
         "results": {f"atropos|{env.name}_eval|0": metrics, "all": metrics},
     }
     write_private(folder.path / METRICS, json.dumps(results, indent=2, allow_nan=False).encode())
-    unfinished, samples = folder.path / f".{SAMPLES}.part", folder.path / SAMPLES
-    try:
-        with open(unfinished, "wb", opener=private) as file:  # `Path.open` takes no opener
-            for credited in _groups(env, recorder):
-                for trajectory in credited.group.trajectories:
-                    row = {**sample_row(trajectory), "evaluation": completeness}
-                    file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
-        unfinished.replace(samples)
-    except OSError as error:
-        raise RecordError(f"cannot write {samples}: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+    with (
+        write_whole(folder.path / SAMPLES) as unfinished,
+        open(unfinished, "wb", opener=private) as file,  # `Path.open` takes no opener
+    ):
+        for credited in _groups(env, recorder):
+            for trajectory in credited.group.trajectories:
+                row = {**sample_row(trajectory), "evaluation": completeness}
+                file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def refuse_other_files(folder: RunFolder) -> None:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from environments.containment.in_flight import InFlight
+from environments.plain_text import printable
 from environments.record.summary import counts, duration, forks_in_short, headline, weights_text
 from environments.record.totals import EVALUATED, Summary
 from environments.run.run_log import RunLog
@@ -187,8 +188,9 @@ def _short(number: int) -> str:
 
 def _plain(text: str, *, overflow: str = "ellipsis") -> Text:
     """Text as it is, in cells that a terminal cannot be steered with."""
-    shown = "".join(each if each.isprintable() else " " for each in text)
-    return Text(shown, overflow="fold" if overflow == "fold" else "ellipsis", no_wrap=overflow != "fold")
+    return Text(
+        printable(text), overflow="fold" if overflow == "fold" else "ellipsis", no_wrap=overflow != "fold"
+    )
 
 
 class Progress:

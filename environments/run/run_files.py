@@ -17,6 +17,7 @@ from pydantic_core import PydanticSerializationError
 from environments.base_env import AgentEnv
 from environments.config_section import Section
 from environments.inference.endpoint import shown_url, without_credentials
+from environments.plain_text import printable
 from environments.record.origin import RunOrigin
 from environments.record.private_file import read_small, write_private
 from environments.record.run_folder import RunFolder
@@ -177,7 +178,7 @@ def shown(lines: Iterator[str]) -> Iterator[str]:
     """The first lines, as a terminal takes them; the others are counted."""
     every = list(lines)
     for line in every[:SHOWN_LINES]:
-        yield "".join(char if char.isprintable() or char == "\t" else "?" for char in line)
+        yield printable(line.expandtabs(4), "?")
     if len(every) > SHOWN_LINES:
         yield f"… and {len(every) - SHOWN_LINES} more lines"
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from environments.plain_text import printable
 from environments.record.recorder import read_contents
 from environments.record.run_folder import RunFolder, run_folder
 from environments.run.run_log import MOMENT, covered_by, goes_on, read_summary
@@ -147,7 +148,7 @@ def _text(fields: dict[str, Any], name: str) -> str | None:
     value = fields.get(name)
     if not isinstance(value, str):
         return None
-    return "".join(char if char.isprintable() else "?" for char in value[:_LONGEST_TEXT])
+    return printable(value[:_LONGEST_TEXT], "?")
 
 
 def _whole(fields: dict[str, Any], name: str) -> int | None:

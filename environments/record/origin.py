@@ -36,11 +36,6 @@ class RunOrigin:
         """Equal for groups that may stand in one record. Credit is no part of it: it can be computed anew."""
         return hashlib.sha256(json.dumps(self.facts(), sort_keys=True).encode()).hexdigest()[:16]
 
-    @property
-    def knows_its_experiment(self) -> bool:
-        """False for what was kept before there was a fingerprint."""
-        return "turnwise" in self.experiment
-
     def facts(self) -> dict[str, str]:
         """What the fingerprint is of, by name."""
         return {"env": self.env, "policy": self.policy, **self.experiment}
@@ -59,10 +54,9 @@ class RunOrigin:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` wrote, also before there was a fingerprint."""
+        """What `to_json` wrote."""
         kept: dict[str, Any] = json.loads(text)
-        known = {name: kept[name] for name in ("env", "policy", "group_size") if name in kept}
-        experiment = dict(kept.get("experiment", known))
+        experiment: dict[str, str] = kept["experiment"]
         return cls(
             env=experiment.pop("env"),
             policy=experiment.pop("policy"),

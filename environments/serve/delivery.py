@@ -1,8 +1,9 @@
 """Groups to the trainer, none lost: the outbox, the trajectory API, and what happens when either stops."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -10,15 +11,11 @@ from typing import Self
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_random
 
 from environments.lifecycle.weight_versions import WeightVersions
-from environments.serve.acknowledgements import Acknowledgements
-from environments.serve.api_connection import ApiUnavailableError
-from environments.serve.outbox import Outbox
-from environments.serve.outbox_thread import OutboxThread
+from environments.serve.outbox import Outbox, OutboxThread, Post
 from environments.serve.registration import Registration
-from environments.serve.sender import Sender, Tally
-from environments.serve.trajectory_api import ApiState, TrajectoryApi
+from environments.serve.trajectory_api import ApiState, ApiUnavailableError, PostRefusedError, TrajectoryApi
 from environments.trajectory import CreditedGroup, TrajectoryGroup
-from environments.wire.payloads import pack
+from environments.wire.payloads import pack, post_body, shortened
 from tools.errors import RecordError, TurnwiseError, WireError
 
 POLL_S = 0.5
@@ -28,6 +25,165 @@ BACKOFF = wait_exponential(multiplier=0.2, max=15.0) + wait_random(0, 0.5)
 """Seconds between tries; the random part keeps environments from coming back all at once."""
 _LONGEST_RETRY_AFTER_S = 30.0
 _SIGN_OFF_S = 2.0
+_STUCK_AFTER = (10, 100, 1000)
+
+
+class Acknowledgements:
+    """Follows posts from the API's queue into a batch and to the trainer.
+
+    The API acknowledges a post when it is in its memory, which is gone when the API dies; it never says what
+    a trainer took. But batches are formed from the oldest groups first, and new ones only when all earlier
+    batches have been handed out (`tests/environments/serve/test_atropos_facts.py`). So a post that left the
+    queue is in some batch, and when the step moves on after that, its batch was handed out.
+
+    With shares of a batch, "oldest first" holds only within one registration: see `former`.
+    """
+
+    def __init__(self) -> None:
+        self.former = 0
+        """Posts under an earlier registration that may still be in the queue."""
+        self._queued: deque[int] = deque()
+        self._batched: deque[tuple[int, int]] = deque()
+
+    def add(self, posts: Iterable[int]) -> None:
+        """Follow posts that the API has just got, in order."""
+        self._queued.extend(posts)
+
+    def advance(self, *, step: int, queued: int) -> list[int]:
+        """Take in the API's step and its queue length, of one moment; the posts acknowledged by that.
+
+        Args:
+            step: the API's current step.
+            queued: groups in its queue, of all environments.
+        """
+        acknowledged: list[int] = []
+        while self._batched and self._batched[0][1] < step:
+            acknowledged.append(self._batched.popleft()[0])
+        # At most the newest `queued` of ours can still be in the queue.
+        while len(self._queued) > queued:
+            self._batched.append((self._queued.popleft(), step))
+            self.former = max(0, self.former - 1)
+        return acknowledged
+
+    def register_anew(self) -> None:
+        """Begin a new registration; the API still has what it got under the former."""
+        self.former = len(self._queued)
+
+    @property
+    def queued(self) -> int:
+        """Posts that may still be in the queue."""
+        return len(self._queued)
+
+    def clear(self) -> None:
+        """Forget every post: the API lost what it had."""
+        self.former = 0
+        self._queued.clear()
+        self._batched.clear()
+
+    def __len__(self) -> int:
+        """Posts that may still be lost with the API."""
+        return len(self._queued) + len(self._batched)
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What a delivery did so far; only the delivery changes it."""
+
+    posts: int = 0
+    """Posts that the API took."""
+    rejected: int = 0
+    """Posts and groups that will never be delivered."""
+    too_long: int = 0
+    """Rows left out because of the trainer's limit."""
+    repeated: int = 0
+    """Posts sent once more because the API lost its memory."""
+    registrations: int = 0
+    stale: int = 0
+    """Groups that became too old for the trainer while they waited."""
+
+
+class Sender:
+    """Sends posts, cut to the trainer's limit, and puts them where the API's answer says they belong."""
+
+    def __init__(
+        self,
+        in_outbox: OutboxThread,
+        api: TrajectoryApi,
+        registration: Registration,
+        *,
+        tally: Tally,
+        say: Callable[[str], None],
+        weights: WeightVersions | None,
+    ) -> None:
+        self._in_outbox = in_outbox
+        self._api = api
+        self._registration = registration
+        self._tally = tally
+        self._say = say
+        self._weights = weights
+
+    async def send(self, post: Post, env_id: int) -> bool:
+        """Send a post; whether the API has it now.
+
+        Raises:
+            ApiUnavailableError: it may or may not have arrived; it waits behind the others.
+        """
+        if await self._is_stale(post) or (fitting := await self._fitting(post)) is None:
+            return False
+        try:
+            answer = await self._api.post_rows(post_body(fitting.part.body, env_id))
+        except PostRefusedError as error:
+            reason = str(error)
+            await self._in_outbox(lambda outbox: outbox.reject(fitting, reason))
+            self.reject(f"group {post.group_id}: {reason}")
+            return False
+        except ApiUnavailableError as error:
+            await self._in_outbox(lambda outbox: outbox.postpone(fitting))
+            if fitting.tries + 1 in _STUCK_AFTER:
+                self._say(f"group {post.group_id} was not taken {fitting.tries + 1} times: {error}")
+            raise
+        if answer == "buffered":
+            # Our number belongs to an environment with other groups: register anew, send again.
+            self._registration.drop()
+            return False
+        await self._in_outbox(lambda outbox: outbox.mark_sent(fitting))
+        self._tally.posts += 1
+        return True
+
+    def reject(self, what: str) -> None:
+        """Count and show what will never be delivered; the file of rejected ones holds it already."""
+        self._tally.rejected += 1
+        self._say(f"rejected for good, see {self._in_outbox.outbox.rejected_path}: {what}")
+
+    def too_long(self, where: str, rows: int) -> None:
+        """Count and show rows that the trainer could not take."""
+        self._tally.too_long += rows
+        self._say(f"{where}: {rows} rows are too long for the trainer; left out")
+
+    async def _is_stale(self, post: Post) -> bool:
+        """Whether the weights have changed too often while its group waited, which then is dropped whole."""
+        if self._weights is None or not self._weights.is_bounded:
+            return False
+        reason = self._weights.too_old(await self._in_outbox(lambda outbox: outbox.unsent_versions(post)))
+        if reason is None:
+            return False
+        await self._in_outbox(lambda outbox: outbox.drop(post.group_id))
+        self._tally.stale += 1
+        self._say(f"group {post.group_id} is not sent, {reason}")
+        return True
+
+    async def _fitting(self, post: Post) -> Post | None:
+        """The post within the limit of the trainer that is there now; `None` when nothing is left of it."""
+        limit = self._registration.shape.max_row_tokens
+        if limit is None or post.part.longest_row <= limit:
+            return post
+        part, too_long = await self._in_outbox(lambda _: shortened(post.part, limit))
+        self.too_long(f"group {post.group_id}", too_long)
+        if part is None:
+            await self._in_outbox(lambda outbox: outbox.remove([post.id]))
+            return None
+        await self._in_outbox(lambda outbox: outbox.shorten(post, part))
+        return replace(post, part=part)
 
 
 class ApiLostError(TurnwiseError):

@@ -4,15 +4,17 @@ SQLite with a write-ahead log, because posts are added, marked and removed in an
 must survive the process being killed. One process at a time holds the file.
 """
 
+import asyncio
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 import orjson
 
@@ -42,7 +44,7 @@ CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 _REASON_CHARS = 10_000
 _PRIVATE = 0o600
 """Rollouts are nobody else's business."""
-Fact = Literal["run_id", "env_id", "shape", "origin", "settled", "place", "met"]
+Fact = Literal["run_id", "env_id", "origin", "settled", "place", "met"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,3 +317,32 @@ def _explained(error: sqlite3.OperationalError) -> str:
     if "locked" in str(error):
         return "another process is using it; choose another --env.outbox_path or wait"
     return str(error)
+
+
+Result = TypeVar("Result")
+
+
+class OutboxThread:
+    """Calls work with the outbox, one after the other: SQLite has one user."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self.outbox = outbox
+        """For whoever runs before the thread does."""
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outbox")
+
+    async def __call__(self, work: Callable[[Outbox], Result]) -> Result:
+        """The result of `work`.
+
+        Raises:
+            RecordError: the file cannot be read or written.
+        """
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, self.outbox)
+        except (sqlite3.Error, OSError) as error:
+            raise RecordError(
+                f"cannot write the outbox {self.outbox.path} or its file of rejected posts: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """End the thread when its work is done."""
+        self._thread.shutdown()

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from environments.serve.api_connection import ApiUnavailableError
-from environments.serve.outbox_thread import OutboxThread
-from environments.serve.trajectory_api import ApiState, RegistrationAnswer, TrajectoryApi
+from environments.serve.outbox import OutboxThread
+from environments.serve.trajectory_api import ApiState, ApiUnavailableError, RegistrationAnswer, TrajectoryApi
 from environments.wire.payloads import Shape
 from tools.errors import ConfigError
 

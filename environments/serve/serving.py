@@ -24,8 +24,7 @@ from environments.run.watchdog import Watchdog, watchdog_of
 from environments.run.worker_pool import groups_at_once
 from environments.serve.delivery import Delivery, DeliveryRules
 from environments.serve.group_tries import Rollouts
-from environments.serve.outbox import Outbox
-from environments.serve.outbox_thread import OutboxThread
+from environments.serve.outbox import Outbox, OutboxThread
 from environments.serve.registration import Identity, Registration
 from environments.serve.serve_loop import Bounds, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi
@@ -129,9 +128,8 @@ def in_words(shape: Shape) -> str:
     """The view and its scale: groups of two divisors, or weightings, should meet no trainer in one run."""
     if shape.view not in ROW_BY_ROW:
         return shape.view
-    # `repeated` is not named: it is what an outbox of an earlier version holds.
-    once = shape.view == "prefix_rows" and shape.prefix_weighting == "once"
-    return f"{shape.view}, score_divisor {shape.divisor}" + (", prefix_weighting once" if once else "")
+    weighting = f", prefix_weighting {shape.prefix_weighting}" if shape.view == "prefix_rows" else ""
+    return f"{shape.view}, score_divisor {shape.divisor}{weighting}"
 
 
 def _who_reads(env: AgentEnv, shape: Shape) -> str:
@@ -209,24 +207,13 @@ def claim(outbox: Outbox, now: RunOrigin) -> None:
     text = outbox.fact("origin")
     if len(outbox) and text is not None:
         before = RunOrigin.from_json(text)
-        if before.view is None and (shape := outbox.fact("shape")) is not None:
-            # The view was a fact of its own once: "turn_rows in groups of 1".
-            before = replace(before, view=shape.split(" in groups")[0])
+        changed = differences(before.facts() | before.credit_facts(), now.facts() | now.credit_facts())
         instead = (
             "deliver them with its settings, choose another --env.outbox_path, or start over with "
             "--env.fresh, which puts them aside"
         )
-        refuse_other_run(f"the outbox {outbox.path}", _changes(before, now), instead=instead)
+        refuse_other_run(f"the outbox {outbox.path}", changed, instead=instead)
     outbox.remember("origin", now.to_json())
-
-
-def _changes(before: RunOrigin, now: RunOrigin) -> list[str]:
-    known = before.facts()
-    facts = now.facts() | now.credit_facts()
-    if not before.knows_its_experiment:
-        # An outbox of an earlier version: what it does not say is no difference.
-        facts = {name: text for name, text in facts.items() if name in known | before.credit_facts()}
-    return differences(known | before.credit_facts(), facts)
 
 
 def _delivery(env: AgentEnv, shape: Shape, outbox: Outbox, say: Callable[[str], None]) -> Delivery:

@@ -8,10 +8,14 @@ import time
 import pytest
 
 from environments.serve import trajectory_api
-from environments.serve.api_connection import MAX_ANSWER_BYTES, ApiUnavailableError
 from environments.serve.outbox import Outbox
 from environments.serve.registration import fit
-from environments.serve.trajectory_api import PostRefusedError, TrajectoryApi
+from environments.serve.trajectory_api import (
+    MAX_ANSWER_BYTES,
+    ApiUnavailableError,
+    PostRefusedError,
+    TrajectoryApi,
+)
 from environments.wire.payloads import Shape
 from tests.adversarial.hostile_server import OK, answer, drip, endless, gzip_bomb, hostile, zlib_bomb
 from tests.environments.serve.delivered import credited, delivering, registration_at, until

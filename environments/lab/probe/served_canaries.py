@@ -6,12 +6,10 @@ from dataclasses import replace
 
 from environments.lab.probe.canaries import GROUP_SIZE
 from environments.lab.probe.trainer_probe import Probe
-from environments.serve.api_connection import ApiUnavailableError
 from environments.serve.delivery import POLL_S, Delivery
-from environments.serve.outbox import Outbox
-from environments.serve.outbox_thread import OutboxThread
+from environments.serve.outbox import Outbox, OutboxThread
 from environments.serve.registration import Identity, Registration
-from environments.serve.trajectory_api import ApiState, TrajectoryApi
+from environments.serve.trajectory_api import ApiState, ApiUnavailableError, TrajectoryApi
 from environments.wire.columns import columns_of
 from environments.wire.padding import padding_of
 from environments.wire.payloads import Part, Shape, compress, pack

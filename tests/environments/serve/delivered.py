@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from environments.serve.delivery import Delivery, DeliveryRules
-from environments.serve.outbox_thread import OutboxThread
+from environments.serve.outbox import OutboxThread
 from environments.serve.registration import Identity, Registration
 from environments.serve.trajectory_api import TrajectoryApi
 from environments.testing import group_of

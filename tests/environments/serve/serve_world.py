@@ -15,8 +15,7 @@ from environments.data.tasks import plan_for_ever
 from environments.record.origin import RunOrigin
 from environments.serve.delivery import Delivery, DeliveryRules
 from environments.serve.group_tries import Rollouts
-from environments.serve.outbox import Outbox
-from environments.serve.outbox_thread import OutboxThread
+from environments.serve.outbox import Outbox, OutboxThread
 from environments.serve.registration import Identity, Registration
 from environments.serve.serve_loop import Bounds, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi

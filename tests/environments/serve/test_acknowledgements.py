@@ -1,6 +1,6 @@
 """A post is certain only when its batch must have been handed out."""
 
-from environments.serve.acknowledgements import Acknowledgements
+from environments.serve.delivery import Acknowledgements
 
 
 def acknowledgements(*posts):

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from environments.serve.delivery import Sender, Tally
 from environments.serve.outbox import Outbox
-from environments.serve.sender import Sender, Tally
 from environments.serve.trajectory_api import PostRefusedError
 from environments.wire.payloads import Part, Shape, compress, pack
 from tests.adversarial.hostile_server import answer, hostile

@@ -235,20 +235,6 @@ def test_an_empty_outbox_takes_any_run(outbox):
     assert json.loads(outbox.fact("origin"))["estimator"] == "rloo"
 
 
-def test_an_outbox_from_before_the_view_was_part_of_the_origin_is_read(outbox):
-    outbox.remember(
-        "origin",
-        '{"env": "a", "estimator": "grpo", "estimator_params": "{}", "group_size": "4", "policy": "p"}',
-    )
-    outbox.remember("shape", "token_advantages in groups of 4")
-    outbox.put("group", parts(b"0"))
-    with pytest.raises(RecordError, match="view was token_advantages, is turn_rows"):
-        claim(outbox, replace(ORIGIN, view="turn_rows"))
-    with pytest.raises(RecordError, match=r"\(group_size was 4, is 8\)"):
-        claim(outbox, replace(ORIGIN, experiment={**ORIGIN.experiment, "group_size": "8"}))
-    claim(outbox, ORIGIN)
-
-
 def test_starting_over_puts_posts_aside_and_begins_the_plan_anew(outbox):
     outbox.put("a", parts(gzip.compress(b'"a": 0}'), gzip.compress(b'"a": 1}')), number=0)
     outbox.finish(5)

@@ -5,9 +5,8 @@ import json
 
 import pytest
 
-from environments.serve.api_connection import ApiUnavailableError
 from environments.serve.delivery import BACKOFF
-from environments.serve.trajectory_api import TrajectoryApi
+from environments.serve.trajectory_api import ApiUnavailableError, TrajectoryApi
 from environments.wire.payloads import Shape, pack
 from tests.environments.serve.delivered import (
     blocking,

@@ -1,11 +1,18 @@
+"""None"""
+
 import io
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from environments.containment.in_flight import InFlight
-from environments.run.progress import Progress
+from environments.credit import credited
+from environments.record.totals import Summary
+from environments.run.progress import LiveView, Progress, RolloutsInFlight, picture
+from environments.testing import group_of
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -19,7 +26,7 @@ from environments.trajectory import (
 )
 
 
-def group_of(score, *, errors=()):
+def group_with(score, *, errors=()):
     turn = Turn(index=0, message=Message(role="assistant"), span=Span(row=0, start=0, end=1))
     trajectory = Trajectory(
         item_id="a",
@@ -53,28 +60,28 @@ def test_a_plain_line_tells_groups_rollouts_score_and_dropped():
         progress_on(out, terminal=False, done_before=1) as progress,
         progress.rollout(InFlight(item_id="a", sibling=0)),
     ):
-        progress.group_done(group_of(0.5, errors=("ValueError: x",)))
+        progress.group_done(group_with(0.5, errors=("ValueError: x",)))
     assert out.getvalue().startswith("groups 2/4 · 1 in flight · mean score 0.500 · 1 dropped · ")
 
 
 def test_plain_lines_keep_their_distance():
     out = io.StringIO()
     with progress_on(out, terminal=False, plain_every_s=3600.0) as progress:
-        progress.group_done(group_of(0.5))
+        progress.group_done(group_with(0.5))
     assert out.getvalue() == ""
 
 
 def test_a_terminal_gets_a_live_line_and_no_plain_ones():
     out = io.StringIO()
     with progress_on(out, terminal=True) as progress:
-        progress.group_done(group_of(0.5))
+        progress.group_done(group_with(0.5))
     assert "groups 1/4" in out.getvalue()
     assert out.getvalue().endswith("\x1b[2K")
 
 
 def test_a_run_without_an_end_has_no_eta():
     with progress_on(io.StringIO(), terminal=False, total=None) as progress:
-        progress.group_done(group_of(0.5))
+        progress.group_done(group_with(0.5))
         assert "ETA" not in progress.line()
 
 
@@ -121,10 +128,119 @@ def test_the_live_line_tells_a_rollout_that_takes_long():
 
 def test_a_line_tells_of_forks_when_there_are_some():
     progress = progress_on(io.StringIO(), terminal=False)
-    progress.group_done(group_of(0.5))
+    progress.group_done(group_with(0.5))
     assert "fork" not in progress.line()
-    group = group_of(0.5)
+    group = group_with(0.5)
     (only,) = group.group.trajectories
     forked = replace(only, turns=(replace(only.turns[0], fork="template"),))
     progress.group_done(replace(group, group=replace(group.group, trajectories=(forked,))))
     assert "forks 1, 1 trainer tokens per sampled one" in progress.line()
+
+
+HEAD = "groups 3/12 · 2 in flight · mean score 0.500"
+
+
+def summary_of(*groups):
+    summary = Summary()
+    for group in groups:
+        summary.add(credited(group, "turn_return", policy="p"))
+    return summary
+
+
+def lines(summary, *rollouts, width=80, **how):
+    in_flight = RolloutsInFlight()
+    out = io.StringIO()
+    with ExitStack() as watched:
+        for rollout in rollouts:
+            watched.enter_context(in_flight.watch(rollout))
+        Console(file=out, width=width).print(picture(HEAD, summary, in_flight, width=width, **how))
+    return out.getvalue().splitlines()
+
+
+def row(name, shown):
+    return next(line.removeprefix(name).split() for line in shown if line.startswith(name))
+
+
+LONG = group_of([[0.25] * 40, [0.75] * 20])
+
+
+def test_rewards_and_rollouts_left_stand_by_turn():
+    shown = lines(summary_of(group_of([[1.0, 0.0], [0.5]])))
+    assert [row(name, shown) for name in ("turn", "rollouts", "reward")] == [
+        ["1", "2"],
+        ["2", "1"],
+        ["0.750", "0.000"],
+    ]
+
+
+def test_without_turn_rewards_there_is_no_row_of_them():
+    shown = lines(summary_of(group_of([[None, None]], outcomes=[1.0])))
+    assert not [line for line in shown if line.startswith("reward")]
+
+
+@pytest.mark.parametrize("width", [24, 40, 80, 140])
+def test_every_line_fits_the_terminal_and_there_are_few(width):
+    failures = tuple(
+        Failure(sibling=n, stop_reason=None, error=f"{'E' * 50}{n}: x", traceback="", turns=0)
+        for n in range(30)
+    )
+    rollouts = [InFlight(item_id="i" * 500, sibling=n, doing=f"tool {n:040}, turn 3") for n in range(30)]
+    shown = lines(
+        summary_of(replace(LONG, failures=failures)), *rollouts, width=width, tokens_per_s=1e9, share=0.5
+    )
+    assert max(map(cell_len, shown)) <= width
+    assert len(shown) <= 9 + 2 * len(HEAD) // width
+
+
+def test_a_wide_terminal_shows_more_turns():
+    summary = summary_of(LONG)
+    assert len(row("turn", lines(summary, width=80))) < len(row("turn", lines(summary, width=140)))
+
+
+def test_calls_in_flight_are_counted_by_what_they_wait_for():
+    doing = ["model, turn 1", "model, turn 7", "tool terminal, turn 3"]
+    shown = lines(Summary(), *[InFlight(item_id="a", sibling=0, doing=each) for each in doing])
+    assert " ".join(row("in flight", shown)) == "3: model 2, tool terminal 1"
+
+
+def test_the_oldest_rollout_and_failures_by_class_are_told():
+    lost = Failure(sibling=9, stop_reason=None, error="SandboxError: gone", traceback="", turns=0)
+    group = replace(group_of([[1.0], [0.0]]), failures=(lost, replace(lost, sibling=8)))
+    shown = lines(summary_of(group), InFlight(item_id="slow", sibling=4, started=0.0, doing="model, turn 2"))
+    assert "item slow, rollout 4" in " ".join(row("oldest", shown))
+    assert row("failures", shown) == ["SandboxError", "2"]
+
+
+def test_nobody_steers_the_terminal():
+    evil = InFlight(item_id="\x1b[2J\x07", sibling=0, doing="tool \x1b]0;x\x07, turn 1")
+    assert not [line for line in lines(Summary(), evil) if "\x1b" in line or "\x07" in line]
+
+
+def test_markup_in_names_is_text():
+    shown = lines(Summary(), InFlight(item_id="[red]a[/red]", sibling=0, doing="[bold]x, turn 1"))
+    assert "[red]a[/red]" in " ".join(shown)
+
+
+def test_a_picture_that_cannot_be_made_leaves_the_last_one():
+    pictures = iter(["first"])
+    out = io.StringIO()
+    with LiveView(Console(file=out, force_terminal=True), lambda: next(pictures)) as view:
+        view._live.refresh()
+        view._live.refresh()
+    assert "first" in out.getvalue()
+
+
+def test_a_terminal_that_is_gone_ends_nothing():
+    class Gone(io.StringIO):
+        def write(self, _):
+            raise OSError("gone")
+
+    with LiveView(Console(file=Gone(), force_terminal=True), lambda: "x"):
+        pass
+
+
+def test_elsewhere_than_on_a_terminal_nothing_is_shown():
+    out = io.StringIO()
+    with LiveView(Console(file=out), lambda: "x") as view:
+        assert not view.is_shown
+    assert out.getvalue() == ""

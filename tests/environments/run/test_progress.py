@@ -1,4 +1,4 @@
-"""None"""
+"""What a run shows while it goes: plain lines, and a live picture on a terminal."""
 
 import io
 from contextlib import ExitStack

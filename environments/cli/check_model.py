@@ -18,6 +18,7 @@ from environments.inference.model_server import ModelServer
 from environments.inference.server_check import check, model_names
 from environments.inference.server_text import one_line
 from environments.lab.model_check import CheckedModel, ModelCheck, Verdict, check_model
+from environments.policy.rendering.chatml import EMBEDDED, load_tokenizer
 from environments.policy.rendering.families import (
     TEXT_FAMILIES,
     checked_family,
@@ -25,7 +26,6 @@ from environments.policy.rendering.families import (
     load_renderer,
 )
 from environments.policy.rendering.renderer import Renderer
-from environments.policy.rendering.tokenizer_files import EMBEDDED, load_tokenizer
 from environments.server_config import ServerConfig
 from tools.errors import ConfigError
 

@@ -18,7 +18,7 @@ from environments.extras import needs_extra
 from environments.hooks import writes
 from environments.lifecycle.begun_rollout import begun
 from environments.lifecycle.hook_signatures import takes_context
-from environments.policy.rendering.tokenizer_files import EMBEDDED, EMBEDDED_TOKENIZER_DIR
+from environments.policy.rendering.chatml import EMBEDDED, EMBEDDED_TOKENIZER_DIR
 from environments.policy.scripted import Choice, Script, generic_summary, say
 from environments.rollout.context import asks_for_summary
 from environments.rollout.prompt import opening_messages

@@ -32,7 +32,7 @@ from tools.sandbox.base import Sandbox, SandboxSpec
 from tools.toolsets import select_toolsets
 
 if TYPE_CHECKING:
-    from environments.policy.served import ServedPolicy
+    from environments.policy.server_policy import ServedPolicy
     from environments.second_models.served_models import SecondModels
 
 logger = logging.getLogger(__name__)

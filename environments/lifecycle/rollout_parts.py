@@ -14,8 +14,7 @@ from tools.errors import ConfigError
 if TYPE_CHECKING:
     from environments.inference.model_server import ModelServer
     from environments.policy.rendering.renderer import Renderer
-    from environments.policy.served import ServedPolicy
-    from environments.policy.server_policy import ServerPolicy
+    from environments.policy.server_policy import ServedPolicy, ServerPolicy
     from environments.second_models.text_model import TextModel
 
 
@@ -96,7 +95,7 @@ def served_policy(
         return None
     _refuse_too_many_requests(config, servers)
     # The client of model servers loads slowly, and the scripted agent needs none.
-    from environments.policy.served import ServedPolicy  # noqa: PLC0415
+    from environments.policy.server_policy import ServedPolicy  # noqa: PLC0415
 
     policies = [_server_policy(config, server, renderer) for server in servers]
     extra = {name: value for server in servers for name, value in shaping(server.extra_body).items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from environments.inference.chat_reply import SampledMessage, read_reply
+from environments.inference.chat_reply import SampledMessage, call_id, read_reply
 from environments.inference.dialect import Dialect, RefusedSettingError, is_context_overflow
 from environments.inference.extra_body import sampling_of
 from environments.inference.http_client import NoAnswerError, StatusError
@@ -19,15 +19,42 @@ from environments.inference.request_body import request_body
 from environments.inference.row_echo import without_row
 from environments.inference.server_check import check
 from environments.policy.base import CompletionRequest
-from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.rendering.chatml import LONGEST_TOKEN, ChatMLRenderer, rendered
 from environments.policy.rendering.families import family_of
-from environments.policy.rendering.long_text import LONGEST_TOKEN, rendered
-from environments.policy.row_prompt import prompt_of, unseen
-from environments.policy.text_replies import with_text_calls
-from environments.policy.tool_use import ToolUse
-from environments.policy.window import tokens_at_least, with_room
+from environments.policy.rendering.text_calls import read_text_calls
+from environments.policy.row_prompt import ToolUse, prompt_of, tokens_at_least, unseen, with_room
 from environments.trajectory import Completion, Message
+from tools.calls import ToolSpec
 from tools.errors import ConfigError, ContextOverflow, PolicyError
+
+_LONG_CHARS = 50_000
+"""From which on reading takes some milliseconds."""
+
+
+async def with_text_calls(
+    sampled: SampledMessage, family: str, tools: Sequence[ToolSpec], call_prefix: str
+) -> SampledMessage:
+    """The reply with the calls that its text holds; the tokens stay as they were sampled.
+
+    Raises:
+        ConfigError: no such family, or its package is missing.
+    """
+    message = sampled.message
+    if message.tool_calls or not tools or not message.content:
+        return sampled
+    if len(message.content) < _LONG_CHARS:
+        content, calls = read_text_calls(message.content, family, tools)
+    else:
+        content, calls = await asyncio.to_thread(read_text_calls, message.content, family, tools)
+    if not calls:
+        return sampled
+    named = tuple(replace(call, id=call_id(call_prefix, index)) for index, call in enumerate(calls))
+    return replace(
+        sampled,
+        message=replace(message, content=content, tool_calls=named),
+        finish_reason="length" if sampled.finish_reason == "length" else "tool_calls",
+    )
+
 
 _LOG = logging.getLogger(__name__)
 _BELIEVED = 2

@@ -1,12 +1,17 @@
-"""The ids that a model sees before a turn, rendered: those that follow the open row, or all of them."""
+"""What policies of model servers share: the prompt of a turn in its row, its room, and the calls in it."""
 
+import logging
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from environments.policy.base import CompletionRequest
 from environments.policy.open_row import OpenRow
+from environments.policy.rendering.chatml import chars_of
 from environments.policy.rendering.renderer import CannotExtendError, Renderer
 from environments.trajectory import Message
+from tools.errors import ContextOverflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,3 +46,102 @@ def prompt_of(request: CompletionRequest, renderer: Renderer) -> Prompt:
         except CannotExtendError as error:
             fork = f"renderer: {error}"
     return Prompt(prompt_ids=renderer.prompt_ids(request.messages, request.tools), fork=fork)
+
+
+def whole_calls(message: Message, request: CompletionRequest, *, is_cut: bool) -> Message:
+    """The message with its calls named by where they stand; of a turn that was cut, the last is none."""
+    calls: Sequence[Any] = message.tool_calls
+    if is_cut:
+        calls = [call for call in calls if call.status != "unclosed_block"]
+    prefix = f"call_{request.seed}_{request.number}"
+    named = tuple(replace(call, id=f"{prefix}_{index}") for index, call in enumerate(calls))
+    return replace(message, tool_calls=named)
+
+
+_LOG = logging.getLogger(__name__)
+_ROLLOUTS = 8
+"""Without any call, from which on it is no chance."""
+_MARKERS = re.compile(
+    r"<tool_calls?>|<function=|<function_call|\[TOOL_CALLS\]|<\|python_tag\|>|<minimax:tool_call>|<\|?tool_call\|?>"
+    r"|<[|\uff5c]tool[_\u2581]calls?(?:_section)?[_\u2581]begin[|\uff5c]>|to=functions\.|```tool_(?:call|code)"
+)
+"""How the chat formats in use begin a call."""
+_SWITCHES = (
+    "--enable-auto-tool-choice --tool-call-parser NAME of vLLM, --tool-call-parser NAME of SGLang, --jinja "
+    "of llama.cpp; or name the model's format with --openai.family, and its text is read here"
+)
+
+
+class ToolUse:
+    """Watches the answers of one server, until the first call."""
+
+    def __init__(self, url: str, *, advice: str = f"switch on {_SWITCHES}") -> None:
+        self._url = url
+        self._advice = advice
+        self._without: set[int] | None = set()
+        """Seeds of rollouts whose model called nothing; `None`: there is nothing to say any more."""
+        self._told_of_markers = False
+
+    def note(self, request: CompletionRequest, message: Message) -> None:
+        """Take an answer into account, and warn where tools are offered in vain."""
+        if request.kind == "summary":
+            return
+        if not request.tools or message.tool_calls:
+            self._without = None if message.tool_calls else self._without
+            return
+        if not self._told_of_markers and (marker := _MARKERS.search(message.content)):
+            self._told_of_markers = True
+            _LOG.warning(
+                "%s: an answer holds %r as text, and no tool call was read: %s",
+                self._url, marker[0], self._advice,
+            )  # fmt: skip
+        if self._without is None:
+            return
+        self._without.add(request.seed)
+        if len(self._without) >= _ROLLOUTS:
+            self._without = None
+            _LOG.warning(
+                "%s: the model called none of the %d tools that it was offered in the first %d rollouts; if "
+                "it is to call them, %s", self._url, len(request.tools), _ROLLOUTS, self._advice,
+            )  # fmt: skip
+
+
+def with_room(
+    request: CompletionRequest, *, prompt_tokens: int, context_tokens: int | None
+) -> CompletionRequest:
+    """The request, with no more tokens to sample than there is room for.
+
+    A turn that is cut there has the finish reason `length` and fewer tokens than the loop asked for: that is
+    how the loop tells a full window from a spent budget.
+
+    Args:
+        request: asks for the turn.
+        prompt_tokens: those before it, or as many as there are at least.
+        context_tokens: the model's window; `None`: unknown.
+
+    Raises:
+        ContextOverflow: there is no room for one token.
+    """
+    limits = [each for each in (context_tokens, request.max_row_tokens) if each is not None]
+    if not limits:
+        return request
+    room = min(limits) - prompt_tokens
+    if room < 1:
+        window = "the model's window" if min(limits) == context_tokens else "a row (--env.max_token_length)"
+        raise ContextOverflow(f"{prompt_tokens} prompt tokens leave no room in the {min(limits)} of {window}")
+    return replace(request, max_tokens=min(request.max_tokens, room))
+
+
+def tokens_at_least(request: CompletionRequest, *, longest_token: int) -> int:
+    """Tokens that the prompt of a conversation has for certain, where a server renders it.
+
+    That is its open row and what follows it, unless a template may drop reasoning from earlier turns.
+
+    Args:
+        request: asks for the next turn.
+        longest_token: characters of one, at most.
+    """
+    row, messages = request.row, request.messages
+    if row is not None and not any(message.reasoning for message in messages):
+        return len(row.token_ids) + chars_of(messages[row.messages :]) // longest_token
+    return chars_of(messages, reasoning=False) // longest_token

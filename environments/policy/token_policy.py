@@ -18,12 +18,9 @@ from environments.inference.token_reply import TokenReply, TokenRequest
 from environments.inference.token_wires import TokenWire
 from environments.policy.base import CompletionRequest
 from environments.policy.open_row import OpenRow
-from environments.policy.rendering.long_text import parsed, rendered
+from environments.policy.rendering.chatml import parsed, rendered
 from environments.policy.rendering.renderer import CannotExtendError, Renderer
-from environments.policy.row_prompt import extension, unseen
-from environments.policy.sampled_calls import whole_calls
-from environments.policy.tool_use import ToolUse
-from environments.policy.window import with_room
+from environments.policy.row_prompt import ToolUse, extension, unseen, whole_calls, with_room
 from environments.trajectory import Completion, Message
 from tools.errors import ContextOverflow, PolicyError
 

@@ -7,7 +7,7 @@ from math import ceil
 
 from environments.containment.hook_calls import HookCalls
 from environments.policy.base import CompletionRequest, Policy, prompt_counter
-from environments.policy.rendering.long_text import chars_of
+from environments.policy.rendering.chatml import chars_of
 from environments.policy.row_prompt import unseen
 from environments.rollout.token_estimate import TokenEstimate
 from environments.trajectory import Completion, Message

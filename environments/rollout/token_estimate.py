@@ -5,8 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from math import ceil, log2
 
-from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.rendering.long_text import rendered
+from environments.policy.rendering.chatml import ChatMLRenderer, rendered
 from environments.trajectory import Message
 from tools.calls import ToolSpec
 

@@ -6,7 +6,7 @@ from typing import Self
 
 from tokenizers import Tokenizer
 
-from environments.policy.rendering.tokenizer_files import EMBEDDED, load_tokenizer
+from environments.policy.rendering.chatml import EMBEDDED, load_tokenizer
 
 _UNFINISHED = "\ufffd"
 _LONGEST_CHARACTER = 8

@@ -11,9 +11,9 @@ import torch
 from signs import Signs
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from turnwise import AgentEnvConfig
-from environments.policy.rendering.tokenizer_files import EMBEDDED_TOKENIZER_DIR
+from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.trainers.completion_columns import completion_columns
+from turnwise import AgentEnvConfig
 
 SKILL = 0.3
 GROUPS, STEPS, LEARNING_RATE = 150, 150, 3e-3

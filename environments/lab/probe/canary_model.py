@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from environments.lab.probe.canaries import CANARIES
-from environments.policy.rendering.tokenizer_files import EMBEDDED_TOKENIZER_DIR
+from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.trajectory import NOT_SAMPLED, CreditedGroup, TokenRow, Trajectory
 
 Tensor = NDArray[np.float32]

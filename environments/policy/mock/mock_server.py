@@ -39,8 +39,7 @@ from environments.policy.mock.mock_token_wires import (
     too_long,
     usage_of,
 )
-from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.rendering.long_text import rendered
+from environments.policy.rendering.chatml import ChatMLRenderer, rendered
 from environments.policy.scripted import Script, ScriptedPolicy, generic_script
 from environments.trajectory import Completion, Message
 

@@ -5,23 +5,194 @@ concatenation. So what was sampled for a message is exactly what later prompts h
 only its new messages. Text never becomes a control token, whoever wrote it; only the format's own pieces do.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Final
+from threading import Lock
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tokenizers import AddedToken, Tokenizer
 
-from environments.policy.rendering.chatml_turn import CALL, THINK, Section, message_of, write_call
-from environments.policy.rendering.renderer import CannotExtendError
-from environments.policy.rendering.token_cache import TokenCache
-from environments.policy.rendering.tokenizer_files import EMBEDDED, load_tokenizer, tokenizer_in
-from environments.policy.rendering.tokenizer_files import (
-    EMBEDDED_TOKENIZER_DIR as EMBEDDED_TOKENIZER_DIR,
-)
+from environments.policy.rendering.renderer import CannotExtendError, Renderer
+from environments.policy.rendering.text_formats import JsonCall, checked_call, read_json_call
+from environments.time_profile import timed
 from environments.trajectory import Message
-from tools.calls import ToolSpec
+from tools.calls import ToolCall, ToolSpec
+from tools.errors import ConfigError, ContextOverflow
+
+THINK: Final = ("<think>", "</think>")
+CALL: Final = ("<tool_call>", "</tool_call>")
+
+_CALL_START = '\n{"name": '
+_CALL_MIDDLE = ', "arguments": '
+_CALL_END = "}\n"
+_DECODER = json.JSONDecoder()
+
+
+class Section(NamedTuple):
+    """A marker and the text up to the next one."""
+
+    marker: str
+    """Empty for text before the first."""
+    text: str
+    start: int
+    """Index of the marker's token."""
+    end: int
+
+
+def message_of(sections: Sequence[Section]) -> Message:
+    """The message of a turn, its calls named `call_0`, `call_1` and so on.
+
+    A block that is not closed, or that holds no call, is a call with a status that says so; what stands in
+    the reasoning is no call.
+    """
+    reasoning, sections = _reasoning(sections)
+    content = ""
+    calls: list[ToolCall] = []
+    for index, section in enumerate(sections):
+        closed = index + 1 < len(sections) and sections[index + 1].marker == CALL[1]
+        if section.marker == CALL[0]:
+            content = content if calls else content.removesuffix("\n")
+            calls.append(_read_call(section, closed=closed, index=len(calls)))
+        elif section.marker == CALL[1] and index and sections[index - 1].marker == CALL[0]:
+            content += section.text if section.text != "\n" else ""
+        else:
+            content += section.marker + section.text
+    return Message(role="assistant", content=content, reasoning=reasoning, tool_calls=tuple(calls))
+
+
+def write_call(call: ToolCall) -> str:
+    """The text between the call markers; the arguments stay as they are, even when they are not JSON."""
+    return (
+        f"{_CALL_START}{json.dumps(call.name, ensure_ascii=False)}{_CALL_MIDDLE}{call.arguments}{_CALL_END}"
+    )
+
+
+def _read_call(section: Section, *, closed: bool, index: int) -> ToolCall:
+    """The call between two markers; the span takes in both of them."""
+    text, span = section.text, (section.start, section.end + closed)
+    name, arguments, status = _framed(text) or read_json_call(text.strip())
+    return ToolCall(
+        id=f"call_{index}",
+        name=name,
+        arguments=arguments,
+        status=status if closed else "unclosed_block",
+        span=span,
+    )
+
+
+def _framed(text: str) -> JsonCall | None:
+    """A call in the spacing of `write_call`: there, arguments that are no JSON can be told apart, too."""
+    if not (text.startswith(_CALL_START) and text.endswith(_CALL_END)):
+        return None
+    try:
+        name, end = _DECODER.raw_decode(text, len(_CALL_START))
+    except (json.JSONDecodeError, RecursionError):
+        return None
+    if not isinstance(name, str) or not text.startswith(_CALL_MIDDLE, end):
+        return None
+    return checked_call(name, text[end + len(_CALL_MIDDLE) : len(text) - len(_CALL_END)])
+
+
+def _reasoning(sections: Sequence[Section]) -> tuple[str | None, Sequence[Section]]:
+    """What was thought first, and the rest; reasoning that was not closed leaves no rest."""
+    if not sections or sections[0].marker != THINK[0]:
+        return None, sections
+    close = next(
+        (index for index, section in enumerate(sections) if section.marker == THINK[1]), len(sections)
+    )
+    inside = sections[0].text + "".join(each.marker + each.text for each in sections[1:close])
+    if close == len(sections):
+        return _between(inside, "\n", ""), []
+    after = sections[close]
+    answer = Section("", after.text.removeprefix("\n\n"), after.start + 1, after.end)
+    return _between(inside, "\n", "\n"), [answer, *sections[close + 1 :]]
+
+
+def _between(text: str, prefix: str, suffix: str) -> str:
+    return text.removeprefix(prefix).removesuffix(suffix)
+
+
+class TokenCache:
+    """Keeps what was used last, bounded by the tokens it holds."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._tokens = 0
+        self._entries: OrderedDict[Hashable, tuple[int, ...]] = OrderedDict()
+        self._lock = Lock()
+
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether its ids are here."""
+        return key in self._entries
+
+    def get(self, key: Hashable) -> tuple[int, ...] | None:
+        """The ids; from now on they are those used last."""
+        with self._lock:
+            ids = self._entries.get(key)
+            if ids is not None:
+                self._entries.move_to_end(key)
+        return ids
+
+    def put(self, key: Hashable, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Keep `ids` and give them back."""
+        with self._lock:
+            if key not in self._entries:
+                self._entries[key] = ids
+                self._tokens += len(ids) + 1
+            while self._tokens > self._max_tokens:
+                _, dropped = self._entries.popitem(last=False)
+                self._tokens -= len(dropped) + 1
+        return ids
+
+
+EMBEDDED_TOKENIZER_DIR: Final = Path(__file__).parent / "embedded_tokenizer"
+"""A byte-level BPE of 2,048 tokens; `transformers.AutoTokenizer.from_pretrained` loads it, too."""
+EMBEDDED: Final = "embedded"
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of `embedded`, of a local folder, or of a Hugging Face name.
+
+    Raises:
+        ConfigError: there is no such tokenizer, or it has no `tokenizer.json`.
+    """
+    if name == EMBEDDED:
+        return tokenizer_in(EMBEDDED_TOKENIZER_DIR)
+    if Path(name).is_dir():
+        return tokenizer_in(Path(name))
+    if name.startswith((".", "/", "~")):
+        raise ConfigError(f"no tokenizer folder {name}; give one with a tokenizer.json, or `embedded`")
+    try:
+        return Tokenizer.from_pretrained(name)
+    except Exception as error:  # the hub client raises a dozen unrelated classes
+        reason = " ".join(str(error).split())[:300]
+        raise ConfigError(
+            f"no tokenizer {name!r}: {reason}; give `embedded`, a folder with a tokenizer.json, or a "
+            f"Hugging Face name"
+        ) from error
+
+
+def tokenizer_in(folder: Path) -> Tokenizer:
+    """The tokenizer of a folder with a `tokenizer.json`.
+
+    Raises:
+        ConfigError: the folder has none, or it cannot be read.
+    """
+    path = folder / "tokenizer.json"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"no tokenizer at {path}: {error.strerror}; give a folder that has one") from error
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:  # what tokenizers raises for a malformed file
+        raise ConfigError(f"{path} is not a tokenizer of the `tokenizers` library: {error}") from error
+
 
 START: Final = "<|im_start|>"
 STOP: Final = "<|im_end|>"
@@ -259,3 +430,66 @@ class ChatMLRenderer:
 
 def _joined(*parts: Iterable[int]) -> tuple[int, ...]:
     return tuple(chain.from_iterable(parts))
+
+
+Result = TypeVar("Result")
+LONGEST_TOKEN = 1_000
+"""Characters of a token, where a renderer does not say; those of known vocabularies are shorter."""
+_LONG_TOKENS = 4_000
+"""Ids whose text takes some 10 ms to read."""
+
+
+class KnowsItsText(Protocol):
+    """A renderer that knows what it has still to encode."""
+
+    def chars_to_encode(self, messages: Sequence[Message]) -> int:
+        """Characters of the messages that were not rendered lately."""
+        ...
+
+
+async def rendered(
+    work: Callable[[], Result],
+    renderer: Renderer | KnowsItsText,
+    messages: Sequence[Message],
+    *,
+    max_tokens: int | None,
+    sampled: int = 0,
+) -> Result:
+    """The result of `work`, which renders messages.
+
+    Args:
+        work: in a thread when the messages that were not rendered before are long.
+        renderer: of these messages.
+        messages: all that it renders.
+        max_tokens: that their row may have; `None`: any number.
+        sampled: ids of a turn that it reads to go on from there.
+
+    Raises:
+        ContextOverflow: they have more tokens for certain.
+    """
+    # Not `isinstance` of a protocol, which takes 20 µs.
+    chars = getattr(renderer, "chars_to_encode", chars_of)(messages)
+    if chars >= LONG_CHARS and max_tokens is not None and chars > max_tokens * longest_token(renderer):
+        raise ContextOverflow(f"{chars} characters are more than {max_tokens} tokens")
+    with timed("rendering a prompt"):
+        return await (parsed(work, tokens=sampled) if chars < LONG_CHARS else asyncio.to_thread(work))
+
+
+async def parsed(work: Callable[[], Result], *, tokens: int) -> Result:
+    """The result of `work`, which reads the text of so many ids, in a thread when they are many."""
+    return work() if tokens < _LONG_TOKENS else await asyncio.to_thread(work)
+
+
+def longest_token(renderer: Renderer | KnowsItsText) -> int:
+    """Characters of a token of this renderer, at most."""
+    return getattr(renderer, "longest_token", LONGEST_TOKEN)
+
+
+def chars_of(messages: Sequence[Message], *, reasoning: bool = True) -> int:
+    """Characters that messages are written with."""
+    return sum(
+        len(each.content)
+        + (len(each.reasoning or "") if reasoning else 0)
+        + sum(len(call.arguments) for call in each.tool_calls)
+        for each in messages
+    )

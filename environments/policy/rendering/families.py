@@ -3,10 +3,9 @@
 import re
 from typing import Final
 
-from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer, load_tokenizer
 from environments.policy.rendering.family_renderer import FamilyRenderer
 from environments.policy.rendering.renderer import Renderer
-from environments.policy.rendering.tokenizer_files import EMBEDDED, load_tokenizer
 from tools.errors import ConfigError
 
 LIBRARY_FAMILIES: Final = (

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from environments.policy.rendering.json_calls import read_json_call
 from environments.policy.rendering.text_formats import (
     PYTHON_TAG,
     deepseek_calls,
     llama_calls,
     python_tag_calls,
+    read_json_call,
 )
 from tools.calls import CallStatus, ToolCall, ToolSpec
 

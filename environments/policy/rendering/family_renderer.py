@@ -1,25 +1,333 @@
 """Chat formats of model families, by the `renderers` library: this is the border to it."""
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property
 from importlib import import_module
-from typing import Any
+from itertools import count, pairwise
+from typing import Any, cast
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 from environments.extras import needs_extra
-from environments.policy.rendering.chatml_turn import THINK
+from environments.policy.rendering.chatml import LONG_CHARS, THINK
 from environments.policy.rendering.dsml_turn import DsmlTurn, read_dsml
 from environments.policy.rendering.family_calls import deepseek_call, leaves_open, llama_message, tool_call
-from environments.policy.rendering.family_messages import call_id, given_answers, given_messages
-from environments.policy.rendering.family_tokenizer import FamilyTokenizer, byte_tokenizer
 from environments.policy.rendering.renderer import CannotExtendError
-from environments.policy.rendering.tool_descriptions import ToolDescriptions
 from environments.trajectory import Message
-from tools.calls import ToolSpec
+from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError, PolicyError
+
+AsText = Callable[[str], str]
+"""Marks text of a message, so that no control token is made of it."""
+
+
+def given_messages(
+    messages: Sequence[Message], as_text: AsText, *, calls_as_text: bool = False
+) -> list[dict[str, Any]]:
+    """A conversation; a call that is no JSON object stands in the content.
+
+    With `calls_as_text` each call does, and its result is what a user says. Calls are numbered through the
+    conversation: one format (Kimi) writes these ids.
+    """
+    named: dict[str, tuple[str, str]] = {}
+    numbers = count()
+    given: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role == "tool" and not calls_as_text:
+            written_id, name = named.get(message.tool_call_id or "", (message.tool_call_id, None))
+            given.append(_answer(message, written_id, name, as_text))
+            continue
+        for call in message.tool_calls:
+            named[call.id] = (f"functions.{call.name}:{next(numbers)}", call.name)
+        given.append(_spoken(message, named, as_text, calls_as_text=calls_as_text))
+    return given
+
+
+def given_answers(messages: Sequence[Message], found: Sequence[Any], as_text: AsText) -> list[dict[str, Any]]:
+    """What answers a turn in which the library `found` calls; results come in the order of the calls."""
+    names = iter([(call_id(call, index), call.name) for index, call in enumerate(found)])
+    given: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role == "tool":
+            written_id, name = next(names, (message.tool_call_id, None))
+            given.append(_answer(message, written_id, name, as_text))
+        else:
+            given.append(_spoken(message, {}, as_text, calls_as_text=False))
+    return given
+
+
+def call_id(found: Any, index: int) -> str:
+    """The id that a turn gives a call, where its format has ids."""
+    return found.id or f"functions.{found.name}:{index}"
+
+
+def _answer(message: Message, written_id: str | None, name: str | None, as_text: AsText) -> dict[str, Any]:
+    given = {"role": "tool", "content": as_text(message.content)}
+    if written_id:
+        given["tool_call_id"] = as_text(written_id)
+    if name:
+        given["name"] = as_text(name)
+    return given
+
+
+def _spoken(
+    message: Message, named: dict[str, tuple[str, str]], as_text: AsText, *, calls_as_text: bool
+) -> dict[str, Any]:
+    calls = [call for call in message.tool_calls if not calls_as_text and _is_object(call)]
+    others = [_as_json(call) for call in message.tool_calls if call not in calls]
+    content = "\n".join(filter(None, [message.content, *others]))
+    role = "user" if message.role == "tool" else message.role
+    given: dict[str, Any] = {"role": role, "content": as_text(content)}
+    if message.reasoning:
+        given["reasoning_content"] = as_text(message.reasoning)
+    if calls:
+        given["tool_calls"] = [
+            {
+                "id": as_text(named[call.id][0]),
+                "type": "function",
+                "function": {"name": as_text(call.name), "arguments": as_text(call.arguments or "{}")},
+            }
+            for call in calls
+        ]
+    return given
+
+
+def _is_object(call: ToolCall) -> bool:
+    if call.status != "ok":
+        return False
+    try:
+        return isinstance(json.loads(call.arguments or "{}"), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _as_json(call: ToolCall) -> str:
+    """A call that the format cannot write: what the model wrote of it."""
+    return call.arguments if not call.name else f"{call.name}({call.arguments})"
+
+
+_BREAK = "\ufdd0\ufdd1"
+_ITSELF = "\ufdd0\ufdd2"
+"""Stands for U+FDD0, a code point that Unicode leaves to programs, should a text have it."""
+_PLACED = re.compile("\ufdd0([\ufdd1\ufdd2])")
+
+
+class MarkerBreaks:
+    """Finds markers in text; a marker is any string that could become a control token."""
+
+    def __init__(self, markers: Iterable[str]) -> None:
+        """Know `markers`, of one character or more."""
+        self._markers = frozenset(markers)
+        self._lengths: dict[str, list[int]] = {}
+        for marker in self._markers:
+            lengths = self._lengths.setdefault(marker[:2], [])
+            if len(marker) not in lengths:
+                lengths.append(len(marker))
+        for lengths in self._lengths.values():
+            lengths.sort(reverse=True)
+        starts = sorted(self._lengths, key=len, reverse=True)
+        self._start = re.compile("|".join(map(re.escape, starts)) or r"(?!)")
+        self._heads = {marker[:size] for marker in self._markers for size in range(1, len(marker))}
+        self._tails = {marker[size:] for marker in self._markers for size in range(1, len(marker))}
+        self._longest = max(map(len, self._markers), default=0)
+
+    def broken(self, text: str) -> str:
+        """The text of a message, from which no marker comes, alone or together with what it stands beside."""
+        text = text.replace("\ufdd0", _ITSELF)
+        found = list(self._found(text, overlapping=True))
+        if found:
+            cut = [0, *(start + 1 for start, _ in found), len(text)]
+            text = _BREAK.join(text[a:b] for a, b in pairwise(cut))
+        ends = range(1, min(self._longest, len(text)) + 1)
+        if any(text[:size] in self._tails for size in ends):
+            text = _BREAK + text
+        if any(text[-size:] in self._heads for size in ends):
+            text += _BREAK
+        return text
+
+    def pieces(self, text: str) -> Iterator[tuple[str, bool]]:
+        """What a library wants to encode, as (text, whether it is a control token), without the breaks."""
+        breaks: list[int] = []
+        if "\ufdd0" in text:
+            text = _without_breaks(text, breaks)
+        end = 0
+        for start, marker in self._found(text, overlapping=bool(breaks)):
+            after = start + len(marker)
+            if start < end or bisect_right(breaks, start) < bisect_left(breaks, after):
+                continue  # a break stands inside
+            if start > end:
+                yield text[end:start], False
+            yield marker, True
+            end = after
+        if end < len(text):
+            yield text[end:], False
+
+    def _found(self, text: str, *, overlapping: bool) -> Iterator[tuple[int, str]]:
+        """Markers from left to right, the longest one at each place."""
+        at = 0
+        while (start := self._start.search(text, at)) is not None:
+            at = start.start()
+            lengths = self._lengths[start[0]]
+            marker = next((text[at : at + n] for n in lengths if text[at : at + n] in self._markers), None)
+            if marker is not None:
+                yield at, marker
+            at += 1 if marker is None or overlapping else len(marker)
+
+
+def _without_breaks(text: str, breaks: list[int]) -> str:
+    """The text as it was; `breaks` gets where a break stood."""
+    parts: list[str] = []
+    size = end = 0
+    for placed in _PLACED.finditer(text):
+        parts.append(text[end : placed.start()])
+        size += len(parts[-1])
+        if placed[1] == "\ufdd1":
+            breaks.append(size)
+        else:
+            parts.append("\ufdd0")
+            size += 1
+        end = placed.end()
+    return "".join([*parts, text[end:]])
+
+
+_SIGNS = frozenset("<>[]|{}〈〉\uff5c")
+_LOOKS_LIKE_MARKER = re.compile("<[^<>\\s]+>|\uff5c\\w+\uff5c")
+_TEXT_MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+"""Formats look for these in the text of messages, also where they are no tokens."""
+
+
+class FamilyTokenizer:
+    """The part of Hugging Face's interface that the library uses, over a private copy of a tokenizer.
+
+    A marker is every added token that is special or holds a sign of markup. What is only white space is text:
+    some tokenizers have such tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, name_or_path: str = "") -> None:
+        self._tokenizer: Tokenizer = Tokenizer.from_str(tokenizer.to_str())
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.name_or_path = name_or_path
+        """The model's name: some formats differ by it."""
+        self.unk_token_id = None
+        self.missing: list[str] | None = None
+        """Once it is a list: tokens that were asked for and that the tokenizer lacks; another stands in."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.markers = {
+            token.content: token_id
+            for token_id, token in added.items()
+            if token.special or _SIGNS.intersection(token.content)
+        }
+        """Control tokens of this tokenizer, by their text."""
+        self._tokenizer.add_special_tokens(  # pyright: ignore[reportUnknownMemberType] - its stub says `list`
+            [AddedToken(marker, special=True, normalized=False) for marker in self.markers]
+        )
+        self._tokenizer.encode_special_tokens = True
+        self._in_encoded = MarkerBreaks(self.markers)
+        self._in_messages = MarkerBreaks([*self.markers, *_TEXT_MARKERS])
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The end of text, for formats that stop there, too."""
+        return self.markers.get("<|endoftext|>")
+
+    def vocabulary_size(self) -> int:
+        """One more than the largest id."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+    def longest_token(self) -> int:
+        """Characters of the longest token that text can become, at most."""
+        return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=False))
+
+    def from_message(self, text: str) -> str:
+        """Text of a message as it has to be given to the library."""
+        return self._in_messages.broken(text)
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        """Ids of what the library wrote: its own markers are tokens, those from messages are text."""
+        ids: list[int] = []
+        if self.missing is not None and _LOOKS_LIKE_MARKER.fullmatch(text) and text not in self.markers:
+            self.missing.append(text)
+            return [0]
+        for piece, is_marker in self._in_encoded.pieces(text):
+            if is_marker:
+                ids.append(self.markers[piece])
+            elif len(piece) < LONG_CHARS:
+                ids += self._tokenizer.encode(piece, add_special_tokens=False).ids
+            else:  # `encode` holds the interpreter until it is done, a batch does not
+                (encoding,) = self._tokenizer.encode_batch_fast([piece], add_special_tokens=False)
+                ids += encoding.ids
+        return ids
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False, **others: Any) -> str:
+        """The text of ids, control tokens included unless they are to be skipped.
+
+        Raises:
+            ValueError: the library asks token by token, in quadratic time, where in the text each one stands.
+        """
+        if others:
+            raise ValueError("where tokens stand in a text is not told")
+        return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def convert_tokens_to_ids(self, token: str) -> int | None:
+        """The id of one token; `None` for one that the tokenizer lacks."""
+        token_id = self._tokenizer.token_to_id(token)
+        if token_id is None and self.missing is not None:
+            self.missing.append(token)
+            return 0
+        return token_id
+
+
+def byte_tokenizer(markers: Sequence[str]) -> Tokenizer:
+    """A tokenizer of 256 bytes and `markers`."""
+    vocabulary = {character: index for index, character in enumerate(sorted(ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)  # pyright: ignore[reportAttributeAccessIssue] - its stub has no setter
+    tokenizer.decoder = ByteLevelDecoder()  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.add_special_tokens([AddedToken(marker, special=True, normalized=False) for marker in markers])  # pyright: ignore[reportUnknownMemberType]
+    return tokenizer
+
+
+_KEPT = 64
+"""Lists of tools; environments that narrow theirs per item have several."""
+
+
+class ToolDescriptions:
+    """Descriptions whose texts are marked as text, so that no control token is made of them."""
+
+    def __init__(self, as_text: Callable[[str], str]) -> None:
+        self._as_text = as_text
+        self._known: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+
+    def of(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
+        """Those of `tools`, for reading alone; `None` where there are none."""
+        key = tuple(tool.signature() for tool in tools)
+        if (known := self._known.get(key)) is None:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            known = self._known[key] = [_mapped(tool.to_openai(), self._as_text) for tool in tools]
+        return known or None
+
+
+def _mapped(value: Any, as_text: Callable[[str], str]) -> Any:
+    """The value with every text in it marked."""
+    if isinstance(value, str):
+        return as_text(value)
+    if isinstance(value, Mapping):
+        held = cast("Mapping[Any, Any]", value)
+        return {_mapped(key, as_text): _mapped(held[key], as_text) for key in held}
+    if isinstance(value, list | tuple):
+        return [_mapped(each, as_text) for each in cast("Sequence[Any]", value)]
+    return value
+
 
 _BY_TEMPLATE = frozenset({"deepseek-v4", "laguna-m.1", "laguna-xs.2"})
 """Where the library's own way to go on refuses several results, or loses what stands after a turn."""

@@ -7,17 +7,19 @@ from typing import Final, Protocol
 
 from environments.policy.rendering.families import checked_family
 from environments.policy.rendering.family_renderer import text_reader
-from environments.policy.rendering.json_calls import JsonCall
-from environments.policy.rendering.text_blocks import answer_start, blocks, without
 from environments.policy.rendering.text_formats import (
     PYTHON_TAG,
+    JsonCall,
+    answer_start,
     bare_list_calls,
+    blocks,
     deepseek_calls,
     harmony_calls,
     hermes_calls,
     llama_calls,
     mistral_calls,
     python_tag_calls,
+    without,
 )
 from tools.calls import ToolCall, ToolSpec
 

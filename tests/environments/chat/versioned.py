@@ -4,8 +4,7 @@ from dataclasses import replace
 from itertools import chain, repeat
 
 from environments.config import AgentEnvConfig
-from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.rendering.tokenizer_files import EMBEDDED
+from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, say
 from tests.environments.chat.chat_env import WORDS, Chat
 

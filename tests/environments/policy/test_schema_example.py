@@ -1,6 +1,6 @@
 import pytest
 
-from environments.policy.schema_example import example_of
+from environments.policy.scripted import example_of
 
 
 @pytest.mark.parametrize(

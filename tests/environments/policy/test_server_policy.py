@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
-from environments.policy.rendering.tokenizer_files import EMBEDDED_TOKENIZER_DIR
+from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.record.recorder import read_groups
 from environments.rollout.prompt import opening_messages
 from environments.run.process_run import process

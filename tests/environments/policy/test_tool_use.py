@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from environments.policy.tool_use import ToolUse
+from environments.policy.row_prompt import ToolUse
 from environments.trajectory import Message
 from tests.environments.policy.chat_server import REQUEST
 

@@ -7,7 +7,7 @@ import pytest
 
 from environments.config import AgentEnvConfig
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
-from environments.policy.rendering.tokenizer_files import EMBEDDED_TOKENIZER_DIR
+from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.run.process_run import process
 from environments.server_config import ServerConfig
 from environments.wire.columns import columns_of

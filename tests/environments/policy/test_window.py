@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse
 
 from environments.policy.base import CompletionRequest
 from environments.policy.open_row import OpenRow
-from environments.policy.window import tokens_at_least
+from environments.policy.row_prompt import tokens_at_least
 from environments.trajectory import Message
 from tests.environments.policy.chat_server import REQUEST, USER, ok, served, without
 from tests.environments.policy.chat_server import answer as reply

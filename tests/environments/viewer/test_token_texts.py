@@ -1,6 +1,6 @@
 """The texts of tokens add up to what was said, or there are none."""
 
-from environments.policy.rendering.tokenizer_files import EMBEDDED, load_tokenizer
+from environments.policy.rendering.chatml import EMBEDDED, load_tokenizer
 from environments.viewer.token_texts import TokenTexts
 
 

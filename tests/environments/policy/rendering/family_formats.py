@@ -6,9 +6,9 @@ from functools import cache
 import pytest
 from tokenizers import AddedToken
 
+from environments.policy.rendering.chatml import load_tokenizer
 from environments.policy.rendering.families import LIBRARY_FAMILIES
 from environments.policy.rendering.family_renderer import FamilyRenderer, text_reader
-from environments.policy.rendering.tokenizer_files import load_tokenizer
 
 OFFLINE = tuple(family for family in LIBRARY_FAMILIES if family != "gpt-oss")
 """Those that need nothing from a network."""

@@ -4,14 +4,13 @@ import sys
 import pytest
 from renderers.base import MODEL_RENDERER_MAP, RENDERER_REGISTRY, _populate_registry
 
-from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.rendering.chatml import ChatMLRenderer, load_tokenizer
 from environments.policy.rendering.families import (
     LIBRARY_FAMILIES,
     family_names,
     family_of,
     load_renderer,
 )
-from environments.policy.rendering.tokenizer_files import load_tokenizer
 from tools.errors import ConfigError
 
 
@@ -62,7 +61,7 @@ def test_a_model_whose_format_is_not_known_asks_for_its_family(tmp_path):
 
 
 def test_chatml_needs_its_markers_as_tokens(tmp_path):
-    from environments.policy.rendering.family_tokenizer import byte_tokenizer
+    from environments.policy.rendering.family_renderer import byte_tokenizer
 
     byte_tokenizer(["<|im_end|>"]).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(

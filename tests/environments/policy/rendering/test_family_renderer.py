@@ -4,10 +4,10 @@ from contextlib import suppress
 
 import pytest
 
+from environments.policy.rendering.chatml import load_tokenizer
 from environments.policy.rendering.families import load_renderer
 from environments.policy.rendering.family_renderer import FamilyRenderer
 from environments.policy.rendering.renderer import CannotExtendError
-from environments.policy.rendering.tokenizer_files import load_tokenizer
 from environments.trajectory import Message
 from tests.environments.policy.rendering.family_formats import (
     as_text,

@@ -5,8 +5,7 @@ from functools import cache
 
 import pytest
 
-from environments.policy.rendering.family_messages import given_answers
-from environments.policy.rendering.family_renderer import _BY_TEMPLATE
+from environments.policy.rendering.family_renderer import _BY_TEMPLATE, given_answers
 from environments.policy.rendering.renderer import CannotExtendError
 from environments.trajectory import Message
 from tests.environments.policy.rendering.family_formats import (

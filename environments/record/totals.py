@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from environments.credit import without_peer_of
 from environments.credit.terms import vary
+from environments.plain_text import printable
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -157,7 +158,7 @@ class NamedSpreads(dict[str, Spread]):
         numbers = defaultdict[str, list[float]](list)
         for each in named:
             for name, number in each.items():
-                numbers[printable(name)].append(number)
+                numbers[_short_name(name)].append(number)
         return NamedSpreads().merged({name: Spread.of(each) for name, each in numbers.items()})
 
     def merged(self, other: Mapping[str, Spread]) -> "NamedSpreads":
@@ -358,9 +359,9 @@ def summed_parts(rewards: Rewards) -> dict[str, float]:
     return dict(sums)
 
 
-def printable(name: str) -> str:
+def _short_name(name: str) -> str:
     """A name in one short line."""
-    text = " ".join("".join(each if each.isprintable() else " " for each in name).split())
+    text = " ".join(printable(name).split())
     return text if len(text) <= _NAME_CHARS else f"{text[: _NAME_CHARS - 1]}…"
 
 
@@ -504,4 +505,4 @@ def _how_many(versions: Sequence[str | None]) -> str:
 def _shown_version(version: str) -> str:
     if len(version) > _NAME_CHARS:  # of a path, its end tells which
         version = f"{version[: _NAME_CHARS // 2]}…{version[1 - _NAME_CHARS // 2 :]}"
-    return "".join(each if each.isprintable() else " " for each in version)
+    return printable(version)

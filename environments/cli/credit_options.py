@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from environments.cli.user_code import load
 from environments.credit import GroupRules, credited, describe, missing_outcome_of, recorded_params, resolve
 from environments.credit.estimator_registry import Value
+from environments.run.loading import load
 from environments.trajectory import CreditedGroup, MissingOutcome, TrajectoryGroup
 from tools.errors import CreditError
 

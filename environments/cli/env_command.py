@@ -11,7 +11,6 @@ import click
 from pydantic import ValidationError
 
 from environments.base_env import AgentEnv
-from environments.cli.discovery import find_environment
 from environments.cli.proxies import with_proxies
 from environments.cli.settings import (
     BARE,
@@ -23,11 +22,12 @@ from environments.cli.settings import (
     split_overrides,
 )
 from environments.cli.settings_help import setting_help, settings_help
-from environments.cli.user_code import run_code
 from environments.config import AgentEnvConfig
 from environments.policy.base import Policy
 from environments.run.console_streams import outlived_console
 from environments.run.run_files import Sources
+from environments.run.discovery import find_environment
+from environments.run.loading import run_code
 from environments.server_config import (
     JudgeConfig,
     ModelServerConfig,

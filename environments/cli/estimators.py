@@ -6,8 +6,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from environments.cli.user_code import load
 from environments.credit import ESTIMATORS, PRESETS, EstimatorSpec, Parameter, describe
+from environments.run.loading import load
 
 FIRST = "turn_return"
 """The default, listed first."""

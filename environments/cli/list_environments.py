@@ -4,9 +4,8 @@ from collections import Counter
 
 import click
 
-from environments.cli.installed import InstalledEnvironment, described, installed_environments
-from environments.cli.shipped import SHIPPED
 from environments.inference.server_text import one_line
+from environments.run.loading import SHIPPED, InstalledEnvironment, described, installed_environments
 
 
 @click.command("list")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from environments.cli.shipped import SHIPPED
+from environments.run.loading import SHIPPED
 from environments.scaffold.new_environment import KINDS, make_environment
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from environments.cli.user_code import load
 from environments.lab.probe.diagnosis import StepVerdict
 from environments.lab.probe.served_canaries import serve_canaries
 from environments.lab.probe.trainer_probe import DIVISOR, Asked, Probe, begin_probe, open_probe, probe_trainer
+from environments.run.loading import load
 from environments.wire.views import VIEWS, Divisor
 from tools.errors import ConfigError
 

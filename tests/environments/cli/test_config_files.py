@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from environments.cli.discovery import find_environment
 from environments.cli.env_command import EnvCall
 from environments.cli.settings import Overrides, read_yaml
-from environments.cli.shipped import SHIPPED
+from environments.run.discovery import find_environment
+from environments.run.loading import SHIPPED
 
 FILES = sorted((Path(__file__).resolve().parents[3] / "docs" / "configs").glob("*.yaml"))
 EACH = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from environments.cli.main import COMMANDS, exit_code_of, main
-from environments.cli.shipped import SHIPPED
+from environments.run.loading import SHIPPED
 from tools.errors import RunError
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from environments.cli.discovery import find_environment
 from environments.cli.main import main
-from environments.cli.shipped import SHIPPED
+from environments.run.discovery import find_environment
+from environments.run.loading import SHIPPED
 from environments.scaffold.new_environment import KINDS, make_environment
 from tests.environments.env_checks.listed_report import checked
 from tools.errors import ConfigError

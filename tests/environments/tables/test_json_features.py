@@ -10,9 +10,9 @@ import pytest
 
 import turnwise
 from environments.base_env import AgentEnv
-from environments.cli.discovery import find_environment
-from environments.cli.shipped import SHIPPED
 from environments.record.group_line import encode_group, with_origin
+from environments.run.discovery import find_environment
+from environments.run.loading import SHIPPED
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Message
 from tests.environments.record.any_group import Draw

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from environments.cli.discovery import find_environment
 from environments.cli.main import main
-from environments.cli.shipped import SHIPPED
+from environments.run.discovery import find_environment
+from environments.run.loading import SHIPPED
 from environments.scaffold.new_environment import make_environment
 from tools.errors import ConfigError
 

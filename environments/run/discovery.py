@@ -10,9 +10,14 @@ from types import ModuleType
 from typing import Any
 
 from environments.base_env import AgentEnv
-from environments.cli.installed import GROUP, installed_environments
-from environments.cli.shipped import SHIPPED
-from environments.cli.user_code import append_to_path, load_file, load_module
+from environments.run.loading import (
+    GROUP,
+    SHIPPED,
+    append_to_path,
+    installed_environments,
+    load_file,
+    load_module,
+)
 from tools.errors import ConfigError
 
 _PROJECT = "pyproject.toml"

@@ -3,8 +3,8 @@ import sys
 import pytest
 
 from environments.base_env import AgentEnv
-from environments.cli.discovery import find_environment
-from environments.cli.shipped import SHIPPED
+from environments.run.discovery import find_environment
+from environments.run.loading import SHIPPED
 from tools.errors import ConfigError
 
 ENV = """

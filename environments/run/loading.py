@@ -1,0 +1,274 @@
+"""What can be loaded by its name: shipped and installed environments, files and modules of the user's.
+
+Names cost no import of what they name; whatever loaded code raises becomes one line.
+"""
+
+import ast
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import Distribution, EntryPoint, distributions
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+from environments.inference.server_text import one_line
+from environments.python_syntax import parse_python
+from tools.errors import ConfigError, TurnwiseError
+
+Loaded = TypeVar("Loaded")
+
+_OWN_PACKAGES = ("environments", "tools")
+
+
+def load(source: str) -> ModuleType:
+    """Load `path/to/file.py` or `package.module`.
+
+    Raises:
+        ConfigError: there is none, or its code fails.
+    """
+    module = load_file(source) if source.endswith(".py") else load_module(source)
+    if module is None:
+        raise ConfigError(f"no module {source!r}; give path/to/file.py or package.module")
+    return module
+
+
+def load_file(name: str) -> ModuleType:
+    """Run a file as a module; its folder goes to the end of Python's path.
+
+    Raises:
+        ConfigError: there is none, or its code fails.
+    """
+    if not Path(name).is_file():
+        raise ConfigError(f"no file {name}")
+    path = Path(name).resolve()
+    append_to_path(path.parent)
+    known = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None
+    if known is not None and known.origin == str(path):
+        # By its own name, so that files next to it may import it too.
+        return run_code(lambda: importlib.import_module(path.stem), path)
+    spec = importlib.util.spec_from_file_location(f"turnwise_file_{path.stem}", path)
+    loader = None if spec is None else spec.loader
+    if spec is None or loader is None:
+        raise ConfigError(f"cannot load {path} as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    run_code(lambda: loader.exec_module(module), path)
+    return module
+
+
+def load_module(name: str) -> ModuleType | None:
+    """Import a module, from the current folder too; `None` when there is none.
+
+    Raises:
+        ConfigError: its code fails.
+    """
+    append_to_path(Path.cwd())
+    try:
+        known = importlib.util.find_spec(name)
+    except ValueError:
+        known = None
+    except ModuleNotFoundError as error:
+        if error.name is not None and not f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{name}: no module named {error.name!r}") from error
+        known = None
+    except Exception as error:
+        # To find a module, the package around it is run.
+        raise ConfigError(f"{name}: {type(error).__name__}: {error}") from error
+    if known is None or known.origin is None:
+        return None
+    return run_code(lambda: importlib.import_module(name), Path(known.origin))
+
+
+def append_to_path(folder: Path) -> None:
+    """Let modules of a folder be found, after all others."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def run_code(load: Callable[[], Loaded], path: Path) -> Loaded:
+    """Run a user's code, of a file; whatever it raises is theirs to mend, told in one line.
+
+    Raises:
+        ConfigError: it raised.
+    """
+    try:
+        return load()
+    except TurnwiseError:
+        raise
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        rival = path.parent / package
+        if package in _OWN_PACKAGES and (rival.is_dir() or rival.with_suffix(".py").is_file()):
+            raise ConfigError(
+                f"{path.name} imports {error.name!r}, but {package!r} is the name of Turnwise's own package: "
+                f"rename {rival if rival.is_dir() else rival.with_suffix('.py')}"
+            ) from error
+        raise ConfigError(f"{path}{_line_of(error, path)}: no module named {error.name!r}") from error
+    except SyntaxError as error:
+        raise ConfigError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
+    except (Exception, SystemExit) as error:  # one that exits as it is loaded has done nothing
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"{path}{_line_of(error, path)}: {what}") from error
+
+
+def _line_of(error: BaseException, path: Path) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return f", line {lines[-1]}" if lines else ""
+
+
+GROUP = "turnwise.environments"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledEnvironment:
+    """An environment that a package registers."""
+
+    name: str
+    package: str
+    """The distribution that has it."""
+    target: str
+    """`module:Class`, as it was registered."""
+    summary: str
+    """The distribution's own line; empty where it has none."""
+
+
+def installed_environments() -> list[InstalledEnvironment]:
+    """What packages register, sorted by name; two packages may give the same one."""
+    found: dict[tuple[str, str], InstalledEnvironment] = {}
+    for distribution in distributions():
+        for each in _registered(distribution):
+            # What stands earlier on Python's path hides another copy of the same package.
+            found.setdefault((each.name, each.package), each)
+    return [found[key] for key in sorted(found)]
+
+
+def described(environment: InstalledEnvironment) -> tuple[str, str | None]:
+    """One line about an environment, and what keeps it from being loaded, as far as its text says."""
+    try:
+        docstring = _docstring_at(environment.target)
+    except (ValueError, LookupError) as error:
+        return "", one_line(str(error))
+    except Exception as error:  # noqa: BLE001  # import hooks of other packages are asked, and no list breaks
+        return "", one_line(f"{type(error).__name__}: {error}")
+    return one_line(docstring or environment.summary), None
+
+
+def _registered(distribution: Distribution) -> Iterator[InstalledEnvironment]:
+    """Those of one package; one with metadata that cannot be read registers nothing."""
+    try:
+        entries: list[EntryPoint] = [each for each in distribution.entry_points if each.group == GROUP]
+        if not entries:
+            return
+        package, summary = str(distribution.metadata["Name"]), distribution.metadata["Summary"]
+    except Exception:  # noqa: BLE001  # of any package on this machine
+        return
+    for entry in entries:
+        yield InstalledEnvironment(
+            name=entry.name,
+            package=package,
+            target=entry.value.partition("[")[0].strip(),  # what follows names extras
+            summary=str(summary or "").partition("\n")[0],
+        )
+
+
+def _docstring_at(target: str) -> str:
+    """The first line of a class's docstring, read from its file.
+
+    Raises:
+        ValueError: it is no `module:Class`, or its file is not Python.
+        LookupError: there is no such module, or the class is not in it.
+    """
+    module, colon, name = target.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        raise ValueError(f"{target!r} is not module:Class")
+    origin = _spec(module).origin
+    if origin is None or not origin.endswith(".py"):
+        return ""
+    try:
+        tree = parse_python(Path(origin).read_bytes())
+    except (SyntaxError, OSError) as error:
+        raise ValueError(f"{origin}: {error}") from None
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+    if name.partition(".")[0] not in _names(tree):
+        raise LookupError(f"{module} has no {name}")
+    return ""
+
+
+def _spec(module: str) -> ModuleSpec:
+    """Where a module is; packages around it are not run."""
+    parts = module.split(".")
+    spec = importlib.util.find_spec(parts[0])
+    for depth in range(1, len(parts)):
+        if spec is None:
+            break
+        spec = PathFinder.find_spec(".".join(parts[: depth + 1]), spec.submodule_search_locations or [])
+    if spec is None:
+        raise LookupError(f"no module {module}")
+    return spec
+
+
+def _names(tree: ast.Module) -> set[str]:
+    """Every name that a module's text has; what is made by other means is not known."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+    return names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedEnvironment:
+    """Where a shipped environment lives and what it is."""
+
+    target: str
+    """`module:Class`."""
+    description: str
+    """One line for `turnwise list`."""
+
+
+SHIPPED: Mapping[str, ShippedEnvironment] = {
+    "code_debug": ShippedEnvironment(
+        target="environments.code_debug_env:CodeDebugEnv",
+        description="Find and fix the bug in a Python function; a reward for every turn.",
+    ),
+    "judged_writing": ShippedEnvironment(
+        target="environments.judged_writing_env:JudgedWritingEnv",
+        description="Write a short text and revise it; a judge scores every draft.",
+    ),
+    "long_math": ShippedEnvironment(
+        target="environments.long_math_env:LongMathEnv",
+        description="Audit a ledger longer than the window; what the context loses is lost.",
+    ),
+    "retail": ShippedEnvironment(
+        target="environments.retail_env:RetailEnv",
+        description="Serve a shop's customer under a policy; the database at the end decides.",
+    ),
+    "sales_chat": ShippedEnvironment(
+        target="environments.sales_chat_env:SalesChatEnv",
+        description="Sell in a chat: the customer answers, upvotes, buys or leaves; no tools.",
+    ),
+    "stations": ShippedEnvironment(
+        target="environments.stations_env:StationsEnv",
+        description="Press the right key at each sign; small enough to be learned in seconds.",
+    ),
+    "terminal_tasks": ShippedEnvironment(
+        target="environments.terminal_tasks_env:TerminalTasksEnv",
+        description="Make a file with given content in a terminal; one scalar reward.",
+    ),
+    "word_guess": ShippedEnvironment(
+        target="environments.word_guess_env:WordGuessEnv",
+        description="Guess a word of five letters; each guess is answered letter by letter.",
+    ),
+}

@@ -71,11 +71,10 @@ class AgentEnv(Lifecycle):
 
         Raises:
             RunError: too much of the environment's code hangs; a rollout that breaks is a `Failure`.
-            UsageError: the environment is not open, or age is bounded and nobody says versions of weights.
+            UsageError: the environment is not open.
         """
         size = self.config.group_size if size is None else size
-        group = await self.compare(task, await self.rollout_group(task, size, watch=watch), watch)
-        return self.credit(self.weight_versions.aged(group))
+        return self.credit(await self.compare(task, await self.rollout_group(task, size, watch=watch), watch))
 
     async def rollout_group(self, task: GroupTask, size: int, *, watch: Watch = unwatched) -> TrajectoryGroup:
         """`size` siblings side by side; those that break are failures, and the others go on.
@@ -176,6 +175,17 @@ class AgentEnv(Lifecycle):
             params=self.estimator_params,
             rules=self._rules,
         )
+
+    def aged(self, credited: CreditedGroup) -> CreditedGroup:
+        """The group as it may be trained on by now: without credit if `max_staleness` makes it too old.
+
+        For those who run groups, once one has ended: its age counts the weights that all rollouts met since.
+
+        Raises:
+            ConfigError: age is bounded, and no completion has ever named a version of the weights.
+        """
+        stale = self.weight_versions.staleness(credited.group)
+        return credited if stale is None else self.credit(replace(credited.group, stale=stale))
 
     async def _sibling(
         self, task: GroupTask, sibling: int, watch: Watch, boundary: Boundary

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 
 from environments.config import AgentEnvConfig
 from environments.policy.base import Policy
@@ -74,8 +73,8 @@ class WeightVersions:
                 f"that says them (--openai.base_url), or leave it out"
             )
 
-    def aged(self, group: TrajectoryGroup) -> TrajectoryGroup:
-        """The group, marked as stale where it is too old by now.
+    def staleness(self, group: TrajectoryGroup) -> str | None:
+        """Why a group that ended is too old to be trained on by now; `None`: it is not.
 
         Raises:
             ConfigError: age is bounded, and nobody has ever said a version.
@@ -93,8 +92,7 @@ class WeightVersions:
                 UNNAMED,
                 _OPTION,
             )
-        reason = self.too_old(group.weight_versions)
-        return group if reason is None else replace(group, stale=reason)
+        return self.too_old(group.weight_versions)
 
     def too_old(self, versions: Sequence[str | None]) -> str | None:
         """Why rollouts of these versions are too old to be trained on by now; `None`: they are not.

@@ -75,7 +75,7 @@ class Recorder:
         """
         self.path = path
         self.written = 0
-        self._run: str | None = None
+        self.fingerprint: str | None = None
         """The fingerprint of the groups to come."""
         self._to_say: dict[str | None, Mapping[str, str]] = {}
         """What fingerprints stand for that the file does not say yet."""
@@ -142,7 +142,7 @@ class Recorder:
         changed += self._contents.changed_items(items, all_items=all_items)
         if not accept:
             refuse_other_run(str(self.path), changed, instead=instead)
-        self._run = now.fingerprint
+        self.fingerprint = now.fingerprint
         self.explain({now.fingerprint: now.facts()})
         return changed
 
@@ -160,7 +160,7 @@ class Recorder:
         Raises:
             RecordError: see `append_line`.
         """
-        line = serialised(credited, fingerprint=self._run)
+        line = serialised(credited, fingerprint=self.fingerprint)
         self.append_line(line)
         return line.credited
 

@@ -16,8 +16,8 @@ from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder
 from environments.record.summary import flat, print_rows
 from environments.record.totals import Summary, summed_parts
+from environments.run.group_note import ShownGroups
 from environments.run.run_log import counted_groups
-from environments.run.tracking import ShownGroups
 from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
 from tools.errors import RecordError
 

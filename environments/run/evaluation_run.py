@@ -1,7 +1,6 @@
 """`evaluate`: every evaluation item several times, into a record of its own, then statistics."""
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ from environments.config import AgentEnvConfig
 from environments.containment.in_flight import InFlight, Watch
 from environments.credit import recorded_params
 from environments.data.tasks import GroupTask, plan
-from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
 from environments.record.summary import measured_rows, print_rows, print_side_notes
 from environments.rollout.failures import failure_of
@@ -27,18 +25,17 @@ from environments.run.evaluation import (
     write_evaluation,
 )
 from environments.run.experiment import origin_of
-from environments.run.first_alone import first_alone
+from environments.run.group_source import FinishedGroups, OwnGroups
 from environments.run.next_tasks import PlannedTasks
 from environments.run.open_run import DEFAULT_NAME, OpenRun, opened_run
-from environments.run.process_run import FAILED, print_start
+from environments.run.process_run import FAILED, Driver, print_start
 from environments.run.progress import Progress
 from environments.run.run_files import Sources
 from environments.run.run_log import RunLog
 from environments.run.stopped import StoppedError
-from environments.run.streak import Streak
 from environments.run.tracking import tracking_backends
 from environments.run.watchdog import Watchdog, watchdog_of
-from environments.run.worker_pool import groups_at_once, run_groups
+from environments.run.worker_pool import groups_at_once
 from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
 from tools.errors import RewardError, RunError
 
@@ -87,6 +84,16 @@ async def evaluate(env: AgentEnv, console: Console, *, sources: Sources | None =
                 return code
 
 
+class OwnEvaluations(OwnGroups):
+    """The same for an evaluation: with the verdict on each rollout, and without credit."""
+
+    async def run(self, task: GroupTask) -> CreditedGroup:
+        """Return a group whose rollouts the environment has judged."""
+        env = self._env
+        group = await env.rollout_group(task, env.config.eval_rollouts, watch=self._watch)
+        return uncredited(env, await judged(env, task, group, self._watch))
+
+
 async def judged(env: AgentEnv, task: GroupTask, group: TrajectoryGroup, watch: Watch) -> TrajectoryGroup:
     """A group with the verdict on each rollout; those without one are failures."""
     kept: list[Trajectory] = []
@@ -125,10 +132,18 @@ async def _evaluate_opened(
     progress.print(partial(print_start, recorder=recorder, done=tasks.done, total=tasks.total))
     progress.start(total=tasks.total, done_before=tasks.done)
     progress.ready()
+    source = OwnEvaluations(env, progress.rollout)
+    driver = Driver(
+        source=FinishedGroups(source, fingerprint=recorder.fingerprint),
+        recorder=recorder,
+        progress=progress,
+        at_once=groups_at_once(env.config.max_concurrent_rollouts, env.config.eval_rollouts),
+        max_failed=env.config.max_failed_groups,
+    )
     stopped = None
     try:
-        with watchdog.armed(), progress:
-            code = await _evaluate_tasks(env, tasks, recorder, progress)
+        with watchdog.armed():
+            code = await driver.run(tasks)
     except (StoppedError, RunError) as error:
         stopped, code = error, FAILED
         progress.say(f"stopped: {error}")
@@ -147,35 +162,6 @@ async def _evaluate_opened(
         return None, code
     progress.print(partial(_print_end, of=of, planned=tasks.total))
     return of, code
-
-
-async def _evaluate_tasks(env: AgentEnv, tasks: PlannedTasks, recorder: Recorder, progress: Progress) -> int:
-    """Roll out and judge what the record does not hold yet. The exit code of a signal, or 0."""
-    rollouts = env.config.eval_rollouts
-    streak = Streak(env.config.max_failed_groups)
-
-    async def roll_out(task: GroupTask) -> CreditedGroup:
-        group = await env.rollout_group(task, rollouts, watch=progress.rollout)
-        return uncredited(env, await judged(env, task, group, progress.rollout))
-
-    async def record(task: GroupTask, credited: CreditedGroup) -> None:
-        credited = await asyncio.to_thread(recorder.append, credited)
-        progress.group_done(credited)
-        if not recorder.failed_before(task.item_id, task.epoch):
-            streak.add(credited.group)
-
-    async def begin(left: Iterator[GroupTask]) -> list[GroupTask]:
-        return await first_alone(
-            left, lambda task: env.rollout_group(task, 1, watch=progress.rollout), progress.say
-        )
-
-    return await run_groups(
-        tasks,
-        roll_out,
-        record,
-        max_in_flight=groups_at_once(env.config.max_concurrent_rollouts, rollouts),
-        begin=begin,
-    )
 
 
 def _print_end(console: Console, *, of: Evaluated, planned: int) -> None:

@@ -7,12 +7,11 @@ from typing import Protocol
 
 from environments.base_env import AgentEnv
 from environments.containment.hook_calls import HookCalls
-from environments.data.run_history import PastGroup, RunHistory, past_group
+from environments.data.run_history import PastGroup, RunHistory
 from environments.data.tasks import GroupTask
 from environments.hooks import writes
 from environments.record.recorder import Recorder, past_groups
 from environments.rollout.failures import traceback_of
-from environments.trajectory import CreditedGroup
 from tools.errors import RunError, UsageError
 
 GroupKey = tuple[str, int]
@@ -36,7 +35,7 @@ class NextTasks(Protocol):
         """Wait until the next one is known, or that there is none; unless `wait`, not for groups to end."""
         ...
 
-    def ended(self, task: GroupTask, credited: CreditedGroup) -> None:
+    def ended(self, past: PastGroup) -> None:
         """Take in what came of one."""
         ...
 
@@ -67,7 +66,7 @@ class PlannedTasks:
     async def ready(self, *, wait: bool = True) -> None:
         """They are known."""
 
-    def ended(self, task: GroupTask, credited: CreditedGroup) -> None:
+    def ended(self, past: PastGroup) -> None:
         """It changes nothing."""
 
     def left(self, ended: int) -> int:
@@ -151,11 +150,11 @@ class AskedTasks:
                 else:
                     return
 
-    def ended(self, task: GroupTask, credited: CreditedGroup) -> None:
+    def ended(self, past: PastGroup) -> None:
         """Take in what came of one; then the hook may be asked again."""
-        if (key := (task.item_id, task.epoch)) in self._in_flight:  # `serve` tries some twice
+        if (key := (past.item_id, past.epoch)) in self._in_flight:  # `serve` tries some twice
             self._in_flight.remove(key)
-        self._past.append(past_group(credited))
+        self._past.append(past)
         self._ended.set()
 
     def left(self, ended: int) -> int:

@@ -1,8 +1,9 @@
 """`process`: an environment's groups into one rollout JSONL, resuming what the file already holds."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from environments.record.recorder import Recorder
 from environments.record.summary import print_summary
 from environments.run.experiment import origin_of
 from environments.run.first_alone import first_alone
+from environments.run.group_source import FinishedGroup, FinishedGroups, GroupSource, OwnGroups, aged
 from environments.run.next_tasks import NextTasks, next_tasks
 from environments.run.open_run import OpenRun, opened_run, place_of
 from environments.run.progress import Progress
@@ -24,7 +26,6 @@ from environments.run.streak import Streak
 from environments.run.tracking import Track, tracked
 from environments.run.watchdog import Watchdog, watchdog_of
 from environments.run.worker_pool import groups_at_once, run_groups
-from environments.trajectory import CreditedGroup
 from tools.errors import RunError
 
 FAILED = 1
@@ -59,63 +60,88 @@ async def process(env: AgentEnv, console: Console, *, sources: Sources | None = 
 
 
 async def _process_opened(
-    env: AgentEnv, console: Console, progress: Progress, run: OpenRun, track: Track, watchdog: Watchdog
+    env: AgentEnv, console: Console, progress: Progress, run: OpenRun, track: Track | None, watchdog: Watchdog
 ) -> int:
     recorder = run.recorder
+    source = OwnGroups(env, progress.rollout)
+    driver = Driver(
+        source=FinishedGroups(source, fingerprint=recorder.fingerprint, is_charted=track is not None),
+        recorder=recorder,
+        progress=progress,
+        at_once=groups_at_once(env.config.max_concurrent_rollouts, env.config.group_size),
+        max_failed=env.config.max_failed_groups,
+        aged=partial(aged, env),
+        track=track,
+    )
     with env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
         tasks = next_tasks(env, recorder, calls, progress.say)
         run.planned(groups=tasks.total, done=tasks.done)
         progress.print(partial(print_start, recorder=recorder, done=tasks.done, total=tasks.total))
         progress.start(total=tasks.total, done_before=tasks.done)
         progress.ready()
-        with watchdog.armed():
-            code = await process_tasks(env, tasks, recorder, progress, track)
-    left = tasks.left(progress.summary.done)
-    code = code or (FAILED if left else 0)
-    await run.end(progress.summary, done=tasks.held(), planned=tasks.total, code=code)
+        try:
+            with watchdog.armed():
+                code = await driver.run(tasks)
+        except (StoppedError, RunError) as error:
+            progress.say(f"stopped: {error}")
+            code = FAILED
+    summary = progress.summary
+    left, failed = tasks.left(summary.done), summary.groups["failed"]
+    if left or 0 < failed == summary.done:
+        code = code or FAILED
+    await run.end(summary, done=tasks.held(), planned=tasks.total, code=code)
     progress.print(partial(print_end, recorder=recorder, progress=progress, left=left))
     if tasks.error is not None:
         raise tasks.error
     return code
 
 
-async def process_tasks(
-    env: AgentEnv, tasks: NextTasks, recorder: Recorder, progress: Progress, track: Track
-) -> int:
-    """Roll out the tasks that the record does not hold yet; the exit code, see `process`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """Plans, records and shows the groups of a source, wherever that rolls them out."""
 
-    async def record(task: GroupTask, credited: CreditedGroup) -> None:
-        credited = await asyncio.to_thread(recorder.append, credited)
-        progress.group_done(credited)
-        track(credited)
-        tasks.ended(task, credited)
-        if not recorder.failed_before(task.item_id, task.epoch):
-            streak.add(credited.group)
+    source: GroupSource[FinishedGroup]
+    recorder: Recorder
+    progress: Progress
+    at_once: int
+    """Groups in flight."""
+    max_failed: int
+    """Groups that may fail in a row, see `Streak`."""
+    aged: Callable[[FinishedGroup], FinishedGroup] | None = None
+    """Takes the credit of a group that is too old by now; `None`: there is no credit."""
+    track: Track | None = None
 
-    async def begin(left: Iterator[GroupTask]) -> list[GroupTask]:
-        return await first_alone(
-            left,
-            lambda task: env.rollout_group(task, 1, watch=progress.rollout),
-            progress.say,
-            partial(tasks.ready, wait=False),
-        )
+    async def run(self, tasks: NextTasks) -> int:
+        """Have the tasks rolled out that the record does not hold yet.
 
-    streak = Streak(env.config.max_failed_groups)
-    try:
-        with progress:
-            code = await run_groups(
-                tasks,
-                lambda task: env.run_group(task, watch=progress.rollout),
-                record,
-                max_in_flight=groups_at_once(env.config.max_concurrent_rollouts, env.config.group_size),
-                begin=begin,
-                ready=tasks.ready,
+        Returns:
+            0, or the exit code of a signal.
+
+        Raises:
+            StoppedError: there is no point in going on.
+            RunError: too much of the environment's code hangs.
+        """
+        streak = Streak(self.max_failed)
+
+        async def record(task: GroupTask, done: FinishedGroup) -> None:
+            if self.aged is not None:
+                done = self.aged(done)
+            await asyncio.to_thread(self.recorder.append_line, done.line)
+            self.progress.group_done(done.note)
+            if self.track is not None:
+                self.track(done.note)
+            tasks.ended(done.note.past)
+            if not self.recorder.failed_before(task.item_id, task.epoch):
+                streak.add(done.note)
+
+        async def begin(left: Iterator[GroupTask]) -> list[GroupTask]:
+            ready = partial(tasks.ready, wait=False)
+            return await first_alone(left, self.source.first, self.progress.say, ready)
+
+        with self.progress:
+            return await run_groups(
+                tasks, self.source.run, record, max_in_flight=self.at_once, begin=begin, ready=tasks.ready
             )
-    except (StoppedError, RunError) as error:
-        progress.say(f"stopped: {error}")
-        return FAILED
-    groups = progress.summary.groups
-    return code or (FAILED if groups.total() > 0 and groups.total() == groups["failed"] else 0)
 
 
 def print_start(console: Console, recorder: Recorder, *, done: int, total: int) -> None:

@@ -17,9 +17,9 @@ from rich.text import Text
 from environments.containment.in_flight import InFlight
 from environments.plain_text import printable
 from environments.record.summary import counts, duration, forks_in_short, headline, weights_text
-from environments.record.totals import EVALUATED, Summary
+from environments.record.totals import Summary
+from environments.run.group_note import GroupNote
 from environments.run.run_log import RunLog
-from environments.trajectory import CreditedGroup, TrajectoryGroup
 
 _ITEM_CHARS = 80
 _DOING_CHARS = 40
@@ -252,15 +252,14 @@ class Progress:
         """Wall clock since the start."""
         return monotonic() - self._started
 
-    def group_done(self, credited: CreditedGroup) -> None:
+    def group_done(self, note: GroupNote) -> None:
         """A group that is on disk."""
-        self.summary.add(credited)
-        self._group_ended()
-
-    def rolled_out(self, group: TrajectoryGroup) -> None:
-        """A group of an evaluation."""
-        self.summary.add_rollouts(group, EVALUATED)
-        self._group_ended()
+        self.summary.merge(note.summary)
+        now = monotonic()
+        self._tokens.append((now, self.summary.totals["tokens"]["sampled"]))
+        if not self._console.is_terminal and now - self._last_plain >= self._plain_every_s:
+            self._last_plain = now
+            self.say(self.line())
 
     def say(self, line: str) -> None:
         """Show a line."""
@@ -288,13 +287,6 @@ class Progress:
         elif not self._is_ready:
             at = "" if where is None else f", at {where}"
             self.say(f"not ready after {duration(self.elapsed_s)}: setup, items, sandboxes and the model{at}")
-
-    def _group_ended(self) -> None:
-        now = monotonic()
-        self._tokens.append((now, self.summary.totals["tokens"]["sampled"]))
-        if not self._console.is_terminal and now - self._last_plain >= self._plain_every_s:
-            self._last_plain = now
-            self.say(self.line())
 
     def line(self) -> str:
         """Groups done, rollouts in flight, mean scores, failures, rate and time left, in one line."""

@@ -2,8 +2,8 @@
 
 import textwrap
 
+from environments.run.group_note import GroupNote
 from environments.run.stopped import StoppedError
-from environments.trajectory import TrajectoryGroup
 
 _REASON_CHARS = 300
 
@@ -21,22 +21,19 @@ class Streak:
         self._most = most
         self._last = ""
 
-    def add(self, group: TrajectoryGroup, reason: str | None = None) -> None:
-        """Take the next group in; `reason` tells why it failed when no rollout of it can.
+    def add(self, note: GroupNote) -> None:
+        """Take the next group in.
 
         Raises:
             FailedInARowError: these are too many.
         """
-        if group.failures and all(failure.error_class == "ImageUnavailable" for failure in group.failures):
+        if note.lacks_image:
             return  # of this item alone
-        if not group.is_lost:
+        if note.loss is None:
             self.length = 0
             return
         self.length += 1
-        last = group.error or (
-            group.failures[-1].error if group.failures else reason or "no rollout was started"
-        )
-        self._last = textwrap.shorten(last, _REASON_CHARS)
+        self._last = textwrap.shorten(note.loss, _REASON_CHARS)
         if 0 < self._most <= self.length:
             raise FailedInARowError(f"{self}; --env.max_failed_groups 0 goes on all the same")
 

@@ -3,7 +3,6 @@
 import logging
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from importlib import import_module
@@ -16,10 +15,10 @@ import yaml
 from environments.base_env import AgentEnv
 from environments.extras import needs_extra
 from environments.inference.endpoint import without_credentials
-from environments.record.summary import CHARTED_TURNS, flat
+from environments.record.summary import flat
 from environments.record.totals import Summary
 from environments.run.run_files import settings_text
-from environments.trajectory import CreditedGroup, Trajectory
+from environments.run.group_note import GroupNote, ShownGroups
 from tools.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -37,10 +36,7 @@ MAX_NAMES = 400
 WINDOW = 16
 """Groups whose numbers are taken together: one group says little of late turns, and a mean over the whole run
 hides that a policy learns."""
-MAX_SAMPLES = 16
-MAX_VALUES = 10_000
-TEXT_CHARS = 1000
-Track = Callable[[CreditedGroup], None]
+Track = Callable[[GroupNote], None]
 
 
 class Backend(Protocol):
@@ -175,8 +171,8 @@ def _shown_arguments() -> Generator[None]:
 
 
 @contextmanager
-def tracked(env: AgentEnv) -> Generator[Track]:
-    """A run that `Track` adds groups to, at each of the services that settings ask for.
+def tracked(env: AgentEnv) -> Generator[Track | None]:
+    """A run that `Track` adds groups to, at each of the services that settings ask for; `None`: at none.
 
     Raises:
         ConfigError: a service's package is not installed, or cannot start.
@@ -184,7 +180,7 @@ def tracked(env: AgentEnv) -> Generator[Track]:
     with tracking_backends(env) as backends:
         tracker = Tracker(backends)
         try:
-            yield tracker.add if backends else _untracked
+            yield tracker.add if backends else None
         finally:
             tracker.end()
 
@@ -216,12 +212,13 @@ class Tracker:
         self._run = Summary()
         self._begin_window()
 
-    def add(self, credited: CreditedGroup) -> None:
+    def add(self, note: GroupNote) -> None:
         """Take one finished group in."""
-        self._run.add(credited)
-        self._window.add(credited)
-        self._shown.add(credited)
-        numbers = group_numbers(credited)
+        self._run.merge(note.summary)
+        self._window.merge(note.summary)
+        if note.shown is not None:
+            self._shown.merge(note.shown)
+        numbers = group_numbers(note.summary)
         if self._window.done == WINDOW:
             self._log(numbers | self._windows())
         else:
@@ -246,65 +243,10 @@ class Tracker:
         self._window, self._shown = Summary(), ShownGroups()
 
 
-class ShownGroups:
-    """What charts show of groups beside their numbers."""
-
-    def __init__(self) -> None:
-        """Of none so far."""
-        self.histograms: defaultdict[str, list[float]] = defaultdict(list)
-        """Scores, and by turn rewards and, where there is credit, advantages."""
-        self.samples: list[dict[str, str | float | None]] = []
-
-    def add(self, credited: CreditedGroup) -> None:
-        """Take one more group in."""
-        group = credited.group
-        has_credit = credited.status != "failed" and not (group.is_evaluation or group.stale)
-        for trajectory, row in zip(credited.group.trajectories, credited.advantages, strict=True):
-            if trajectory.score is not None:
-                self._value("score", trajectory.score)
-            for index, reward in enumerate((trajectory.act_rewards or ())[:CHARTED_TURNS]):
-                if reward is not None:
-                    self._value(f"turn/{index + 1:02}/reward", reward)
-            advantages = [
-                (advantage, turn.trained)
-                for advantage, turn in zip(row, trajectory.turns, strict=True)
-                if turn.kind == "act"
-            ]
-            for index, (advantage, trained) in enumerate(advantages[:CHARTED_TURNS]):
-                if trained and has_credit:
-                    self._value(f"turn/{index + 1:02}/advantage", advantage)
-        if credited.group.trajectories and len(self.samples) < MAX_SAMPLES:
-            self.samples.append(sample(credited.group.trajectories[0], credited))
-
-    def _value(self, name: str, value: float) -> None:
-        values = self.histograms[f"histogram/{name}"]
-        if len(values) < MAX_VALUES:
-            values.append(value)
-
-
-def group_numbers(credited: CreditedGroup) -> dict[str, float]:
+def group_numbers(summary: Summary) -> dict[str, float]:
     """What one group came to, without its numbers by turn; a mean over nothing is left out, never 0."""
-    summary = Summary()
-    summary.add(credited)
     numbers = flat(summary.values(), "group")
     return {name: value for name, value in numbers.items() if not name.startswith("group/turn/")}
-
-
-def sample(trajectory: Trajectory, credited: CreditedGroup) -> dict[str, str | float | None]:
-    """A rollout as a row of a table for people."""
-    rewards = trajectory.act_rewards
-    shown = ["-" if reward is None else f"{reward:.3g}" for reward in (rewards or ())[:CHARTED_TURNS]]
-    last = trajectory.messages[-1].content if trajectory.turns else ""
-    return {
-        "item": _text(trajectory.item_id),
-        "epoch": float(credited.group.epoch),
-        "sibling": float(trajectory.sibling),
-        "score": trajectory.score,
-        "turns": float(len(trajectory.acts)),
-        "rewards by turn": "  ".join(shown) + ("  …" if rewards and len(rewards) > CHARTED_TURNS else ""),
-        "stop reason": trajectory.stop_reason.value,
-        "last message": _text(last),
-    }
 
 
 def few_names(numbers: Mapping[str, float], known: set[str]) -> dict[str, float]:
@@ -313,13 +255,3 @@ def few_names(numbers: Mapping[str, float], known: set[str]) -> dict[str, float]
         if len(known) < MAX_NAMES:
             known.add(name)
     return {name: value for name, value in numbers.items() if name in known}
-
-
-def _text(text: str) -> str:
-    """Text that any table can hold."""
-    cut = text if len(text) <= TEXT_CHARS else f"{text[: TEXT_CHARS - 1]}…"
-    return cut.encode("utf-8", "replace").decode()
-
-
-def _untracked(_: CreditedGroup) -> None:
-    """Nobody asked."""

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 
 from environments.data.tasks import GroupTask
+from environments.run.group_note import GroupNote
 from environments.run.streak import Streak
-from environments.trajectory import CreditedGroup
 
 OPEN_AFTER = 4
 """Failed groups in a row after which it opens: groups start one by one, with a pause before each."""
@@ -75,13 +75,13 @@ class CircuitBreaker:
             self._pause(min(2 * self._pause_s, LONGEST_PAUSE_S))
         return entry
 
-    def finish(self, entry: Entry, credited: CreditedGroup) -> list[int]:
+    def finish(self, entry: Entry, note: GroupNote) -> list[int]:
         """Take note of how a task ended; the numbers of the deferred ones that now count as failed."""
         was_open, is_probe = self.is_open, entry[0] in self._probes
         self._probes.discard(entry[0])
-        if was_open and not credited.group.is_lost and not is_probe:
+        if was_open and note.loss is None and not is_probe:
             return []  # it began before everything failed, and says nothing about now
-        self._streak.add(credited.group, credited.reason)
+        self._streak.add(note)
         if self._streak.length:
             self._deferred.append(entry)
             if self.is_open and not was_open:

@@ -7,27 +7,31 @@ from dataclasses import dataclass, replace
 
 from environments.data.tasks import GroupTask
 from environments.record.origin import RunOrigin
+from environments.run.group_source import GroupSource
 from environments.run.next_tasks import AskedTasks
+from environments.run.tracking import Track
 from environments.serve.model_watch import ModelWatch
 from environments.trajectory import CreditedGroup, StopReason, TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
-    """Where groups come from."""
+    """What `serve` has of an environment."""
 
     tasks: Callable[[int], Iterable[GroupTask]]
     """What to roll out, in order and without end, from an index on."""
     asked: AskedTasks | None = None
     """What to roll out instead, where the environment is asked for it."""
-    run_group: Callable[[GroupTask], Awaitable[CreditedGroup]]
+    source: GroupSource[CreditedGroup]
     credit: Callable[[TrajectoryGroup], CreditedGroup]
     """Gives a group its advantages, such as one that lost a rollout afterwards."""
+    aged: Callable[[CreditedGroup], CreditedGroup]
+    """Takes the credit of a group that is too old by now."""
     probe: Callable[[], Awaitable[None]]
     """Raises ConfigError while the model server cannot be used; buys no completion."""
     origin: RunOrigin
-    run_first: Callable[[GroupTask], Awaitable[TrajectoryGroup]] | None = None
-    """The first rollout of a task, which goes alone at the start; `None`: none does."""
+    track: Track | None = None
+    """Takes each group for charts; `None`: nobody asked for any."""
 
 
 class GroupTries:
@@ -71,7 +75,7 @@ class GroupTries:
         clock = asyncio.timeout(self._timeout_s)
         try:
             async with clock:
-                return await self._rollouts.run_group(task)
+                return await self._rollouts.source.run(task)
         except TimeoutError:
             if not clock.expired():
                 raise

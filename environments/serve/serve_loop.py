@@ -2,18 +2,18 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 from time import monotonic
 
 from rich.console import Console, RenderableType
 
-from environments.data.tasks import GroupTask
 from environments.record.recorder import Recorder
 from environments.record.summary import duration, print_side_notes
 from environments.record.totals import Summary
 from environments.run.first_alone import FirstAlone
+from environments.run.group_note import note_of
 from environments.run.progress import LiveView, RolloutsInFlight, picture
 from environments.run.stop_signals import StopSignals
 from environments.run.stopped import StoppedError
@@ -23,7 +23,7 @@ from environments.serve.delivery import ApiLostError, Delivery
 from environments.serve.group_tries import GroupTries, Rollouts
 from environments.serve.model_watch import ModelWatch
 from environments.serve.status_line import status_line
-from environments.trajectory import CreditedGroup, TrajectoryGroup
+from environments.trajectory import CreditedGroup
 from environments.wire.exact_tokens import ExactTokens
 from tools.waiting import to_the_end
 
@@ -78,7 +78,7 @@ class ServeLoop:
         self._rollouts = rollouts
         self._bounds = bounds
         self._console = console
-        self._recorder = recorder
+        self._recorder, self._track = recorder, rollouts.track
         self._exact = ExactTokens(rollouts.credit, say=self.say)
         self._stop = asyncio.Event()
         self._begun: deque[Entry] = deque()
@@ -163,8 +163,7 @@ class ServeLoop:
         return 0
 
     async def _work(self, breaker: CircuitBreaker) -> None:
-        if self._rollouts.run_first is not None:
-            await self._begin(breaker, self._rollouts.run_first)
+        await self._begin(breaker)
         try:
             async with asyncio.TaskGroup() as group:
                 workers = [
@@ -181,9 +180,7 @@ class ServeLoop:
             self.say("next_items asks for nothing more")
             self._stop.set()
 
-    async def _begin(
-        self, breaker: CircuitBreaker, run_first: Callable[[GroupTask], Awaitable[TrajectoryGroup]]
-    ) -> None:
+    async def _begin(self, breaker: CircuitBreaker) -> None:
         """Let first rollouts go alone, until one does not fail in the environment's code."""
         first = FirstAlone(self.say)
         while not first.done and await self._may_start(breaker):
@@ -192,7 +189,8 @@ class ServeLoop:
                 if (entry := await self._next(breaker, wait=False)) is None:
                     return
                 number, task = entry
-                self._begun.append((number, first.take(task, await run_first(task))))
+                group = await self._rollouts.source.first(task)
+                self._begun.append((number, first.take(task, group)))
             finally:
                 self.in_flight -= 1
 
@@ -207,7 +205,7 @@ class ServeLoop:
                 entry = number, replace(task, rolled_out=())
                 credited = await self._tries.run(task)
                 if credited is not None:
-                    await to_the_end(self._finish(entry, credited, breaker))
+                    await to_the_end(self._finish(entry, self._rollouts.aged(credited), breaker))
             except asyncio.CancelledError:
                 refuse_stray_cancellation()
                 raise
@@ -253,13 +251,16 @@ class ServeLoop:
                 credited = replace(credited, status="failed", reason=reason)
         elif credited.group.trajectories:
             await self._delivery.finish(entry[0])
-        for number in breaker.finish(entry, credited):
-            await self._delivery.finish(number)
         if self._recorder is not None:
             credited = await asyncio.to_thread(self._recorder.append, credited)
+        note = note_of(credited, is_charted=self._track is not None)
+        for number in breaker.finish(entry, note):
+            await self._delivery.finish(number)
         if self._asked is not None:
-            self._asked.ended(entry[1], credited)
-        self.summary.add(credited)
+            self._asked.ended(note.past)
+        self.summary.merge(note.summary)
+        if self._track is not None:
+            self._track(note)
 
     async def _show_lines(self) -> None:
         while True:

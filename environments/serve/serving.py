@@ -10,16 +10,16 @@ from rich.console import Console
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.containment.hook_calls import HookCalls
-from environments.containment.in_flight import InFlight, Watch
-from environments.data.tasks import GroupTask
+from environments.containment.in_flight import InFlight
 from environments.hooks import writes
 from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import Recorder, past_groups
 from environments.run.experiment import origin_of
+from environments.run.group_source import OwnGroups
 from environments.run.next_tasks import AskedTasks
 from environments.run.open_run import begin_record
 from environments.run.progress import Progress
-from environments.run.tracking import Track, tracked
+from environments.run.tracking import tracked
 from environments.run.watchdog import Watchdog, watchdog_of
 from environments.run.worker_pool import groups_at_once
 from environments.serve.delivery import Delivery, DeliveryRules
@@ -28,7 +28,6 @@ from environments.serve.outbox import Outbox, OutboxThread
 from environments.serve.registration import Identity, Registration
 from environments.serve.serve_loop import Bounds, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi
-from environments.trajectory import CreditedGroup, TrajectoryGroup
 from environments.turn_level_reward import TurnLevelRewardMixin
 from environments.wire.exact_tokens import refuse_text_alone
 from environments.wire.payloads import ROW_BY_ROW, Shape
@@ -81,7 +80,16 @@ async def _serve_opened(
             begin_record(env, origin_of(env), recorder, say=say)
         calls = files.enter_context(env.hook_calls(InFlight(item_id="", sibling=0)))
         asked = _asked(env, recorder, calls, say)
-        rollouts = replace(_rollouts(env, track, progress.rollout), asked=asked)
+        rollouts = Rollouts(
+            tasks=env.tasks_for_ever,
+            asked=asked,
+            source=OwnGroups(env, progress.rollout),
+            credit=env.credit,
+            aged=env.aged,
+            probe=env.check_policy,
+            origin=origin_of(env),
+            track=track,
+        )
         outbox = files.enter_context(Outbox(Path(config.outbox_path or f"data/{env.name}.outbox.sqlite")))
         if config.fresh and (posts := outbox.start_over("put aside by --env.fresh")):
             say(f"{posts} posts of an earlier run are put aside in {outbox.rejected_path}")
@@ -136,25 +144,6 @@ def _who_reads(env: AgentEnv, shape: Shape) -> str:
     if shape.view == PLAIN and not isinstance(env, TurnLevelRewardMixin):
         return "plain scores, as there are no turn rewards"
     return WHO_READS[shape.view]
-
-
-def _rollouts(env: AgentEnv, track: Track, watch: Watch) -> Rollouts:
-    async def run_group(task: GroupTask) -> CreditedGroup:
-        credited = await env.run_group(task, watch=watch)
-        track(credited)
-        return credited
-
-    async def run_first(task: GroupTask) -> TrajectoryGroup:
-        return await env.rollout_group(task, 1, watch=watch)
-
-    return Rollouts(
-        tasks=env.tasks_for_ever,
-        run_group=run_group,
-        run_first=run_first,
-        credit=env.credit,
-        probe=env.check_policy,
-        origin=origin_of(env),
-    )
 
 
 def _asked(

@@ -195,7 +195,8 @@ class AtroposEnv(BaseEnv):
         """
         # Of Atropos' config: it changes the size as it goes.
         size = self.config.group_size
-        credited = self._exactly(await self.agent_env.run_group(self._task(item), size))
+        env = self.agent_env
+        credited = self._exactly(env.aged(await env.run_group(self._task(item), size)))
         if credited.status != "ok":
             return None, []
         shape = Shape(view=self._view, group_size=size, sampling=self.agent_env.config.sampling())

@@ -137,7 +137,8 @@ class Rollouts:
         for item_id in item_ids:
             tasks.append(GroupTask(item=items[item_id], item_id=item_id, epoch=self.epochs[item_id]))
             self.epochs[item_id] += 1
-        return await asyncio.gather(*(self.env.run_group(task, size) for task in tasks))
+        groups = await asyncio.gather(*(self.env.run_group(task, size) for task in tasks))
+        return [self.env.aged(each) for each in groups]
 
 
 def rollout_score(score: Sequence[float | None], **_: Any) -> list[float | None]:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
+from environments.run.group_note import note_of
 from environments.run.process_run import process
 from environments.run.tracking import group_numbers
 from environments.wire.payloads import Shape, pack
@@ -127,7 +128,7 @@ async def test_nothing_scored_is_no_score_in_the_record_and_for_nobody_who_watch
     for credited in read_groups(path):
         assert (credited.status, credited.reason) == ("no_credit", "nothing was scored")
         assert {each.score for each in credited.group.trajectories} == {None}
-        assert "group/score/mean" not in group_numbers(credited)
+        assert "group/score/mean" not in group_numbers(note_of(credited).summary)
         with pytest.raises(WireError, match="the score must be a plain, finite float, got None"):
             pack(credited, Shape(group_size=4))
     assert "mean 0.000" not in console.file.getvalue()

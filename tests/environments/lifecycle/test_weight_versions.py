@@ -27,7 +27,11 @@ def met(*versions, most=0):
 
 async def groups_of(env, count=1):
     async with env:
-        return [await env.run_group(TASK) for _ in range(count)]
+        return [await aged_group(env) for _ in range(count)]
+
+
+async def aged_group(env):
+    return env.aged(await env.run_group(TASK))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ async def test_a_group_within_the_bound_has_its_credit():
 async def test_what_others_met_while_a_group_rolled_out_makes_it_old():
     env = played_by("a", "a", "a", "b", "a", "a", max_staleness=0, group_size=1, min_group_size=1)
     async with env:
-        first, second = await asyncio.gather(env.run_group(TASK), env.run_group(TASK))
+        first, second = await asyncio.gather(aged_group(env), aged_group(env))
     assert [each.group.stale is None for each in (first, second)] == [True, False]
 
 

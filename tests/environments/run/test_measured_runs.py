@@ -9,6 +9,7 @@ from rich.console import Console
 from environments.record.recorder import read_groups
 from environments.record.totals import Summary
 from environments.run.evaluation_run import evaluate
+from environments.run.group_note import note_of
 from environments.run.process_run import process
 from environments.run.progress import Progress
 from environments.run.tracking import MAX_NAMES, few_names, group_numbers
@@ -117,7 +118,7 @@ async def test_an_evaluation_says_how_often_its_judge_answered(tmp_path, capsys)
 
 
 async def test_a_tracked_group_has_its_parts_and_metrics(credited):
-    numbers = group_numbers(credited)
+    numbers = group_numbers(note_of(credited).summary)
     assert {name: numbers[f"group/{name}"] for name in NUMBERS} == NUMBERS
 
 
@@ -130,7 +131,7 @@ def test_a_tracked_run_has_few_names_however_many_come():
 
 async def test_the_progress_line_has_the_means_of_parts_and_metrics(credited):
     progress = Progress(Console())
-    progress.group_done(credited)
+    progress.group_done(note_of(credited))
     assert " · mean score 2.250 · answer 2.000, shape 0.250, seen 0.750 · " in progress.line()
 
 

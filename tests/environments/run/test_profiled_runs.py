@@ -16,6 +16,7 @@ from environments.record.totals import Summary
 from environments.rollout.context import keep_last_turns
 from environments.run.evaluation_run import evaluate
 from environments.run.experiment import origin_of
+from environments.run.group_note import note_of
 from environments.run.process_run import process
 from environments.run.rescore_run import rescore
 from environments.run.tracking import group_numbers
@@ -278,6 +279,6 @@ async def test_an_evaluation_shows_it_and_writes_its_numbers(tmp_path, capsys):
 
 
 async def test_weights_and_biases_gets_the_shares_of_a_group():
-    numbers = group_numbers(await group_of_chat(profile=True))
+    numbers = group_numbers(note_of(await group_of_chat(profile=True)).summary)
     assert 0 < numbers["group/time_share/score_turn"] < 1
-    assert not any("time_share" in name for name in group_numbers(await group_of_chat()))
+    assert not any("time_share" in name for name in group_numbers(note_of(await group_of_chat()).summary))

@@ -11,6 +11,7 @@ from rich.console import Console
 from environments.containment.in_flight import InFlight
 from environments.credit import credited
 from environments.record.totals import Summary
+from environments.run.group_note import note_of
 from environments.run.progress import LiveView, Progress, RolloutsInFlight, picture
 from environments.testing import group_of
 from environments.trajectory import (
@@ -60,28 +61,28 @@ def test_a_plain_line_tells_groups_rollouts_score_and_dropped():
         progress_on(out, terminal=False, done_before=1) as progress,
         progress.rollout(InFlight(item_id="a", sibling=0)),
     ):
-        progress.group_done(group_with(0.5, errors=("ValueError: x",)))
+        progress.group_done(note_of(group_with(0.5, errors=("ValueError: x",))))
     assert out.getvalue().startswith("groups 2/4 · 1 in flight · mean score 0.500 · 1 dropped · ")
 
 
 def test_plain_lines_keep_their_distance():
     out = io.StringIO()
     with progress_on(out, terminal=False, plain_every_s=3600.0) as progress:
-        progress.group_done(group_with(0.5))
+        progress.group_done(note_of(group_with(0.5)))
     assert out.getvalue() == ""
 
 
 def test_a_terminal_gets_a_live_line_and_no_plain_ones():
     out = io.StringIO()
     with progress_on(out, terminal=True) as progress:
-        progress.group_done(group_with(0.5))
+        progress.group_done(note_of(group_with(0.5)))
     assert "groups 1/4" in out.getvalue()
     assert out.getvalue().endswith("\x1b[2K")
 
 
 def test_a_run_without_an_end_has_no_eta():
     with progress_on(io.StringIO(), terminal=False, total=None) as progress:
-        progress.group_done(group_with(0.5))
+        progress.group_done(note_of(group_with(0.5)))
         assert "ETA" not in progress.line()
 
 
@@ -128,12 +129,12 @@ def test_the_live_line_tells_a_rollout_that_takes_long():
 
 def test_a_line_tells_of_forks_when_there_are_some():
     progress = progress_on(io.StringIO(), terminal=False)
-    progress.group_done(group_with(0.5))
+    progress.group_done(note_of(group_with(0.5)))
     assert "fork" not in progress.line()
     group = group_with(0.5)
     (only,) = group.group.trajectories
     forked = replace(only, turns=(replace(only.turns[0], fork="template"),))
-    progress.group_done(replace(group, group=replace(group.group, trajectories=(forked,))))
+    progress.group_done(note_of(replace(group, group=replace(group.group, trajectories=(forked,)))))
     assert "forks 1, 1 trainer tokens per sampled one" in progress.line()
 
 

@@ -10,16 +10,8 @@ import pytest
 
 from environments.config import AgentEnvConfig
 from environments.credit import credited
-from environments.run.tracking import (
-    MAX_SAMPLES,
-    MOST_WARNINGS,
-    TEXT_CHARS,
-    WINDOW,
-    Tolerated,
-    Tracker,
-    group_numbers,
-    tracked,
-)
+from environments.run.group_note import MAX_SAMPLES, TEXT_CHARS, note_of
+from environments.run.tracking import MOST_WARNINGS, WINDOW, Tolerated, Tracker, group_numbers, tracked
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup
 from tests.environments.write_file import WriteFile
@@ -49,7 +41,7 @@ def charted(groups):
     charts = Charts()
     tracker = Tracker([charts])
     for group in groups:
-        tracker.add(group)
+        tracker.add(note_of(group, is_charted=True))
     tracker.end()
     return charts.steps
 
@@ -101,7 +93,7 @@ def test_a_group_without_trajectories_has_no_mean():
     empty = CreditedGroup(
         group=type(group)(trajectories=()), advantages=(), policy="p", estimator="e", status="failed"
     )
-    numbers = group_numbers(empty)
+    numbers = group_numbers(note_of(empty).summary)
     assert "group/score/mean" not in numbers
     assert (numbers["group/groups/failed"], numbers["group/rollouts/kept"]) == (1.0, 0.0)
 

@@ -20,7 +20,7 @@ from environments.serve.registration import Identity, Registration
 from environments.serve.serve_loop import Bounds, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi
 from environments.testing import group_of
-from environments.trajectory import CreditedGroup, Failure, StopReason
+from environments.trajectory import CreditedGroup, Failure, StopReason, TrajectoryGroup
 from environments.wire.payloads import Shape
 from tools.errors import ConfigError
 
@@ -61,6 +61,13 @@ class World:
         self.model_down = False
         self.probes = 0
 
+    async def first(self, task):
+        """None: the whole group is rolled out at once."""
+        return TrajectoryGroup(trajectories=())
+
+    async def run(self, task):
+        return await self.run_group(task)
+
     async def run_group(self, task):
         self.started.append((task.item_id, task.epoch))
         await self.go.wait()
@@ -94,9 +101,9 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, asked
     rollouts = Rollouts(
         tasks=lambda first: plan_for_ever(ITEMS, ITEMS, first),
         asked=asked,
-        run_group=world.run_group,
-        run_first=getattr(world, "run_first", None),
+        source=world,
         credit=credit,
+        aged=lambda credited: credited,
         probe=world.probe,
         origin=RunOrigin(env="e", policy="p", estimator="turn_return"),
     )

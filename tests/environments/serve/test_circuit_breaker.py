@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from environments.data.tasks import GroupTask
+from environments.run.group_note import note_of
 from environments.run.streak import FailedInARowError, Streak
 from environments.serve.circuit_breaker import FIRST_PAUSE_S, LONGEST_PAUSE_S, OPEN_AFTER, CircuitBreaker
 from environments.testing import group_of
@@ -30,10 +31,13 @@ FAILED = TrajectoryGroup(
 )
 
 
-def credited(group, reason=None):
+def noted(group, reason=None):
     status = "ok" if group.trajectories else "failed"
-    return CreditedGroup(
-        group=group, advantages=(), policy="p", estimator="grpo", status=status, reason=reason
+    advantages = tuple((0.0,) * len(each.turns) for each in group.trajectories)
+    return note_of(
+        CreditedGroup(
+            group=group, advantages=advantages, policy="p", estimator="grpo", status=status, reason=reason
+        )
     )
 
 
@@ -46,10 +50,10 @@ class World:
 
     def fails(self, times=1):
         for _ in range(times):
-            assert self.breaker.finish(self.breaker.take(), credited(FAILED)) == []
+            assert self.breaker.finish(self.breaker.take(), noted(FAILED)) == []
 
     def works(self):
-        return self.breaker.finish(self.breaker.take(), credited(WORKED))
+        return self.breaker.finish(self.breaker.take(), noted(WORKED))
 
 
 @pytest.fixture
@@ -60,21 +64,21 @@ def world():
 def test_a_streak_ends_with_a_group_that_has_a_rollout():
     streak = Streak(most=2)
     for group in (FAILED, WORKED, FAILED):
-        streak.add(group)
+        streak.add(noted(group))
     assert streak.length == 1
 
 
 def test_too_many_in_a_row_are_told_with_the_last_reason_and_the_way_out():
     streak = Streak(most=2)
-    streak.add(FAILED)
+    streak.add(noted(FAILED))
     with pytest.raises(FailedInARowError, match=r"2 groups.*NameError: no engine; --env.max_failed_groups"):
-        streak.add(FAILED)
+        streak.add(noted(FAILED))
 
 
 def test_an_error_of_many_lines_is_told_in_one():
     streak = Streak()
     broken = replace(FAILED.failures[0], error="ValueError: no\n" * 100)
-    streak.add(replace(FAILED, failures=(broken,)))
+    streak.add(noted(replace(FAILED, failures=(broken,))))
     assert "\n" not in str(streak)
     assert len(str(streak)) < 400
 
@@ -82,7 +86,7 @@ def test_an_error_of_many_lines_is_told_in_one():
 def test_most_0_never_stops():
     streak = Streak(most=0)
     for _ in range(100):
-        streak.add(FAILED)
+        streak.add(noted(FAILED))
     assert streak.length == 100
 
 
@@ -90,7 +94,7 @@ def test_a_group_without_failures_tells_its_own_reason(world):
     for _ in range(OPEN_AFTER):
         world.breaker.finish(
             world.breaker.take(),
-            credited(
+            noted(
                 TrajectoryGroup(group_id="g", env="e", item_id="i", epoch=0, trajectories=()),
                 "the group took longer than 1 s, twice",
             ),
@@ -127,7 +131,7 @@ def test_an_item_gets_no_third_try_in_a_second_streak(world):
 def test_a_group_from_before_the_streak_does_not_end_it(world):
     early = world.breaker.take()
     world.fails(OPEN_AFTER)
-    assert world.breaker.finish(early, credited(WORKED)) == []
+    assert world.breaker.finish(early, noted(WORKED)) == []
     assert not world.breaker.may_start
     assert world.works() == []
     assert [world.breaker.take()[0] for _ in range(4)] == [1, 2, 3, 4]

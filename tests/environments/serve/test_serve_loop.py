@@ -363,7 +363,7 @@ async def test_the_first_rollout_goes_alone_and_is_part_of_its_group(trained, tm
         tasks.append(task)
         return group_for(task)
 
-    world.run_first, world.run_group = run_first, run_group
+    world.first, world.run_group = run_first, run_group
     async with serving(trained, tmp_path, world, max_in_flight=4) as loop:
         run = asyncio.create_task(loop.run())
         await until(lambda: len(tasks) > 2)
@@ -382,7 +382,7 @@ async def test_first_rollouts_that_fail_alike_end_it_with_1(trained, tmp_path):
         broken = replace(failure, stop_reason=None, error_class="KeyError", where="env.py:1 in f")
         return replace(lost_model(task).group, failures=(broken,))
 
-    world.run_first = run_first
+    world.first = run_first
     async with serving(trained, tmp_path, world) as loop:
         assert await loop.run() == STOPPED
         assert "failed alike: KeyError at env.py:1 in f" in loop.shown.getvalue()

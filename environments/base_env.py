@@ -5,7 +5,8 @@
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from contextlib import nullcontext as unwatched
 from dataclasses import replace
 from functools import partial
@@ -15,22 +16,27 @@ from typing import NoReturn
 
 from environments.config import AgentEnvConfig, checked_config
 from environments.containment.hook_calls import HookCalls
-from environments.containment.in_flight import InFlight, Watch
+from environments.containment.user_code import InFlight, Watch
 from environments.credit import GroupRules, comparable, credited, missing_outcome_of, read_params
 from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
 from environments.hooks import Item, refuse_missing_parts, refuse_no_reward
-from environments.lifecycle.begun_rollout import begun
-from environments.lifecycle.env_condensers import env_condensers, refuse_no_summariser
 from environments.lifecycle.env_lifecycle import Lifecycle
 from environments.lifecycle.group_reward import NewJudge, not_compared, with_group_reward
-from environments.lifecycle.hook_signatures import check_hooks
-from environments.lifecycle.rollout_parts import second_models, served_policy, split_servers
-from environments.lifecycle.state_annotation import refuse_other_states
+from environments.lifecycle.hook_signatures import check_hooks, refuse_other_states
+from environments.lifecycle.rollout_hooks import RolloutHooks
+from environments.lifecycle.rollout_parts import (
+    env_condensers,
+    refuse_no_summariser,
+    second_models,
+    served_policy,
+    split_servers,
+)
 from environments.policy.base import Policy, checked_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import ScriptedPolicy, playing
 from environments.reward_checks import checked_metrics, where_of
+from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import AgentLoop, refuse_no_act
 from environments.rollout.boundary import Boundary
 from environments.rollout.model_summary import model_summary
@@ -107,7 +113,7 @@ class AgentEnv(Lifecycle):
         """One rollout, scored before its state and its sandbox close. `turns` grows as they happen."""
         started = monotonic()
         async with (
-            begun(self, task, sibling, calls) as (ctx, hooks),
+            self.open_rollout(task, sibling, calls) as (ctx, hooks),
             self.mcp.for_rollout(self.toolset) as tools,
         ):
             scoring = self._new_scoring(task.item, ctx, calls.hook)
@@ -201,6 +207,30 @@ class AgentEnv(Lifecycle):
                 except BaseException as error:  # noqa: BLE001  # the one broad except: recorded, never scored
                     failure = boundary.failure_of(error, sibling, turns=len(turns), asked=calls.asked)
                     return replace(failure, profile=calls.profile)
+
+    @asynccontextmanager
+    async def open_rollout(
+        self, task: GroupTask, sibling: int, calls: HookCalls
+    ) -> AsyncGenerator[tuple[RolloutContext, RolloutHooks]]:
+        """What a rollout begins with; its state and its sandbox close afterwards."""
+        open_own, open_fresh = self.sandbox_openers(await self.sandbox_spec(task.item, calls))
+        own = calls.sandbox(open_own) if self.sandboxes.are_opened else open_own()
+        async with own as sandbox:
+            ctx = RolloutContext(
+                env=self.name,
+                item_id=task.item_id,
+                item=task.item,
+                seed=task.seed(self.config.seed, sibling),
+                group_seed=task.group_seed(self.config.seed),
+                sandbox=sandbox,
+                fresh_sandbox=open_fresh,
+                judge_model=self.asked_model("judge", task.item, calls),
+                user_model=self.asked_model("user", task.item, calls),
+                summariser_model=self.asked_model("summariser", task.item, calls),
+            )
+            hooks = RolloutHooks(self, ctx, calls)
+            async with hooks.prepared():
+                yield ctx, hooks
 
     # What a rollout is made of.
 

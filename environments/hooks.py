@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from environments.config import AgentEnvConfig
 from environments.data.items import load_items
-from environments.data.run_history import RunHistory
+from environments.data.tasks import RunHistory
 from environments.policy.scripted import Choice, generic_script, generic_summary
 from environments.reward_context import GroupContext, Reward, RolloutContext
 from environments.rollout.context import Condenser

@@ -25,9 +25,9 @@ from environments.cli.settings_help import setting_help, settings_help
 from environments.config import AgentEnvConfig
 from environments.policy.base import Policy
 from environments.run.console_streams import outlived_console
-from environments.run.run_files import Sources
 from environments.run.discovery import find_environment
 from environments.run.loading import run_code
+from environments.run.run_files import Sources
 from environments.server_config import (
     JudgeConfig,
     ModelServerConfig,

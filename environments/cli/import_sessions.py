@@ -12,7 +12,7 @@ from rich.text import Text
 
 from environments.cli.credit_options import CreditOptions, credit_options
 from environments.cli.terminated import terminated_as_interrupted
-from environments.data.item_ids import checked_id
+from environments.data.item_json import checked_id
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.origin import RunOrigin
 from environments.record.recorder import new_record

@@ -10,13 +10,11 @@ import click
 
 from environments.base_env import AgentEnv
 from environments.cli.env_command import EnvCall, EnvCommand
-from environments.containment.in_flight import InFlight
-from environments.data.item_ids import item_ids
-from environments.data.item_json import recorded_item
+from environments.containment.user_code import InFlight
+from environments.data.item_json import item_ids, recorded_item
 from environments.data.tasks import GroupTask
 from environments.extras import needs_extra
 from environments.hooks import writes
-from environments.lifecycle.begun_rollout import begun
 from environments.lifecycle.hook_signatures import takes_context
 from environments.policy.rendering.chatml import EMBEDDED, EMBEDDED_TOKENIZER_DIR
 from environments.policy.scripted import Choice, Script, generic_summary, say
@@ -123,7 +121,7 @@ async def _opening(env: AgentEnv, task: GroupTask) -> tuple[Message, ...]:
         if not takes_context(env.format_prompt, 1):
             prompt = await calls.hook("format_prompt", env.format_prompt, task.item)
             return opening_messages(prompt, system=env.system_prompt, env=env.name)
-        async with begun(env, task, 0, calls) as (_, hooks):
+        async with env.open_rollout(task, 0, calls) as (_, hooks):
             return await hooks.opening()
 
 

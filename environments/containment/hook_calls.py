@@ -9,14 +9,18 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, cast
 
-from environments.containment.abandoned import Abandoned
-from environments.containment.child_tasks import IN_USER_CODE, contain_exits
-from environments.containment.ended import Ended, Raised, ended_await, value_of
-from environments.containment.hook_thread import HookThread
-from environments.containment.in_flight import InFlight
-from environments.containment.owned_generator import END, OwnedGenerator
-from environments.containment.owned_sandbox import owned_sandbox
-from environments.containment.user_threads import contain_threads
+from environments.containment.hook_thread import HookThread, contain_threads
+from environments.containment.owned import END, OwnedGenerator, owned_sandbox
+from environments.containment.user_code import (
+    IN_USER_CODE,
+    Abandoned,
+    Ended,
+    InFlight,
+    Raised,
+    contain_exits,
+    ended_await,
+    value_of,
+)
 from environments.time_profile import Profiler, TimeProfile, handed_on, handed_to, profiled, timed
 from environments.trajectory import JudgeCall
 from tools.errors import ConfigError, TimeLimitExceeded

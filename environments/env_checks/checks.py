@@ -7,8 +7,7 @@ from math import sqrt
 from statistics import fmean, variance
 from typing import Any
 
-from environments.data.item_ids import ID_FIELDS
-from environments.data.item_json import recorded_item
+from environments.data.item_json import ID_FIELDS, recorded_item
 from environments.env_checks.checked_env import CheckedEnv, TracedCall
 from environments.env_checks.report import Answer, Report
 from environments.policy.rendering.chatml import ChatMLRenderer

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from environments.containment.hook_calls import HookCalls
-from environments.containment.in_flight import InFlight, Watch
+from environments.containment.user_code import InFlight, Watch
 from environments.credit.crediting import ANY_GROUP, comparable
 from environments.data.tasks import GroupTask
 from environments.hooks import Hooks, writes

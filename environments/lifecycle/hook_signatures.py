@@ -1,15 +1,27 @@
 """Hooks as an environment wrote them: what could never be called as meant is refused before anything runs."""
 
+import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+)
 from difflib import get_close_matches
 from inspect import Parameter, Signature, isfunction, signature
-from types import CodeType
-from typing import Any
+from types import CodeType, SimpleNamespace
+from typing import Any, get_args, get_origin, get_type_hints
 
 from environments.hooks import Hooks
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.errors import ConfigError
+from tools.injection import is_state, state_class, why_unreadable
+from tools.registry import Toolset
+from tools.state_tools import refuse_state
 
 _LOG = logging.getLogger(__name__)
 _PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -140,3 +152,43 @@ def _names_in(given: Any) -> Iterator[str]:
         yield from code.co_names
         for inner in code.co_consts:
             yield from _names_in(inner)
+
+
+_YIELDING = (Iterator, Iterable, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
+
+
+def refuse_other_states(toolset: Toolset, prepare: Callable[..., Any], env: str) -> None:
+    """Raise ConfigError where a tool takes a state that `prepare` is not annotated to give."""
+    wanted = next(((tool.name, state) for tool in toolset.tools for state in tool.states), None)
+    if wanted is None:
+        return
+    given = _given(prepare, env)
+    if not is_state(given):
+        name, state = wanted[0], wanted[1].__name__
+        raise ConfigError(
+            f"environment {env!r}: tool {name!r} takes {state}, and prepare is annotated to give "
+            + _named(given)
+            + f"; write `def prepare(self, item, sandbox) -> {state}`, or `-> Iterator[{state}]` with a yield"
+        )
+    refuse_state(toolset, given, f"environment {env!r}: prepare is annotated to give")
+
+
+def _given(prepare: Callable[..., Any], env: str) -> Any:
+    """What stands after `->`, by itself or yielded; `None` for nothing."""
+    function: Any = inspect.unwrap(prepare)
+    # The other annotations may name what is imported for type checkers alone.
+    only_return = SimpleNamespace(__annotations__={"return": inspect.get_annotations(function).get("return")})
+    try:
+        hint = get_type_hints(only_return, getattr(function, "__globals__", {}))["return"]
+    except Exception as error:  # noqa: BLE001  # an annotation is any expression
+        raise ConfigError(
+            f"environment {env!r}: what prepare is annotated to give cannot be read: {why_unreadable(error)}"
+        ) from None
+    given = next(iter(get_args(hint)), None) if get_origin(hint) in _YIELDING else hint
+    return state_class(given) or given
+
+
+def _named(annotation: Any) -> str:
+    if annotation in (None, type(None)):
+        return "nothing"
+    return annotation.__name__ if inspect.isclass(annotation) else str(annotation)

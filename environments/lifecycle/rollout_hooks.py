@@ -10,7 +10,7 @@ from inspect import isasyncgen, isgenerator
 from typing import Any, cast
 
 from environments.containment.hook_calls import HookCalls
-from environments.containment.owned_generator import END
+from environments.containment.owned import END
 from environments.hooks import Hooks, writes
 from environments.lifecycle.hook_signatures import takes_context
 from environments.reward_checks import checked_metrics, checked_text

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import orjson
 
-from environments.data.run_history import PastGroup
+from environments.data.tasks import PastGroup
 from environments.record.append_file import AppendFile
 from environments.record.contents import Contents, GroupKey
 from environments.record.group_line import (

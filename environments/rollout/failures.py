@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import cast
 
-from environments.containment import ended
+from environments.containment import user_code
 from environments.inference.endpoint import without_credentials
 from environments.trajectory import Failure, StopReason
 from tools.errors import (
@@ -122,7 +122,7 @@ def _from_user_code(trace: TracebackType | None) -> TracebackType | None:
     """Without the frames that only lead to an environment's code; all of them when none is its."""
     frame, start = trace, trace
     while frame is not None:
-        if frame.tb_frame.f_code.co_filename == ended.__file__ and frame.tb_next is not None:
+        if frame.tb_frame.f_code.co_filename == user_code.__file__ and frame.tb_next is not None:
             start = frame.tb_next
         frame = frame.tb_next
     return start

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.containment.in_flight import InFlight, Watch
+from environments.containment.user_code import InFlight, Watch
 from environments.credit import recorded_params
 from environments.data.tasks import GroupTask, plan
 from environments.record.run_folder import RunFolder, run_folder

@@ -13,7 +13,7 @@ from environments.config import AgentEnvConfig
 from environments.credit import recorded_params
 from environments.data.item_json import stable_text
 from environments.inference.endpoint import without_credentials
-from environments.lifecycle.env_condensers import condenser_facts
+from environments.lifecycle.rollout_parts import condenser_facts
 from environments.record.origin import RunOrigin, digest
 from environments.record.run_folder import RUNS
 from environments.run.experiment_files import code_facts, counted_files, file_digest

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
-from environments.data.run_history import PastGroup, past_group
+from environments.data.tasks import PastGroup, past_group
 from environments.record.summary import CHARTED_TURNS
 from environments.record.totals import Summary
 from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from environments.base_env import AgentEnv
-from environments.containment.in_flight import Watch
+from environments.containment.user_code import Watch
 from environments.data.tasks import GroupTask
 from environments.record.recorder import GroupLine, serialised
 from environments.run.group_note import GroupNote, note_of

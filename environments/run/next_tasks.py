@@ -7,8 +7,7 @@ from typing import Protocol
 
 from environments.base_env import AgentEnv
 from environments.containment.hook_calls import HookCalls
-from environments.data.run_history import PastGroup, RunHistory
-from environments.data.tasks import GroupTask
+from environments.data.tasks import GroupTask, PastGroup, RunHistory
 from environments.hooks import writes
 from environments.record.recorder import Recorder, past_groups
 from environments.rollout.failures import traceback_of

@@ -9,7 +9,7 @@ from functools import partial
 from rich.console import Console
 
 from environments.base_env import AgentEnv
-from environments.containment.in_flight import InFlight
+from environments.containment.user_code import InFlight
 from environments.data.tasks import GroupTask
 from environments.record.recorder import Recorder
 from environments.record.summary import print_summary

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from environments.base_env import AgentEnv
 from environments.containment.hook_calls import HookCalls
-from environments.containment.in_flight import InFlight, Watch
+from environments.containment.user_code import InFlight, Watch
 from environments.data.item_json import item_hash
 from environments.data.tasks import GroupTask
 from environments.lifecycle.rollout_hooks import RolloutHooks

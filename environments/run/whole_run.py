@@ -6,7 +6,7 @@ import signal
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from environments.containment.abandoned import Abandoned
+from environments.containment.user_code import Abandoned
 from tools.errors import RunError
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from rich.console import Console
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.containment.hook_calls import HookCalls
-from environments.containment.in_flight import InFlight
+from environments.containment.user_code import InFlight
 from environments.hooks import writes
 from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import Recorder, past_groups

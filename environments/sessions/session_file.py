@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from environments.data.item_ids import item_id
+from environments.data.item_json import item_id
 from environments.data.item_json import item_hash, json_text, recorded_item
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.origin import RunOrigin

@@ -24,7 +24,7 @@ from pydantic import Field, create_model
 
 from environments.base_env import AgentEnv
 from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig
-from environments.data.item_ids import item_id
+from environments.data.item_json import item_id
 from environments.data.tasks import GroupTask
 from environments.lifecycle.group_reward import has_group_reward
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR

@@ -6,7 +6,7 @@ import pytest
 
 from environments.cli.main import main
 from environments.config import AgentEnvConfig
-from environments.lifecycle.env_condensers import condenser_facts
+from environments.lifecycle.rollout_parts import condenser_facts
 from environments.record.origin import differences
 from environments.rollout.context import fit_context, keep_last_turns, summarise, trim_tool_output
 from environments.run.experiment import origin_of

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from environments.base_env import AgentEnv
-from environments.containment.in_flight import Watch
+from environments.containment.user_code import Watch
 from environments.credit import credited
 from environments.data.tasks import GroupTask
 from environments.trajectory import (

@@ -8,10 +8,9 @@ from functools import partial
 
 import pytest
 
-from environments.containment import abandoned
-from environments.containment.abandoned import Abandoned
+from environments.containment import user_code
 from environments.containment.hook_calls import HookCalls
-from environments.containment.in_flight import InFlight
+from environments.containment.user_code import Abandoned, InFlight
 from tools.errors import ConfigError, RunError, TimeLimitExceeded, UserCodeBroke
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
@@ -171,7 +170,7 @@ async def test_an_abandoned_thread_ends_once_its_call_and_its_rollout_have_ended
 
 
 def test_too_many_abandoned_calls_end_the_run(left_over):
-    for _ in range(abandoned.MOST):
+    for _ in range(user_code.MOST):
         left_over.add("compute_reward took longer than 1 s", lambda: True)
     left_over.refuse_more("mine")
     left_over.add("compute_reward took longer than 1 s", lambda: True)

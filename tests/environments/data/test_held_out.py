@@ -2,7 +2,7 @@
 
 import pytest
 
-from environments.data.held_out import is_held_out
+from environments.data.tasks import is_held_out
 from environments.hooks import Hooks
 from tests.environments.counted_items import Counted, counted
 from tools.errors import ConfigError, DatasetError

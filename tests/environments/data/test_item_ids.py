@@ -2,7 +2,7 @@
 
 import pytest
 
-from environments.data.item_ids import item_id, item_ids
+from environments.data.item_json import item_id, item_ids
 from tools.errors import DatasetError
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from environments.data.item_ids import item_ids
-from environments.data.item_json import item_hash, json_text, recorded_item
+from environments.data.item_json import item_hash, item_ids, json_text, recorded_item
 from environments.data.tasks import GroupTask
 from tools.errors import DatasetError
 

@@ -5,8 +5,7 @@ from itertools import islice
 
 import pytest
 
-from environments.data.item_order import ItemOrder, item_weights
-from environments.data.tasks import plan, plan_for_ever
+from environments.data.tasks import ItemOrder, item_weights, plan, plan_for_ever
 from tools.errors import DatasetError
 
 IDS = [f"i{n}" for n in range(20)]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from environments.lifecycle.item_images import ItemImages
+from environments.lifecycle.sandboxes import ItemImages
 from tools.errors import ConfigError, ImageUnavailable
 
 

@@ -3,9 +3,8 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from environments.containment.abandoned import Abandoned
 from environments.containment.hook_calls import HookCalls
-from environments.containment.in_flight import InFlight
+from environments.containment.user_code import Abandoned, InFlight
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, say
 from environments.rollout.agent_loop import AgentLoop

@@ -3,7 +3,7 @@ import gc
 
 import pytest
 
-from environments.rollout.full_collections import rare_full_collections
+from environments.lifecycle.env_lifecycle import rare_full_collections
 
 USUAL = (700, 10, 10)
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from environments.containment.abandoned import Abandoned
 from environments.containment.hook_calls import HookCalls
-from environments.containment.in_flight import InFlight
+from environments.containment.user_code import Abandoned, InFlight
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
 from environments.rollout.agent_loop import AgentLoop

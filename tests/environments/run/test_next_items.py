@@ -2,7 +2,7 @@
 
 import pytest
 
-from environments.data.run_history import PastGroup
+from environments.data.tasks import PastGroup
 from environments.record.recorder import read_groups
 from environments.run.next_tasks import AskedTasks
 from environments.run.process_run import process

@@ -2,8 +2,8 @@
 
 import pytest
 
-from environments.containment.in_flight import InFlight
-from environments.data.run_history import PastGroup
+from environments.containment.user_code import InFlight
+from environments.data.tasks import PastGroup
 from environments.run.next_tasks import AskedTasks
 from tests.environments.counted_items import Counted, counted
 from tests.environments.serve.serve_world import World, serving

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from environments.containment.abandoned import Abandoned
-from environments.containment.owned_sandbox import owned_sandbox
+from environments.containment.owned import owned_sandbox
+from environments.containment.user_code import Abandoned
 from tools.errors import SandboxCreateError, TimeLimitExceeded, UserCodeBroke
 
 

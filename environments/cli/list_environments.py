@@ -17,8 +17,8 @@ def command() -> None:
     installed = installed_environments()
     names = [one_line(each.name) for each in installed]
     width = max(map(len, [*SHIPPED, *names]))
-    for name, shipped in SHIPPED.items():
-        click.echo(f"{name:<{width}}  {shipped.description}")
+    for name, description in SHIPPED.items():
+        click.echo(f"{name:<{width}}  {description}")
     times = Counter(each.name for each in installed)
     for name, each in zip(names, installed, strict=True):
         click.echo(f"{name:<{width}}  {_line(each, times[each.name])}")

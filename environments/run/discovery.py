@@ -17,6 +17,7 @@ from environments.run.loading import (
     installed_environments,
     load_file,
     load_module,
+    shipped_target,
 )
 from tools.errors import ConfigError
 
@@ -35,7 +36,7 @@ def find_environment(given: str) -> type[AgentEnv]:
         ConfigError: nothing of that name, its code fails, or it holds no or several environments.
     """
     if given in SHIPPED:
-        given = SHIPPED[given].target
+        given = shipped_target(given)
     elif given and os.path.isfile(Path(given) / _PROJECT):  # noqa: PTH113  # `is_file` may raise
         return _of_folder(Path(given))
     source, _, class_name = given.rpartition(":") if ":" in given else (given, "", "")

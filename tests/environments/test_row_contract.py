@@ -14,7 +14,7 @@ from environments.data.tasks import GroupTask
 from environments.hooks import Hooks
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
-from environments.run.loading import SHIPPED
+from environments.run.loading import SHIPPED, shipped_target
 from environments.server_config import ServerConfig
 from environments.trajectory import IGNORED, Kept
 from environments.wire.credited_rows import credited_rows
@@ -24,7 +24,7 @@ WIRES = ("scripted", "chat", "vllm")
 
 
 def class_of(name):
-    module, _, cls = SHIPPED[name].target.partition(":")
+    module, _, cls = shipped_target(name).partition(":")
     return getattr(import_module(module), cls)
 
 

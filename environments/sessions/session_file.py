@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from environments.data.item_json import item_id
-from environments.data.item_json import item_hash, json_text, recorded_item
+from environments.data.item_json import item_hash, item_id, json_text, recorded_item
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.origin import RunOrigin
 from environments.record.recorder import Recorder

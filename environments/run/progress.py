@@ -14,8 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from environments.plain_text import printable
 from environments.containment.user_code import InFlight
+from environments.plain_text import printable
 from environments.record.summary import counts, duration, forks_in_short, headline, weights_text
 from environments.record.totals import Summary
 from environments.run.group_note import GroupNote

@@ -30,8 +30,7 @@ from environments.lab.learning.reward_lint import PAGE, REFERENCE, Asked, lint_r
 from environments.lab.learning.stations_arms import findings, stations_arms, stations_setup
 from environments.policy.base import Policy
 from environments.record.run_folder import run_folder
-from environments.run.stop_signals import until_stopped
-from environments.run.whole_run import run_whole
+from environments.run.whole_run import run_whole, until_stopped
 from environments.stations_env.env import StationsConfig, StationsEnv, Task
 from environments.viewer.learning_values import LearnedChange, LearningValues
 from tools.errors import ConfigError

@@ -26,16 +26,14 @@ from environments.run.evaluation import (
 )
 from environments.run.experiment import origin_of
 from environments.run.group_source import FinishedGroups, OwnGroups
-from environments.run.next_tasks import PlannedTasks
 from environments.run.open_run import DEFAULT_NAME, OpenRun, opened_run
-from environments.run.process_run import FAILED, Driver, print_start
+from environments.run.process_run import FAILED, Driver, PlannedTasks, print_start
 from environments.run.progress import Progress
 from environments.run.run_files import Sources
 from environments.run.run_log import RunLog
-from environments.run.stopped import StoppedError
 from environments.run.tracking import tracking_backends
 from environments.run.watchdog import Watchdog, watchdog_of
-from environments.run.worker_pool import groups_at_once
+from environments.run.worker_pool import StoppedError, groups_at_once
 from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
 from tools.errors import RewardError, RunError
 

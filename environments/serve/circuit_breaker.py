@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 
 from environments.data.tasks import GroupTask
-from environments.run.group_note import GroupNote
-from environments.run.streak import Streak
+from environments.run.group_note import GroupNote, Streak
 
 OPEN_AFTER = 4
 """Failed groups in a row after which it opens: groups start one by one, with a pause before each."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from environments.data.tasks import GroupTask
 from environments.record.origin import RunOrigin
 from environments.run.group_source import GroupSource
-from environments.run.next_tasks import AskedTasks
+from environments.run.process_run import AskedTasks
 from environments.run.tracking import Track
 from environments.serve.model_watch import ModelWatch
 from environments.trajectory import CreditedGroup, StopReason, TrajectoryGroup

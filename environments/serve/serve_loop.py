@@ -12,12 +12,10 @@ from rich.console import Console, RenderableType
 from environments.record.recorder import Recorder
 from environments.record.summary import duration, print_side_notes
 from environments.record.totals import Summary
-from environments.run.first_alone import FirstAlone
 from environments.run.group_note import note_of
 from environments.run.progress import LiveView, RolloutsInFlight, picture
-from environments.run.stop_signals import StopSignals
-from environments.run.stopped import StoppedError
-from environments.run.worker_pool import LostWorkerError, refuse_stray_cancellation
+from environments.run.whole_run import StopSignals
+from environments.run.worker_pool import FirstAlone, LostWorkerError, StoppedError, refuse_stray_cancellation
 from environments.serve.circuit_breaker import CircuitBreaker, Entry
 from environments.serve.delivery import ApiLostError, Delivery
 from environments.serve.group_tries import GroupTries, Rollouts

@@ -16,8 +16,8 @@ from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import Recorder, past_groups
 from environments.run.experiment import origin_of
 from environments.run.group_source import OwnGroups
-from environments.run.next_tasks import AskedTasks
 from environments.run.open_run import begin_record
+from environments.run.process_run import AskedTasks
 from environments.run.progress import Progress
 from environments.run.tracking import tracked
 from environments.run.watchdog import Watchdog, watchdog_of

@@ -6,8 +6,7 @@ import signal
 
 import pytest
 
-from environments.run.stopped import StoppedError
-from environments.run.worker_pool import LostWorkerError, run_groups
+from environments.run.worker_pool import LostWorkerError, StoppedError, run_groups
 from tests.adversarial.commands import evaluate, process, recorded, run
 from tests.environments.serve.loopback import running
 

@@ -22,7 +22,7 @@ from environments.record.append_file import AppendFile
 from environments.record.private_file import write_private
 from environments.record.run_folder import RunFolder
 from environments.run.open_run import put_aside
-from environments.run.stop_signals import until_stopped
+from environments.run.whole_run import until_stopped
 from tools.errors import RecordError, RunError
 
 CURVE, RESULT = "curve.jsonl", "result.json"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from environments.data.tasks import GroupTask
-from environments.run.first_alone import MOST_ALIKE, AlikeFailuresError, first_alone
+from environments.run.worker_pool import MOST_ALIKE, AlikeFailuresError, first_alone
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
 from tests.environments.write_file import HELLO, ScalarWriteFile, made

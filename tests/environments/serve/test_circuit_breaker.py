@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from environments.data.tasks import GroupTask
-from environments.run.group_note import note_of
-from environments.run.streak import FailedInARowError, Streak
+from environments.run.group_note import FailedInARowError, Streak, note_of
 from environments.serve.circuit_breaker import FIRST_PAUSE_S, LONGEST_PAUSE_S, OPEN_AFTER, CircuitBreaker
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure, TrajectoryGroup

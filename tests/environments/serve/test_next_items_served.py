@@ -4,7 +4,7 @@ import pytest
 
 from environments.containment.user_code import InFlight
 from environments.data.tasks import PastGroup
-from environments.run.next_tasks import AskedTasks
+from environments.run.process_run import AskedTasks
 from tests.environments.counted_items import Counted, counted
 from tests.environments.serve.serve_world import World, serving
 from tools.errors import ConfigError

@@ -6,15 +6,19 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from environments.containment.user_code import IN_USER_CODE
+
 
 class OpenedFiles:
-    """Absolute paths of the files that any thread opens while items are loaded, each once, in that order."""
+    """Absolute paths of the files that are opened, each once, in that order."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_hooks: bool = False) -> None:
+        """Nothing yet; `in_hooks`: only what hooks and tools open, else what any thread does."""
+        self.in_hooks = in_hooks
         self.read: dict[str, None] = {}
         """Those that were opened for reading."""
         self.written: dict[str, None] = {}
-        """Likewise of those that were opened for writing."""
+        """Those that were opened for writing, or that another file was moved onto."""
 
     @contextmanager
     def watched(self) -> Generator[None]:
@@ -32,17 +36,25 @@ class OpenedFiles:
 _watching: list[OpenedFiles] = []
 _audited: list[bool] = []
 """An audit hook stays for as long as the process, so there is one."""
+_EVENTS = frozenset({"open", "os.rename"})
 
 
 def _note(event: str, args: tuple[Any, ...]) -> None:
-    if event != "open" or not _watching:
+    if not _watching or event not in _EVENTS:
         return
-    path, _, flags = args
+    in_hook = IN_USER_CODE.get()
+    watching = [opened for opened in _watching if in_hook or not opened.in_hooks]
+    if not watching:
+        return
+    if event == "open":
+        path, _, flags = args
+    else:
+        path, flags = args[1], os.O_WRONLY
     if isinstance(path, int) or not isinstance(flags, int):
         return
     # What is raised here would be raised by the `open` that it is about.
     with suppress(OSError, ValueError, TypeError):
         absolute = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  # a `Path` of each takes longer
-        for opened in _watching:
+        for opened in watching:
             is_read = flags & os.O_ACCMODE == os.O_RDONLY
             (opened.read if is_read else opened.written)[absolute] = None

@@ -27,8 +27,9 @@ class Contents:
     def add(self, line: Mapping[str, Any]) -> None:
         """Take the fields of one more line in, see `parse_head`."""
         fingerprint = line.get("fingerprint")
-        if fingerprint is not None and line.get("origin") is not None:
-            self.origins.setdefault(fingerprint, line["origin"])
+        if fingerprint is not None and isinstance(origin := line.get("origin"), dict):
+            # A later line adds the files that rollouts read since.
+            self.origins[fingerprint] = {**self.origins.get(fingerprint, {}), **origin}
         key = str(line.get("item_id")), int(line.get("epoch") or 0)
         if line.get("status") == "failed":
             self.failed.add(key)

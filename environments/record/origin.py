@@ -8,6 +8,8 @@ from typing import Any, Self
 
 from tools.errors import RecordError
 
+LATER = "later data of "
+"""How a file is named that rollouts read first; the fingerprint was made before, so it is not of these."""
 _DIGEST = "sha256:"
 _SHOWN_CHARS = 80
 _SHOWN_DIFFERENCES = 12
@@ -78,7 +80,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     other_env = before.get("env") != now.get("env")  # then all the rest differs, too
     for name in ("env",) if other_env else sorted({*before, *now}):
         was, is_ = before.get(name), now.get(name)
-        if was == is_:
+        if was == is_ or name.startswith(LATER):
             continue
         if was is None:
             changed.append(f"{name} is new")

@@ -1,7 +1,7 @@
 """The rollout JSONL: one group a line, on disk when the group ends, and resumable."""
 
 import logging
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,6 +79,8 @@ class Recorder:
         """The fingerprint of the groups to come."""
         self._to_say: dict[str | None, Mapping[str, str]] = {}
         """What fingerprints stand for that the file does not say yet."""
+        self.more_facts: Callable[[], Mapping[str, str]] = dict[str, str]
+        """Gives what the next line has to add to what the fingerprint stands for."""
         # Threads append, and a line that somebody has written is counted before the next.
         self._one_at_a_time = Lock()
         self._file = AppendFile(path, fresh=fresh, each_on_disk=each_on_disk)
@@ -105,6 +107,13 @@ class Recorder:
     def fingerprints(self) -> set[str | None]:
         """Those of the finished groups."""
         return self._contents.fingerprints
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What the file said of the fingerprint when it was opened; nothing where no such group finished."""
+        if self.fingerprint not in self.fingerprints:
+            return {}
+        return self._contents.origins.get(self.fingerprint or "", {})
 
     def holds(self, item_id: str, epoch: int) -> bool:
         """Whether this group is finished and need not run again."""
@@ -168,12 +177,13 @@ class Recorder:
         """Write a group's line and, unless `each_on_disk` is off, wait until it is on disk.
 
         Raises:
-            RecordError: the disk is full or gone, or somebody else changed the file. What was written before
-                is safe, and nothing is written any more.
+            RecordError: the disk is full or gone, or somebody else changed the file, or one that rollouts
+                read. What was written before is safe, and nothing is written any more.
         """
         group, content = line.credited.group, line.content
         with self._one_at_a_time:
-            if (origin := self._to_say.pop(group.fingerprint, None)) is not None:
+            more = self.more_facts()
+            if origin := {**self._to_say.pop(group.fingerprint, {}), **more}:
                 content = with_origin(content, origin)
             self._file.append(content)
             self.written += 1

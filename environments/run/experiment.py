@@ -1,9 +1,12 @@
 """What a run is an experiment with: everything that decides how its rollouts go and what they earn."""
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import time_ns
 from typing import Any, get_args
 
 import orjson
@@ -13,10 +16,12 @@ from environments.config import AgentEnvConfig
 from environments.credit import recorded_params
 from environments.data.item_json import stable_text
 from environments.inference.endpoint import without_credentials
+from environments.lifecycle.opened_files import OpenedFiles
 from environments.lifecycle.rollout_parts import condenser_facts
-from environments.record.origin import RunOrigin, digest
+from environments.record.origin import LATER, RunOrigin, digest, refuse_other_run
+from environments.record.recorder import Recorder
 from environments.record.run_folder import RUNS
-from environments.run.experiment_files import code_facts, counted_files, file_digest
+from environments.run.experiment_files import code_facts, counted_files, file_digest, home_of, later_data
 from environments.second_models.asked_model import SCRIPTED
 from environments.server_config import ServerConfig
 
@@ -147,6 +152,109 @@ def _files(env: AgentEnv) -> dict[str, Any]:
         "written": env.opened_files.written,
         "apart": [RUNS, *(Path(path) for path in paths if path is not None)],
     }
+
+
+class LaterFiles:
+    """The data that rollouts read and that the fingerprint, made before them, does not cover."""
+
+    def __init__(self, env: AgentEnv, recorder: Recorder) -> None:
+        """Compare what the record's groups have read with what is there now.
+
+        Args:
+            env: an open environment.
+            recorder: its record, which was begun.
+
+        Raises:
+            OtherRunError: a file changed.
+        """
+        self.opened = OpenedFiles(in_hooks=True)
+        self._env_cls = type(env)
+        self._counted = frozenset(environment_files(env).values())
+        self._apart: list[Path] = _files(env)["apart"]
+        self._record, self._accept = recorder.path, env.config.accept
+        self._digests = {
+            name.removeprefix(LATER): value
+            for name, value in recorder.facts.items()
+            if name.startswith(LATER)
+        }
+        home = home_of(self._env_cls)
+        self._names = {os.path.realpath(home / name): name for name in self._digests}
+        self._known: dict[str, tuple[tuple[int, int], str]] = {}
+        self._since = time_ns()
+        self._changed = self._judged(self._digests_of(self._names))
+
+    def facts(self) -> dict[str, str]:
+        """The digests of the files that were read since the last call, where the record has them not yet.
+
+        Raises:
+            OtherRunError: a file is not as it was.
+        """
+        facts, self._changed = self._changed, {}
+        if self.opened.read or self.opened.written:
+            files = _taken(self.opened.read)
+            if new := files - self._names.keys():
+                found = later_data(self._env_cls, new, counted=self._counted, apart=self._apart)
+                self._names |= {str(file): name for name, file in found.items()}
+            now = self._digests_of(files)
+            # Last: a write that the digests saw was noted before it.
+            written = {name for file in _taken(self.opened.written) if (name := self._names.get(file))}
+            facts |= self._judged(now | dict.fromkeys(written & {*now, *self._digests}, WRITTEN))
+        return {f"{LATER}{name}": value for name, value in facts.items()}
+
+    def _digests_of(self, files: Iterable[str]) -> dict[str, str]:
+        """The content of those that count, by name; what came to be during the run does not."""
+        digests: dict[str, str] = {}
+        for file in files:
+            name = self._names.get(file)
+            if name is None or self._digests.get(name) == WRITTEN:
+                continue
+            try:
+                stat = Path(file).stat()
+                if name not in self._digests and max(stat.st_mtime_ns, stat.st_ctime_ns) >= self._since:
+                    continue
+                state = stat.st_mtime_ns, stat.st_size
+                if file not in self._known or self._known[file][0] != state:
+                    self._known[file] = state, file_digest(Path(file))
+            except OSError:
+                continue
+            digests[name] = self._known[file][1]
+        return digests
+
+    def _judged(self, now: Mapping[str, str]) -> dict[str, str]:
+        """What the record does not say yet."""
+        news = {name: value for name, value in now.items() if self._digests.get(name) != value}
+        changed = [name for name, value in news.items() if name in self._digests and value != WRITTEN]
+        if not self._accept:
+            words = [f"{name}, which rollouts read, changed" for name in sorted(changed)]
+            refuse_other_run(str(self._record), words, instead=_INSTEAD)
+        self._digests |= news
+        return news
+
+
+WRITTEN = "written by a run"
+"""In the place of a digest: such a file decides nothing that its writer does not."""
+_INSTEAD = "put the file back, start over with --fresh, or go on all the same with --accept"
+
+
+@contextmanager
+def later_files(env: AgentEnv, recorder: Recorder) -> Generator[None]:
+    """While entered, the record also says which files rollouts read, and takes no group that read others.
+
+    Raises:
+        OtherRunError: a file that its groups have read changed.
+    """
+    later = LaterFiles(env, recorder)
+    with later.opened.watched():
+        recorder.more_facts = later.facts
+        yield
+
+
+def _taken(paths: dict[str, None]) -> set[str]:
+    """The resolved paths, which are no longer noted; other threads may note more meanwhile."""
+    taken = list(paths)
+    for path in taken:
+        del paths[path]
+    return {os.path.realpath(path) for path in taken}
 
 
 def turnwise_version() -> str:

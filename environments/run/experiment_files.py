@@ -6,7 +6,7 @@ import os
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -62,8 +62,8 @@ def counted_files(
             if _counts(each, folder, left_out):
                 name = f"code of {each.relative_to(folder).as_posix()}"
                 found[name if found.get(name, each) == each else f"{name} in {folder.name}"] = each
-    home = next((file.parent for cls in _classes(env_cls) if (file := _file_of(cls.__module__))), Path.cwd())
-    scratch = Path(tempfile.gettempdir()).resolve()
+    home = home_of(env_cls)
+    scratch = scratch_folder()
     written = {os.path.realpath(path) for path in written}
     named = (file for each in getattr(env_cls, "data", ()) for file in _files_at(home / each))
     for path in sorted({*(Path(each).resolve() for each in opened), *named}):
@@ -72,6 +72,37 @@ def counted_files(
         if not is_scratch and not is_code and path.is_file() and _counts(path, home, left_out):
             found[f"data of {Path(os.path.relpath(path, home)).as_posix()}"] = path
     return found
+
+
+def later_data(
+    env_cls: type, opened: Iterable[str], *, counted: Collection[Path], apart: Iterable[Path]
+) -> dict[str, Path]:
+    """The data among files that rollouts opened, by its path from the folder of the class on.
+
+    Args:
+        env_cls: the environment's class.
+        opened: paths that were opened for reading.
+        counted: files that the fingerprint covers.
+        apart: what runs write, or what counts by its items.
+    """
+    home = home_of(env_cls)
+    left_out = [*(path.resolve() for path in apart), scratch_folder(), *_installed()]
+    files = [path for path in map(Path, opened) if path.suffix != ".pyc" and path not in counted]
+    files = [path for path in files if path.is_file() and _counts(path, home, left_out)]
+    if not files:
+        return {}
+    modules = {_file_of(name) for name in list(sys.modules)}
+    return {Path(os.path.relpath(path, home)).as_posix(): path for path in files if path not in modules}
+
+
+def home_of(env_cls: type) -> Path:
+    """The folder of an environment's class; the current one where it has no file."""
+    return next((file.parent for cls in _classes(env_cls) if (file := _file_of(cls.__module__))), Path.cwd())
+
+
+def scratch_folder() -> Path:
+    """Where temporary files lie."""
+    return Path(tempfile.gettempdir()).resolve()
 
 
 def file_digest(file: Path) -> str:

@@ -17,7 +17,7 @@ from environments.record.private_file import read_small
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
 from environments.record.totals import Summary
-from environments.run.experiment import environment_files
+from environments.run.experiment import environment_files, later_files
 from environments.run.experiment_files import has_file
 from environments.run.run_files import (
     Sources,
@@ -172,16 +172,19 @@ def opened_run(
     with Recorder(record, fresh=fresh and folder is None) as recorder:
         run = OpenRun(recorder=recorder, folder=folder, resumed=bool(recorder.path.stat().st_size), say=say)
         accepted = _begun(env, origin, run, sources, log)
-        if folder is None:
-            yield run
-            return
-        run.facts = run_facts(env, origin)
-        notes = write_run_files(folder, env, origin, sources=sources, accepted=accepted, resumed=run.resumed)
-        for note in notes:
-            say(note)
-        title = f"{env.name} as {folder.path.name}, fingerprint {origin.fingerprint}"
-        with logged_run(run, folder, log, title=title):
-            yield run
+        with later_files(env, recorder):
+            if folder is None:
+                yield run
+                return
+            run.facts = run_facts(env, origin)
+            notes = write_run_files(
+                folder, env, origin, sources=sources, accepted=accepted, resumed=run.resumed
+            )
+            for note in notes:
+                say(note)
+            title = f"{env.name} as {folder.path.name}, fingerprint {origin.fingerprint}"
+            with logged_run(run, folder, log, title=title):
+                yield run
 
 
 @contextmanager

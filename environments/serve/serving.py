@@ -14,7 +14,7 @@ from environments.containment.user_code import InFlight
 from environments.hooks import writes
 from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import Recorder, past_groups
-from environments.run.experiment import origin_of
+from environments.run.experiment import later_files, origin_of
 from environments.run.group_source import OwnGroups
 from environments.run.open_run import begin_record
 from environments.run.process_run import AskedTasks
@@ -78,6 +78,7 @@ async def _serve_opened(
                 Recorder(Path(config.data_path_to_save_groups), fresh=config.fresh)
             )
             begin_record(env, origin_of(env), recorder, say=say)
+            files.enter_context(later_files(env, recorder))
         calls = files.enter_context(env.hook_calls(InFlight(item_id="", sibling=0)))
         asked = _asked(env, recorder, calls, say)
         rollouts = Rollouts(

@@ -14,7 +14,13 @@ from importlib import import_module
 from time import monotonic
 from typing import NoReturn
 
-from environments.config import AgentEnvConfig, checked_config
+from environments.config import (
+    AgentEnvConfig,
+    ModelServerConfig,
+    ServerConfig,
+    checked_config,
+    server_configs,
+)
 from environments.containment.hook_calls import HookCalls
 from environments.containment.user_code import InFlight, Watch
 from environments.credit import GroupRules, comparable, credited, missing_outcome_of, read_params
@@ -35,14 +41,11 @@ from environments.lifecycle.rollout_parts import (
 from environments.policy.base import Policy, checked_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import ScriptedPolicy, playing
-from environments.reward_checks import checked_metrics, where_of
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import AgentLoop, refuse_no_act
-from environments.rollout.boundary import Boundary
-from environments.rollout.model_summary import model_summary
-from environments.rollout.slots import Slots
-from environments.rollout.token_estimate import TokenEstimate
-from environments.server_config import ModelServerConfig, ServerConfig, server_configs
+from environments.rollout.boundary import Boundary, Slots
+from environments.rollout.condensing import model_summary
+from environments.rollout.prompt_tokens import TokenEstimate
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -51,7 +54,7 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
-from environments.turn_level_reward import CallHook, NewScoring, scalar_scoring
+from environments.turn_level_reward import CallHook, NewScoring, checked_metrics, scalar_scoring, where_of
 from tools.sandbox.absent import record_of
 from tools.toolsets import select_toolsets
 

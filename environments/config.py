@@ -1,13 +1,148 @@
 """Every setting of an environment: flat, bounded and described."""
 
+import json
+import logging
 import re
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from environments.config_section import WithoutEffect
-from environments.evaluation_config import EvaluationConfig
+from environments.inference.dialect import checked_extra_body
 from tools.errors import ConfigError
+
+WithoutEffect = Mapping[str, tuple[tuple[object, ...], str]]
+"""Settings that do nothing: the values that are accepted all the same, and what to do instead."""
+
+
+class Section(BaseModel):
+    """Settings of one section of the command line or of a YAML file."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    section: ClassVar[str]
+    """`env` for `--env.NAME`."""
+    without_effect: ClassVar[WithoutEffect] = {}
+    by_entry: ClassVar[frozenset[str]] = frozenset()
+    """Mappings whose entries are settings of their own: layers join, and `None` unsets an entry."""
+    json_entries: ClassVar[frozenset[str]] = frozenset()
+    """Those of them whose entries a command line writes as JSON, where they are none as text."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a field that nobody would read.
+
+        Raises:
+            ConfigError: it has the name of one that has no effect.
+        """
+        super().__pydantic_init_subclass__(**kwargs)
+        for name, field in cls.model_fields.items():
+            accepted, instead = cls.without_effect.get(name, ((field.default,), ""))
+            if not any(_same(field.default, each) for each in accepted):
+                raise ConfigError(f"{cls.__name__}.{name} has no effect in Turnwise: {instead}")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_other_names(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        named: dict[str, Any] = {}
+        for name, value in cast("Mapping[str, Any]", values).items():
+            field, _, key = name.partition(".")
+            if field in cls.without_effect:
+                cls._refuse_without_effect(field, value)
+            elif field in cls.by_entry:
+                entries = {key: value} if key else _mapping(value, f"{cls.section}.{field}")
+                named[field] = {**named.get(field, {}), **entries}
+            else:
+                named[field] = value
+        for field in cls.by_entry & named.keys():
+            named[field] = {key: value for key, value in named[field].items() if value is not None}
+        return named
+
+    @classmethod
+    def _refuse_without_effect(cls, name: str, value: object) -> None:
+        accepted, instead = cls.without_effect[name]
+        if not any(_same(value, each) for each in accepted):
+            raise ValueError(f"--{cls.section}.{name} has no effect in Turnwise: {instead}")
+
+
+def _mapping(value: Any, name: str) -> Mapping[str, Any]:
+    """A mapping of settings, also as the JSON text in which Atropos' command line gives it."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError:
+            raise ValueError(f"--{name} must be a mapping of names to values, got {value!r}") from None
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"--{name} must be a mapping of names to values, got {value!r}")
+    return cast("Mapping[str, Any]", value)
+
+
+def _same(value: object, accepted: object) -> bool:
+    """Whether a value, perhaps still text, is the accepted one."""
+    if isinstance(accepted, int | float) and not isinstance(accepted, bool):
+        try:
+            return float(str(value)) == accepted
+        except ValueError:
+            return False
+    return str(value).lower() == str(accepted).lower()
+
+
+class EvaluationConfig(Section):
+    """Settings of `evaluate`, as an environment's config has them."""
+
+    eval_share: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of the items, chosen by their ids, that only evaluate rolls out: process and "
+        "serve leave it out.",
+    )
+    eval_rollouts: int = Field(default=4, ge=1, le=1024, description="Rollouts per evaluation item.")
+    eval_temperature: float | None = Field(
+        default=None, ge=0, le=2, description="evaluate: sampling temperature; unset: as in training."
+    )
+    eval_top_p: float | None = Field(
+        default=None, gt=0, le=1, description="evaluate: nucleus sampling; unset: as in training."
+    )
+    eval_max_turns: int | None = Field(
+        default=None, ge=1, le=10_000, description="evaluate: model calls per rollout; unset: as in training."
+    )
+    eval_dataset_path: str | None = Field(
+        default=None, description="evaluate: local file of items; unset: the dataset of training."
+    )
+    eval_dataset_name: str | None = Field(
+        default=None, description="evaluate: Hugging Face hub dataset; unset: the dataset of training."
+    )
+    eval_dataset_split: str | None = Field(
+        default=None, description="evaluate: split of the hub dataset; unset: that of training."
+    )
+    pass_score: float = Field(
+        default=1.0,
+        allow_inf_nan=False,
+        description="Outcome, or score where there is none, from which a rollout counts as passed.",
+    )
+
+    @model_validator(mode="after")
+    def _evaluates_one_set_of_items(self) -> Self:
+        places = ("eval_share", "eval_dataset_path", "eval_dataset_name")
+        given = " and ".join(f"--env.{name}" for name in places if getattr(self, name))
+        if " and " in given:
+            raise ValueError(f"evaluation items come from one place; give one of {given}")
+        return self
+
+    def for_evaluation(self) -> Self:
+        """The settings of an evaluation: what `eval_…` says stands in the place of training's."""
+        own = {name: getattr(self, f"eval_{name}") for name in ("temperature", "top_p", "max_turns")}
+        own["dataset_split"] = self.eval_dataset_split
+        update = {name: value for name, value in own.items() if value is not None}
+        if self.eval_dataset_path is not None or self.eval_dataset_name is not None:
+            update |= {"dataset_path": self.eval_dataset_path, "dataset_name": self.eval_dataset_name}
+        return self.model_copy(update=update)
+
 
 EMBEDDED_TOKENIZER = "embedded"
 _PLAIN_NAME = re.compile(r"\w[\w.+=@-]{0,62}")
@@ -352,3 +487,150 @@ def checked_config(config: Any, env_cls: type) -> AgentEnvConfig:
     if not isinstance(config, AgentEnvConfig):
         raise ConfigError(f"{env_cls.__name__} takes an AgentEnvConfig, got {type(config).__name__}")
     return config
+
+
+logger = logging.getLogger(__name__)
+
+
+class ModelServerConfig(Section):
+    """Where an OpenAI-compatible model server is, and what each request to it has."""
+
+    by_entry: ClassVar[frozenset[str]] = frozenset({"extra_body"})
+    json_entries: ClassVar[frozenset[str]] = frozenset({"extra_body"})
+
+    base_url: str | None = Field(
+        default="",
+        repr=False,
+        description="Base URL of an OpenAI-compatible server, for example http://localhost:8000/v1.",
+    )
+    model_name: str = Field(default="default", description="The model to ask for.")
+    api_key: str | None = Field(default="none", repr=False, description="API key of the server.")
+    num_max_requests_at_once: int = Field(
+        default=512,
+        ge=1,
+        le=25_000,
+        description="Requests in flight at once, each over a connection of its own; more than this process "
+        "may open files is refused.",
+    )
+    extra_body: dict[str, Any] = Field(
+        default={},
+        description="More fields of each request, NAME VALUE (JSON) each: top_k, stop, tool_choice, "
+        "chat_template_kwargs, …",
+    )
+    proxy: str | None = Field(
+        default=None,
+        repr=False,
+        description="Proxy for requests to it; unset on the command line: what http_proxy, https_proxy, "
+        "all_proxy and no_proxy say; `none`: none.",
+    )
+    ca_file: str | None = Field(
+        default=None,
+        description="File of the certificates that an https server is checked with, and no others.",
+    )
+
+    @field_validator("extra_body")
+    @classmethod
+    def _ours_stay_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if own := sorted(value.keys() & cls.model_fields.keys()):
+            raise ValueError(f"cannot set {own[0]}: set --{cls.section}.{own[0]}")
+        return dict(checked_extra_body(value))
+
+
+class SecondModelConfig(ModelServerConfig):
+    """A model beside the policy, asked by messages for text that nobody trains on."""
+
+    num_max_requests_at_once: int = Field(
+        default=64, ge=1, le=25_000, description="Requests in flight at once; others wait."
+    )
+    temperature: float = Field(default=1.0, ge=0, le=2, description="Sampling temperature.")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling.")
+    max_tokens: int = Field(default=1024, ge=1, description="Tokens of one answer, reasoning included.")
+
+
+class JudgeConfig(SecondModelConfig):
+    """The server of the judge (`ctx.judge`); without a `base_url`, `scripted_judge` answers."""
+
+    section = "judge"
+
+    temperature: float = Field(default=0.0, ge=0, le=2, description="Sampling temperature.")
+
+
+class UserConfig(SecondModelConfig):
+    """The server of the simulated user; without a `base_url`, `scripted_user` answers."""
+
+    section = "user"
+
+
+class SummariserConfig(SecondModelConfig):
+    """The server of the summariser; without a `base_url`, `scripted_summariser` answers."""
+
+    section = "summariser"
+
+
+class ServerConfig(ModelServerConfig):
+    """One OpenAI-compatible model server; without a `base_url` the scripted agent plays."""
+
+    section = "openai"
+    without_effect: ClassVar[WithoutEffect] = {
+        "timeout": ((1200,), "--env.request_timeout_s is the wall clock of one request"),
+        "num_requests_for_eval": ((64,), "--env.max_concurrent_rollouts bounds an evaluation"),
+        "rolling_buffer_length": ((1000,), "wandb gets every group"),
+        "tokenizer_name": (("none",), "--env.tokenizer_name is that of the model"),
+        "n_kwarg_is_ignored": ((False,), "each completion is a request of its own"),
+        "health_check": ((True, False), "a server is asked once before a run, and when calls to it fail"),
+    }
+
+    server_type: Literal["auto", "chat", "vllm", "sglang"] = Field(
+        default="auto",
+        description="How it is asked. chat: messages, over /chat/completions. vllm, sglang: token ids, which "
+        "needs the model's own --env.tokenizer_name. auto: asks the server what it is, and says so.",
+    )
+    token_wire: Literal["completions", "generate", "chat"] | None = Field(
+        default=None,
+        description="Where a server gets token ids. completions: /v1/completions. generate: vLLM's "
+        "/inference/v1/generate, SGLang's /generate. chat: SGLang's /v1/chat/completions with input_ids. "
+        "Unset: completions for vllm, generate for sglang.",
+    )
+    family: str | None = Field(
+        default=None,
+        description="The model's chat format, for its token ids and for tool calls that it writes as text: "
+        "chatml, or a name of `turnwise check-model --families`. Unset: by the model's name.",
+    )
+    context_tokens: int | None = Field(
+        default=None, ge=16, description="The model's context window; unset: as the server says, if it does."
+    )
+
+    @field_validator("server_type", mode="before")
+    @classmethod
+    def _in_atropos_words(cls, value: object) -> object:
+        return "chat" if value in ("openai", "trl") else value
+
+
+def server_configs(configured: Any) -> list[ModelServerConfig]:
+    """The servers that `config_init` names, one or a list, in our words or in Atropos'.
+
+    What Atropos' words set and has no effect here is logged as a warning.
+
+    Raises:
+        ConfigError: one of them is no server config.
+    """
+    servers = cast("list[Any]", configured) if isinstance(configured, list | tuple) else [configured]
+    for server in servers:
+        if not isinstance(server, BaseModel):
+            raise ConfigError(f"a model server is a ServerConfig, got {type(server).__name__}")
+    # Atropos' ServerBaseline stands for "no server": it has no base_url.
+    return [
+        server if isinstance(server, ModelServerConfig) else _in_our_words(server)
+        for server in servers
+        if hasattr(server, "base_url")
+    ]
+
+
+def _in_our_words(server: BaseModel) -> ServerConfig:
+    for name, (_, instead) in ServerConfig.without_effect.items():
+        if name in server.model_fields_set and name != "health_check":
+            logger.warning("config_init sets %s, which has no effect in Turnwise: %s", name, instead)
+    known = {name: getattr(server, name) for name in ServerConfig.model_fields if hasattr(server, name)}
+    if "server_type" not in server.model_fields_set:
+        known.pop("server_type", None)  # `openai` is Atropos' default, and says nothing
+    return ServerConfig(**known)

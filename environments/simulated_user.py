@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from environments.reward_context import RolloutContext
-from environments.second_models.text_answer import TextAnswer
+from environments.second_models.text_model import TextAnswer
 from environments.trajectory import Message
 from tools.errors import ConfigError, SecondModelError
 

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import zip_longest
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
+from environments.plain_text import is_utf8
 from environments.time_profile import TimeProfile
 from tools.calls import CachedJson, ToolCall, ToolResult, ToolSpec
+from tools.errors import ConfigError
 from tools.sandbox.base import SandboxRecord
 
 IGNORED = -100
@@ -397,3 +399,65 @@ class CreditedGroup:
     reason: str | None = None
     turns_without_peer: int = 0
     """Turns whose advantage is their raw return, since no sibling had a comparable one."""
+
+
+def dropped(
+    trajectory: Trajectory, error_class: str, why: str, *, stop_reason: StopReason | None = None
+) -> Failure:
+    """The sibling as one that has no score, with the calls and the time that it took."""
+    return Failure(
+        sibling=trajectory.sibling,
+        stop_reason=stop_reason,
+        error=f"{error_class}: {why}",
+        traceback="",
+        turns=len(trajectory.turns),
+        error_class=error_class,
+        judge_calls=trajectory.judge_calls,
+        user_calls=trajectory.user_calls,
+        summariser_calls=trajectory.summariser_calls,
+        profile=trajectory.profile,
+    )
+
+
+def written_messages(given: Any, where: str) -> tuple[Message, ...]:
+    """A text of a user, one message, or a list of messages.
+
+    Raises:
+        ConfigError: it is something else; `where` says who gave it.
+    """
+    if isinstance(given, str):
+        return (Message(role="user", content=_text(given, where)),)
+    if not isinstance(given, list | tuple):
+        return (_message(given, where, ""),)
+    several = cast("list[Any]", given)
+    return tuple(_message(each, where, f", in {given!r:.200}") for each in several)
+
+
+def _message(given: Any, where: str, within: str) -> Message:
+    fields: Mapping[Any, Any] = {}
+    if isinstance(given, Message):
+        fields = {"role": given.role, "content": given.content}
+    elif isinstance(given, Mapping):
+        fields = cast("Mapping[Any, Any]", given)
+    if set(fields) != {"role", "content"}:
+        raise ConfigError(
+            f"{where} gave {given!r:.200}{within}; give text, or a list of "
+            f"turnwise.Message(role=..., content=...)"
+        )
+    role, content = fields["role"], fields["content"]
+    if role not in get_args(Role):
+        raise ConfigError(f"{where} gave a message of role {role!r:.100}; choose one of {get_args(Role)}")
+    if isinstance(content, list | tuple):
+        raise ConfigError(
+            f"{where} gave a message whose content is a list of parts; give text: images are not taken"
+        )
+    text = _text(content, where)
+    return given if isinstance(given, Message) else Message(role=role, content=text)
+
+
+def _text(given: Any, where: str) -> str:
+    if not isinstance(given, str):
+        raise ConfigError(f"{where} gave a message whose content is {given!r:.100}; give text")
+    if not is_utf8(given):
+        raise ConfigError(f"{where} gave {given!r:.100}, which is no UTF-8 text")
+    return given

@@ -32,7 +32,7 @@ WALKED = (
     "environments/credit",
     "environments/rollout/rows.py",
     "environments/rollout/completion_check.py",
-    "environments/inference/http_body.py",
+    "environments/inference/http_client.py",
 )
 """Folders and modules whose mutants have to be noticed."""
 FURTHER = {

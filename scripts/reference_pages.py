@@ -12,9 +12,14 @@ import click
 from pydantic.fields import FieldInfo
 
 from environments.cli.main import COMMANDS, LazyGroup
-from environments.config import AgentEnvConfig
-from environments.config_section import Section
-from environments.server_config import JudgeConfig, ServerConfig, SummariserConfig, UserConfig
+from environments.config import (
+    AgentEnvConfig,
+    JudgeConfig,
+    Section,
+    ServerConfig,
+    SummariserConfig,
+    UserConfig,
+)
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 SECTIONS: tuple[tuple[type[Section], str], ...] = (

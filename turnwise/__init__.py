@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from environments.base_env import AgentEnv
-    from environments.config import AgentEnvConfig
+    from environments.config import AgentEnvConfig, JudgeConfig, ServerConfig, SummariserConfig, UserConfig
     from environments.credit import Param, estimate, register_estimator
     from environments.data.tasks import GroupTask
     from environments.policy.base import CompletionRequest, Policy
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         summarise,
         trim_tool_output,
     )
-    from environments.server_config import JudgeConfig, ServerConfig, SummariserConfig, UserConfig
     from environments.simulated_user import SimulatedUser
     from environments.tables.loading import features, load
     from environments.testing import group_of
@@ -165,7 +164,7 @@ _MODULES = {
     "GroupContext": "environments.reward_context",
     "GroupTask": "environments.data.tasks",
     "History": "environments.rollout.context",
-    "JudgeConfig": "environments.server_config",
+    "JudgeConfig": "environments.config",
     "MCPToolset": "tools.mcp.mcp_toolset",
     "MathChecker": "environments.rewards.math_checker",
     "Message": "environments.trajectory",
@@ -179,11 +178,11 @@ _MODULES = {
     "Sandbox": "tools.sandbox",
     "SandboxLimits": "tools.sandbox",
     "SandboxSpec": "tools.sandbox",
-    "ServerConfig": "environments.server_config",
+    "ServerConfig": "environments.config",
     "SimulatedUser": "environments.simulated_user",
     "State": "tools.tool_context",
     "StopReason": "environments.trajectory",
-    "SummariserConfig": "environments.server_config",
+    "SummariserConfig": "environments.config",
     "ToolCall": "tools.calls",
     "ToolContext": "tools.tool_context",
     "ToolError": "tools.errors",
@@ -197,7 +196,7 @@ _MODULES = {
     "TurnLevelRewardMixin": "environments.turn_level_reward",
     "TurnwiseError": "tools.errors",
     "UsageError": "tools.errors",
-    "UserConfig": "environments.server_config",
+    "UserConfig": "environments.config",
     "boxed": "environments.rewards.text_format",
     "call": "environments.policy.scripted",
     "code_block": "environments.rewards.text_format",

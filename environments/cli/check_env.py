@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from environments.cli.env_command import EnvCall, EnvCommand
-from environments.cli.proxies import with_proxies
+from environments.cli.settings import EnvCall, EnvCommand, with_proxies
 from environments.env_checks.check_run import NAMES, CheckRun
 from environments.env_checks.checked_env import CallTrace, CheckedEnv
 from environments.env_checks.report import CheckResults, Finding, Report, Result, supervised

@@ -10,13 +10,12 @@ from typing import Any
 
 import click
 
-from environments.cli.proxies import with_proxies
-from environments.cli.settings import Overrides, Settings, merge_settings, split_overrides
-from environments.config import AgentEnvConfig
+from environments.cli.settings import Overrides, Settings, merge_settings, split_overrides, with_proxies
+from environments.config import AgentEnvConfig, ServerConfig
 from environments.inference.endpoint import shown_url
+from environments.inference.http_client import one_line
 from environments.inference.model_server import ModelServer
-from environments.inference.server_check import check, model_names
-from environments.inference.server_text import one_line
+from environments.inference.server_kind import check, model_names
 from environments.lab.model_check import CheckedModel, ModelCheck, Verdict, check_model
 from environments.policy.rendering.chatml import EMBEDDED, load_tokenizer
 from environments.policy.rendering.families import (
@@ -26,7 +25,6 @@ from environments.policy.rendering.families import (
     load_renderer,
 )
 from environments.policy.rendering.renderer import Renderer
-from environments.server_config import ServerConfig
 from tools.errors import ConfigError
 
 _STYLES: dict[Verdict, str] = {"ok": "green", "no": "red", "not seen": "yellow"}

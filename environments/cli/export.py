@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from environments.cli.terminated import terminated_as_interrupted
+from environments.cli.main import terminated_as_interrupted
 from environments.record.group_line import decode_group
 from environments.record.private_file import folder_for, write_whole
 from environments.record.recorder import numbered_lines

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from environments.cli.credit_options import CreditOptions, credit_options
-from environments.cli.terminated import terminated_as_interrupted
+from environments.cli.main import terminated_as_interrupted
 from environments.data.item_json import checked_id
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.origin import RunOrigin

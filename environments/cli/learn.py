@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from environments.base_env import AgentEnv
-from environments.cli.env_command import EnvCall, EnvCommand
+from environments.cli.settings import EnvCall, EnvCommand
 from environments.config import AgentEnvConfig
 from environments.lab.learning.arms import Arm
 from environments.lab.learning.compare_arms import (

@@ -4,7 +4,7 @@ from collections import Counter
 
 import click
 
-from environments.inference.server_text import one_line
+from environments.inference.http_client import one_line
 from environments.run.loading import SHIPPED, InstalledEnvironment, described, installed_environments
 
 

@@ -7,11 +7,12 @@ import resource
 import signal
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from threading import current_thread, main_thread
 from types import ModuleType
 from typing import Any, Literal, NoReturn, cast, get_args
 
@@ -305,3 +306,32 @@ def _leaves(error: BaseException) -> list[BaseException]:
 def _fail(message: str, code: int = USAGE_EXIT) -> int:
     click.echo(f"turnwise: error: {without_credentials(' '.join(message.split()))}", err=True)
     return code
+
+
+@contextmanager
+def terminated_as_interrupted() -> Generator[None]:
+    """While entered, the first SIGTERM interrupts; the second ends the process at once.
+
+    Raises:
+        Exit: it was received; the exit code is that of a shell, 143.
+    """
+    if current_thread() is not main_thread():  # no other one may handle signals
+        yield
+        return
+    received = False
+
+    def receive(*_: object) -> None:
+        nonlocal received
+        received = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, receive)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if received:
+            raise click.exceptions.Exit(128 + signal.SIGTERM) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

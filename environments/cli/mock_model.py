@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from environments.base_env import AgentEnv
-from environments.cli.env_command import EnvCall, EnvCommand
+from environments.cli.settings import EnvCall, EnvCommand
 from environments.containment.user_code import InFlight
 from environments.data.item_json import item_ids, recorded_item
 from environments.data.tasks import GroupTask
@@ -18,8 +18,8 @@ from environments.hooks import writes
 from environments.lifecycle.hook_signatures import takes_context
 from environments.policy.rendering.chatml import EMBEDDED, EMBEDDED_TOKENIZER_DIR
 from environments.policy.scripted import Choice, Script, generic_summary, say
+from environments.rollout.agent_loop import opening_messages
 from environments.rollout.context import asks_for_summary
-from environments.rollout.prompt import opening_messages
 from environments.second_models.asked_model import ROLES
 from environments.trajectory import Message
 from environments.turn_level_reward import call_hook

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from environments.cli.credit_options import CreditOptions, credit_options
-from environments.cli.terminated import terminated_as_interrupted
+from environments.cli.main import terminated_as_interrupted
 from environments.credit import Advantages, CreditChange, credit_change
 from environments.credit.crediting import ANY_GROUP, comparable
 from environments.record.group_line import decode_group

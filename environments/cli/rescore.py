@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from environments.cli.env_command import EnvCall, EnvCommand
+from environments.cli.settings import EnvCall, EnvCommand
 from environments.record.recorder import read_contents
 from environments.record.run_folder import record_at
 from environments.run.rescore_run import recorded_seed, rescore

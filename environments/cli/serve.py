@@ -3,7 +3,7 @@
 import click
 from rich.console import Console
 
-from environments.cli.env_command import EnvCall, EnvCommand
+from environments.cli.settings import EnvCall, EnvCommand
 from environments.run.whole_run import run_whole
 from environments.serve.serving import serve
 

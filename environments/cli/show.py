@@ -14,13 +14,9 @@ from environments.record.group_line import decode_group, parse_head
 from environments.record.recorder import numbered_lines, read_contents, read_groups
 from environments.record.run_folder import record_at
 from environments.run.run_log import CountedOnce
-from environments.viewer.group_values import group_values
-from environments.viewer.page_texts import TextCutter
-from environments.viewer.page_values import GroupEntry, RolloutEntry
+from environments.viewer.page_values import GroupEntry, PageContent, RolloutEntry, TextCutter, group_values
 from environments.viewer.record_page import IndexBuilder, title_of
-from environments.viewer.terminal_group import ShownGroup, group_parts
-from environments.viewer.terminal_run import run_parts
-from environments.viewer.turn_values import PageContent
+from environments.viewer.terminal_group import ShownGroup, group_parts, run_parts
 from tools.errors import UsageError
 
 PLAIN_WIDTH = 100

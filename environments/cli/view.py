@@ -15,12 +15,9 @@ from environments.cli.credit_options import load_code
 from environments.record.run_folder import RECORD, record_at
 from environments.run.console_streams import outlived_console
 from environments.viewer.demo_record import demo_record
-from environments.viewer.live_record import LiveRecord
-from environments.viewer.page_server import serve_page
-from environments.viewer.page_texts import TextCutter
+from environments.viewer.page_server import LiveRecord, serve_page
+from environments.viewer.page_values import PageContent, TextCutter, TokenTexts
 from environments.viewer.record_page import PageSize, write_record_page
-from environments.viewer.token_texts import TokenTexts
-from environments.viewer.turn_values import PageContent
 from tools.errors import ConfigError
 
 _MB = 1_000_000

@@ -21,7 +21,6 @@ from environments.credit.estimator_registry import (
 )
 from environments.credit.scored import trained_turns
 from environments.credit.terms import Advantages
-from environments.dropped_sibling import dropped
 from environments.trajectory import (
     LARGEST_REWARD,
     CreditedGroup,
@@ -29,6 +28,7 @@ from environments.trajectory import (
     Rewards,
     Trajectory,
     TrajectoryGroup,
+    dropped,
 )
 from tools.errors import ConfigError, TurnwiseError
 

@@ -27,7 +27,7 @@ from environments.env_checks.repeated_checks import (
     left_behind,
 )
 from environments.env_checks.report import Answer, Finding, Report
-from environments.rollout.failures import raised_by_user, reason_of
+from environments.rollout.boundary import raised_by_user, reason_of
 from environments.run.experiment import environment_files
 from environments.run.watchdog import Watchdog
 from tools.errors import DatasetError, RunError

@@ -9,17 +9,16 @@ from time import monotonic
 from typing import Any
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig
+from environments.config import AgentEnvConfig, ModelServerConfig, ServerConfig
 from environments.containment.hook_calls import HookCalls
 from environments.data.item_json import stable_text
 from environments.data.tasks import GroupTask
 from environments.hooks import writes
-from environments.inference.server_text import one_line
+from environments.inference.http_client import one_line
 from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, PlaysByScript, Script, ScriptedPolicy, say
-from environments.rollout.failures import raised_by_user
-from environments.server_config import ModelServerConfig, ServerConfig
+from environments.rollout.boundary import raised_by_user
 from environments.trajectory import Completion, CreditedGroup, Message, Trajectory
 from tools.calls import ToolSpec
 from tools.errors import ContextOverflow, ToolError

@@ -14,13 +14,13 @@ from time import monotonic
 
 from rich.console import Console
 
+from environments.config import ServerConfig
 from environments.env_checks.checked_env import SIBLINGS, CheckedEnv, RepeatedPolicy, TracedCall
 from environments.env_checks.report import Answer
 from environments.hooks import writes
-from environments.inference.server_text import one_line
+from environments.inference.http_client import one_line
 from environments.record.recorder import read_groups
 from environments.run.process_run import process
-from environments.server_config import ServerConfig
 from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
 from tools.errors import IsolationError
 from tools.sandbox.inventory import list_sandboxes

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from environments.inference.server_text import one_line
+from environments.inference.http_client import one_line
 from environments.plain_text import printable
 
 _PROMPT_LINES = 24

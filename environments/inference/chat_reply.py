@@ -2,19 +2,468 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, cast
 
 import orjson
 
-from environments.inference.event_stream import StreamError, is_event_stream, merged_stream
-from environments.inference.reply_message import is_empty, read_message
-from environments.inference.reply_tokens import LARGEST_ID, NO_NUMBERS, ReplyError, SampledTokens, tokens_of
-from environments.inference.reply_weights import weight_version_of
-from environments.inference.server_text import start_of
-from environments.trajectory import Message
+from environments.inference.http_client import one_line, start_of
+from environments.inference.server_kind import TEXT_ONLY, ServerFacts
+from environments.trajectory import NOT_SAMPLED, SEVERAL_VERSIONS, Message
+from tools.calls import ToolCall
+
+_TEXTS = ("content", "refusal", "reasoning_content", "reasoning", "reasoning_details")
+_LISTS = ("token_ids", "response_token_ids", "weight_versions")
+_REPLY_FIELDS = ("prompt_token_ids", "usage", "metadata")
+_COMMENTS = re.compile(rb"\A(?:\s*:[^\n]*\n)+\s*")
+
+
+class StreamError(ValueError):
+    """An event stream that is no completion, or that breaks off."""
+
+
+def is_event_stream(content: bytes) -> bool:
+    """Whether a body is one: it begins with a field of server-sent events, or with a comment."""
+    return content[:200].lstrip().startswith((b"data:", b"event:", b"id:", b"retry:", b":"))
+
+
+def merged_stream(content: bytes) -> dict[str, Any]:
+    """The one reply that the chunks of an event stream add up to.
+
+    A body of comments and one object after them, as OpenRouter sends while it waits, is that object.
+
+    Raises:
+        StreamError: a chunk that is no object, an error in one, or no end.
+    """
+    after_comments = _COMMENTS.sub(b"", content)
+    if after_comments.startswith(b"{"):
+        return _object(after_comments)
+    reply: dict[str, Any] = {}
+    choice = _Choice()
+    done = False
+    for data in _events(content):
+        if data == b"[DONE]":
+            done = True
+            continue
+        chunk = _object(data)
+        if chunk.get("error"):
+            raise StreamError(f"the server gave up in the middle of its answer: {chunk['error']!r:.200}")
+        for part in _dicts(chunk.get("choices")):
+            if part.get("index", 0) == 0:
+                choice.add(part)
+        reply |= {name: chunk[name] for name in _REPLY_FIELDS if chunk.get(name) is not None}
+    if not done and choice.fields.get("finish_reason") is None:
+        raise StreamError("the event stream breaks off before its end")
+    return {**reply, "choices": [choice.whole()]}
+
+
+class _Choice:
+    """What the chunks of a choice add up to; texts are joined once, at the end."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, Any] = {}
+        self._message: dict[str, Any] = {}
+        self._texts: dict[str, list[Any]] = {}
+        self._calls: list[dict[str, Any]] = []
+        self._latest: dict[object, dict[str, Any]] = {}
+
+    def add(self, part: dict[str, Any]) -> None:
+        for delta in _dicts([part.get("delta") or part.get("message")]):
+            self._add_delta(delta)
+        for name in _LISTS:
+            if isinstance(part.get(name), list):
+                self.fields.setdefault(name, []).extend(part[name])
+        for logprobs in _dicts([part.get("logprobs")]):
+            if isinstance(logprobs.get("content"), list):
+                self.fields.setdefault("logprobs", {"content": []})["content"].extend(logprobs["content"])
+        for name in ("finish_reason", "prompt_token_ids", "meta_info", "error"):
+            if part.get(name) is not None:
+                self.fields[name] = part[name]
+
+    def whole(self) -> dict[str, Any]:
+        """The choice of a reply."""
+        message = self._message | {name: _joined(pieces) for name, pieces in self._texts.items()}
+        if self._calls:
+            message["tool_calls"] = [
+                {**call, "function": _whole_function(call["function"])} for call in self._calls
+            ]
+        if "function_call" in message:
+            message["function_call"] = _whole_function(message["function_call"])
+        return {**self.fields, "message": message}
+
+    def _add_delta(self, delta: dict[str, Any]) -> None:
+        if delta.get("role"):
+            self._message["role"] = delta["role"]
+        for name in _TEXTS:
+            if delta.get(name) is not None:
+                pieces = delta[name] if isinstance(delta[name], list) else [delta[name]]
+                self._texts.setdefault(name, []).extend(pieces)
+        for function in _dicts([delta.get("function_call")]):
+            _add_function(self._message.setdefault("function_call", {}), function)
+        for call in _dicts(delta.get("tool_calls")):
+            self._add_call(call)
+
+    def _add_call(self, piece: dict[str, Any]) -> None:
+        """Join a piece to the latest call of its index, unless it is another's: ollama calls each 0."""
+        function: dict[str, Any] = next(_dicts([piece.get("function")]), dict[str, Any]())
+        index, given = piece.get("index"), piece.get("id")
+        call = self._latest.get(str(index))
+        another = call is not None and given and call["id"] not in (None, given)
+        if call is None or another or (index is None and not given and function.get("name")):
+            call = dict[str, Any](id=given, function={})
+            self._calls.append(call)
+            self._latest[str(index)] = call
+        call["id"] = call["id"] or given
+        _add_function(call["function"], function)
+
+
+def _events(content: bytes) -> Iterator[bytes]:
+    """The data of each event."""
+    lines: list[bytes] = []
+    for line in content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"):
+        if line.startswith(b"data:"):
+            lines.append(line[5:])
+        elif not line and lines:
+            yield b"\n".join(lines).strip()
+            lines = []
+    if lines:
+        yield b"\n".join(lines).strip()
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        chunk: object = orjson.loads(data)
+    except ValueError as error:
+        raise StreamError(f"a chunk of the event stream is no JSON: {data[:100]!r}") from error
+    if not isinstance(chunk, dict):
+        raise StreamError(f"a chunk of the event stream is no object: {data[:100]!r}")
+    return cast("dict[str, Any]", chunk)
+
+
+def _dicts(values: object) -> Iterator[dict[str, Any]]:
+    """The objects in a list; none in what is no list."""
+    if isinstance(values, list):
+        yield from (
+            cast("dict[str, Any]", each) for each in cast("list[object]", values) if isinstance(each, dict)
+        )
+
+
+def _joined(pieces: list[Any]) -> Any:
+    """One text; where some of it came as content parts, as Mistral streams what it thinks, a list of all."""
+    return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else pieces
+
+
+def _add_function(function: dict[str, Any], piece: dict[str, Any]) -> None:
+    if piece.get("name"):
+        function["name"] = piece["name"]
+    if piece.get("arguments") is not None:
+        function.setdefault("arguments", []).append(piece["arguments"])
+
+
+def _whole_function(function: dict[str, Any]) -> dict[str, Any]:
+    pieces: list[Any] = function.get("arguments", [])
+    if not all(isinstance(piece, str) for piece in pieces):
+        return {**function, "arguments": pieces[-1]}  # an object, in one piece
+    return {**function, "arguments": "".join(pieces) if pieces else None}
+
+
+LARGEST_ID = 2**31
+"""No vocabulary is larger; a negative id could be `IGNORED` and leave its turn's mask."""
+CLAMPED = -9999.0
+"""What vLLM reports for a token whose logprob it does not know."""
+NO_NUMBERS = "NaN happened"
+"""What SGLang says it stopped at when it put a stop token in the place of an id that cannot be."""
+_NUMBERS = (float, int)
+
+TOO_DEEP = "the answer is nested too deep"
+"""What a `RecursionError` of a reader says: JSON may be nested deeper than code that looks through it."""
+
+
+class ReplyError(ValueError):
+    """A reply that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTokens:
+    """The token ids that a server gave."""
+
+    prompt_ids: tuple[int, ...]
+    extends_row: bool = False
+    """Whether `prompt_ids` are only those that follow the open row."""
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+    """One per sampled token; `None`: the server gave none."""
+
+
+def tokens_of(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledTokens | None:
+    """What was sampled, or `None` where the server gave text alone.
+
+    vLLM gives `token_ids` and the prompt's ids at the top, SGLang `response_token_ids` and the prompt's ids
+    in the choice, or pairs of logprob and id in `meta_info`.
+
+    Raises:
+        ReplyError: what it gives does not fit together.
+    """
+    pairs = _pairs_of(choice.get("meta_info"))
+    given = [
+        (name, choice[name]) for name in ("token_ids", "response_token_ids") if choice.get(name) is not None
+    ]
+    if not given and pairs is None:
+        return None
+    name, ids = given[0] if given else ("output_token_logprobs", [pair[1] for pair in pairs or ()])
+    prompt = reply.get("prompt_token_ids") or choice.get("prompt_token_ids")
+    if not prompt:
+        raise ReplyError(
+            f"the server gave {name} without prompt_token_ids, and nobody can tell what the model saw: "
+            "update it, or send it the prompt's ids with --openai.server_type"
+        )
+    if not ids:
+        raise ReplyError(f"the server gave empty {name}; a completion has at least its stop token")
+    token_ids = checked_ids(ids, name)
+    return SampledTokens(
+        prompt_ids=checked_ids(prompt, "prompt_token_ids"),
+        token_ids=token_ids,
+        logprobs=checked_logprobs(_logprobs_of(choice, pairs), len(token_ids)),
+    )
+
+
+def checked_ids(ids: object, name: str) -> tuple[int, ...]:
+    """Token ids of a reply.
+
+    Raises:
+        ReplyError: one of them is no integer, or no vocabulary has it.
+    """
+    if not isinstance(ids, list):
+        raise ReplyError(f"{name} is no list: {ids!r:.100}")
+    values = cast("list[int]", ids)
+    if set(map(type, values)) - {int} or min(values, default=0) < 0 or max(values, default=0) >= LARGEST_ID:
+        wrong = next(
+            i for i, each in enumerate(values) if type(each) is not int or not 0 <= each < LARGEST_ID
+        )
+        raise ReplyError(f"{name}.{wrong} is {values[wrong]!r:.100}; a token id is an integer from 0 on")
+    return tuple(values)
+
+
+def checked_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[float, ...] | None:
+    """One logprob for each sampled token; `None` stays what it is.
+
+    Raises:
+        ReplyError: another number of them, or one that no sampler gave.
+    """
+    if logprobs is None:
+        return None
+    if len(logprobs) != tokens:
+        raise ReplyError(f"the server gave {len(logprobs)} logprobs for {tokens} token_ids")
+    numbers = cast("Sequence[float]", logprobs)
+    for index, value in enumerate(numbers):
+        # NaN is in no range.
+        if type(value) not in _NUMBERS or not CLAMPED < value < NOT_SAMPLED:
+            raise ReplyError(
+                f"the server gave the logprob {value!r:.100} at token {index} of {tokens}; a sampled token "
+                f"has a finite one above {CLAMPED:g}"
+            )
+    return tuple(map(float, numbers))
+
+
+def _logprobs_of(choice: Mapping[str, Any], pairs: list[Sequence[Any]] | None) -> list[Any] | None:
+    logprobs: object = choice.get("logprobs")
+    content: object = cast("dict[str, Any]", logprobs).get("content") if isinstance(logprobs, dict) else None
+    if content is None:
+        return None if pairs is None else [pair[0] for pair in pairs]
+    try:
+        return [entry["logprob"] for entry in cast("list[Any]", content)]
+    except (KeyError, TypeError, IndexError):
+        raise ReplyError(f"logprobs.content holds an entry without a logprob: {content!r:.100}") from None
+
+
+def _pairs_of(meta_info: object) -> list[Sequence[Any]] | None:
+    """SGLang's logprob, id and text of each sampled token."""
+    if not isinstance(meta_info, dict):
+        return None
+    pairs: object = cast("dict[str, Any]", meta_info).get("output_token_logprobs")
+    if pairs is None:
+        return None
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, list) and len(cast("list[Any]", pair)) >= 2 for pair in cast("list[object]", pairs)
+    ):
+        raise ReplyError(f"meta_info.output_token_logprobs is no list of logprobs and ids: {pairs!r:.100}")
+    return cast("list[Sequence[Any]]", pairs)
+
+
+CallIds = Callable[[int], str]
+"""The id of the call at an index, for one that has none of its own."""
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+"""Of a message, as text; the same names are understood when it is sent back."""
+_MORE_REASONING = ("reasoning_details", "thinking")
+_TEXT_PARTS = frozenset({"text", "output_text", "refusal"})
+_REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text", "redacted_thinking"})
+_CALL_PARTS = frozenset({"tool_use", "tool_call", "function_call"})
+_TEXT_KEYS = ("text", "content", "thinking", "reasoning", "summary", "refusal")
+_DEEPEST = 5
+
+
+def read_message(given: Mapping[str, Any], call_ids: CallIds) -> tuple[Message, str | None]:
+    """The message, and the field that its reasoning came in, where that is one that takes it back.
+
+    Args:
+        given: the message of a choice.
+        call_ids: names the calls without an id, or with that of another.
+
+    Raises:
+        ReplyError: somebody else's message, or a content that is neither text nor a part of a known kind.
+    """
+    role = given.get("role") or "assistant"
+    if role != "assistant":
+        raise ReplyError(
+            f"the server answered with a message of role {role!r:.100}; an answer is the assistant's"
+        )
+    parts = _Parts(given.get("content"))
+    refusal = given.get("refusal")
+    reasoning_field, reasoning = _reasoning(given, parts)
+    calls = given.get("tool_calls") or parts.calls
+    if not calls and isinstance(given.get("function_call"), dict):
+        calls = [{"function": given["function_call"]}]
+    message = Message(
+        role="assistant",
+        content=parts.text or (refusal if isinstance(refusal, str) else ""),
+        reasoning=reasoning or None,
+        tool_calls=_calls(calls, call_ids),
+    )
+    return message, reasoning_field
+
+
+def is_empty(message: Message) -> bool:
+    """Whether it says and calls nothing."""
+    return not (message.content or message.reasoning or message.tool_calls)
+
+
+class _Parts:
+    """A content: text, or a list of parts, each of its kind."""
+
+    def __init__(self, content: object) -> None:
+        texts: list[str] = []
+        thoughts: list[str] = []
+        self.calls: list[dict[str, Any]] = []
+        parts = cast("list[object]", content) if isinstance(content, list) else [content]
+        for part in parts:
+            if isinstance(part, str):
+                texts.append(part)
+            elif isinstance(part, dict):
+                fields = cast("dict[str, Any]", part)
+                kind = fields.get("type", "text")
+                kind = kind if isinstance(kind, str) else repr(kind)
+                if kind in _TEXT_PARTS:
+                    texts.append(_text_in(fields))
+                elif kind in _REASONING_PARTS:
+                    thoughts.append(_text_in(fields))
+                elif kind in _CALL_PARTS:
+                    self.calls.append(fields)
+                else:
+                    raise ReplyError(
+                        f"the message has a content part of type {kind!r:.100}; text is possible"
+                    )
+            elif part is not None:
+                raise ReplyError(
+                    f"the content of the message is {part!r:.100}; text or its parts are possible"
+                )
+        self.text = "".join(texts)
+        self.reasoning = "".join(thoughts)
+
+
+def _reasoning(given: Mapping[str, Any], parts: _Parts) -> tuple[str | None, str]:
+    for name in REASONING_FIELDS:
+        if text := _text_in(given.get(name)):
+            return (name if isinstance(given[name], str) else None), text
+    return None, next(
+        (text for name in _MORE_REASONING if (text := _text_in(given.get(name)))), parts.reasoning
+    )
+
+
+def _text_in(value: object, deepest: int = _DEEPEST) -> str:
+    """All text in a value: itself, or that of an object or of a list of them."""
+    if isinstance(value, str):
+        return value
+    if deepest == 0 or not isinstance(value, dict | list):
+        return ""
+    if isinstance(value, list):
+        return "".join(_text_in(each, deepest - 1) for each in cast("list[object]", value))
+    fields = cast("dict[str, object]", value)
+    return next((text for key in _TEXT_KEYS if (text := _text_in(fields.get(key), deepest - 1))), "")
+
+
+def _calls(given: object, call_ids: CallIds) -> tuple[ToolCall, ...]:
+    if not given:
+        return ()
+    calls = cast("list[object]", given) if isinstance(given, list) else [given]
+    read: list[ToolCall] = []
+    ids: set[str] = set()
+    for call in calls:
+        if call is None:
+            continue
+        if not isinstance(call, dict):
+            raise ReplyError(f"tool call {len(read)} is {call!r:.100}; an object is possible")
+        read.append(_call(cast("dict[str, Any]", call), ids, call_ids(len(read))))
+        ids.add(read[-1].id)
+    return tuple(read)
+
+
+def _call(call: dict[str, Any], ids: set[str], own_id: str) -> ToolCall:
+    inner = call.get("function") or call.get("custom")
+    function = cast("dict[str, Any]", inner) if isinstance(inner, dict) else call
+    given = call.get("id")
+    name = function.get("name")
+    # Two results for one id could not be told apart.
+    return ToolCall(
+        id=given if isinstance(given, str) and given and given not in ids else own_id,
+        name=name if isinstance(name, str) else "",
+        arguments=_arguments(function),
+        status="ok" if isinstance(name, str) and name else "missing_name",
+    )
+
+
+def _arguments(function: dict[str, Any]) -> str:
+    """Their text, verbatim; what came as an object is written, and none at all are no arguments."""
+    for name in ("arguments", "input", "parameters"):
+        arguments = function.get(name)
+        if isinstance(arguments, str):
+            return arguments
+        if arguments is not None:
+            return json.dumps(arguments, ensure_ascii=False)
+    return "{}"
+
+
+def weight_version_of(choice: Mapping[str, Any], *facts: object) -> str | None:
+    """The version of the weights, or of all that one completion was sampled by; `None`: unknown.
+
+    Args:
+        choice: of the reply; vLLM's `weight_versions` has a version per stretch of tokens.
+        facts: where SGLang's `weight_version` may be.
+    """
+    spans = choice.get("weight_versions")
+    told = [*cast("list[object]", spans)] if isinstance(spans, list) else []
+    # Where nobody says who sampled a stretch, the others would tell too young an age.
+    names = [_name(_get(span, "version")) for span in told]
+    if not told:
+        names = [_name(version) for each in facts if (version := _get(each, "weight_version")) is not None]
+    return SEVERAL_VERSIONS.join(dict.fromkeys(cast("list[str]", names))) if names and all(names) else None
+
+
+def _name(version: object) -> str | None:
+    """One line of its own for each version; where the server's is none, what tells it apart is added."""
+    if not isinstance(version, str | int) or isinstance(version, bool):
+        return None
+    text = str(version).strip()
+    line = one_line(text).replace(SEVERAL_VERSIONS, " ")
+    if line in ("", text):
+        return line or None
+    return f"{line} #{blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
+
+
+def _get(fields: object, name: str) -> object:
+    return cast("dict[str, object]", fields).get(name) if isinstance(fields, dict) else None
+
 
 _ID_CHARS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ID_LENGTH = 9
@@ -177,3 +626,63 @@ def _usage(reply: dict[str, Any]) -> dict[str, int]:
         for name in ("prompt_tokens", "completion_tokens")
         if type(count := counted.get(name)) is int and 0 <= count < LARGEST_ID
     }
+
+
+_NAME = b"prompt_token_ids"
+_START = b'"%b":[' % _NAME
+
+
+def without_row(content: bytes, row_json: bytes) -> bytes | None:
+    """A reply whose prompt's ids are those that follow a row, where they begin with all of it.
+
+    A reply that has the name twice, however it is written there, is left alone: the other might be read.
+
+    Args:
+        content: JSON, or events of it.
+        row_json: the row's ids as they stand in a JSON list, without its brackets.
+
+    Returns:
+        The reply; `None` where its prompt begins otherwise, ends with the row, or is written otherwise.
+    """
+    start = content.find(_START) + len(_START)
+    end = start + len(row_json)
+    if start < len(_START) or not row_json or content[end : end + 1] != b",":
+        return None
+    if not content.startswith(row_json, start) or content.count(_NAME) > 1:
+        return None
+    return content[:start] + content[end + 1 :]
+
+
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "temperature": (1,),
+    "top_p": (1,),
+    "top_k": (None, 0, -1),
+    "min_p": (None, 0),
+    "repetition_penalty": (None, 1),
+    "presence_penalty": (None, 0),
+    "frequency_penalty": (None, 0),
+    "logit_bias": (None, {}),
+}
+"""Settings that reshape the distribution, and their values that do not."""
+_AFTER_LOGPROBS = frozenset({"top_p", "top_k", "min_p"})
+"""What SGLang applies after it has taken its logprobs."""
+
+
+def logprobs_warning(sampling: Mapping[str, Any], facts: ServerFacts) -> str | None:
+    """What is wrong with the logprobs that a server gives for these settings, and what to change."""
+    reshaping = [name for name, neutral in _NEUTRAL.items() if sampling.get(name, neutral[0]) not in neutral]
+    if facts.kind == "sglang":
+        reshaping = [name for name in reshaping if name in _AFTER_LOGPROBS]
+    processed = str(facts.logprobs_mode).startswith("processed")
+    if not reshaping or processed or facts.kind in TEXT_ONLY:
+        return None
+    shown = ", ".join(f"{name} {sampling[name]}" for name in reshaping)
+    if facts.kind == "sglang":
+        return (
+            f"{shown}: SGLang's logprobs are those before this, so a trainer's ratios are off; leave it out"
+        )
+    server = "vLLM's" if facts.kind == "vllm" else "the server's"
+    return (
+        f"{shown}: {server} logprobs are those of the model before any such setting, so a trainer's ratios "
+        f"are off, unless vLLM is started with --logprobs-mode processed_logprobs"
+    )

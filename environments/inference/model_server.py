@@ -11,9 +11,7 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 
 from environments.inference.endpoint import Endpoint, endpoint
-from environments.inference.http_client import HttpClient, NoAnswerError, StatusError
-from environments.inference.pace import Pace
-from environments.inference.tls import tls_context
+from environments.inference.http_client import HttpClient, NoAnswerError, Pace, StatusError, tls_context
 from environments.time_profile import timed
 
 CHECK_TIMEOUT_S = 15.0

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from environments.inference.http_client import one_line
 from environments.inference.model_server import ModelServer
 from environments.inference.server_kind import ServerFacts, look
-from environments.inference.server_text import one_line
 from environments.inference.token_wires import WIRES
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy

@@ -30,7 +30,7 @@ from environments.lifecycle.opened_files import OpenedFiles
 from environments.lifecycle.sandboxes import ItemImages, Sandboxes
 from environments.lifecycle.weight_versions import WeightVersions
 from environments.policy.base import CheckedPolicy, Policy
-from environments.rollout.failures import raised_by_user, reason_of, traceback_of, with_user_traceback
+from environments.rollout.boundary import raised_by_user, reason_of, traceback_of, with_user_traceback
 from environments.second_models.asked_model import ROLES, AskedModel
 from tools.errors import ConfigError, RunError, SandboxError, TimeLimitExceeded, UsageError
 from tools.mcp.mcp_servers import MCPServers
@@ -98,7 +98,7 @@ async def _now_and_then() -> None:
 
 if TYPE_CHECKING:
     from environments.policy.server_policy import ServedPolicy
-    from environments.second_models.served_models import SecondModels
+    from environments.second_models.asked_model import SecondModels
 
 logger = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from environments.credit.crediting import ANY_GROUP, comparable
 from environments.data.tasks import GroupTask
 from environments.hooks import Hooks, writes
 from environments.lifecycle.env_lifecycle import Lifecycle
-from environments.reward_checks import bounded_reward, optional_reward, raw_parts, reward_list
 from environments.reward_context import GroupContext
-from environments.rollout.failures import raised_by_user, reason_of, traceback_of
+from environments.rollout.boundary import raised_by_user, reason_of, traceback_of
 from environments.second_models.asked_model import AskedModel
 from environments.trajectory import Trajectory, TrajectoryGroup
+from environments.turn_level_reward import bounded_reward, optional_reward, raw_parts, reward_list
 from tools.errors import NoModelError, RewardError
 
 NewJudge = Callable[[HookCalls], AskedModel]

@@ -13,12 +13,12 @@ from environments.containment.hook_calls import HookCalls
 from environments.containment.owned import END
 from environments.hooks import Hooks, writes
 from environments.lifecycle.hook_signatures import takes_context
-from environments.reward_checks import checked_metrics, checked_text
 from environments.reward_context import RolloutContext
-from environments.rollout.failures import let_go, raised_by_user, reason_of
-from environments.rollout.prompt import opening_messages, reply_messages
-from environments.rollout.rollout_budget import Budget, budget_of
+from environments.rollout.agent_loop import opening_messages, reply_messages
+from environments.rollout.boundary import let_go, raised_by_user, reason_of
+from environments.rollout.model_calls import Budget, budget_of
 from environments.trajectory import Message, Turn
+from environments.turn_level_reward import checked_metrics, checked_text
 from tools.errors import ConfigError, TimeLimitExceeded
 from tools.registry import Toolset
 from tools.state_tools import refuse_state

@@ -4,11 +4,17 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig
+from environments.config import (
+    EMBEDDED_TOKENIZER,
+    AgentEnvConfig,
+    ModelServerConfig,
+    SecondModelConfig,
+    ServerConfig,
+)
 from environments.data.item_json import stable_text
 from environments.hooks import Hooks, writes
-from environments.inference.connection_limit import refuse_more_connections
-from environments.inference.extra_body import shaping
+from environments.inference.dialect import shaping
+from environments.inference.http_client import refuse_more_connections
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.rollout.context import (
     Condenser,
@@ -18,8 +24,7 @@ from environments.rollout.context import (
     summarise,
     trim_tool_output,
 )
-from environments.second_models.served_models import SecondModels
-from environments.server_config import ModelServerConfig, SecondModelConfig, ServerConfig
+from environments.second_models.asked_model import SecondModels
 from tools.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,15 +9,19 @@ from typing import Any
 
 import orjson
 
-from environments.inference.chat_reply import SampledMessage, call_id, read_reply
-from environments.inference.dialect import Dialect, RefusedSettingError, is_context_overflow
-from environments.inference.extra_body import sampling_of
-from environments.inference.http_client import NoAnswerError, StatusError
+from environments.inference.chat_reply import (
+    TOO_DEEP,
+    ReplyError,
+    SampledMessage,
+    SampledTokens,
+    call_id,
+    read_reply,
+    without_row,
+)
+from environments.inference.dialect import Dialect, RefusedSettingError, is_context_overflow, sampling_of
+from environments.inference.http_client import NoAnswerError, StatusError, request_body
 from environments.inference.model_server import ModelServer, may_pass
-from environments.inference.reply_tokens import TOO_DEEP, ReplyError, SampledTokens
-from environments.inference.request_body import request_body
-from environments.inference.row_echo import without_row
-from environments.inference.server_check import check
+from environments.inference.server_kind import check
 from environments.policy.base import CompletionRequest
 from environments.policy.rendering.chatml import LONGEST_TOKEN, ChatMLRenderer, rendered
 from environments.policy.rendering.families import family_of

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
-from environments.inference.sampled_logprobs import logprobs_warning
+from environments.inference.chat_reply import logprobs_warning
 from environments.inference.server_kind import TEXT_ONLY, ServerFacts, look
 from environments.inference.token_wires import WIRES, TokenWire
 from environments.policy.base import CompletionRequest

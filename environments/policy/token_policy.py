@@ -8,14 +8,12 @@ from typing import Any, NoReturn
 
 import orjson
 
-from environments.inference.dialect import is_context_overflow
-from environments.inference.extra_body import sampling_of, shaping
+from environments.inference.chat_reply import TOO_DEEP, ReplyError
+from environments.inference.dialect import is_context_overflow, sampling_of, shaping
 from environments.inference.http_client import NoAnswerError, StatusError
 from environments.inference.model_server import ModelServer, may_pass
-from environments.inference.reply_tokens import TOO_DEEP, ReplyError
-from environments.inference.server_check import check
-from environments.inference.token_reply import TokenReply, TokenRequest
-from environments.inference.token_wires import TokenWire
+from environments.inference.server_kind import check
+from environments.inference.token_wires import TokenReply, TokenRequest, TokenWire
 from environments.policy.base import CompletionRequest
 from environments.policy.open_row import OpenRow
 from environments.policy.rendering.chatml import parsed, rendered

@@ -10,8 +10,7 @@ from pydantic import BaseModel, PydanticUserError
 
 from environments.rewards.verdict import ScoreVerdict, UnreadableError, read_verdict
 from environments.second_models.asked_model import AskedModel, nobody
-from environments.trajectory import Message, Turn
-from environments.written_messages import written_messages
+from environments.trajectory import Message, Turn, written_messages
 from tools.errors import ConfigError, GroupRefused
 
 SchemaT = TypeVar("SchemaT", bound=BaseModel)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from environments.second_models.text_answer import without_reasoning
+from environments.second_models.text_model import without_reasoning
 from environments.trajectory import LARGEST_REWARD
 
 VerdictT = TypeVar("VerdictT", bound=BaseModel)

@@ -2,13 +2,148 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from types import MappingProxyType
-from typing import TypeVar
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import TypeVar, cast
 
-from environments.rollout.failures import failure_of, let_go
-from environments.trajectory import Failure, JudgeCall
+from environments.containment import user_code
+from environments.inference.endpoint import without_credentials
+from environments.trajectory import Failure, JudgeCall, StopReason
+from tools.errors import (
+    GroupRefused,
+    PolicyError,
+    RewardError,
+    SandboxError,
+    TurnwiseError,
+    UsageError,
+    UserCodeBroke,
+)
+
+_ERROR_CHARS = 1_500
+_TRACEBACK_CHARS = 20_000
+_NAME_CHARS = 200
+_NO_FILES = "<frozen ", "<string>"
+_SAYS_ALL = RewardError, UsageError
+"""What hooks gave is wrong: the message says which and how, and frames would be ours alone."""
+
+
+def failure_of(error: BaseException, *, sibling: int, turns: int) -> Failure:
+    """The failure of a sibling that broke with `error` after so many finished turns; never raises."""
+    error = raised_by_user(error)
+    return Failure(
+        sibling=sibling,
+        stop_reason=_stop_reason(error),
+        error=reason_of(error),
+        traceback=traceback_of(error),
+        turns=turns,
+        error_class=_name(error),
+        where=_where(error),
+        refuses_group=isinstance(error, GroupRefused),
+    )
+
+
+def let_go(error: BaseException) -> None:
+    """Drop the tracebacks of an error and of those before it.
+
+    Frames that hold the error they are in the traceback of keep each other, and what was read, up to 64 MB
+    for an answer, until a full pass of the garbage collector.
+    """
+    left, seen = [error], set[int]()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        BaseException.with_traceback(each, None)
+        # Not as attributes: an error's own code is user code.
+        before = [BaseException.__dict__[name].__get__(each) for name in ("__cause__", "__context__")]
+        if isinstance(each, BaseExceptionGroup):
+            before += BaseExceptionGroup.__dict__["exceptions"].__get__(each)
+        left += [other for other in cast("list[BaseException | None]", before) if other is not None]
+
+
+def raised_by_user(error: BaseException) -> BaseException:
+    """What an environment's code raised, where it stands behind a `UserCodeBroke`."""
+    return error.__cause__ or error if isinstance(error, UserCodeBroke) else error
+
+
+def with_user_traceback(error: BaseException) -> BaseException:
+    """The error, its traceback cut to where the environment's code begins."""
+    return BaseException.with_traceback(error, _from_user_code(error.__traceback__))
+
+
+def reason_of(error: BaseException) -> str:
+    """Class, message and place of an error, in one bounded text."""
+    message, where = _message(error), _where(error)
+    return f"{_name(error)}{message and ': '}{message}{'' if where is None else f' ({where})'}"
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an error, from the code that is not ours on."""
+    try:
+        trace = _from_user_code(error.__traceback__)
+        if trace is error.__traceback__ and isinstance(error, _SAYS_ALL) and error.__cause__ is None:
+            trace = None
+        lines = traceback.format_exception(type(error), error, trace)
+        return _written("".join(lines), _TRACEBACK_CHARS)
+    except BaseException as why:  # noqa: BLE001  # as for the message
+        return f"(the traceback cannot be had: {type(why).__name__})"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return _written(str(error), _ERROR_CHARS)
+    except BaseException as why:  # noqa: BLE001  # an error's own code is user code, too
+        return f"(its message cannot be had: {type(why).__name__})"
+
+
+def _name(error: BaseException) -> str:
+    # Not as an attribute: a class may have one of its own.
+    return _written(type.__dict__["__name__"].__get__(type(error)), _NAME_CHARS)
+
+
+def _stop_reason(error: BaseException) -> StopReason | None:
+    if isinstance(error, PolicyError):
+        return StopReason.POLICY_ERROR
+    return StopReason.SANDBOX_LOST if isinstance(error, SandboxError) else None
+
+
+def _where(error: BaseException) -> str | None:
+    """Where code broke; an error of ours says what to do, and not where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, TurnwiseError) or not frames:
+        return None
+    # `exit()` and a dataclass's methods are Python code that nobody has a file of.
+    frames = [frame for frame in frames if not frame.filename.startswith(_NO_FILES)] or frames
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}"
+    return _written(place, _NAME_CHARS)
+
+
+def _from_user_code(trace: TracebackType | None) -> TracebackType | None:
+    """Without the frames that only lead to an environment's code; all of them when none is its."""
+    frame, start = trace, trace
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == user_code.__file__ and frame.tb_next is not None:
+            start = frame.tb_next
+        frame = frame.tb_next
+    return start
+
+
+def _written(text: str, max_chars: int) -> str:
+    """Head and tail of a text, as a record may hold it: errors quote URLs, and names that are no UTF-8."""
+    if len(text) > 8 * max_chars:
+        # First roughly: looking through a text of 50 MB for credentials takes seconds.
+        text = f"{text[: 4 * max_chars]} [...] {text[-4 * max_chars :]}"
+    text = without_credentials(text)
+    if len(text) > max_chars:
+        half = max_chars // 2
+        text = f"{text[:half]} [... {len(text) - 2 * half} characters cut ...] {text[-half:]}"
+    return text.encode("utf-8", "backslashreplace").decode()
+
 
 T = TypeVar("T")
 
@@ -53,3 +188,21 @@ class Boundary:
         if rollout.cancelled():
             return self.failure_of(asyncio.CancelledError("its task was cancelled"), sibling, turns=0)
         return rollout.result()
+
+
+class Slots:
+    """A bound that outlives an event loop: a notebook or a training loop may start one for every step."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._semaphore = asyncio.Semaphore(count)
+
+    @asynccontextmanager
+    async def one(self) -> AsyncGenerator[None]:
+        """Wait for a slot, and hold it."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._semaphore = loop, asyncio.Semaphore(self._count)
+        async with self._semaphore:
+            yield

@@ -16,7 +16,7 @@ from environments.credit import recorded_params
 from environments.data.tasks import GroupTask, plan
 from environments.record.run_folder import RunFolder, run_folder
 from environments.record.summary import measured_rows, print_rows, print_side_notes
-from environments.rollout.failures import failure_of
+from environments.rollout.boundary import failure_of
 from environments.run.evaluation import (
     Evaluated,
     evaluated,

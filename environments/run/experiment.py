@@ -12,7 +12,7 @@ from typing import Any, get_args
 import orjson
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig
+from environments.config import AgentEnvConfig, ServerConfig
 from environments.credit import recorded_params
 from environments.data.item_json import stable_text
 from environments.inference.endpoint import without_credentials
@@ -23,7 +23,6 @@ from environments.record.recorder import Recorder
 from environments.record.run_folder import RUNS
 from environments.run.experiment_files import code_facts, counted_files, file_digest, home_of, later_data
 from environments.second_models.asked_model import SCRIPTED
-from environments.server_config import ServerConfig
 
 NOT_COUNTED = frozenset({
     # Where it is written.

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-from environments.inference.server_text import one_line
+from environments.inference.http_client import one_line
 from environments.python_syntax import parse_python
 from tools.errors import ConfigError, TurnwiseError
 

@@ -17,7 +17,7 @@ from environments.data.tasks import GroupTask, PastGroup, RunHistory
 from environments.hooks import writes
 from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import print_summary
-from environments.rollout.failures import traceback_of
+from environments.rollout.boundary import traceback_of
 from environments.run.experiment import origin_of
 from environments.run.group_note import Streak
 from environments.run.group_source import FinishedGroup, FinishedGroups, GroupSource, OwnGroups, aged

@@ -26,16 +26,13 @@ from environments.record.origin import RunOrigin, differences
 from environments.record.recorder import Recorder, new_record, read_groups
 from environments.record.summary import counts, lines
 from environments.record.totals import Spread, Tally
-from environments.reward_checks import checked_metrics
 from environments.reward_context import RolloutContext
-from environments.rollout.boundary import Boundary
-from environments.rollout.failures import failure_of
-from environments.rollout.slots import Slots
+from environments.rollout.boundary import Boundary, Slots, failure_of
 from environments.run.experiment import origin_of
 from environments.run.progress import Progress
 from environments.run.watchdog import watchdog_of
 from environments.second_models.asked_model import SCRIPTED, AskedModel, ScriptedAnswers
-from environments.second_models.text_answer import TextAnswer
+from environments.second_models.text_model import TextAnswer
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -44,6 +41,7 @@ from environments.trajectory import (
     Trajectory,
     TrajectoryGroup,
 )
+from environments.turn_level_reward import checked_metrics
 from tools.errors import ConfigError, RecordError, RunError, UsageError
 
 _LIVE = frozenset({"sandbox", "fresh_sandbox", "state", "verify"})

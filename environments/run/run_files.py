@@ -15,7 +15,7 @@ from pydantic import SecretBytes, SecretStr
 from pydantic_core import PydanticSerializationError
 
 from environments.base_env import AgentEnv
-from environments.config_section import Section
+from environments.config import Section
 from environments.inference.endpoint import shown_url, without_credentials
 from environments.plain_text import printable
 from environments.record.origin import RunOrigin

@@ -1,13 +1,17 @@
 """A second model as the hooks of one rollout ask it: what it is asked and answers is recorded."""
 
+import asyncio
+import hashlib
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from environments.second_models.text_answer import LONGEST_ANSWER, Answering, TextAnswer
+from environments.second_models.text_model import LONGEST_ANSWER, Answering, TextAnswer
 from environments.time_profile import timed
 from environments.trajectory import JudgeCall, Message
-from tools.errors import ConfigError, NoModelError
+from tools.errors import ConfigError, NoModelError, PolicyError
 
 ROLES = ("judge", "user", "summariser")
 SCRIPTED = "scripted"
@@ -108,3 +112,142 @@ def _unicode(text: str) -> str:
 def nobody() -> AskedModel:
     """A model that nobody plays, for a context that is made by hand."""
     return AskedModel(model=NoModel())
+
+
+_MOST_ANSWERS = 50_000
+_MOST_CHARS = 16_000_000
+"""Of all answers that are kept together; those that were used last stay."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asking:
+    task: "asyncio.Task[TextAnswer]"
+    waiting: int = 0
+
+
+@dataclass(kw_only=True, eq=False)
+class AnswerCache:
+    """A model of which nobody asks the same twice; a failure is not kept."""
+
+    asked: Answering
+    _kept: OrderedDict[bytes, TextAnswer] = field(default_factory=OrderedDict[bytes, TextAnswer], init=False)
+    _chars: int = field(default=0, init=False)
+    _asking: dict[bytes, _Asking] = field(default_factory=dict[bytes, _Asking], init=False)
+
+    @property
+    def model(self) -> str:
+        """Its name."""
+        return self.asked.model
+
+    def sampling(self, seed: int) -> Mapping[str, Any]:
+        """How it is asked to sample."""
+        return self.asked.sampling(seed)
+
+    async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
+        """The answer; one that was given before, or is being asked for, costs no tokens.
+
+        Raises:
+            SecondModelError: there is none.
+        """
+        key = _key(messages, seed)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return replace(self._kept[key], usage={})
+        asking = self._asking.get(key)
+        is_first = asking is None
+        if asking is None:
+            # Not in the context of the hook that asks first, which may be cancelled while others wait.
+            task = asyncio.get_running_loop().create_task(
+                self._answered(key, messages, seed), context=Context()
+            )
+            asking = self._asking[key] = _Asking(task=task)
+        asking.waiting += 1
+        try:
+            answer = await asyncio.shield(asking.task)
+        except PolicyError as error:
+            raise type(error)(str(error)) from None  # one for each who waits: tracebacks grow
+        finally:
+            asking.waiting -= 1
+            if asking.waiting == 0:
+                asking.task.cancel()
+                if self._asking.get(key) is asking:
+                    del self._asking[key]
+        return answer if is_first else replace(answer, usage={})
+
+    async def _answered(self, key: bytes, messages: Sequence[Message], seed: int) -> TextAnswer:
+        answer = await self.asked.answer(messages, seed=seed)
+        self._kept[key] = answer
+        self._chars += len(answer.text or "")
+        while len(self._kept) > _MOST_ANSWERS or self._chars > _MOST_CHARS:
+            _, oldest = self._kept.popitem(last=False)
+            self._chars -= len(oldest.text or "")
+        return answer
+
+
+def _key(messages: Sequence[Message], seed: int) -> bytes:
+    content = hashlib.sha256(b"%d" % seed)
+    for message in messages:
+        content.update(message.json() + b"\n")
+    return content.digest()
+
+
+if TYPE_CHECKING:
+    from environments.second_models.text_model import TextModel
+
+CallScript = Callable[..., Awaitable[Any]]
+"""Calls a hook within its limits: (what it is for people, hook, item, messages)."""
+
+
+class SecondModels:
+    """One of each role; who judges is asked nothing twice, who plays a user may answer anew."""
+
+    def __init__(self, served: "Mapping[str, TextModel]") -> None:
+        """Those that have a server, by their role."""
+        self._served = dict(served)
+        self._answering: dict[str, Answering] = dict(served)
+        if "judge" in served:
+            self._answering["judge"] = AnswerCache(asked=served["judge"])
+
+    @property
+    def roles(self) -> Sequence[str]:
+        """Those that have a server."""
+        return tuple(self._served)
+
+    def asked(
+        self, role: str, script: Callable[..., Any], item: Any, call: CallScript, hook: Callable[[], str]
+    ) -> AskedModel:
+        """A model as one rollout asks it.
+
+        Args:
+            role: one of `ROLES`.
+            script: the hook that plays it where it has no server.
+            item: of the rollout.
+            call: calls the hook.
+            hook: which hook of the rollout runs now.
+        """
+        answering = self._answering.get(role)
+        if answering is None:
+
+            async def played(messages: Sequence[Any]) -> Any:
+                return await call(f"{_asking(hook())}: scripted_{role}", script, item, messages)
+
+            answering = ScriptedAnswers(name=f"scripted_{role}", script=played)
+        return AskedModel(model=answering, role=role, hook=lambda: _asking(hook()))
+
+    async def check(self) -> None:
+        """Raise ConfigError while one of the servers cannot be used; buys no completion."""
+        for role, model in self._served.items():
+            try:
+                await model.check()
+            except ConfigError as error:
+                raise ConfigError(f"the {role}'s model server: {error}") from error
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        for model in self._served.values():
+            await model.aclose()
+
+
+def _asking(doing: str) -> str:
+    """The hook that asks, also while its question is being answered."""
+    return doing.partition(":")[0]

@@ -10,20 +10,46 @@ from time import monotonic
 from rich.console import Console, RenderableType
 
 from environments.record.recorder import Recorder
-from environments.record.summary import duration, print_side_notes
+from environments.record.summary import duration, forks_in_short, headline, print_side_notes
 from environments.record.totals import Summary
 from environments.run.group_note import note_of
 from environments.run.progress import LiveView, RolloutsInFlight, picture
 from environments.run.whole_run import StopSignals
 from environments.run.worker_pool import FirstAlone, LostWorkerError, StoppedError, refuse_stray_cancellation
-from environments.serve.circuit_breaker import CircuitBreaker, Entry
 from environments.serve.delivery import ApiLostError, Delivery
-from environments.serve.group_tries import GroupTries, Rollouts
-from environments.serve.model_watch import ModelWatch
-from environments.serve.status_line import status_line
+from environments.serve.group_tries import CircuitBreaker, Entry, GroupTries, ModelWatch, Rollouts
 from environments.trajectory import CreditedGroup
-from environments.wire.exact_tokens import ExactTokens
+from environments.wire.payloads import ExactTokens
 from tools.waiting import to_the_end
+
+
+def status_line(delivery: Delivery, summary: Summary, *, in_flight: int, wall_s: float) -> str:
+    """The line that `serve` shows now and then.
+
+    Args:
+        delivery: knows the API, the outbox and the posts.
+        summary: of the groups so far.
+        in_flight: groups that roll out.
+        wall_s: since the start.
+    """
+    state, tally, groups, numbers = delivery.state, delivery.tally, summary.groups, summary.values()
+    stale = numbers["weights"]["stale"] + tally.stale
+    parts = [
+        f"step {state.step} · {state.queued} groups queued at the API"
+        if state is not None and delivery.online
+        else "API away",
+        f"outbox {delivery.waiting}",
+        f"in flight {in_flight}",
+        f"groups {groups['ok']} ok, {groups['no_credit']} without credit, {groups['failed']} failed",
+        f"posts {tally.posts}, {tally.repeated} repeated, {tally.rejected} rejected",
+        f"rows too long {tally.too_long}",
+        f"stale groups {stale}" if stale else "",
+        headline(numbers),
+        forks_in_short(numbers),
+        duration(wall_s),
+    ]
+    return " · ".join(part for part in parts if part)
+
 
 API_AWAY = 1
 """Exit code when the API was away for longer than asked; every group is kept."""

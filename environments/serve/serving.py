@@ -29,8 +29,7 @@ from environments.serve.registration import Identity, Registration
 from environments.serve.serve_loop import Bounds, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi
 from environments.turn_level_reward import TurnLevelRewardMixin
-from environments.wire.exact_tokens import refuse_text_alone
-from environments.wire.payloads import ROW_BY_ROW, Shape
+from environments.wire.payloads import ROW_BY_ROW, Shape, refuse_text_alone
 from tools.errors import ConfigError
 
 WHO_READS = {

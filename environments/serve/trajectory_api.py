@@ -11,9 +11,14 @@ import aiohttp
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from environments.inference.endpoint import endpoint
-from environments.inference.http_body import ACCEPTED_ENCODINGS, BodyError, read_body
+from environments.inference.http_client import (
+    ACCEPTED_ENCODINGS,
+    BodyError,
+    one_line,
+    read_body,
+    reason_of_loss,
+)
 from environments.inference.openai_wire import first_problem
-from environments.inference.server_text import one_line, reason_of_loss
 from tools.errors import ConfigError
 
 MAX_ANSWER_BYTES = 1 << 20

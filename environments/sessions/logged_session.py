@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, cast
 
-from environments.inference.reply_message import is_empty, read_message
-from environments.inference.reply_tokens import ReplyError
+from environments.inference.chat_reply import ReplyError, is_empty, read_message
 from environments.trajectory import LARGEST_REWARD, Message, Rewards, Role, Span, Turn
 from environments.turn_level_reward import aggregate
 from tools.calls import ToolCall, ToolResult, ToolSpec

@@ -11,7 +11,7 @@ import orjson
 from environments.credit.acts import acts_alone
 from environments.credit.scored import Scored, read
 from environments.trajectory import CreditedGroup, Trajectory, Turn
-from environments.wire.row_messages import RowMessages, Shown
+from environments.wire.credited_rows import RowMessages, Shown
 from tools.calls import ToolSpec
 
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1

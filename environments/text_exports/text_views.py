@@ -16,7 +16,7 @@ import orjson
 
 from environments.text_exports.sampled_turns import NO_TOOLS, SampledTurn, lacks_tools, sampled_turns
 from environments.trajectory import CreditedGroup, Trajectory, Turn
-from environments.wire.row_messages import RowMessages, Shown
+from environments.wire.credited_rows import RowMessages, Shown
 
 NO_REASONING = "messages without their reasoning, for which the format has no field"
 UNTRAINED = "rows have no message to train"

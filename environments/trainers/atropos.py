@@ -23,7 +23,8 @@ from atroposlib.envs.base import (
 from pydantic import Field, create_model
 
 from environments.base_env import AgentEnv
-from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig
+from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig, SecondModelConfig
+from environments.config import server_configs as server_configs_of
 from environments.data.item_json import item_id
 from environments.data.tasks import GroupTask
 from environments.lifecycle.group_reward import has_group_reward
@@ -32,12 +33,9 @@ from environments.record.summary import flat
 from environments.record.totals import EVALUATED, Summary
 from environments.run.evaluation import ItemTotals, evaluate_results, item_totals
 from environments.run.evaluation_run import judged
-from environments.server_config import SecondModelConfig
-from environments.server_config import server_configs as server_configs_of
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import PER_ROW, columns_of
-from environments.wire.exact_tokens import ExactTokens, refuse_text_alone
-from environments.wire.payloads import ROW_BY_ROW, Shape, posts_of
+from environments.wire.payloads import ROW_BY_ROW, ExactTokens, Shape, posts_of, refuse_text_alone
 from environments.wire.training_rows import check_rows
 from environments.wire.views import VIEWS
 from tools.errors import ConfigError, UsageError, WireError

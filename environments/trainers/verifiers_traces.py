@@ -12,8 +12,7 @@ from verifiers.v1.trace import AgentInfo, Reward, TraceTask, WireTrace
 
 from environments.trainers.completion_columns import groups_left_out, refuse_unfit
 from environments.trajectory import CreditedGroup
-from environments.wire.credited_rows import CreditedRow, credited_rows
-from environments.wire.row_messages import Shown
+from environments.wire.credited_rows import CreditedRow, Shown, credited_rows
 from tools.errors import WireError
 
 

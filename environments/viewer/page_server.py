@@ -1,17 +1,165 @@
 """The page of a live run, on loopback: one page, its index and its blocks, for who knows the path."""
 
 import asyncio
+import itertools
+import os
+import re
 import secrets
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Container, Sequence
+from contextlib import suppress
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
-from environments.viewer.live_record import LiveRecord
-from environments.viewer.page_template import page_template
-from environments.viewer.record_page import title_of
-from tools.errors import ConfigError
+from environments.record.contents import GroupKey
+from environments.record.group_line import decode_group, parse_head
+from environments.record.recorder import read_contents
+from environments.run.run_log import CountedOnce
+from environments.viewer.page_values import PageContent, group_values
+from environments.viewer.record_page import (
+    IndexBuilder,
+    compressed,
+    other_estimators,
+    page_template,
+    text_of,
+    title_of,
+)
+from tools.errors import ConfigError, RecordError
+
+_BLOCK = re.compile(r"g(\d{1,12})(?:r\d+p\d+)?")
+_KEPT_GROUPS = 4
+"""Whose blocks are kept; those of others are made again when they are asked for."""
+_SLICE_S = 1.0
+"""An index is given after this long, whatever is left to read: the page asks again."""
+_TAIL_BYTES = 64
+
+
+class LiveRecord:
+    """Index and blocks of a record. Any thread may ask; whatever the file is like, nothing is raised."""
+
+    def __init__(self, path: Path, content: Callable[[], PageContent], others: Sequence[str] | None) -> None:
+        """Nothing is read yet; the file may come later.
+
+        Args:
+            path: the record.
+            content: what a page takes, made anew for each purpose, since it counts.
+            others: further estimators; `None`: what suits the recorded one.
+        """
+        self.path = path
+        self._content = content
+        self._others = others
+        self._one_at_a_time = threading.Lock()
+        self._generations = itertools.count()
+        self._begin()
+
+    def index(self, after: int = 0) -> bytes:
+        """The index as a block, of the groups from this one on."""
+        with self._one_at_a_time:
+            self._read_on()
+            cut = [*self._builder.cut(), *self._trouble]
+            index = self._builder.index(cut=cut, live=True)
+            return compressed({**index, "groups": index["groups"][after:]})
+
+    def block(self, name: str) -> bytes | None:
+        """A block, or `None` where there is none of this name."""
+        found = _BLOCK.fullmatch(name)
+        with self._one_at_a_time:
+            place = self._places.get(int(found[1])) if found else None
+            if found is None or place is None:
+                return None
+            number = int(found[1])
+            if number not in self._blocks:
+                self._blocks[number] = self._blocks_at(number, *place)
+            self._blocks.move_to_end(number)
+            while len(self._blocks) > _KEPT_GROUPS:
+                self._blocks.popitem(last=False)
+            return self._blocks[number].get(name)
+
+    def _begin(self) -> None:
+        finished: Container[GroupKey] = ()
+        with suppress(RecordError):  # said when its lines are read
+            finished = read_contents(self.path).finished
+        self._builder = IndexBuilder(
+            title=title_of(self.path),
+            source=text_of(self.path),
+            content=self._content(),
+            counts=CountedOnce(finished),
+            generation=next(self._generations),
+        )
+        self._file: tuple[int, int] | None = None
+        """Device and inode."""
+        self._end, self._tail, self._lines = 0, b"", 0
+        self._places: dict[int, tuple[int, int]] = {}
+        """Where the lines of groups begin, and how long they are."""
+        self._blocks: OrderedDict[int, dict[str, bytes]] = OrderedDict()
+        self._trouble: list[str] = []
+
+    def _read_on(self) -> None:
+        """Take in the lines that were finished since, for a while."""
+        until = time.monotonic() + _SLICE_S
+        try:
+            with self.path.open("rb") as file:
+                self._notice_another(file)
+                file.seek(self._end)
+                for line in file:
+                    if not line.endswith(b"\n") or time.monotonic() > until:
+                        break
+                    self._take(line)
+        except OSError as error:
+            self._trouble = [f"what came later: {text_of(self.path)} cannot be read ({error.strerror})"]
+
+    def _notice_another(self, file: BufferedReader) -> None:
+        """Begin anew where the file was emptied, or is another one."""
+        status = os.fstat(file.fileno())
+        tail = os.pread(file.fileno(), len(self._tail), self._end - len(self._tail))
+        if self._file not in (None, (status.st_dev, status.st_ino)) or tail != self._tail:
+            self._begin()
+        self._file = status.st_dev, status.st_ino
+
+    def _take(self, line: bytes) -> None:
+        self._lines += 1
+        place = self._end, len(line)
+        self._end += len(line)
+        self._tail = line[-_TAIL_BYTES:]
+        builder = self._builder
+        try:
+            credited = decode_group(line, self.path, self._lines)
+            if not builder.entries:
+                builder.others = other_estimators(credited.estimator, self._others)
+            if credited.group.fingerprint is not None and not builder.facts:
+                builder.facts = parse_head(line, self.path, self._lines).get("origin") or {}
+            builder.add(credited, self._lines, _nowhere)
+        except RecordError:
+            self._trouble.append(f"line {self._lines}, which is malformed")
+            return
+        self._places[self._lines] = place
+
+    def _blocks_at(self, number: int, start: int, length: int) -> dict[str, bytes]:
+        blocks: dict[str, bytes] = {}
+        try:
+            with self.path.open("rb") as file:
+                line = os.pread(file.fileno(), length, start)
+            credited = decode_group(line, self.path, number)
+        except (OSError, RecordError):
+            return {}
+
+        def keep(name: str, value: Any) -> None:
+            blocks[name] = compressed(value)
+
+        group_values(credited, number, self._content(), (), keep)
+        return blocks
+
+
+def _nowhere(_: str, __: Any) -> None:
+    """Blocks are made when they are asked for."""
+
 
 _HOST = "127.0.0.1"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -4,10 +4,21 @@ A page holds one `RunIndex` and, in blocks that are read when they are needed, a
 one `RolloutBlock` or more per rollout. Blocks are gzip'd JSON: base64 text in a file, bytes from a server.
 """
 
-from typing import Any, NotRequired, TypedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any, NotRequired, Self, TypedDict, cast
 
-from environments.credit.ledger import TurnLedger
+import orjson
+from tokenizers import Tokenizer
+
+from environments.credit import estimate
+from environments.credit.ledger import LedgerTerm, TurnLedger, ledger
+from environments.policy.rendering.chatml import EMBEDDED, load_tokenizer
+from environments.trajectory import CreditedGroup, Failure, JudgeCall, Kept, Message, Trajectory, Turn
 from environments.viewer.learning_values import LearningValues
+from tools.calls import ToolResult
+from tools.errors import CreditError
 
 
 class CutText(TypedDict):
@@ -228,3 +239,445 @@ class GroupBlock(TypedDict):
     judge_calls: list[PageJudgeCall]
     """About the group as a whole."""
     error: str | None
+
+
+_TAIL_SHARE = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class TextCutter:
+    """Cuts texts beyond a length, and counts them."""
+
+    max_chars: int
+    cut: int = 0
+
+    def text(self, text: str) -> Text:
+        """The text, or its head and tail."""
+        if len(text) <= self.max_chars:
+            return text
+        self.cut += 1
+        tail = self.max_chars // _TAIL_SHARE
+        return CutText(head=text[: self.max_chars - tail], tail=text[len(text) - tail :], chars=len(text))
+
+    def json(self, value: Any) -> Any:
+        """JSON values whose long texts are cut in words; as a whole where that is not enough."""
+        if len(orjson.dumps(value)) <= self.max_chars:
+            return value
+        shorter = self._shorter(value)
+        text = orjson.dumps(shorter)
+        if len(text) <= 2 * self.max_chars:
+            return shorter
+        return self._in_words(text.decode())
+
+    def _shorter(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._in_words(value)
+        if isinstance(value, dict):
+            fields = cast("dict[str, Any]", value)
+            return {name: self._shorter(each) for name, each in fields.items()}
+        if isinstance(value, list):
+            return [self._shorter(each) for each in cast("list[Any]", value)]
+        return value
+
+    def _in_words(self, text: str) -> str:
+        short = self.text(text)
+        if isinstance(short, str):
+            return short
+        left_out = short["chars"] - len(short["head"]) - len(short["tail"])
+        return f"{short['head']} … ({left_out:,} characters left out) … {short['tail']}"
+
+    def message(self, message: Message) -> PageMessage:
+        """A message of a conversation."""
+        shown = PageMessage(role=message.role, content=self.text(message.content))
+        if message.reasoning is not None:
+            shown["reasoning"] = self.text(message.reasoning)
+        if message.tool_calls:
+            shown["calls"] = [
+                PageCall(id=each.id, name=each.name, arguments=self.text(each.arguments), status=each.status)
+                for each in message.tool_calls
+            ]
+        return shown
+
+    def judge_calls(self, role: str, calls: Iterable[JudgeCall]) -> list[PageJudgeCall]:
+        """Questions to a second model of this role."""
+        return [
+            PageJudgeCall(
+                role=role,
+                hook=call.hook,
+                turn=call.turn,
+                model=call.model,
+                messages=[self.message(each) for each in call.messages],
+                answer=None if call.answer is None else self.text(call.answer),
+            )
+            for call in calls
+        ]
+
+
+_UNFINISHED = "\ufffd"
+_LONGEST_CHARACTER = 8
+"""Tokens that one character may be spread over."""
+_SPACE = "\u2581"
+
+
+class TokenTexts:
+    """Texts of token ids."""
+
+    def __init__(self, tokenizer: Tokenizer, *, is_named: bool) -> None:
+        """A tokenizer that was named is trusted; else its texts must be those that were recorded."""
+        self._tokenizer = tokenizer
+        self._is_named = is_named
+        self._of_one = cache(self._decoded_one)
+
+    @classmethod
+    def of(cls, name: str | None) -> Self:
+        """Those of a named tokenizer, or else of the embedded one.
+
+        Raises:
+            ConfigError: there is no such tokenizer.
+        """
+        return cls(load_tokenizer(EMBEDDED if name is None else name), is_named=name is not None)
+
+    def texts(self, ids: Sequence[int], said: str) -> list[str] | None:
+        """A text per token; `None` where they are not of this tokenizer.
+
+        Args:
+            ids: the sampled tokens of a turn.
+            said: the recorded text of its message, which theirs begins with, spaces aside.
+        """
+        if not self._is_named and not self._is_own(ids, said):
+            return None
+        texts: list[str] = []
+        waiting: list[int] = []
+        for token in ids:
+            text = self._of_one(token)
+            if waiting or text.endswith(_UNFINISHED):
+                waiting.append(token)
+                text = self._decoded(waiting)
+                if text.endswith(_UNFINISHED) and len(waiting) < _LONGEST_CHARACTER:
+                    texts.append("")
+                    continue
+                waiting = []
+            texts.append(text)
+        if waiting:
+            texts[-1] = self._decoded(waiting)
+        return texts
+
+    def _is_own(self, ids: Sequence[int], said: str) -> bool:
+        if not ids or max(ids) >= self._tokenizer.get_vocab_size():
+            return False
+        return said.strip()[:200] in self._decoded(ids)
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    def _decoded_one(self, token: int) -> str:
+        text = self._decoded((token,))
+        piece = self._tokenizer.id_to_token(token) or ""
+        # Pieces of SentencePiece lose the space that they begin with when they stand alone.
+        return f" {text}" if piece.startswith(_SPACE) and not text.startswith(" ") else text
+
+
+BLOCK_BYTES = 1 << 20
+"""A block ends with the turn that reaches this size."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PageContent:
+    """What a page takes of a rollout, and how much it did not."""
+
+    cutter: TextCutter
+    tokens: bool = True
+    """Whether ids, texts and log-probabilities of sampled tokens are in it."""
+    token_texts: TokenTexts | None = None
+    untold_turns: int = 0
+    """Turns of whose tokens nobody knows the texts."""
+
+    def texts_of(self, ids: Sequence[int], said: str) -> list[str] | None:
+        """The texts of a turn's tokens; `None`: they are not known, or not wanted."""
+        if not self.tokens:
+            return None
+        texts = None if self.token_texts is None else self.token_texts.texts(ids, said)
+        self.untold_turns += texts is None and bool(ids)
+        return texts
+
+
+def rollout_blocks(
+    trajectory: Trajectory,
+    ledgers: Sequence[TurnLedger],
+    content: PageContent,
+) -> Iterator[RolloutBlock]:
+    """The blocks of a rollout, each of some turns; at least one.
+
+    Args:
+        trajectory: the rollout.
+        ledgers: of its turns.
+        content: what a page takes.
+    """
+    cutter = content.cutter
+    calls = _second_model_calls(trajectory, cutter)
+    indices = {turn.index for turn in trajectory.turns}
+    rewards = trajectory.rewards
+    block = RolloutBlock(
+        prompt=[cutter.message(each) for each in trajectory.prompt],
+        turns=[],
+        outcome_parts={} if rewards is None else dict(rewards.outcome_parts),
+        metrics=dict(trajectory.metrics),
+        judge_calls=[each for each in calls if each["turn"] not in indices],
+    )
+    size = len(orjson.dumps(block["prompt"]))
+    for position, entry in enumerate(ledgers):
+        turn = page_turn(trajectory, position, entry, content)
+        turn["judge_calls"] = [each for each in calls if each["turn"] == turn["index"]]
+        if size >= BLOCK_BYTES and block["turns"]:
+            yield block
+            block, size = _next_block(), 0
+        block["turns"].append(turn)
+        size += len(orjson.dumps(turn))
+    yield block
+
+
+def page_turn(
+    trajectory: Trajectory,
+    position: int,
+    entry: TurnLedger,
+    content: PageContent,
+) -> PageTurn:
+    """A turn whole, but for what second models were asked about it."""
+    turn, rewards, cutter = trajectory.turns[position], trajectory.rewards, content.cutter
+    ids, logprobs = _sampled(trajectory, turn) if content.tokens else ((), None)
+    return PageTurn(
+        index=turn.index,
+        kind=turn.kind,
+        message=cutter.message(turn.message),
+        results=[_result(result, cutter) for result in turn.tool_results],
+        replies=[cutter.message(each) for each in turn.replies],
+        finish_reason=turn.finish_reason,
+        trained=turn.trained,
+        anchor=None if turn.anchor is None else cutter.text(turn.anchor),
+        parts=_at(() if rewards is None else rewards.turn_components, position),
+        raw=_at(() if rewards is None else rewards.turn_raw, position),
+        noted=dict(turn.noted),
+        ledger=entry,
+        judge_calls=[],
+        fork=turn.fork,
+        condensed=None if turn.condensed is None else asdict(turn.condensed),
+        saw=None if turn.context is None else [_seen(each, cutter) for each in turn.context],
+        row=turn.span.row,
+        span=(turn.span.start, turn.span.end),
+        token_texts=content.texts_of(ids, turn.message.content),
+        token_ids=list(ids),
+        logprobs=None if logprobs is None else [round(each, 4) for each in logprobs],
+        weight_version=turn.weight_version,
+        sampling=dict(turn.sampling),
+        model_s=turn.model_s,
+        tools_s=turn.tools_s,
+    )
+
+
+def _next_block() -> RolloutBlock:
+    return RolloutBlock(prompt=[], turns=[], outcome_parts={}, metrics={}, judge_calls=[])
+
+
+def _result(result: ToolResult, cutter: TextCutter) -> PageResult:
+    return PageResult(
+        name=result.name,
+        content=cutter.text(result.content),
+        error=result.error,
+        exit_code=result.exit_code,
+        timed_out=result.timed_out,
+        duration_s=result.duration_s,
+    )
+
+
+def _at(parts: Sequence[Mapping[str, float]], position: int) -> dict[str, float]:
+    return dict(parts[position]) if parts else {}
+
+
+def _seen(part: Kept | Message, cutter: TextCutter) -> dict[str, Any]:
+    if isinstance(part, Kept):
+        return {"start": part.start, "end": part.end}
+    return {"message": cutter.message(part)}
+
+
+def _sampled(trajectory: Trajectory, turn: Turn) -> tuple[tuple[int, ...], tuple[float, ...] | None]:
+    """The tokens that were sampled in a turn, and their log-probabilities."""
+    row, span = trajectory.rows[turn.span.row], turn.span
+    logprobs = None if row.logprobs is None else row.logprobs[span.start : span.end]
+    return row.token_ids[span.start : span.end], logprobs
+
+
+def _second_model_calls(trajectory: Trajectory, cutter: TextCutter) -> list[PageJudgeCall]:
+    return [
+        *cutter.judge_calls("judge", trajectory.judge_calls),
+        *cutter.judge_calls("user", trajectory.user_calls),
+        *cutter.judge_calls("summariser", trajectory.summariser_calls),
+    ]
+
+
+AddBlock = Callable[[str, Any], None]
+"""Takes a block by its name."""
+_LINE_CHARS = 300
+_MOST_VERSIONS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherEstimator:
+    """An estimator whose advantages stand beside the record's."""
+
+    name: str
+    params: Mapping[str, Any]
+
+    def advantages(self, credited: CreditedGroup) -> list[list[float]] | None:
+        """Of a group; `None` where it has none, or the estimator refuses its numbers."""
+        if credited.status == "failed":
+            return None
+        try:
+            return estimate(self.name, credited.group, **self.params)
+        except CreditError:
+            return None
+
+
+def group_values(
+    credited: CreditedGroup,
+    number: int,
+    content: PageContent,
+    others: Sequence[OtherEstimator],
+    add: AddBlock,
+) -> GroupEntry:
+    """The entry of a group; its blocks are given to `add`, one after the other.
+
+    Args:
+        credited: the group.
+        number: its line in the record, from 1.
+        content: what a page takes.
+        others: further estimators.
+        add: takes the blocks.
+    """
+    group = credited.group
+    ledgers = ledger(credited)
+    beside = [other.advantages(credited) for other in others]
+    rollouts: list[RolloutEntry] = []
+    for position, (trajectory, entries) in enumerate(zip(group.trajectories, ledgers, strict=True)):
+        names: list[str] = []
+        for block in rollout_blocks(trajectory, entries, content):
+            names.append(f"g{number}r{position}p{len(names)}")
+            add(names[-1], block)
+        own = [None if rows is None else rows[position] for rows in beside]
+        columns = _columns(trajectory, entries, own)
+        rollouts.append(_rollout(trajectory, columns, names))
+    name = f"g{number}"
+    add(name, _group_block(credited, content.cutter))
+    return GroupEntry(
+        id=group.group_id,
+        item=group.item_id,
+        epoch=group.epoch,
+        status=credited.status,
+        reason=credited.reason,
+        weights=[None if each is None else _line(each) for each in group.weight_versions[:_MOST_VERSIONS]],
+        rollouts=rollouts,
+        failures=[_failure(each) for each in group.failures],
+        block=name,
+    )
+
+
+def _columns(
+    trajectory: Trajectory, ledgers: Sequence[TurnLedger], others: list[list[float] | None]
+) -> TurnColumns:
+    turns = trajectory.turns
+    rows = [-1 if not turns else turns[0].span.row, *(turn.span.row for turn in turns)]
+    single = [entry.terms[0] if len(entry.terms) == 1 else None for entry in ledgers]
+    return TurnColumns(
+        kind="".join(turn.kind[0] for turn in turns),
+        rewards=[entry.reward for entry in ledgers],
+        returns=[
+            None if term is None or entry.follows is None else term.value
+            for term, entry in zip(single, ledgers, strict=True)
+        ],
+        advantages=[entry.advantage for entry in ledgers],
+        others=others,
+        peers=[
+            None if term is None or (term.baseline is None and not term.has_no_peer) else term.peer_count
+            for term in single
+        ],
+        alone=[_alone(turn, entry.terms) for turn, entry in zip(turns, ledgers, strict=True)],
+        tokens=[turn.span.end - turn.span.start for turn in turns],
+        trained=[int(turn.trained) for turn in turns],
+        forks=[int(turn.span.row != before) for turn, before in zip(turns, rows, strict=False)],
+        condensed=[int(turn.condensed is not None) for turn in turns],
+        tool_calls=[len(turn.message.tool_calls) for turn in turns],
+        tool_errors=[sum(each.error is not None for each in turn.tool_results) for turn in turns],
+    )
+
+
+def _alone(turn: Turn, terms: Sequence[LedgerTerm]) -> int | None:
+    if turn.trained and turn.kind == "act" and any(term.has_no_peer for term in terms):
+        return 1
+    return 0 if any(term.baseline is not None for term in terms) else None
+
+
+def _rollout(trajectory: Trajectory, turns: TurnColumns, blocks: list[str]) -> RolloutEntry:
+    rewards = trajectory.rewards
+    return RolloutEntry(
+        sibling=trajectory.sibling,
+        score=trajectory.score,
+        outcome=None if rewards is None else rewards.outcome,
+        stop=trajectory.stop_reason.value,
+        end=None if trajectory.end_reason is None else _line(trajectory.end_reason),
+        passed=trajectory.passed,
+        exact=trajectory.exact,
+        rows=len(trajectory.rows),
+        wall_s=trajectory.wall_s,
+        turns=turns,
+        blocks=blocks,
+    )
+
+
+def _failure(failure: Failure) -> FailureEntry:
+    return FailureEntry(
+        sibling=failure.sibling,
+        error_class=failure.error_class or _line(failure.error).partition(":")[0],
+        error=_line(failure.error),
+        where=failure.where,
+        turns=failure.turns,
+    )
+
+
+def _group_block(credited: CreditedGroup, cutter: TextCutter) -> GroupBlock:
+    group = credited.group
+    return GroupBlock(
+        item=cutter.json(group.item),
+        tools=_tools(group.trajectories, cutter),
+        failures=[
+            PageFailure(
+                sibling=each.sibling,
+                error=cutter.text(each.error),
+                traceback=cutter.text(each.traceback),
+                judge_calls=[
+                    *cutter.judge_calls("judge", each.judge_calls),
+                    *cutter.judge_calls("user", each.user_calls),
+                    *cutter.judge_calls("summariser", each.summariser_calls),
+                ],
+            )
+            for each in group.failures
+        ],
+        judge_calls=cutter.judge_calls("judge", group.judge_calls),
+        error=group.error,
+    )
+
+
+def _tools(trajectories: Iterable[Trajectory], cutter: TextCutter) -> list[dict[str, Any]]:
+    """Every tool that one of them was offered, once."""
+    tools = {tool.name: tool for trajectory in trajectories for tool in trajectory.tools}
+    return [
+        {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": cutter.json(dict(tool.parameters)),
+        }
+        for tool in tools.values()
+    ]
+
+
+def _line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]}…"

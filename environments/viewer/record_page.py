@@ -1,25 +1,184 @@
 """A record as a page: read one group at a time, so that memory holds one group and the index."""
 
+import base64
+import gzip
+import hashlib
+import html
 import os
+import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
 
 from environments.credit import recorded_params
 from environments.record.contents import Contents
 from environments.record.origin import credit_text
-from environments.record.private_file import folder_for
+from environments.record.private_file import folder_for, private
 from environments.record.recorder import read_contents, read_groups
 from environments.record.run_folder import RECORD
 from environments.record.totals import Summary
 from environments.run.run_log import CountedOnce
 from environments.trajectory import CreditedGroup
-from environments.viewer.group_values import AddBlock, OtherEstimator, group_values
-from environments.viewer.page_file import PageFile
-from environments.viewer.page_values import GroupEntry, RunIndex
-from environments.viewer.turn_values import PageContent
+from environments.viewer.page_values import (
+    AddBlock,
+    GroupEntry,
+    OtherEstimator,
+    PageContent,
+    RunIndex,
+    group_values,
+)
 from tools.errors import RecordError
+
+_FOLDER = Path(__file__).parent / "page"
+_TEMPLATE = "template.html"
+_STYLE = re.compile(r'<link rel="stylesheet" href="([\w.-]+)">')
+_SCRIPT = re.compile(r'<script src="([\w.-]+)"></script>')
+_META = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
+_INDEX = re.compile(r"<!-- index\b.*?-->")
+_BLOCKS = re.compile(r"<!-- blocks\b.*?-->")
+_TITLE = "<title>Turnwise</title>"
+_ENDS_EARLY = re.compile(r"</(?:script|style)|<!--", re.IGNORECASE)
+_POLICY = (
+    "default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:; connect-src {connect}; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageTemplate:
+    """The text of a page around its data."""
+
+    before: str
+    """Up to the index."""
+    between: str
+    """From the index to the blocks: the program, which may start before they are read."""
+    after: str
+
+
+def page_template(title: str, *, live: bool) -> PageTemplate:
+    """The page of this title; a live one may ask its own server, any other one nobody."""
+    text = _program("'self'" if live else "'none'")
+    text = text.replace(_TITLE, f"<title>{html.escape(title)}</title>", 1)
+    before, between = _INDEX.split(text)
+    between, after = _BLOCKS.split(between)
+    return PageTemplate(before=before, between=between, after=after)
+
+
+@cache
+def _program(connect: str) -> str:
+    """The template with its styles and scripts in it, and the policy that permits them by their hashes."""
+    text = (_FOLDER / _TEMPLATE).read_text(encoding="utf-8")
+    styles: list[str] = []
+    scripts: list[str] = []
+    text = _STYLE.sub(_inlined("style", styles), text)
+    text = _SCRIPT.sub(_inlined("script", scripts), text)
+    policy = _POLICY.format(scripts=" ".join(scripts), styles=" ".join(styles), connect=connect)
+    return _META.sub(f'<meta http-equiv="Content-Security-Policy" content="{policy}">', text, count=1)
+
+
+def _inlined(tag: str, hashes: list[str]) -> Callable[[re.Match[str]], str]:
+    def inline(named: re.Match[str]) -> str:
+        text = (_FOLDER / named[1]).read_text(encoding="utf-8")
+        if found := _ENDS_EARLY.search(text):
+            raise ValueError(f"page/{named[1]} holds {found[0]!r}, which would end its element early")
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        hashes.append(f"'sha256-{digest}'")
+        return f"<{tag}>{text}</{tag}>"
+
+    return inline
+
+
+def compressed(value: Any) -> bytes:
+    """A value as gzip'd JSON; equal values give equal bytes."""
+    return gzip.compress(orjson.dumps(value), compresslevel=6, mtime=0)
+
+
+class PageFile:
+    """A page in the making.
+
+    The index stands before the blocks and is known last, so that blocks wait in a file of their own.
+    """
+
+    def __init__(self, out: Path, *, max_bytes: int) -> None:
+        """Begin a page that is to stand at `out`.
+
+        Raises:
+            RecordError: it cannot be written there.
+        """
+        self._out = out
+        self._max_bytes = max_bytes
+        self.block_bytes = 0
+        self._waiting = out.with_name(f"{out.name}.{os.getpid()}.blocks")
+        self._part = out.with_name(f"{out.name}.{os.getpid()}.part")
+        try:
+            self._blocks = open(self._waiting, "w+b", opener=private)  # noqa: SIM115  # `open` takes no opener there
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def add(self, name: str, value: Any) -> None:
+        """Add a block.
+
+        Raises:
+            RecordError: the disk is full, or the page would become too large.
+        """
+        element = _element(name, value)
+        self.block_bytes += len(element)
+        if self.block_bytes > self._max_bytes:
+            raise RecordError(
+                f"the page would be larger than {self._max_bytes / 1e6:,.0f} MB; show fewer --groups, cut "
+                "texts with --max-text, leave out --no-tokens, or permit it with --max-size"
+            )
+        try:
+            self._blocks.write(element)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def finish(self, index: RunIndex) -> int:
+        """Put the page where it is to stand; its size in bytes.
+
+        Raises:
+            RecordError: the disk is full.
+        """
+        template = page_template(index["title"], live=False)
+        try:
+            self._blocks.seek(0)
+            with open(self._part, "wb", opener=private) as page:
+                page.write(template.before.encode() + _element("index", index))
+                page.write(template.between.encode())
+                shutil.copyfileobj(self._blocks, page, 1 << 20)
+                page.write(template.after.encode())
+                size = page.tell()
+            self._part.replace(self._out)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._blocks.close()
+        self._waiting.unlink(missing_ok=True)
+        self._part.unlink(missing_ok=True)
+
+    def _unwritable(self, error: OSError) -> RecordError:
+        return RecordError(f"cannot write {self._out}: {error.strerror}")
+
+
+def _element(name: str, value: Any) -> bytes:
+    """A block in the page; letters of base64 cannot end its element."""
+    data = base64.b64encode(compressed(value))
+    return b'<script type="text/plain" id="block-%b">%b</script>\n' % (name.encode(), data)
+
 
 VERSION = 1
 

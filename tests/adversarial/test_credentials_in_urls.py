@@ -11,7 +11,7 @@ import pytest
 
 from environments.cli.main import main
 from environments.inference.endpoint import endpoint, shown_url, without_credentials
-from environments.rollout.failures import failure_of
+from environments.rollout.boundary import failure_of
 from environments.serve.outbox import Outbox
 from tests.adversarial.hostile_server import answer, hostile
 from tests.environments.conftest import RunApi

@@ -8,8 +8,8 @@ from environments.inference.model_server import ModelServer
 from environments.inference.token_wires import WIRES
 from environments.policy.base import CompletionRequest, vocabulary_size
 from environments.policy.token_policy import TokenPolicy
+from environments.rollout.boundary import failure_of
 from environments.rollout.completion_check import checked_completion
-from environments.rollout.failures import failure_of
 from environments.trajectory import Completion, Message
 from tests.adversarial.body_faults import SECRET
 from tests.adversarial.fault_kinds import ADAPTED, LOST, OVERFLOW, RETRIED

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from environments.cli.main import main
+from environments.config import JudgeConfig, UserConfig
 from environments.policy.mock.mock_server import running_mock_server
-from environments.server_config import JudgeConfig, UserConfig
 from tests.adversarial.heartbeat import heartbeat
 from tests.adversarial.hostile_server import OK, answer, drip, endless, hostile
 from tests.environments.policy.chat_server import Server, failed

@@ -11,7 +11,7 @@ from environments.inference import http_client
 from environments.policy.base import CompletionRequest
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, say
-from environments.rollout.failures import failure_of
+from environments.rollout.boundary import failure_of
 from environments.trajectory import Message
 from tests.adversarial.heartbeat import heartbeat
 from tests.adversarial.hostile_server import answer, drip, gzip_bomb, hostile, zlib_bomb

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from environments.inference.chat_reply import read_reply
-from environments.inference.reply_weights import weight_version_of
+from environments.inference.chat_reply import read_reply, weight_version_of
 from environments.lifecycle.weight_versions import WeightVersions
 from environments.record.summary import weights_text
 from environments.record.totals import EVALUATED, Summary

@@ -16,8 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig
-from environments.server_config import ServerConfig
+from environments.config import AgentEnvConfig, ServerConfig
 from tests.benchmarks.bench_client import canned_server
 from tools.registry import Toolset, tool
 from tools.sandbox.base import Sandbox, SandboxLimits, SandboxRecord

@@ -4,7 +4,7 @@
 
 Random groups, 1 to 12 rows per trajectory, half of them with scores of 0 and 1, half with uniform ones; some
 lost siblings. "former" fills posts with the rows in their order, as far as the scores allow; "side by side"
-puts at most one row of each sibling in a post. "plain" and "dense" are what `environments.wire.packing` does
+puts at most one row of each sibling in a post. "plain" and "dense" are what `environments.wire.padding` does
 where a trainer normalises scores, and where it reads advantages.
 """
 
@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain, product
 
-from environments.wire.packing import packing
-from environments.wire.padding import padding_scores
+from environments.wire.padding import packing, padding_scores
 
 Packing = list[list[int]]
 Pack = Callable[[Sequence[int], Sequence[float], int], Packing]

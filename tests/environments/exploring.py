@@ -5,12 +5,11 @@ from contextlib import asynccontextmanager
 
 from environments.base_env import AgentEnv
 from environments.cli.mock_model import items_by_opening, script_for
-from environments.config import AgentEnvConfig
+from environments.config import AgentEnvConfig, ServerConfig
 from environments.data.tasks import GroupTask
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.policy.scripted import Choice, call, say
-from environments.server_config import ServerConfig
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tests.equipment.quirky_server import QuirkyServer
 from tests.equipment.server_quirks import quirks_named

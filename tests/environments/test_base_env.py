@@ -11,11 +11,10 @@ import pytest
 from atroposlib.envs.base import APIServerConfig
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig
+from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.mock.mock_server import mock_app, running_mock_server
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import Recorder, read_groups
-from environments.server_config import ServerConfig
 from environments.trajectory import Completion, Message, Rewards, StopReason, Trajectory
 from tests.environments.write_file import (
     ITEMS,

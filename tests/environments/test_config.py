@@ -4,8 +4,7 @@ import pytest
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
 from pydantic import ValidationError
 
-from environments.config import AgentEnvConfig
-from environments.server_config import ServerConfig
+from environments.config import AgentEnvConfig, ServerConfig
 from tools.errors import ConfigError
 
 NUMBERS = [

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig
+from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.mock.mock_server import mock_app, running_mock_server
-from environments.server_config import ServerConfig
 from tests.environments.listed_calls import ShopEnv, contents, failure_of, trajectory_of
 
 

@@ -10,12 +10,12 @@ from importlib import import_module
 import pytest
 
 from environments.cli.mock_model import script_for
+from environments.config import ServerConfig
 from environments.data.tasks import GroupTask
 from environments.hooks import Hooks
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.run.loading import SHIPPED, shipped_target
-from environments.server_config import ServerConfig
 from environments.trajectory import IGNORED, Kept
 from environments.wire.credited_rows import credited_rows
 

@@ -7,7 +7,7 @@ import pytest
 from environments.record.group_line import decode_group, encode_group
 from environments.reward_context import RolloutContext
 from environments.second_models.asked_model import AskedModel, ScriptedAnswers
-from environments.second_models.text_answer import TextAnswer
+from environments.second_models.text_model import TextAnswer
 from environments.simulated_user import IS_DONE, SimulatedUser
 from environments.trajectory import Message, StopReason
 from tests.environments.talk import PERSONAS, Talk, talk

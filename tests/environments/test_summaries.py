@@ -7,7 +7,7 @@ import pytest
 from starlette.responses import JSONResponse
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig
+from environments.config import AgentEnvConfig, SummariserConfig
 from environments.policy.mock.mock_server import running_mock_server
 from environments.policy.scripted import Choice, call, say
 from environments.record.group_line import decode_group, encode_group
@@ -15,7 +15,6 @@ from environments.record.summary import summary_rows
 from environments.record.totals import Summary
 from environments.rollout import model_calls
 from environments.rollout.context import SUMMARY_HEADING, SUMMARY_REQUEST, summarise
-from environments.server_config import SummariserConfig
 from environments.simulated_user import SimulatedUser
 from environments.trajectory import IGNORED, Failure, Message, StopReason
 from environments.wire.columns import list_scores

@@ -42,11 +42,8 @@ from environments.viewer.learning_values import (
     LearnedVerdict,
     LearningValues,
 )
-from environments.viewer.page_file import PageFile
-from environments.viewer.page_texts import TextCutter
-from environments.viewer.record_page import IndexBuilder, text_of
-from environments.viewer.token_texts import TokenTexts
-from environments.viewer.turn_values import PageContent
+from environments.viewer.page_values import PageContent, TextCutter, TokenTexts
+from environments.viewer.record_page import IndexBuilder, PageFile, text_of
 from tools.errors import ConfigError
 
 PAGE = "learning.html"

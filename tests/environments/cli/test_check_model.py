@@ -6,11 +6,10 @@ import shlex
 import pytest
 
 from environments.cli.main import main
-from environments.config import AgentEnvConfig
+from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.policy.rendering.families import TEXT_FAMILIES, family_names
-from environments.server_config import ServerConfig
 from tests.environments.lab.test_model_check import script
 
 

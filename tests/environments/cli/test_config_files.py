@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.cli.env_command import EnvCall
-from environments.cli.settings import Overrides, read_yaml
+from environments.cli.settings import EnvCall, Overrides, read_yaml
 from environments.run.discovery import find_environment
 from environments.run.loading import SHIPPED
 

@@ -1,7 +1,7 @@
 import pytest
 
-from environments.cli.proxies import with_proxies
-from environments.server_config import ServerConfig
+from environments.cli.settings import with_proxies
+from environments.config import ServerConfig
 
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "REQUEST_METHOD")
 

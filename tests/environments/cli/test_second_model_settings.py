@@ -2,13 +2,11 @@
 
 import pytest
 
-from environments.cli.env_command import EnvCall
 from environments.cli.main import main
-from environments.cli.settings import merge_settings, read_yaml, split_overrides
-from environments.config import AgentEnvConfig
+from environments.cli.settings import EnvCall, merge_settings, read_yaml, split_overrides
+from environments.config import AgentEnvConfig, JudgeConfig, ServerConfig, UserConfig
 from environments.policy.scripted import say
 from environments.run.experiment import origin_of
-from environments.server_config import JudgeConfig, ServerConfig, UserConfig
 from tests.environments.talk import Talk, talk
 from tests.environments.written_policy import Written
 from tools.errors import ConfigError

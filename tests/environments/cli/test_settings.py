@@ -5,8 +5,7 @@ from atroposlib.envs.base import APIServerConfig
 from pydantic import Field
 
 from environments.cli.settings import Overrides, merge_settings, read_yaml, split_overrides
-from environments.config import AgentEnvConfig
-from environments.server_config import ServerConfig
+from environments.config import AgentEnvConfig, ServerConfig
 from tools.errors import ConfigError
 
 

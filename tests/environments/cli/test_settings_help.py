@@ -7,10 +7,8 @@ import pytest
 from pydantic import Field
 
 from environments.cli.main import main
-from environments.cli.settings_groups import FIRST, OTHER, grouped
-from environments.cli.settings_help import setting_help, settings_help
-from environments.config import AgentEnvConfig
-from environments.server_config import JudgeConfig, ServerConfig
+from environments.cli.settings import FIRST, OTHER, grouped, setting_help, settings_help
+from environments.config import AgentEnvConfig, JudgeConfig, ServerConfig
 from tools.errors import TurnwiseError
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from environments.config import ServerConfig
 from environments.env_checks.check_run import NAMES
-from environments.server_config import ServerConfig
 from tests.environments.env_checks import checked_envs
 from tests.environments.env_checks.listed_report import checked
 

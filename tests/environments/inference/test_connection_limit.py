@@ -5,9 +5,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig
+from environments.config import AgentEnvConfig, ServerConfig
 from environments.inference.model_server import ModelServer
-from environments.server_config import ServerConfig
 from tools.errors import ConfigError
 
 

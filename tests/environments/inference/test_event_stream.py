@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from environments.inference.chat_reply import read_reply
-from environments.inference.reply_tokens import ReplyError, SampledTokens
+from environments.inference.chat_reply import ReplyError, SampledTokens, read_reply
 
 
 def stream(*chunks, end="data: [DONE]\n\n", line="\n"):

@@ -6,11 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from environments.cli.settings import merge_settings, read_yaml, split_overrides
-from environments.config import AgentEnvConfig
-from environments.inference.extra_body import SET_ELSEWHERE, sampling_of
+from environments.config import AgentEnvConfig, ServerConfig
+from environments.inference.dialect import SET_ELSEWHERE, sampling_of
 from environments.lifecycle.rollout_parts import served_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.server_config import ServerConfig
 from tests.environments.policy.chat_server import REQUEST, ok, served
 from tools.errors import ConfigError
 

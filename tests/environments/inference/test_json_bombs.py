@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from environments.inference.json_bombs import bomb_in
+from environments.inference.http_client import bomb_in
 
 TOKENS = 131_072
 CODE = "if (a[0] == {1, 2}[b]) { f([1], {}) }\n" * (TOKENS // 12)

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from environments.inference.error_answers import problem_of
-from environments.inference.http_client import StatusError
-from environments.inference.refusals import refused_fields
+from environments.inference.dialect import refused_fields
+from environments.inference.http_client import StatusError, problem_of
 
 FIELDS = (
     "temperature", "top_p", "seed", "n", "max_tokens", "logprobs", "top_logprobs", "return_token_ids",

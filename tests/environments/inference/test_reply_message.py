@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from environments.inference.chat_reply import read_reply
-from environments.inference.reply_tokens import ReplyError
+from environments.inference.chat_reply import ReplyError, read_reply
 from tests.environments.policy.chat_server import answer
 
 

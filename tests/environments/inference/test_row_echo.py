@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from environments.inference.row_echo import without_row
+from environments.inference.chat_reply import without_row
 
 
 def reply(ids, **fields):

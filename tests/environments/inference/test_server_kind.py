@@ -7,8 +7,8 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
+from environments.inference.chat_reply import logprobs_warning
 from environments.inference.model_server import ModelServer
-from environments.inference.sampled_logprobs import logprobs_warning
 from environments.inference.server_kind import ServerFacts, look
 from environments.policy.mock.mock_server import running_mock_server
 

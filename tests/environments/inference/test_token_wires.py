@@ -1,9 +1,8 @@
 import orjson
 import pytest
 
-from environments.inference.reply_tokens import ReplyError
-from environments.inference.token_reply import TokenRequest
-from environments.inference.token_wires import WIRES
+from environments.inference.chat_reply import ReplyError
+from environments.inference.token_wires import WIRES, TokenRequest
 
 PROMPT = (5, 6, 7)
 REQUEST = TokenRequest(

@@ -4,10 +4,10 @@ import json
 
 from starlette.responses import JSONResponse
 
+from environments.config import JudgeConfig
 from environments.judged_writing_env import JudgedWritingEnv
 from environments.judged_writing_env.env import JudgedWritingConfig
 from environments.policy.mock.mock_server import running_mock_server
-from environments.server_config import JudgeConfig
 from tests.environments.policy.chat_server import Server
 from tests.environments.second_models.played_roles import playing
 from tests.environments.second_models.text_server import said

@@ -7,7 +7,7 @@ from environments.long_math_env.audit_memory import AuditMemory
 from environments.long_math_env.env import LongMathConfig
 from environments.long_math_env.script import ledger_script, ledger_summary, second_summary
 from environments.policy.scripted import call
-from environments.rollout.model_summary import model_summary
+from environments.rollout.condensing import model_summary
 from environments.second_models.asked_model import AskedModel, ScriptedAnswers
 from environments.trajectory import Message
 from tests.environments.long_math_env.audit_play import whole_ledger

@@ -8,13 +8,13 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from environments.config import ServerConfig
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.record.recorder import read_groups
-from environments.rollout.prompt import opening_messages
+from environments.rollout.agent_loop import opening_messages
 from environments.run.process_run import process
 from environments.serve.serving import serve
-from environments.server_config import ServerConfig
 from environments.trajectory import StopReason
 from tests.environments.policy.token_server import ALL_WIRES
 from tests.environments.write_file import ITEMS, group_from, made

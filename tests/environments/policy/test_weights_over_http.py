@@ -5,11 +5,10 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from environments.config import AgentEnvConfig
+from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.run.process_run import process
-from environments.server_config import ServerConfig
 from environments.wire.columns import columns_of
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import TASK, Chat, ScalarChat

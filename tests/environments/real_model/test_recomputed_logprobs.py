@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import pytest
 from rich.console import Console
 
+from environments.config import ServerConfig
 from environments.inference.model_server import ModelServer
 from environments.inference.token_wires import WIRES
 from environments.policy.mock.mock_server import running_mock_server
@@ -18,7 +19,6 @@ from environments.policy.rendering.renderer import CannotExtendError
 from environments.policy.token_policy import TokenPolicy
 from environments.record.recorder import read_groups
 from environments.run.process_run import process
-from environments.server_config import ServerConfig
 from environments.trajectory import IGNORED, NOT_SAMPLED
 from environments.wire.views import VIEWS
 from tests.environments.real_model.looking_env import Looking

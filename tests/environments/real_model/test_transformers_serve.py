@@ -11,7 +11,7 @@ import pytest
 
 from environments.inference.http_client import StatusError
 from environments.inference.model_server import ModelServer
-from environments.inference.server_check import check
+from environments.inference.server_kind import check
 from environments.record.recorder import read_groups
 from tests.environments.real_model import looking_env
 from tests.environments.serve.loopback import TURNWISE, free_port, running, wait_for_port

@@ -3,10 +3,10 @@
 import pytest
 from starlette.responses import JSONResponse
 
+from environments.config import UserConfig
 from environments.policy.mock.mock_server import running_mock_server
 from environments.retail_env import RetailEnv
 from environments.retail_env.env import RetailConfig
-from environments.server_config import UserConfig
 from tests.environments.policy.chat_server import Server
 from tests.environments.second_models.played_roles import playing
 from tests.environments.second_models.text_server import said

@@ -10,7 +10,7 @@ from environments.containment.user_code import Abandoned, InFlight
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
 from environments.rollout.agent_loop import AgentLoop
-from environments.rollout.rollout_budget import Budget
+from environments.rollout.model_calls import Budget
 from environments.trajectory import Message, StopReason
 from tools.errors import ContextOverflow, PolicyError, SandboxUnavailable, ToolError
 from tools.registry import Toolset, tool

@@ -11,7 +11,7 @@ from environments.containment.user_code import Abandoned, InFlight
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
 from environments.rollout.agent_loop import AgentLoop
-from environments.rollout.rollout_budget import Budget
+from environments.rollout.model_calls import Budget
 from environments.trajectory import Message, ToolResult
 from tools.errors import ToolError, UserCodeBroke
 from tools.registry import Toolset, tool

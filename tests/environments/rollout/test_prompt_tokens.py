@@ -6,11 +6,10 @@ from functools import partial
 
 import pytest
 
+from environments.config import ServerConfig
 from environments.policy.base import CompletionRequest
 from environments.policy.scripted import ScriptedPolicy
-from environments.rollout.prompt_tokens import PromptTokens
-from environments.rollout.token_estimate import TokenEstimate
-from environments.server_config import ServerConfig
+from environments.rollout.prompt_tokens import PromptTokens, TokenEstimate
 from environments.trajectory import Message, StopReason
 from tests.environments.counting_server import Counting, doubled
 from tests.environments.exploring import (

@@ -13,7 +13,7 @@ from environments.run.group_note import note_of
 from environments.run.process_run import process
 from environments.run.progress import Progress
 from environments.run.tracking import MAX_NAMES, few_names, group_numbers
-from environments.serve.status_line import status_line
+from environments.serve.serve_loop import status_line
 from tests.environments.write_file import made
 from turnwise import AgentEnv, Rubric, TurnLevelRewardMixin
 

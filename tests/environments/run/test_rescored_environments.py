@@ -2,6 +2,7 @@
 
 import pytest
 
+from environments.config import JudgeConfig
 from environments.judged_writing_env import JudgedWritingEnv
 from environments.long_math_env import LongMathEnv
 from environments.record.recorder import read_contents, read_groups
@@ -9,7 +10,6 @@ from environments.retail_env import RetailEnv
 from environments.run.process_run import process
 from environments.run.rescore_run import rescore
 from environments.sales_chat_env import SalesChatEnv
-from environments.server_config import JudgeConfig
 from environments.word_guess_env import WordGuessEnv
 from tests.environments.second_models.played_roles import playing
 from tests.environments.write_file import quiet

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from environments.second_models import answer_cache
-from environments.second_models.answer_cache import AnswerCache
-from environments.second_models.text_answer import TextAnswer
+from environments.second_models import asked_model
+from environments.second_models.asked_model import AnswerCache
+from environments.second_models.text_model import TextAnswer
 from environments.trajectory import Message
 from tools.errors import SecondModelError
 
@@ -101,7 +101,7 @@ async def test_a_failure_reaches_all_who_wait_each_with_its_own_error_and_is_not
 
 @pytest.mark.parametrize(("name", "most"), [("_MOST_ANSWERS", 2), ("_MOST_CHARS", 6)])
 async def test_what_was_not_used_for_longest_is_forgotten(monkeypatch, name, most):
-    monkeypatch.setattr(answer_cache, name, most)
+    monkeypatch.setattr(asked_model, name, most)
     model = Model()
     model.may.set()
     cache = AnswerCache(asked=model)

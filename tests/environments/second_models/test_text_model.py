@@ -3,7 +3,7 @@
 import pytest
 
 from environments.inference.dialect import RefusedSettingError
-from environments.second_models.text_answer import LONGEST_ANSWER, TextAnswer
+from environments.second_models.text_model import LONGEST_ANSWER, TextAnswer
 from tests.environments.policy.chat_server import failed
 from tests.environments.second_models.text_server import QUESTION, answering, said, text_model
 from tools.errors import ConfigError, SecondModelError

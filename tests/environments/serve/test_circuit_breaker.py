@@ -8,7 +8,7 @@ import pytest
 
 from environments.data.tasks import GroupTask
 from environments.run.group_note import FailedInARowError, Streak, note_of
-from environments.serve.circuit_breaker import FIRST_PAUSE_S, LONGEST_PAUSE_S, OPEN_AFTER, CircuitBreaker
+from environments.serve.group_tries import FIRST_PAUSE_S, LONGEST_PAUSE_S, OPEN_AFTER, CircuitBreaker
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure, TrajectoryGroup
 from tests.environments.serve.serve_world import World as ServeWorld

@@ -7,8 +7,7 @@ import pytest
 
 from environments.data.tasks import GroupTask
 from environments.record.origin import RunOrigin
-from environments.serve.group_tries import GroupTries, Rollouts
-from environments.serve.model_watch import ModelWatch
+from environments.serve.group_tries import GroupTries, ModelWatch, Rollouts
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
 from tests.environments.record.recorded import credited

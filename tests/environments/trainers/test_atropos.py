@@ -10,8 +10,8 @@ import pytest
 from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 
 from environments.base_env import AgentEnv
+from environments.config import JudgeConfig, ServerConfig
 from environments.data.tasks import GroupTask
-from environments.server_config import JudgeConfig, ServerConfig
 from environments.trainers.atropos import atropos_env
 from tests.environments.serve.served_env import Talk
 from tests.environments.wire.forked_groups import forked_group, with_credit

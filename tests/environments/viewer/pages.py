@@ -8,10 +8,8 @@ from dataclasses import replace
 
 from environments.credit import credited
 from environments.record.recorder import Recorder
-from environments.viewer.page_texts import TextCutter
+from environments.viewer.page_values import PageContent, TextCutter, TokenTexts
 from environments.viewer.record_page import write_record_page
-from environments.viewer.token_texts import TokenTexts
-from environments.viewer.turn_values import PageContent
 
 _BLOCK = re.compile(r'<script type="text/plain" id="block-([\w.]+)">([A-Za-z0-9+/=]*)</script>')
 

@@ -6,8 +6,7 @@ import pytest
 
 from environments.credit import credited
 from environments.testing import group_of
-from environments.viewer.page_file import PageFile
-from environments.viewer.record_page import IndexBuilder
+from environments.viewer.record_page import IndexBuilder, PageFile
 from tests.environments.viewer.chromium import texts, watched_page
 from tests.environments.viewer.pages import content
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from environments.testing import group_of
-from environments.viewer.live_record import LiveRecord
+from environments.viewer.page_server import LiveRecord
 from tests.environments.viewer.pages import content, page, recorded
 
 GROUP = group_of([[1.0, 2.0], [0.0]])

@@ -11,8 +11,7 @@ import aiohttp
 import pytest
 
 from environments.testing import group_of
-from environments.viewer.live_record import LiveRecord
-from environments.viewer.page_server import serve_page
+from environments.viewer.page_server import LiveRecord, serve_page
 from tests.environments.viewer.pages import content, recorded
 from tools.errors import ConfigError
 

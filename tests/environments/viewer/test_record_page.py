@@ -11,9 +11,8 @@ import pytest
 from environments.credit import estimate
 from environments.testing import group_of
 from environments.trajectory import Condensed, Failure, JudgeCall, Kept, Message
-from environments.viewer.page_template import page_template
-from environments.viewer.record_page import title_of, write_record_page
-from environments.viewer.turn_values import BLOCK_BYTES
+from environments.viewer.page_values import BLOCK_BYTES
+from environments.viewer.record_page import page_template, title_of, write_record_page
 from tests.environments.viewer.pages import blocks_of, content, page, recorded
 from tools.errors import CreditError, RecordError
 

@@ -14,7 +14,7 @@ from environments.run.comparison import read_side
 from environments.run.run_log import counted_groups
 from environments.testing import group_of
 from environments.trajectory import Failure
-from environments.viewer.live_record import LiveRecord
+from environments.viewer.page_server import LiveRecord
 from tests.environments.viewer.pages import content, page
 
 

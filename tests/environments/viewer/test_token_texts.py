@@ -1,7 +1,7 @@
 """The texts of tokens add up to what was said, or there are none."""
 
 from environments.policy.rendering.chatml import EMBEDDED, load_tokenizer
-from environments.viewer.token_texts import TokenTexts
+from environments.viewer.page_values import TokenTexts
 
 
 def ids_of(text):

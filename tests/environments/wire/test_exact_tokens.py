@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from environments.data.tasks import GroupTask
-from environments.wire.exact_tokens import MOST_IN_A_ROW, ExactTokens
+from environments.wire.payloads import MOST_IN_A_ROW, ExactTokens
 from tests.environments.serve.serve_world import credit, group_for
 from tools.errors import ConfigError
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from environments.testing import group_of
 from environments.trajectory import IGNORED, CreditedGroup
 from environments.wire.columns import columns_of
-from environments.wire.packing import packing, posts
-from environments.wire.padding import padding_scores
+from environments.wire.padding import packing, padding_scores, posts
 from environments.wire.payloads import Shape, pack, post_text
 from environments.wire.views import token_advantages
 from tests.benchmarks.bench_packing import fewest_posts, in_order, random_group

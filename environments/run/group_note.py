@@ -1,4 +1,4 @@
-"""What a run counts by of a group that ended: small, however large the group is."""
+"""What a run counts by of a group that ended, small however large that is, and groups lost in a row."""
 
 import textwrap
 from collections import defaultdict

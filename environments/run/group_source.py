@@ -1,6 +1,7 @@
 """Where groups come from: an environment that is open in this process, or another that answers the same."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
@@ -11,6 +12,7 @@ from environments.data.tasks import GroupTask
 from environments.record.recorder import GroupLine, serialised
 from environments.run.group_note import GroupNote, note_of
 from environments.trajectory import CreditedGroup, TrajectoryGroup
+from tools.waiting import to_the_end
 
 Result = TypeVar("Result", covariant=True)
 
@@ -41,12 +43,13 @@ def finished(credited: CreditedGroup, *, fingerprint: str | None, is_charted: bo
     return FinishedGroup(line=line, note=note_of(line.credited, is_charted=is_charted))
 
 
-def aged(env: AgentEnv, done: FinishedGroup) -> FinishedGroup:
+async def aged(env: AgentEnv, done: FinishedGroup) -> FinishedGroup:
     """Return the group without credit where its weights are too old by now, see `AgentEnv.aged`."""
     credited = env.aged(done.line.credited)
     if credited is done.line.credited:
         return done
-    return finished(credited, fingerprint=None, is_charted=done.note.shown is not None)
+    serialise = partial(finished, fingerprint=None, is_charted=done.note.shown is not None)
+    return await asyncio.to_thread(serialise, credited)
 
 
 class OwnGroups:
@@ -79,7 +82,14 @@ class FinishedGroups:
         return await self._source.first(task)
 
     async def run(self, task: GroupTask) -> FinishedGroup:
-        """Return a group, its line and its note."""
+        """Return a group, its line and its note.
+
+        A group that has ended is returned even to a caller that is cancelled meanwhile, whose part it then is
+        to end once the group is recorded.
+        """
         credited = await self._source.run(task)
         serialise = partial(finished, fingerprint=self._fingerprint, is_charted=self._is_charted)
-        return await asyncio.to_thread(serialise, credited)
+        work = asyncio.ensure_future(asyncio.to_thread(serialise, credited))
+        with suppress(asyncio.CancelledError):
+            await to_the_end(work)
+        return work.result()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -109,7 +109,7 @@ class Driver:
     """Groups in flight."""
     max_failed: int
     """Groups that may fail in a row, see `Streak`."""
-    aged: Callable[[FinishedGroup], FinishedGroup] | None = None
+    aged: Callable[[FinishedGroup], Awaitable[FinishedGroup]] | None = None
     """Takes the credit of a group that is too old by now; `None`: there is no credit."""
     track: Track | None = None
 
@@ -127,7 +127,7 @@ class Driver:
 
         async def record(task: GroupTask, done: FinishedGroup) -> None:
             if self.aged is not None:
-                done = self.aged(done)
+                done = await self.aged(done)
             await asyncio.to_thread(self.recorder.append_line, done.line)
             self.progress.group_done(done.note)
             if self.track is not None:

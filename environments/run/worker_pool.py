@@ -43,8 +43,9 @@ async def run_groups(
 
     Groups start in the order of the keys, at most `max_in_flight` of them at once; `keys` is read
     only as far as groups start, so it may be endless. The first SIGINT or SIGTERM starts no new group
-    and cancels those in flight, while an `on_done` that has begun is waited for: what was finished is
-    kept. The second signal ends the process at once.
+    and cancels those in flight, while an `on_done` that has begun is waited for, and one that returns its
+    result all the same has it handed over: what was finished is kept. The second signal ends the process at
+    once.
 
     Args:
         keys: what to run.
@@ -93,9 +94,13 @@ def groups_at_once(max_rollouts: int, group_size: int) -> int:
 
 def refuse_stray_cancellation() -> None:
     """Raise LostWorkerError from a task that met a cancellation which nobody asked of it."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling() == 0:
+    if not _is_cancelled():
         raise LostWorkerError("a group was cancelled by code that nobody asked to")
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _pool(
@@ -120,6 +125,8 @@ async def _pool(
                 result = await run_group(key)
                 await to_the_end(on_done(key, result))
                 some_done.set()
+                if _is_cancelled():
+                    raise asyncio.CancelledError  # while its result was on the way
             except asyncio.CancelledError:
                 refuse_stray_cancellation()
                 raise

@@ -370,7 +370,11 @@ def _checked(name: str, group: TrajectoryGroup, result: Any) -> list[Term]:
     rows = cast("Sequence[Any]", result)
     has_turns = any(trajectory.turns for trajectory in group.trajectories)
     if all(isinstance(each, Term) for each in rows) and (rows or not has_turns):
-        return list(cast("Sequence[Term]", rows))
+        terms = list(cast("Sequence[Term]", rows))
+        # A negative place would be one counted from the end.
+        if any(index < 0 or (turn or 0) < 0 for term in terms for index, turn in term.values.places):
+            raise CreditError(f"{name} gave a term for a turn that the group does not have")
+        return terms
     if len(rows) != len(group.trajectories):
         raise CreditError(
             f"{name} gave {len(rows)} lists for a group of {len(group.trajectories)} trajectories"

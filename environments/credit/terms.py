@@ -70,6 +70,8 @@ class Term:
     """One per value; `None`: nothing is subtracted."""
     divisor: float | None = None
     weight: float = 1.0
+    exact: Sequence[float] | None = None
+    """The values minus their baselines, where subtracting those sums would lose digits."""
     pool: Pool | None = None
     """What the baselines are made of."""
     leaves_own_out: bool = False
@@ -84,7 +86,9 @@ class Term:
     def differences(self) -> Sequence[float]:
         """The values minus their baselines, divided and weighted."""
         differences = self.values.values
-        if self.baselines is not None:
+        if self.exact is not None:
+            differences = self.exact
+        elif self.baselines is not None:
             differences = [value - level for value, level in zip(differences, self.baselines, strict=True)]
         if self.divisor is not None:
             differences = [each / self.divisor for each in differences]
@@ -94,11 +98,12 @@ class Term:
 
     def moved(self, positions: Sequence[int], places: Sequence[Place]) -> "Term":
         """The term with the values of those positions alone, each given to another place."""
-        values, baselines = self.values.values, self.baselines
+        values, baselines, exact = self.values.values, self.baselines, self.exact
         return replace(
             self,
             values=Pool(places, [values[each] for each in positions]),
             baselines=None if baselines is None else [baselines[each] for each in positions],
+            exact=None if exact is None else [exact[each] for each in positions],
         )
 
 

@@ -18,6 +18,7 @@ from environments.credit import (
     resolve,
     turn_return,
 )
+from environments.credit.terms import Pool, Term
 from environments.testing import group_of
 from tools.errors import CreditError
 
@@ -173,6 +174,17 @@ def test_a_user_s_estimator_that_gives_nonsense_is_named(result, message):
 
     with pytest.raises(CreditError, match=f"wrong {message}"):
         estimate("wrong", group_of([[0.0], [0.0, 0.0]]))
+
+
+@pytest.mark.usefixtures("forgets_registrations")
+@pytest.mark.parametrize("place", [(0, -1), (-1, 0), (-1, None), (0, 1), (2, None)])
+def test_a_term_of_a_turn_that_the_group_does_not_have_is_refused(place):
+    @register_estimator("elsewhere")
+    def elsewhere(group):
+        return [Term(name="reward", values=Pool([place], [1.0]))]
+
+    with pytest.raises(CreditError, match="elsewhere gave a term for a turn that the group does not have"):
+        elsewhere(group_of([[1.0], [0.0]]))
 
 
 def test_a_name_that_is_taken_is_not_replaced():

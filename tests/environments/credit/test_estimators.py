@@ -207,6 +207,19 @@ def test_an_unscored_turn_stays_out_of_the_statistics():
     assert process_supervision(group_of([[2.0, None], [0.0]])) == [[1.0, 0.0], [-1.0]]
 
 
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_an_offset_of_all_step_rewards_costs_no_digits(gamma):
+    rewards = [[0.25, 0.5, 0.75], [1.0, 0.125], [0.0, 0.5, 0.625]]
+    raised = [[1e9 + reward for reward in row] for row in rewards]
+
+    rows = zip(
+        process_supervision(group_of(raised), gamma=gamma),
+        process_supervision(group_of(rewards), gamma=gamma),
+        strict=True,
+    )
+    assert all(high == pytest.approx(low, rel=1e-12) for high, low in rows)
+
+
 def test_a_further_turn_without_reward_costs_its_author_though_no_return_changes():
     short = process_supervision(group_of([[1.0], [0.0]]))
     longer = process_supervision(group_of([[1.0, 0.0], [0.0]]))

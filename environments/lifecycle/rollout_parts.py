@@ -1,4 +1,4 @@
-"""What rollouts are made of, from the settings: the model servers."""
+"""What rollouts are made of, from the settings: model servers, second models and condensers."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

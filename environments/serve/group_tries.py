@@ -1,4 +1,4 @@
-"""One group for a trainer, tried once more when it ran out of time or lost its model."""
+"""When groups for a trainer start, and start again: out of time, without a model, or as all of them fail."""
 
 import asyncio
 import uuid

@@ -413,13 +413,13 @@ def process_supervision(group: TrajectoryGroup, *, gamma: Gamma = 1.0) -> list[T
         note = "the step rewards of the group do not vary"
         return [replace(term, baselines=term.values.values, note=note)]
     centre = mean(pool.values)
-    means = [[None if reward is None else centre for reward in row] for row in steps]
     deviations = [[None if reward is None else reward - centre for reward in row] for row in steps]
+    exact = [each for row in deviations for each in summed_forward(row, gamma)]
     return [
         replace(
             term,
-            baselines=[level for row in means for level in summed_forward(row, gamma)],
-            exact=[each for row in deviations for each in summed_forward(row, gamma)],
+            baselines=[value - each for value, each in zip(term.values.values, exact, strict=True)],
+            exact=exact,
             divisor=deviation(pool.values, 0),
             note="the baseline is the mean of all step rewards of the group, discounted, once for each "
             "scored turn from here on; divided by their standard deviation",

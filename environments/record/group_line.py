@@ -13,6 +13,14 @@ from environments.record import schema
 from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
 from tools.errors import RecordError
 
+_HEAD: dict[str, type] = {
+    "item_id": str,
+    "epoch": int,
+    "fingerprint": str,
+    "origin": dict,
+    "item_hash": str,
+    "estimator_params": dict,
+}
 _COLUMNS = b',"tokens":'
 """What follows the fields that say which group a line is of."""
 _ORIGIN = b',"origin":{'
@@ -68,7 +76,7 @@ def decode_group(line: bytes, path: Path, number: int, *, rows: bool = True) -> 
 
 
 def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """A line's fields, of which only the schema is checked.
+    """A line's fields, of which only the schema and those that say which group it is of are checked.
 
     Raises:
         RecordError: not JSON, or not a line of the record.
@@ -174,6 +182,11 @@ def _of_schema(fields: Any, path: Path, number: int) -> dict[str, Any]:
     if isinstance(fields, dict):
         known = cast("dict[str, Any]", fields)
         if known.get("schema") == schema.SCHEMA:
+            for name, expected in _HEAD.items():
+                if not isinstance(known.get(name), expected | None):
+                    raise RecordError(
+                        f"{path}, line {number}: not a {schema.SCHEMA} line: {name}: {known[name]!r}"
+                    )
             return known
     raise RecordError(
         f"{path}, line {number}: not a {schema.SCHEMA} line; this file was written by something else"

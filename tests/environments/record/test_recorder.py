@@ -7,11 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
 
 from environments.record import recorder as recorder_module
 from environments.record.group_line import encode_group
-from environments.record.recorder import Recorder, new_record, read_groups
+from environments.record.recorder import Recorder, new_record, read_contents, read_groups
 from tests.environments.record.recorded import TWO, credited
 from tools.errors import RecordError
 
@@ -117,6 +118,16 @@ def test_a_file_that_something_else_wrote_is_never_touched(tmp_path):
     with pytest.raises(RecordError, match=r"line 1: not a turnwise\.group/2 line"):
         Recorder(path)
     assert path.read_text() == '{"tokens": []}\n'
+
+
+@pytest.mark.parametrize("name", ["item_id", "epoch", "fingerprint", "item_hash", "estimator_params"])
+def test_a_line_whose_group_was_edited_into_something_else_is_refused(tmp_path, name):
+    path = tmp_path / "r.jsonl"
+    line = encode_group(credited(TWO))
+    path.write_bytes(line + orjson.dumps(orjson.loads(line) | {name: [1]}) + b"\n")
+    for opened in (Recorder, read_contents):
+        with pytest.raises(RecordError, match=rf"r\.jsonl, line 2: .* {name}: \[1\]"):
+            opened(path)
 
 
 def test_fresh_starts_over(tmp_path):

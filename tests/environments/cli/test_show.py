@@ -84,7 +84,7 @@ def test_a_turn_says_whom_it_was_compared_with(show):
 
 def test_a_turn_without_a_peer_says_so(show):
     printed = words(show(credited(), asked=["a", "--sibling", 0, "--turn", 2]))
-    assert "note no sibling to compare it with: the advantage is the raw return" in printed
+    assert "note no sibling to compare it with: the advantage is the raw value" in printed
 
 
 def test_siblings_are_aligned_by_turn(show):

@@ -79,8 +79,9 @@ def facts(folder, text=ENV):
 
 
 def own(facts):
-    """Those of the environment under test, without the file that it inherits from."""
-    return {name for name in facts if "chat_env" not in name}
+    """Those of the environment under test, without the file that it inherits from and those beside that."""
+    inherited = {path.name for path in (Path(__file__).parents[1] / "chat").glob("*.py")}
+    return {name for name in facts if name.removeprefix("code of ") not in inherited}
 
 
 def test_code_and_what_is_read_while_items_are_loaded_counts_wherever_it_lies(folder):

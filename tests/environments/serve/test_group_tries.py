@@ -37,14 +37,19 @@ def ran():
         async def probe():
             asked.append("probe")
 
-        async def run_group(task):
-            asked.append(task.rolled_out)
-            return left.pop(0)
+        class Source:
+            async def first(self, task):
+                raise AssertionError("a try rolls out the whole group")
+
+            async def run(self, task):
+                asked.append(task.rolled_out)
+                return left.pop(0)
 
         rollouts = Rollouts(
             tasks=lambda _: [],
-            run_group=run_group,
+            source=Source(),
             credit=credited,
+            aged=lambda group: group,
             probe=probe,
             origin=RunOrigin(env="toy", policy="p", estimator="e"),
         )

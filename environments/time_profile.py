@@ -45,11 +45,6 @@ class TimeProfile:
     calls: Mapping[str, CallTimes]
     """By name: `model`, `tool terminal`, `score_turn`, `judge`, `condenser fit_context`, …"""
 
-    @property
-    def rest_s(self) -> float:
-        """Between the calls: the loop itself, and waiting until it goes on."""
-        return max(0.0, self.wall_s - sum(each.own_s for each in self.calls.values()))
-
 
 class Profiler:
     """Measures one rollout; only on the thread of its event loop."""

@@ -42,7 +42,7 @@ FURTHER = {
     "environments/run/watchdog": ("tests/adversarial/test_blocked_loop.py",),
     "environments/containment/": ("tests/environments/containment",),
     "environments/rollout/completion_check": ("tests/adversarial/test_hostile_completions.py",),
-    "environments/inference/http_body": ("tests/adversarial/test_hostile_api.py",),
+    "environments/inference/http_client": ("tests/adversarial/test_hostile_api.py",),
 }
 """Tests that are near modules although neither path nor imports say so, by how a module's path begins."""
 _LONGEST_S = 240

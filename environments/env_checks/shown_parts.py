@@ -11,7 +11,6 @@ from environments.plain_text import printable
 _PROMPT_LINES = 24
 _HOOKS = 40
 _TURNS = 20
-_GIVEN_CHARS = 60
 
 
 def shown_lines(shown: Mapping[str, Any], width: int) -> Iterator[str]:

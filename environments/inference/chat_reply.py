@@ -1,4 +1,4 @@
-"""Reads a server's reply to a chat request, tolerantly, and refuses in one line what cannot be used."""
+"""Reads replies to chat requests, whole or streamed, tolerantly: the message, its tokens, why it ended."""
 
 import json
 import re

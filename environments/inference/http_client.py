@@ -1,4 +1,4 @@
-"""One HTTP request to a model server, and the two ways in which it fails."""
+"""HTTP to a model server: requests over kept connections, bounded bodies, and the ways in which they fail."""
 
 import asyncio
 import re

@@ -48,11 +48,6 @@ class AuditMemory:
         """Sacks in the store of the last page."""
         return None if self.about is None else self.stocks.get(self.about)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the stock of every store is known."""
-        return bool(self.stores) and self.stocks.keys() >= set(self.stores)
-
     def note_of(self, stores: Sequence[str]) -> str:
         """What is known of some stores."""
         known = [f"{store} {self.stocks[store]}" for store in stores if store in self.stocks]

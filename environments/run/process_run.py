@@ -1,4 +1,4 @@
-"""`process`: an environment's groups into one rollout JSONL, resuming what the file already holds."""
+"""`process`: which tasks are next, and their groups into one rollout JSONL, which a later run resumes."""
 
 import asyncio
 from collections import defaultdict, deque
@@ -58,11 +58,11 @@ async def process(env: AgentEnv, console: Console, *, sources: Sources | None = 
                 track = files.enter_context(tracked(env))
                 opened = opened_run(env, origin_of(env), place, sources=sources, log=log, say=progress.say)
                 run = files.enter_context(opened)
-                return await _process_opened(env, console, progress, run, track, watchdog)
+                return await _process_opened(env, progress, run, track, watchdog)
 
 
 async def _process_opened(
-    env: AgentEnv, console: Console, progress: Progress, run: OpenRun, track: Track | None, watchdog: Watchdog
+    env: AgentEnv, progress: Progress, run: OpenRun, track: Track | None, watchdog: Watchdog
 ) -> int:
     recorder = run.recorder
     source = OwnGroups(env, progress.rollout)

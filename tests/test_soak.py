@@ -1,11 +1,12 @@
 """What `make test` leaves out or cuts short runs with `--soak`, and nothing is in neither."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
 
 from tests.conftest import pytest_collection_modifyitems
-from tests.tables import seldom
+from tests.tables import cases, seldom
 
 MARKED, CUT_SHORT, ORDINARY = ({"soak"}, []), (set(), ["soak"]), (set(), [])
 
@@ -42,3 +43,17 @@ def test_a_table_keeps_every_case_in_one_of_the_two():
 def test_a_name_that_no_table_has_is_a_mistake():
     with pytest.raises(AssertionError):
         seldom({"a": 1}, ["b"])
+
+
+def test_every_case_that_fails_is_named_and_each_has_a_folder_and_patches_of_its_own(tmp_path, monkeypatch):
+    @cases("number", [1, 2, 3])
+    def check(number, tmp_path, monkeypatch):
+        assert list(tmp_path.iterdir()) == []
+        (tmp_path / "file").touch()
+        assert os.environ.get("CASE") is None
+        monkeypatch.setenv("CASE", str(number))
+        assert number == 2
+
+    with pytest.raises(ExceptionGroup, match="2 of 3 cases") as failed:
+        check(tmp_path=tmp_path, monkeypatch=monkeypatch)
+    assert [error.__notes__ for error in failed.value.exceptions] == [["case 0: 1"], ["case 2: 3"]]

@@ -19,6 +19,7 @@ from tests.environments.policy.chat_server import REQUEST, chat_policy
 from tests.environments.policy.chat_server import answer as reply
 from tests.environments.serve import loopback
 from tests.environments.serve.proxy import Proxy
+from tests.tables import cases
 from tools.errors import ConfigError, PolicyError
 
 PASSWORD, TOKEN, KEY = "s3cr:t/p@ss", "t0k3n-in-a-query", "sk-k3y-of-the-model"
@@ -194,7 +195,7 @@ def test_a_refused_post_is_kept_without_them(tmp_path):
     nothing_secret_in(tmp_path)
 
 
-@pytest.mark.parametrize(
+@cases(
     "args",
     [
         ["process", "code_debug", "--openai.base_url", f"http//user:{PASSWORD}@h"],
@@ -222,7 +223,7 @@ def test_an_error_of_a_library_is_recorded_without_them():
     nothing_secret_in(repr(failure))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("url", "shown"),
     [
         ("http://user:pw@h:80/v1?api_key=x#y", "http://h:80/v1"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from environments.reward_context import RolloutContext
+from tests.tables import cases
 from tools.sandbox import open_sandbox
 from turnwise import (
     MathChecker,
@@ -65,7 +66,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@cases("unit", UNITS)
 def test_a_million_characters_of_one_shape_take_no_longer_than_their_length(unit):
     text = (UNITS[unit] * LENGTH)[:LENGTH]
     for function in FUNCTIONS.values():

@@ -19,6 +19,7 @@ from environments.serve.trajectory_api import (
 from environments.wire.payloads import Shape
 from tests.adversarial.hostile_server import OK, answer, drip, endless, gzip_bomb, hostile, zlib_bomb
 from tests.environments.serve.delivered import credited, delivering, registration_at, until
+from tests.tables import cases
 from tools.errors import ConfigError
 
 INFO = {"batch_size": 4, "max_token_len": 1000}
@@ -125,7 +126,7 @@ STATES = [
 ]
 
 
-@pytest.mark.parametrize(("path", "made"), [each[1:] for each in STATES], ids=[each[0] for each in STATES])
+@cases(("path", "made"), [each[1:] for each in STATES], ids=[each[0] for each in STATES])
 async def test_an_answer_that_is_no_state_is_a_wrong_address_at_first_and_an_api_that_is_away_later(
     path, made
 ):
@@ -138,7 +139,7 @@ async def test_an_answer_that_is_no_state_is_a_wrong_address_at_first_and_an_api
         assert isinstance(await fails(api), ApiUnavailableError)
 
 
-@pytest.mark.parametrize("body", [body for _, body in malformed("/status-env", OURS)], ids=str)
+@cases("body", [body for _, body in malformed("/status-env", OURS)], ids=str)
 async def test_an_answer_about_us_that_is_none_is_an_api_that_is_away(body):
     async with hostile(GOOD) as server:
         api = TrajectoryApi(server.url)
@@ -154,7 +155,7 @@ REGISTRATIONS = [
 ]
 
 
-@pytest.mark.parametrize("made", REGISTRATIONS, ids=range(len(REGISTRATIONS)))
+@cases("made", REGISTRATIONS, ids=range(len(REGISTRATIONS)))
 async def test_a_registration_that_cannot_be_read_is_an_api_that_is_away(made):
     async with hostile(GOOD) as server:
         api = TrajectoryApi(server.url)
@@ -164,7 +165,7 @@ async def test_a_registration_that_cannot_be_read_is_an_api_that_is_away(made):
         assert isinstance(error, ApiUnavailableError)
 
 
-@pytest.mark.parametrize("made", ANSWERS.values(), ids=ANSWERS)
+@cases("made", ANSWERS.values(), ids=ANSWERS)
 async def test_a_post_whose_answer_cannot_be_read_may_have_arrived(made):
     async with hostile(GOOD) as server:
         api = TrajectoryApi(server.url)

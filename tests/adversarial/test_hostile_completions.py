@@ -13,6 +13,7 @@ from environments.run.process_run import process
 from environments.trajectory import Message, StopReason
 from environments.wire.payloads import Shape, pack
 from tests.environments.write_file import HELLO, ITEMS, group_from, made
+from tests.tables import cases
 from tools.calls import ToolCall
 
 HOSTILE_SIBLING = 1
@@ -153,7 +154,7 @@ async def test_ids_are_held_to_the_vocabulary_that_the_policy_names():
     assert "possible: 0 to 4999" in failure.error
 
 
-@pytest.mark.parametrize(
+@cases(
     "spoil",
     [
         ids(lambda given: (4_999, *given[1:])),

@@ -12,6 +12,7 @@ from environments.rollout.model_calls import Stopped
 from environments.trajectory import Failure, Message, StopReason, Trajectory
 from tests.adversarial.misbehaving_env import Own
 from tests.environments.talking import TASK, Talking
+from tests.tables import cases
 from tools.calls import ToolCall
 from tools.errors import ConfigError, ContextOverflow
 
@@ -85,8 +86,8 @@ GIVEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", GIVEN)
-@pytest.mark.parametrize("is_async", [True, False], ids=["async def", "def"])
+@cases("name", GIVEN)
+@cases("is_async", [True, False], ids=["async def", "def"])
 async def test_what_is_no_history_costs_the_sibling_and_is_told(name, is_async):
     give, says = GIVEN[name]
 
@@ -116,7 +117,7 @@ MAY = {
 }
 
 
-@pytest.mark.parametrize("name", MAY)
+@cases("name", MAY)
 async def test_what_is_a_history_may_be_given(name):
     result = await rolled_out(Own(lambda history, asking: MAY[name](history)))
     assert isinstance(result, Trajectory), result.error
@@ -207,7 +208,7 @@ ASKING = {
 }
 
 
-@pytest.mark.parametrize("name", ASKING)
+@cases("name", ASKING)
 async def test_a_condenser_that_asks_wrongly_costs_the_sibling(name):
     condense, settings, says = ASKING[name]
     result = await rolled_out(Own(condense), **settings)
@@ -309,7 +310,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@cases("name", BAD)
 def test_what_is_no_condenser_is_refused_before_a_run(name):
     with pytest.raises(ConfigError, match=r"^environment 'talking': ") as refused:
         env_of(BAD[name])

@@ -4,8 +4,6 @@ import asyncio
 import json
 import random
 
-import pytest
-
 from environments.inference import http_client
 from environments.inference.model_server import ModelServer
 from environments.lab.model_check import CheckedModel, check_model
@@ -14,6 +12,7 @@ from tests.adversarial.test_hostile_api import ANSWERS
 from tests.adversarial.test_mutated_replies import paths
 from tests.environments.lab.test_model_check import RENDERER, examined
 from tests.equipment.quirky_server import Quirk
+from tests.tables import cases
 
 ODD = [
     None, 0, -1, 1e308, 2**70, float("nan"), True, "", "x" * 100, "\x1b[2J\ud83d", [], [[]], [None], {},
@@ -21,7 +20,7 @@ ODD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("made", ANSWERS.values(), ids=ANSWERS)
+@cases("made", ANSWERS.values(), ids=ANSWERS)
 async def test_an_answer_that_is_no_completion_ends_the_examination(made, monkeypatch):
     monkeypatch.setattr(http_client, "_MAX_ANSWER_BYTES", 1 << 20)
     async with hostile({"*": made}) as server:

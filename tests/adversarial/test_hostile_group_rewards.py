@@ -13,7 +13,7 @@ from environments.run.process_run import process
 from tests.adversarial.misbehaviour import RAISED
 from tests.environments.chat.chat_env import ScalarChat, chat, group_of_chat
 from tests.environments.write_file import quiet
-from tests.tables import seldom
+from tests.tables import cases, seldom
 
 
 class Exits:
@@ -52,7 +52,7 @@ def giving(given):
     return score_group
 
 
-@pytest.mark.parametrize("given", NONSENSE.values(), ids=NONSENSE)
+@cases("given", NONSENSE.values(), ids=NONSENSE)
 async def test_nonsense_fails_the_group_and_loses_no_rollout(given):
     failed = await group_of_chat(score_group=giving(given))
     assert failed.status == "failed"

@@ -13,6 +13,7 @@ from tests.adversarial.hostile_server import OK, answer, drip, endless, hostile
 from tests.environments.policy.chat_server import Server, failed
 from tests.environments.second_models.text_server import said
 from tests.environments.talk import Talk, talk
+from tests.tables import cases
 from tools.errors import ConfigError
 
 LONGEST_HOLD_S = 0.2
@@ -54,7 +55,7 @@ LOST = {
 }
 
 
-@pytest.mark.parametrize("made", LOST.values(), ids=LOST)
+@cases("made", LOST.values(), ids=LOST)
 async def test_a_judge_without_an_answer_fails_the_siblings_and_is_named(made):
     async with hostile({"/v1/models": MODELS, "*": made}) as server:
         credited = await group_judged(f"{server.url}/v1", request_timeout_s=0.5)
@@ -84,7 +85,7 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
+@cases("text", UNREADABLE.values(), ids=UNREADABLE)
 async def test_what_is_no_verdict_refuses_the_group_after_three_questions(text):
     content = said("?").body.replace(b'"?"', json.dumps(text).encode())
     async with hostile({"/v1/models": MODELS, "*": answer(content)}) as server:

@@ -18,6 +18,7 @@ from tests.adversarial.hostile_server import answer, drip, gzip_bomb, hostile, z
 from tests.adversarial.test_hostile_api import ANSWERS
 from tests.environments.policy.chat_server import REQUEST, chat_policy, served, without
 from tests.environments.policy.chat_server import answer as reply
+from tests.tables import cases
 from tools.errors import ConfigError, ContextOverflow, PolicyError
 
 LONG = 10_000_000
@@ -41,14 +42,14 @@ async def lost(policy, request=REQUEST):
     return caught.value
 
 
-@pytest.mark.parametrize("made", ANSWERS.values(), ids=ANSWERS)
+@cases("made", ANSWERS.values(), ids=ANSWERS)
 async def test_an_answer_that_is_no_completion_loses_the_call_in_a_short_line(made, monkeypatch):
     monkeypatch.setattr(http_client, "_MAX_ANSWER_BYTES", 1 << 20)
     async with hostile({"*": made}) as server:
         await lost(chatting(server.url))
 
 
-@pytest.mark.parametrize("made", ANSWERS.values(), ids=ANSWERS)
+@cases("made", ANSWERS.values(), ids=ANSWERS)
 async def test_the_look_at_a_server_before_a_run_takes_any_answer(made, monkeypatch):
     monkeypatch.setattr(http_client, "_MAX_ANSWER_BYTES", 1 << 20)
     async with hostile({"*": made}) as server:
@@ -59,8 +60,8 @@ async def test_the_look_at_a_server_before_a_run_takes_any_answer(made, monkeypa
     assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("status", [400, 404, 429, 500])
-@pytest.mark.parametrize(
+@cases("status", [400, 404, 429, 500])
+@cases(
     "body",
     [b"no " * 17_000_000, json.dumps({"error": {"message": "x" * 50_000_000}}).encode()],
     ids=["text", "json"],

@@ -8,6 +8,7 @@ import pytest
 from environments.record.recorder import read_groups
 from environments.run.process_run import process
 from tests.environments.counted_items import Counted, counted, shown_console
+from tests.tables import cases
 from tools.errors import ConfigError, RunError
 
 
@@ -28,7 +29,7 @@ NONSENSE = {
 }
 
 
-@pytest.mark.parametrize("given", NONSENSE.values(), ids=NONSENSE)
+@cases("given", NONSENSE.values(), ids=NONSENSE)
 async def test_what_names_no_item_is_refused_in_one_line(tmp_path, given):
     value, reason = given
     with pytest.raises(ConfigError, match=reason):

@@ -14,6 +14,7 @@ from environments.trajectory import Failure, JudgeCall, Message
 from environments.viewer.record_page import IndexBuilder
 from tests.environments.record.any_group import Draw
 from tests.environments.viewer.pages import content, page, recorded
+from tests.tables import cases
 
 HOSTILE = "</script><script>alert(1)</script><!--\"'>&amp;\u2028\x00\u202e\U0001f600<style>"
 GROUP = group_of([[1.0, 2.0], [0.0]])
@@ -91,7 +92,7 @@ def test_the_name_of_a_record_is_text(tmp_path, name):
     assert "<script>alert" not in text
 
 
-@pytest.mark.parametrize("seed", range(60))
+@cases("seed", range(60))
 def test_any_group_that_a_record_may_hold_has_a_page(seed):
     blocks = {}
     credited = Draw(seed).credited()
@@ -105,7 +106,7 @@ def test_any_group_that_a_record_may_hold_has_a_page(seed):
     assert orjson.dumps([index, blocks])
 
 
-@pytest.mark.parametrize("seed", range(40))
+@cases("seed", range(40))
 def test_a_record_with_a_field_of_another_value_has_a_page_or_is_refused_in_one_line(seed, tmp_path, capsys):
     choices = random.Random(seed)
     fields = json.loads(recorded(tmp_path / "r.jsonl", everywhere("x"), GROUP).read_bytes().splitlines()[0])
@@ -129,7 +130,7 @@ def test_a_record_with_a_field_of_another_value_has_a_page_or_is_refused_in_one_
     assert error.count("\n") == 1, error
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [b"{", b"\xff\xfe\n", b"null\n", b"[]\n", b'{"schema":"turnwise.group/9"}\n', b"\n", b'{"a":' * 3000],
     ids=lambda text: repr(text[:20]),

@@ -7,6 +7,7 @@ import pytest
 from environments.policy.scripted import call, say
 from environments.trajectory import Message
 from tests.environments.retail_env.retail_play import play
+from tests.tables import cases
 from tools.calls import ToolCall
 
 FIND_ADA = call("find_user_by_email", {"email": "ada.novak@example.com"})
@@ -33,7 +34,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("hostile", HOSTILE)
+@cases("hostile", HOSTILE)
 async def test_what_an_agent_writes_is_scored_and_breaks_nothing(hostile):
     played = await play("refuse_others_order", HOSTILE[hostile], FIND_ADA)
     assert played.rewards.outcome == 0.0

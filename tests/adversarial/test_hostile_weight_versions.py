@@ -12,6 +12,7 @@ from environments.testing import group_of
 from environments.trajectory import SEVERAL_VERSIONS
 from tests.environments.lifecycle.test_weight_versions import met
 from tests.environments.record.test_totals import sampled
+from tests.tables import cases
 
 NAMES = {
     "no-name": None,
@@ -41,7 +42,7 @@ def test_a_reply_gives_one_short_line_or_nothing(name):
         assert version is None or (0 < len(version) < 1000 and version.isprintable())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("one", "other"),
     [
         ("x" * 300 + "1", "x" * 300 + "2"),
@@ -88,7 +89,7 @@ def test_a_stream_says_its_version_as_a_whole_answer_does(said):
     assert read_reply(stream.encode(), "p").weight_version == "v9"
 
 
-@pytest.mark.parametrize("spans", [None, 3, "v1", {}, [], [[]], [None], [{"version": []}]], ids=repr)
+@cases("spans", [None, 3, "v1", {}, [], [[]], [None], [{"version": []}]], ids=repr)
 def test_what_is_no_list_of_versions_is_unknown(spans):
     assert weight_version_of({"weight_versions": spans}, None, 3, "v1", [], {"weight_version": {}}) is None
 

@@ -23,6 +23,7 @@ from tests.environments.write_file import (
     group_from,
     made,
 )
+from tests.tables import cases
 from tools.errors import ConfigError
 from tools.sandbox.host import process_ids as processes
 
@@ -267,7 +268,7 @@ async def test_an_environment_without_a_name_is_refused():
         made(Nameless)
 
 
-@pytest.mark.parametrize("prompt", [None, [["do"]], [{"role": "user"}], {"role": "user"}, b"do"], ids=str)
+@cases("prompt", [None, [["do"]], [{"role": "user"}], {"role": "user"}, b"do"], ids=str)
 async def test_a_prompt_that_is_neither_text_nor_messages_drops_the_rollout(prompt):
     class Odd(WriteFile):
         def format_prompt(self, item):

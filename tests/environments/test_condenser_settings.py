@@ -12,6 +12,7 @@ from environments.rollout.context import fit_context, keep_last_turns, summarise
 from environments.run.experiment import origin_of
 from environments.trajectory import Failure, StopReason
 from tests.environments.talking import TASK, Talking
+from tests.tables import cases
 from tools.errors import ConfigError, NoModelError
 
 
@@ -37,7 +38,7 @@ NAMED = {
 }
 
 
-@pytest.mark.parametrize("case", NAMED)
+@cases("case", NAMED)
 def test_the_settings_win_over_the_class(case):
     settings, expected = NAMED[case]
     assert made(keep_last_turns(3), **settings).condensers == expected
@@ -90,7 +91,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@cases("case", REFUSED)
 def test_what_cannot_work_is_refused_in_a_line_before_anything_runs(case, capsys, tmp_path):
     options, says = REFUSED[case]
     path = tmp_path / "r.jsonl"

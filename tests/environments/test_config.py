@@ -5,6 +5,7 @@ from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
 from pydantic import ValidationError
 
 from environments.config import AgentEnvConfig, ServerConfig
+from tests.tables import cases
 from tools.errors import ConfigError
 
 NUMBERS = [
@@ -58,7 +59,7 @@ def test_wandb_is_off_unless_asked_for():
     assert AgentEnvConfig().use_wandb is False
 
 
-@pytest.mark.parametrize(
+@cases(
     ("section", "name"),
     [(section, name) for section in (AgentEnvConfig, ServerConfig) for name in section.without_effect],
 )

@@ -16,6 +16,7 @@ from environments.record.recorder import read_groups
 from environments.run.process_run import process
 from environments.testing import group_of
 from environments.turn_level_reward import TurnLevelRewardMixin
+from tests.tables import cases
 from tools.errors import ConfigError, CreditError
 
 PARAMETERS = [
@@ -55,7 +56,7 @@ def made(cls=Numbers, **fields):
     return cls(AgentEnvConfig(**fields))
 
 
-@pytest.mark.parametrize(("estimator", "parameter"), PARAMETERS, ids=lambda each: getattr(each, "name", each))
+@cases(("estimator", "parameter"), PARAMETERS, ids=lambda each: getattr(each, "name", each))
 def test_every_parameter_is_a_setting_as_text_and_as_a_value(estimator, parameter):
     extra = {} if estimator != "gigpo" else {"cls": Stateful}
     for value in (parameter.default, str(parameter.default)):

@@ -19,6 +19,7 @@ from environments.word_guess_env import WordGuessEnv
 from environments.word_guess_env.letter_marks import guess_in, marks_shown
 from tests.environments.policy.chat_server import chat_policy
 from tests.environments.policy.token_server import token_policy
+from tests.tables import cases
 
 GAMES = pytest.mark.parametrize("game", [SalesChatEnv, WordGuessEnv], ids=lambda game: game.name)
 HOSTILE = {
@@ -150,9 +151,7 @@ async def test_a_call_of_a_tool_that_is_not_there_is_a_turn_like_any_other(game)
     assert all(t.score == 0.0 for t in credited.group.trajectories)
 
 
-@pytest.mark.parametrize(
-    "unit", ["<guess>", "</guess>", "<guess>a</guess>", "a ", "buy", " ", "\ud800", "g g "]
-)
+@cases("unit", ["<guess>", "</guess>", "<guess>a</guess>", "a ", "buy", " ", "\ud800", "g g "])
 def test_a_megabyte_of_anything_is_read_at_once(unit):
     for read in (guess_in, move_of, marks_shown):
         read(unit * ((1 << 20) // len(unit)))  # quadratic: longer than a test may take

@@ -25,6 +25,7 @@ from tests.environments.listed_calls import (
     rolled_out,
     trajectory_of,
 )
+from tests.tables import cases
 from tools.errors import ConfigError
 from tools.registry import tool
 from tools.tool_context import State, ToolContext
@@ -97,7 +98,7 @@ def env_giving(annotation: Any, *tools: Any, gives: Any = None) -> type[AgentEnv
     return type("Given", (Listed,), {"prepare": prepare, "tools": tools or (Shop,)})
 
 
-@pytest.mark.parametrize(
+@cases(
     "annotation",
     [
         Shop,
@@ -115,7 +116,7 @@ def test_prepare_may_be_annotated_in_every_way_that_gives_the_state(annotation: 
     assert env_giving(annotation)().toolset.name == "shop"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("annotation", "got"),
     [
         (..., "nothing"),
@@ -224,8 +225,8 @@ async def test_a_database_of_a_def_prepare_is_used_by_def_tools_and_rewards_and_
     assert [each.rewards.outcome for each in group.trajectories if each.rewards] == [2.0] * 3
 
 
-@pytest.mark.parametrize("error", [StopIteration("over"), StopAsyncIteration("over"), GeneratorExit("over")])
-@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async"])
+@cases("error", [StopIteration("over"), StopAsyncIteration("over"), GeneratorExit("over")])
+@cases("is_async", [False, True], ids=["def", "async"])
 async def test_a_sign_that_python_itself_gives_is_the_failure_of_its_rollout(
     error: BaseException, is_async: bool
 ):

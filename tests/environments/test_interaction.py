@@ -13,6 +13,7 @@ from environments.trajectory import IGNORED, Failure, Message, StopReason
 from environments.wire.credited_rows import credited_rows
 from environments.wire.views import VIEWS
 from tests.environments.talking import TASK, Talking, made, played, world
+from tests.tables import cases
 from tools.errors import ConfigError, PolicyError
 
 
@@ -76,7 +77,7 @@ async def test_respond_sees_the_results_of_the_turns_tools():
 # Replies.
 
 
-@pytest.mark.parametrize(
+@cases(
     ("says", "heard"),
     [
         ("why?", [("user", "why?")]),
@@ -118,7 +119,7 @@ ODD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ODD)
+@cases("kind", ODD)
 async def test_what_is_no_reply_is_refused_in_one_line_of_its_own(kind):
     given, said = ODD[kind]
     failure = await played(made(world(given)))
@@ -297,7 +298,7 @@ async def test_a_context_that_is_used_after_its_rollout_is_refused_at_once(later
         await asked
 
 
-@pytest.mark.parametrize("hook", ["respond", "prepare", "train_turn", "score_group", "limits_for"])
+@cases("hook", ["respond", "prepare", "train_turn", "score_group", "limits_for"])
 async def test_a_hook_that_is_set_on_the_object_is_asked_like_one_of_its_class(hook):
     asked = []
     env = made(Talking)

@@ -7,6 +7,7 @@ from environments.trajectory import StopReason
 from tests.environments.exploring import TASK, WIRES, playing
 from tests.environments.test_condensed_row_contract import CONDENSED, check_rows
 from tests.equipment.quirky_server import Quirk, QuirkyServer, calls_of
+from tests.tables import cases
 
 KEEPS_TOO_MUCH = {"condenser": ["keep_last_turns"], "condenser_turns": 50}
 OVER_HTTP = sorted(name for name, settings in WIRES.items() if settings)
@@ -67,7 +68,7 @@ def named_by_position(reply):
             call["id"] = f"functions.{call['function']['name']}:{index}"
 
 
-@pytest.mark.parametrize("condenser", sorted(CONDENSED))
+@cases("condenser", sorted(CONDENSED))
 async def test_calls_whose_ids_repeat_are_condensed_as_others(condenser):
     repeating = Quirk(says="ids that repeat", replies=named_by_position)
     settings = CONDENSED[condenser]

@@ -1,12 +1,11 @@
 """Rewards where the policy sums up: hooks score acts alone, and `None` is put at the summaries."""
 
-import pytest
-
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice, say
 from environments.rewards.rubric import Rubric
 from environments.rollout.context import summarise
 from environments.turn_level_reward import TurnLevelRewardMixin
+from tests.tables import cases
 from turnwise import AgentEnv
 
 RUBRIC = Rubric(length=2.0)
@@ -114,7 +113,7 @@ class Talkative(Chat):
         return 1.0
 
 
-@pytest.mark.parametrize("estimator", ["turn_return", "grpo", "gigpo", "turn_gae", "progress"])
+@cases("estimator", ["turn_return", "grpo", "gigpo", "turn_gae", "progress"])
 async def test_a_rollout_that_ends_with_its_summary_is_credited(estimator):
     class Ending(Talkative):
         def state_key(self, item, turn):

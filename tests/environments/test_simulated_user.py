@@ -11,6 +11,7 @@ from environments.second_models.text_model import TextAnswer
 from environments.simulated_user import IS_DONE, SimulatedUser
 from environments.trajectory import Message, StopReason
 from tests.environments.talk import PERSONAS, Talk, talk
+from tests.tables import cases
 from tools.calls import ToolCall
 from tools.errors import ConfigError, SecondModelError
 
@@ -108,7 +109,7 @@ MARKED = {
 }
 
 
-@pytest.mark.parametrize(("text", "reply"), MARKED.values(), ids=MARKED)
+@cases(("text", "reply"), MARKED.values(), ids=MARKED)
 async def test_at_its_marker_it_is_done_and_nobody_sees_the_marker(text, reply):
     ctx, _ = rollout(text)
     assert await SimulatedUser().reply(ctx, persona="Ada") == reply

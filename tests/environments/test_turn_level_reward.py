@@ -15,6 +15,7 @@ from environments.turn_level_reward import (
     aggregate,
     scalar_scoring,
 )
+from tests.tables import cases
 from tools.errors import ConfigError, RewardError
 
 
@@ -62,7 +63,7 @@ async def test_a_wrong_length_is_an_error_that_counts_both_sides(given_rewards):
         await rewards_from(env_giving(given_rewards), 2)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, "1.0", "good", [1.0]])
+@cases("bad", [math.nan, math.inf, -math.inf, "1.0", "good", [1.0]])
 async def test_a_reward_that_is_no_finite_number_names_environment_item_and_turn(bad):
     with pytest.raises(RewardError, match=r"environment 'toy', item 'item-7': turn 2: .*finite number"):
         await rewards_from(env_giving([0.0, bad]), 2)

@@ -19,6 +19,7 @@ from environments.wire.payloads import ROW_BY_ROW, Shape, pack, post_text
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import chat, group_of_chat
 from tests.environments.write_file import quiet
+from tests.tables import cases
 
 GROUP = group_of(
     [[0.5, 0.0, 1.0], [0.5, 0.5], [0.0, None, 0.25, 0.5]],
@@ -64,7 +65,7 @@ async def test_advantages_of_the_other_turns_are_as_if_all_were_trained():
     assert [t.rewards for t in left_out.group.trajectories] == [t.rewards for t in plain.group.trajectories]
 
 
-@pytest.mark.parametrize("estimator", sorted(ESTIMATORS))
+@cases("estimator", sorted(ESTIMATORS))
 def test_each_estimator_gives_them_nothing_and_moves_no_other_advantage(estimator):
     left_out = {(0, 0), (2, 1), (2, 3)}
     plain = estimate(estimator, GROUP)
@@ -174,7 +175,7 @@ async def test_a_bool_is_a_bool_of_numpy_too(given):
     assert {turn.trained for t in credited.group.trajectories for turn in t.turns} == {bool(given)}
 
 
-@pytest.mark.parametrize("given", [None, 1, "yes", [True], np.array([True])], ids=repr)
+@cases("given", [None, 1, "yes", [True], np.array([True])], ids=repr)
 async def test_anything_else_costs_the_rollout_and_is_named(given):
     credited = await group_of_chat(train_turn=lambda self, item, turn, ctx: given)
     assert len(credited.group.failures) == 4

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import pytest
 
+from tests.tables import cases
 from tools.errors import ConfigError
 from tools.registry import Tool, tool
 from tools.sandbox.base import Sandbox
@@ -75,7 +76,7 @@ def refused(annotation: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
+@cases(
     "annotation",
     [Shop | None, "Shop | None", list[Shop], dict[str, list[Shop]], Annotated[Shop, "a shop"]],
     ids=["or nothing", "or nothing, as text", "list", "deep", "annotated"],

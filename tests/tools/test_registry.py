@@ -1,5 +1,6 @@
 import pytest
 
+from tests.tables import cases
 from tools.calls import ToolCall, ToolResult
 from tools.errors import ConfigError, SandboxUnavailable, ToolError
 from tools.registry import Tool, Toolset, tool
@@ -131,7 +132,7 @@ async def test_an_unknown_tool_is_answered_with_the_tools_there_are():
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "kind"),
     [
         ('{"text": "never"', "invalid_json"),
@@ -214,7 +215,7 @@ def test_a_sandbox_is_needed_where_a_tool_takes_one():
     assert (add.needs_sandbox, shout.needs_sandbox) == (False, True)
 
 
-@pytest.mark.parametrize("made_of", [3, len, str, staticmethod(len), type("Called", (), {})()], ids=type)
+@cases("made_of", [3, len, str, staticmethod(len), type("Called", (), {})()], ids=type)
 def test_what_is_no_function_is_no_tool(made_of: object):
     with pytest.raises(ConfigError, match="@tool makes a tool of a function, and not of "):
         tool(made_of)  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -235,7 +236,7 @@ async def fetch(page: str) -> str:
     return page
 
 
-@pytest.mark.parametrize(
+@cases(
     ("names", "status", "side_by_side"),
     [
         (["fetch", "fetch"], "ok", True),

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
+from tests.tables import cases
 from tools.errors import ConfigError
 from tools.sandbox.base import Sandbox
 from tools.signature import ArgumentsRefused, Signature
@@ -118,7 +119,7 @@ def test_a_nested_model_reaches_the_function_as_a_model():
     assert Signature.of(draw).parse('{"at": {"x": 3}}') == {"at": Point(x=3)}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("slip", "name", "meant"),
     [
         ('"count": 3.0', "count", 3),
@@ -137,7 +138,7 @@ def test_a_slip_whose_meaning_is_plain_is_mended(slip: str, name: str, meant: ob
     assert (value, type(value)) == (meant, type(meant))
 
 
-@pytest.mark.parametrize(
+@cases(
     "wrong",
     [
         '"count": true',
@@ -160,7 +161,7 @@ def test_a_value_of_another_type_is_refused(wrong: str):
     assert refusal(f"{{{text}}}").kind == "invalid_arguments"
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "{",

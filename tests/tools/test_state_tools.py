@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.tables import cases
 from tools.errors import ConfigError
 from tools.registry import Tool, Toolset, tool
 from tools.sandbox.base import Sandbox
@@ -128,7 +129,7 @@ def wrapped(function: Any) -> Any:
     return wraps(function)(lambda *args: function(*args))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("state", "message"),
     [
         (class_with("other", 1, State), "class Made in tools has no method that is marked with @tool"),

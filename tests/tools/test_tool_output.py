@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from tests.tables import cases
 from tools.errors import ToolError
 from tools.tool_output import ToolOutput, bounded, output_of
 
@@ -28,7 +29,7 @@ class Colour(enum.Enum):
     RED = "red"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "text"),
     [
         ("as it is", "as it is"),
@@ -59,7 +60,7 @@ def test_an_output_stays_what_it_is():
     assert output_of(output, "shown") is output
 
 
-@pytest.mark.parametrize(
+@cases(
     "value",
     [object(), b"text", {"a": b"text"}, {(1, 2): 3}, int, (n for n in [1]), iter([1])],
     ids=["object", "bytes", "bytes within", "tuple as key", "class", "generator", "iterator"],

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from tests.tables import cases
 from tools.errors import ConfigError
 from tools.files import file
 from tools.registry import Toolset, tool
@@ -97,7 +98,7 @@ def test_two_state_classes_of_one_name_are_an_error():
         select_toolsets([Counter, other])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "left"),
     [
         (None, ["count", "up"]),
@@ -117,7 +118,7 @@ def test_a_tool_that_the_settings_took_away_stays_away():
     assert names(narrowed(selected, ["count", "up"], LISTED, "tools_for")) == ["up"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "message"),
     [
         (["up", "down"], "tools_for gave 'down', which is none of the tools: count, up"),

@@ -11,6 +11,7 @@ from environments.policy.mock.mock_server import MockSettings, mock_app, running
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.policy.rendering.families import TEXT_FAMILIES, family_names
 from tests.environments.lab.test_model_check import script
+from tests.tables import cases
 
 
 async def checked(*options, **settings):
@@ -70,7 +71,7 @@ async def test_what_is_piped_is_plain_and_has_a_finding_per_line(capsys):
     assert any(line.split() == shlex.split("logprobs ok finite, one for each sampled id") for line in lines)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "told"),
     [
         (["--model", "other"], "has no model 'other'; it has scripted"),

@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from environments.cli.estimators import command
 from environments.credit import ESTIMATORS, describe
+from tests.tables import cases
 from tools.errors import ConfigError, CreditError
 
 
@@ -18,7 +19,7 @@ def words(text):
     return "".join(text.split())
 
 
-@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@cases("name", sorted(ESTIMATORS))
 def test_each_is_shown_with_formula_bias_source_and_parameters(name):
     output = words(shown(name))
     spec = describe(name)

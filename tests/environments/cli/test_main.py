@@ -11,6 +11,7 @@ import pytest
 
 from environments.cli.main import COMMANDS, exit_code_of, main
 from environments.run.loading import SHIPPED
+from tests.tables import cases
 from tools.errors import RunError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -133,13 +134,13 @@ def test_an_environment_that_makes_its_own_items_does_not_wait_for_dataset_reade
     assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_every_command_can_be_loaded(name):
     module, _, attribute = COMMANDS[name].target.partition(":")
     assert isinstance(getattr(importlib.import_module(module), attribute), click.Command)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_the_commands_that_take_an_environment_are_marked(name):
     module, _, attribute = COMMANDS[name].target.partition(":")
     command = getattr(importlib.import_module(module), attribute)

@@ -12,6 +12,7 @@ from environments.run.discovery import find_environment
 from environments.run.loading import SHIPPED
 from environments.scaffold.new_environment import KINDS, make_environment
 from tests.environments.env_checks.listed_report import checked
+from tests.tables import cases
 from tools.errors import ConfigError
 
 
@@ -28,7 +29,7 @@ def made(tmp_path_factory):
         del sys.modules[name]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@cases("kind", KINDS)
 def test_the_tests_of_a_new_environment_pass(made, kind):
     find_environment(str(made / f"my_{kind}"))  # whose folder is on Python's path from then on
     file = made / f"my_{kind}" / f"test_my_{kind}.py"
@@ -51,7 +52,7 @@ async def test_every_check_of_a_new_environment_is_passed_or_does_not_apply(
     assert varies == ("skipped" if kind == "scalar" else "ok")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@cases("kind", KINDS)
 def test_an_evaluation_counts_what_a_good_agent_does_as_passed(made, kind, monkeypatch, tmp_path):
     monkeypatch.chdir(made)
     done = ["evaluate", f"my_{kind}", "--env.scripted_skill", "1", "--env.eval_rollouts", "1"]
@@ -60,14 +61,14 @@ def test_an_evaluation_counts_what_a_good_agent_does_as_passed(made, kind, monke
     assert of_all["eval/pass@1"] == 1.0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@cases("kind", KINDS)
 def test_a_new_environment_runs_by_the_name_of_its_folder(made, kind, monkeypatch, tmp_path):
     monkeypatch.chdir(made)
     assert main(["process", f"my_{kind}", "--out", str(tmp_path / "rollouts.jsonl")]) == 0
     assert (tmp_path / "rollouts.jsonl").read_text().count("\n") == 4
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@cases("kind", KINDS)
 def test_the_code_of_a_new_environment_is_short_and_formatted(made, kind):
     file = made / f"my_{kind}" / f"my_{kind}" / "env.py"
     assert len(file.read_text().splitlines()) < 125
@@ -90,7 +91,7 @@ def test_what_it_prints_is_what_to_do_next(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "games" / "first_game" / "first_game" / "env.py").is_file()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "said"),
     [
         ("class", "a word of Python's own"),

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from environments.cli.settings import Overrides, merge_settings, read_yaml, split_overrides
 from environments.config import AgentEnvConfig, ServerConfig
+from tests.tables import cases
 from tools.errors import ConfigError
 
 
@@ -27,7 +28,7 @@ def yaml_file(tmp_path, text):
     return path
 
 
-@pytest.mark.parametrize(
+@cases(
     ("args", "name", "value"),
     [
         (["--env.group_size", "7"], "group_size", 7),
@@ -70,7 +71,7 @@ def test_the_settings_keep_the_class_of_the_config():
     assert type(merged().env) is MyConfig
 
 
-@pytest.mark.parametrize(
+@cases(
     ("args", "said"),
     [
         (["--env.group_sise", "4"], "no setting --env.group_sise; did you mean --env.group_size?"),
@@ -122,7 +123,7 @@ def test_an_unknown_key_in_yaml_names_the_nearest(tmp_path):
         merged(file=read_yaml(path))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "said"),
     [
         ("evn: {}\n", "no section 'evn' in .*did you mean env?"),

@@ -9,6 +9,7 @@ from pydantic import Field
 from environments.cli.main import main
 from environments.cli.settings import FIRST, OTHER, grouped, setting_help, settings_help
 from environments.config import AgentEnvConfig, JudgeConfig, ServerConfig
+from tests.tables import cases
 from tools.errors import TurnwiseError
 
 
@@ -90,7 +91,7 @@ def test_for_a_name_that_nothing_has_the_nearest_is_named(name, said):
         explained(name)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("args", "said"),
     [
         (["process", "--env.help", "max_turns"], "Model calls per rollout."),

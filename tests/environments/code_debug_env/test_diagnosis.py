@@ -1,14 +1,13 @@
 from functools import partial
 from types import SimpleNamespace
 
-import pytest
-
 from environments.code_debug_env import observer
 from environments.code_debug_env.comparison import NotedCall, Outcome, alike, noted_calls
 from environments.code_debug_env.diagnosis import calls_fail, note_calls
 from environments.code_debug_env.hidden_checks import CheckLimits
 from environments.code_debug_env.workspace import embedded_tasks, workspace_files
 from environments.reward_context import RolloutContext
+from tests.tables import cases
 from tests.tools.sandbox.conftest import tier_c  # noqa: F401  # a fixture
 from tools.sandbox import Opening, SandboxLimits, open_sandbox
 from tools.sandbox.local.backend import open_local
@@ -45,7 +44,7 @@ async def shown(entry_point: str, *commands: str, opened=open_sandbox, **files: 
         return bool(notes) and await calls_fail(ctx.verify, task, notes, CheckLimits())
 
 
-@pytest.mark.parametrize("command", SHOWS.values(), ids=SHOWS)
+@cases("command", SHOWS.values(), ids=SHOWS)
 async def test_a_call_that_fails_shows_the_failure(command: str):
     assert await shown("moving_average", command)
 
@@ -78,7 +77,7 @@ async def test_a_recursion_without_end_is_a_failure():
     assert await shown(deep[0], "python3 test_example.py")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("expected", "found", "same"),
     [
         (0.1 + 0.2, 0.3, True),

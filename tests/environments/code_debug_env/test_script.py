@@ -7,6 +7,7 @@ import pytest
 from environments.code_debug_env.script import debug_script, smallest_edit, wrong_text
 from environments.code_debug_env.workspace import buggy_text, embedded_tasks, fixed_text
 from environments.trajectory import Message
+from tests.tables import cases
 from tools.files import file
 from tools.terminal import terminal
 from tools.toolsets import select_toolsets
@@ -77,10 +78,8 @@ def test_an_edit_that_did_not_help_is_replaced_by_the_whole_fix():
     assert (fix.name, json.loads(fix.arguments)["content"]) == ("write_file", fixed_text(BUG))
 
 
-@pytest.mark.parametrize("skill", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize(
-    "answers", [(), ("text",), ("text", FAILED), ("text", FAILED, "ok"), ("text", FAILED, "ok", PASSED)]
-)
+@cases("skill", [0.0, 0.6, 1.0])
+@cases("answers", [(), ("text",), ("text", FAILED), ("text", FAILED, "ok"), ("text", FAILED, "ok", PASSED)])
 def test_the_choices_are_a_distribution(answers: tuple[str, ...], skill: float):
     choices = debug_script(BUG, conversation(*answers), TOOLS, skill)
     assert math.fsum(choice.probability for choice in choices) == pytest.approx(1)

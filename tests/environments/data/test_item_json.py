@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from environments.data.item_json import item_hash, item_ids, json_text, recorded_item
 from environments.data.tasks import GroupTask
+from tests.tables import cases
 from tools.errors import DatasetError
 
 
@@ -23,7 +24,7 @@ class Model(BaseModel):
     name: str = "a"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("item", "kept"),
     [
         ({"a": (1, 2.5, None)}, {"a": [1, 2.5, None]}),
@@ -38,13 +39,13 @@ def test_an_item_is_kept_as_json_values(item, kept):
     assert recorded_item(item) == kept
 
 
-@pytest.mark.parametrize("item", [math.nan, 2**70, "\ud800", {"f": print}, {"id": "a", "object": object()}])
+@cases("item", [math.nan, 2**70, "\ud800", {"f": print}, {"id": "a", "object": object()}])
 def test_an_item_that_would_not_come_back_equal_is_not_kept_but_compared(item):
     assert recorded_item(item) is None
     assert item_hash(item) == item_hash(item) != item_hash({"id": "b"})
 
 
-@pytest.mark.parametrize("item", [object(), {"a": [object()]}, {"a": {object(): 1}}, [print], {"a": math}])
+@cases("item", [object(), {"a": [object()]}, {"a": {object(): 1}}, [print], {"a": math}])
 def test_an_item_without_a_name_that_json_cannot_write_is_refused_by_its_number(item):
     with pytest.raises(DatasetError, match=r"^item 2 holds an object of type \w+.*JSON has no form for"):
         item_ids(["fine", item])

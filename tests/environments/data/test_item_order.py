@@ -6,6 +6,7 @@ from itertools import islice
 import pytest
 
 from environments.data.tasks import ItemOrder, item_weights, plan, plan_for_ever
+from tests.tables import cases
 from tools.errors import DatasetError
 
 IDS = [f"i{n}" for n in range(20)]
@@ -36,8 +37,8 @@ def test_an_item_that_is_added_leaves_the_order_of_the_others():
 ORDERS = [ItemOrder(shuffle=True, seed=3), ItemOrder(weights=[float(n) for n in range(20)], seed=3)]
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=["shuffled", "weighted"])
-@pytest.mark.parametrize("first", [0, 7, 20, 33])
+@cases("order", ORDERS, ids=["shuffled", "weighted"])
+@cases("first", [0, 7, 20, 33])
 def test_a_plan_that_is_taken_up_again_goes_on_where_it_was(order, first):
     again = [(task.item_id, task.epoch) for task in islice(plan_for_ever(IDS, IDS, first, order), 30)]
     assert again == names(order, first + 30)[first:]
@@ -62,7 +63,7 @@ def test_no_group_comes_twice():
     assert len(set(drawn)) == 500
 
 
-@pytest.mark.parametrize(
+@cases(
     ("items", "reason"),
     [
         ([{"w": 1}, {}], "item 2 has no such field"),

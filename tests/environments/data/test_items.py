@@ -13,6 +13,7 @@ import pytest
 from datasets import Dataset
 
 from environments.data.items import checked_items, load_items
+from tests.tables import cases
 from tools.errors import DatasetError
 
 ROWS = [{"task_id": f"t/{n}", "n": n, "nested": {"words": ["a", "b"][: n % 3]}} for n in range(7)]
@@ -142,7 +143,7 @@ def test_loading_leaves_the_settings_of_datasets_as_they_were(tmp_path):
     assert (datasets.utils.logging.get_verbosity(), datasets.are_progress_bars_disabled()) == before
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "text", "said"),
     [
         ("a.jsonl", '{"a": 1}\n\n{"a": 2,\n', "a.jsonl, line 3: not valid JSON: Expecting property name"),

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from environments.inference.chat_reply import ReplyError, SampledTokens, read_reply
+from tests.tables import cases
 
 
 def stream(*chunks, end="data: [DONE]\n\n", line="\n"):
@@ -95,7 +96,7 @@ def test_another_choice_is_not_ours():
     assert reply.message.content == "3"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "problem"),
     [
         (stream(part(delta={"content": "3"}), end=""), "breaks off"),

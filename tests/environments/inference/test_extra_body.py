@@ -11,6 +11,7 @@ from environments.inference.dialect import SET_ELSEWHERE, sampling_of
 from environments.lifecycle.rollout_parts import served_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from tests.environments.policy.chat_server import REQUEST, ok, served
+from tests.tables import cases
 from tools.errors import ConfigError
 
 EXTRA = {"top_k": 20, "chat_template_kwargs": {"enable_thinking": False}, "stop": ["END"], "user": "me"}
@@ -46,7 +47,7 @@ def test_the_name_of_a_policy_shows_what_shapes_it():
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("flags", "fields"),
     [
         (("--openai.extra_body.top_k", "20"), {"top_k": 20}),
@@ -74,7 +75,7 @@ def test_the_command_line_joins_what_a_file_says(tmp_path):
     assert settings(*flags, file=read_yaml(path)).extra_body == {"top_k": 20, "stop": "1", "top_p_decay": 2}
 
 
-@pytest.mark.parametrize("name", SET_ELSEWHERE)
+@cases("name", SET_ELSEWHERE)
 def test_a_field_of_ours_is_refused_with_what_sets_it(name):
     with pytest.raises(ConfigError, match=f"--openai.extra_body.{name} cannot set {name}: ") as caught:
         settings(f"--openai.extra_body.{name}", "1")

@@ -10,6 +10,7 @@ from environments.inference.http_client import NoAnswerError
 from environments.inference.model_server import ModelServer
 from tests.adversarial.hostile_server import HostileServer, answer, hostile
 from tests.environments.policy.chat_server import REQUEST, ok, served
+from tests.tables import cases
 from tools.errors import ConfigError, ContextOverflow, PolicyError
 
 OVERLOADED = {"error": {"message": "try later", "type": "overloaded_error"}}
@@ -33,7 +34,7 @@ async def model_server():
 # An error inside a 200.
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
     [
         OVERLOADED,

@@ -2,10 +2,9 @@
 
 import json
 
-import pytest
-
 from environments.inference.dialect import refused_fields
 from environments.inference.http_client import StatusError, problem_of
+from tests.tables import cases
 
 FIELDS = (
     "temperature", "top_p", "seed", "n", "max_tokens", "logprobs", "top_logprobs", "return_token_ids",
@@ -69,7 +68,7 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize(("body", "fields"), SAID, ids=range(len(SAID)))
+@cases(("body", "fields"), SAID, ids=range(len(SAID)))
 def test_a_field_that_an_error_refuses_is_found(body, fields):
     assert refused(body) == fields
 
@@ -92,12 +91,12 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("body", ODD, ids=range(len(ODD)))
+@cases("body", ODD, ids=range(len(ODD)))
 def test_an_error_that_mentions_a_field_refuses_none(body):
     assert refused(body) == []
 
 
-@pytest.mark.parametrize("status", [401, 404, 429, 502, 503])
+@cases("status", [401, 404, 429, 502, 503])
 def test_an_error_of_another_kind_is_no_refusal_of_a_field(status):
     fields = refused(said("Unsupported parameter: 'seed'", "seed"), status)
     assert fields == (["seed"] if status == 404 else [])

@@ -6,6 +6,7 @@ import pytest
 
 from environments.inference.chat_reply import ReplyError, read_reply
 from tests.environments.policy.chat_server import answer
+from tests.tables import cases
 
 
 def read(message=None, **more):
@@ -56,15 +57,13 @@ CONTENTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("content", "text", "reasoning"), [each[1:] for each in CONTENTS], ids=[c[0] for c in CONTENTS]
-)
+@cases(("content", "text", "reasoning"), [each[1:] for each in CONTENTS], ids=[c[0] for c in CONTENTS])
 def test_a_content_of_any_kind_is_text_and_reasoning(content, text, reasoning):
     message = read({"content": content}).message
     assert (message.content, message.reasoning) == (text, reasoning)
 
 
-@pytest.mark.parametrize(
+@cases(
     "content",
     [3, True, [3], [{"type": "image_url", "image_url": {"url": "x"}}], [{"type": 7}]],
     ids=["number", "bool", "numbers", "image", "type"],
@@ -89,7 +88,7 @@ REASONING = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "field"), REASONING, ids=range(len(REASONING)))
+@cases(("name", "value", "field"), REASONING, ids=range(len(REASONING)))
 def test_reasoning_is_text_wherever_and_however_it_comes(name, value, field):
     reply = read({"content": "3", name: value})
     assert (reply.message.reasoning, reply.reasoning_field) == ("hm", field)
@@ -116,14 +115,14 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("calls", "read_as"), [each[1:] for each in CALLS], ids=[each[0] for each in CALLS])
+@cases(("calls", "read_as"), [each[1:] for each in CALLS], ids=[each[0] for each in CALLS])
 def test_calls_are_read_with_their_arguments_as_text(calls, read_as):
     reply = read({"content": "", "tool_calls": calls})
     assert [(c.name, c.arguments) for c in reply.message.tool_calls] == read_as
     assert reply.finish_reason == ("tool_calls" if read_as else "stop")
 
 
-@pytest.mark.parametrize("ids", [("a", "a"), (None, None), ("", ""), (1, 1), ("a", None)], ids=str)
+@cases("ids", [("a", "a"), (None, None), ("", ""), (1, 1), ("a", None)], ids=str)
 def test_two_calls_have_two_ids(ids):
     calls = [{"id": each, "function": FUNCTION} for each in ids]
     read_ids = [c.id for c in read({"tool_calls": calls}).message.tool_calls]
@@ -150,7 +149,7 @@ def test_an_answer_without_a_role_is_the_assistants(role):
     assert of_choice(message=message).message.role == "assistant"
 
 
-@pytest.mark.parametrize("role", ["user", "tool", "system", "Assistant", 3], ids=str)
+@cases("role", ["user", "tool", "system", "Assistant", 3], ids=str)
 def test_a_message_of_somebody_else_is_no_answer(role):
     with pytest.raises(ReplyError, match=f"role {role!r}; an answer is the assistant's"):
         of_choice(message={"role": role, "content": "3"})
@@ -164,7 +163,7 @@ REASONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "reason"), REASONS, ids=[str(each[0]) for each in REASONS])
+@cases(("given", "reason"), REASONS, ids=[str(each[0]) for each in REASONS])
 def test_a_finish_reason_has_one_of_three_meanings(given, reason):
     assert of_choice(finish_reason=given).finish_reason == reason
 
@@ -186,9 +185,7 @@ def test_what_a_filter_held_back_is_no_answer(given):
         of_choice(finish_reason=given)
 
 
-@pytest.mark.parametrize(
-    "given", ["abort", "error", "cancelled", "network_error", {"type": "abort"}], ids=str
-)
+@cases("given", ["abort", "error", "cancelled", "network_error", {"type": "abort"}], ids=str)
 def test_what_a_server_gave_up_is_no_answer(given):
     with pytest.raises(ReplyError, match="gave up"):
         of_choice(finish_reason=given)
@@ -232,7 +229,7 @@ def test_an_answer_without_anything_is_lost(choice):
         of_choice(**choice)
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
     [
         {}, {"choices": None}, {"choices": []}, {"choices": {}}, {"choices": [None]}, {"choices": ["x"]},

@@ -6,6 +6,7 @@ import pytest
 
 from environments.inference.chat_reply import ReplyError, SampledTokens, read_reply
 from tests.environments.policy.chat_server import answer
+from tests.tables import cases
 
 
 def tokens(body):
@@ -20,7 +21,7 @@ IDS = SampledTokens(prompt_ids=(7, 8, 9), token_ids=(11, 2), logprobs=(-0.5, -0.
 CONTENT = {"content": [{"logprob": -0.5}, {"logprob": -0.25}]}
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
     [
         answer(),
@@ -53,22 +54,22 @@ def test_a_server_without_ids_gave_text_alone(body):
     assert tokens(body) is None
 
 
-@pytest.mark.parametrize("wrong", [True, 1.0, "11", None, -1, 2**31, [11]], ids=repr)
-@pytest.mark.parametrize("where", ["token_ids", "prompt_token_ids"])
+@cases("wrong", [True, 1.0, "11", None, -1, 2**31, [11]], ids=repr)
+@cases("where", ["token_ids", "prompt_token_ids"])
 def test_an_id_is_an_integer_of_a_vocabulary(where, wrong):
     ids = {"token_ids": [11, 2], "prompt_token_ids": [7, 8], where: [11, wrong]}
     with pytest.raises(ReplyError, match=rf"{where}\.1 is .*; a token id is an integer"):
         tokens(sglang(**ids))
 
 
-@pytest.mark.parametrize("wrong", [True, "x", None, -9999.0, -9999, -1e5, 1.0, 3, [1]], ids=repr)
+@cases("wrong", [True, "x", None, -9999.0, -9999, -1e5, 1.0, 3, [1]], ids=repr)
 def test_a_logprob_is_one_of_a_sampled_token(wrong):
     logprobs = {"content": [{"logprob": -0.5}, {"logprob": wrong}]}
     with pytest.raises(ReplyError, match="at token 1 of 2"):
         tokens(sglang(token_ids=[11, 2], prompt_token_ids=[7], logprobs=logprobs))
 
 
-@pytest.mark.parametrize("content", [[{}, {}], [1, 2], [None, None], "ab", 3], ids=repr)
+@cases("content", [[{}, {}], [1, 2], [None, None], "ab", 3], ids=repr)
 def test_logprobs_without_one_are_refused(content):
     with pytest.raises(ReplyError, match="logprob"):
         tokens(sglang(token_ids=[11, 2], prompt_token_ids=[7], logprobs={"content": content}))

@@ -4,6 +4,7 @@ import orjson
 import pytest
 
 from environments.inference.chat_reply import without_row
+from tests.tables import cases
 
 
 def reply(ids, **fields):
@@ -22,7 +23,7 @@ def test_what_follows_the_row_is_left():
     }
 
 
-@pytest.mark.parametrize(
+@cases(
     "ids",
     [[1, 2], [1, 2, 3], [1, 2, 30, 4], [1, 9, 3, 4], [11, 2, 3, 4], []],
     ids=["shorter", "the row alone", "a longer id", "another id", "another first id", "none"],

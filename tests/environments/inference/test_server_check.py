@@ -6,6 +6,7 @@ import pytest
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from tests.environments.policy.chat_server import chat_policy, failed, ok, served
+from tests.tables import cases
 from tools.errors import ConfigError
 
 
@@ -52,7 +53,7 @@ async def test_the_check_names_a_key_that_a_server_without_a_model_list_refuses(
             await policy.check()
 
 
-@pytest.mark.parametrize(
+@cases(
     "models",
     [
         failed(500, "Internal Server Error"),
@@ -76,7 +77,7 @@ async def test_a_server_that_breaks_on_an_empty_chat_and_refuses_what_is_none_ca
     assert server.asked == [{}, []]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("models", "chat", "problem"),
     [
         (failed(500, "oh"), failed(500, "ah"), "answered 500: oh"),

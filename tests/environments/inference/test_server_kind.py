@@ -11,6 +11,7 @@ from environments.inference.chat_reply import logprobs_warning
 from environments.inference.model_server import ModelServer
 from environments.inference.server_kind import ServerFacts, look
 from environments.policy.mock.mock_server import running_mock_server
+from tests.tables import cases
 
 
 @asynccontextmanager
@@ -87,7 +88,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
+@cases("name", KINDS)
 async def test_a_server_is_what_it_says(name):
     pages, facts = KINDS[name]
     async with saying(pages) as server:
@@ -104,7 +105,7 @@ VLLM, SGLANG = ServerFacts(kind="vllm"), ServerFacts(kind="sglang")
 PLAIN = {"temperature": 1.0, "top_p": 1.0}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("sampling", "facts"),
     [
         (PLAIN, VLLM),

@@ -3,6 +3,7 @@ import pytest
 
 from environments.inference.chat_reply import ReplyError
 from environments.inference.token_wires import WIRES, TokenRequest
+from tests.tables import cases
 
 PROMPT = (5, 6, 7)
 REQUEST = TokenRequest(
@@ -192,9 +193,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("wire", "reply", "message"), [each[1:] for each in REFUSED], ids=[e[0] for e in REFUSED]
-)
+@cases(("wire", "reply", "message"), [each[1:] for each in REFUSED], ids=[e[0] for e in REFUSED])
 def test_a_reply_that_does_not_fit_together_is_refused_in_a_line(wire, reply, message):
     with pytest.raises(ReplyError) as refused:
         read(wire, reply)

@@ -1,6 +1,7 @@
 import pytest
 
 from environments.judged_writing_env.text_measures import length_fit, missing_words, variety
+from tests.tables import cases
 
 
 @pytest.mark.parametrize(
@@ -11,7 +12,7 @@ def test_a_word_is_there_whole_or_missing(text, missing):
     assert missing_words(text, ["grey", "collar"]) == missing
 
 
-@pytest.mark.parametrize(("count", "fit"), [(0, 0), (5, 0.5), (10, 1), (20, 1), (30, 0.5), (40, 0), (99, 0)])
+@cases(("count", "fit"), [(0, 0), (5, 0.5), (10, 1), (20, 1), (30, 0.5), (40, 0), (99, 0)])
 def test_the_fit_of_a_length_falls_outside_its_bounds(count, fit):
     assert length_fit("word " * count, 10, 20) == fit
 

@@ -14,6 +14,7 @@ from environments.policy.scripted import Choice, say
 from environments.trajectory import Message
 from tests.equipment.quirky_server import Quirk, QuirkyServer
 from tests.equipment.server_quirks import SERVERS, quirks_named
+from tests.tables import cases
 from tools.calls import ToolCall
 
 RENDERER = ChatMLRenderer.embedded()
@@ -118,7 +119,7 @@ async def test_a_chat_format_that_reads_other_text_is_never_recommended():
 TEXT_ALONE = ["openai", "llamacpp", "ollama", "openrouter", "mistral", "transformers"]
 
 
-@pytest.mark.parametrize("server", sorted(SERVERS))
+@cases("server", sorted(SERVERS))
 async def test_a_real_servers_quirks_are_findings_and_it_can_be_used(server):
     examination, findings = await examined(server)
     assert findings["tool calls"].verdict == "ok"
@@ -132,7 +133,7 @@ async def test_text_alone_is_said_clearly():
     assert examination.conclusion.startswith("Text only: the record says exact: false")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("quirk", "name", "seen"),
     [
         ("mistral-roles", "user after a result", "Unexpected role 'user' after role 'tool'"),

@@ -7,6 +7,7 @@ import pytest
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.turn_level_reward import TurnLevelRewardMixin
+from tests.tables import cases
 from tests.turnwise.typed_hooks import Awaited, AwaitedScalar, Plain, Scalar
 from tools.errors import ConfigError
 
@@ -21,7 +22,7 @@ def made(*bases, **written):
     return type("Mine", (*bases, TurnLevelRewardMixin, AgentEnv), {**own, **written})()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "hook", "wanted"),
     [
         ("respond", lambda self, item, turn: None, "(self, item, turn, ctx)"),
@@ -48,7 +49,7 @@ def test_a_hook_with_other_parameters_is_refused_with_those_to_write(name, hook,
     assert str(refused.value).endswith(f"; write {name}{wanted}")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "hook"),
     [
         ("prepare", lambda self, row, box: None),
@@ -69,7 +70,7 @@ def test_a_hook_is_a_method():
         made(respond="hello")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("written", "meant"),
     [
         ("responds", "respond"),

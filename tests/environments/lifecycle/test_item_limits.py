@@ -4,6 +4,7 @@ import pytest
 
 from environments.trajectory import Failure, StopReason, Trajectory
 from tests.environments.talking import Talking, made, played
+from tests.tables import cases
 
 
 def limiting(limits_for, *, says=(), plays=("hello",), settings=None):
@@ -43,7 +44,7 @@ async def test_limits_are_those_of_a_rollouts_budget(limits, reason):
         assert ended.stop_reason is reason
 
 
-@pytest.mark.parametrize(
+@cases(
     ("limits", "said"),
     [
         (None, 'limits_for gave None; give a mapping such as {"max_turns": 6}'),

@@ -9,6 +9,7 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.data.tasks import GroupTask
 from environments.run.experiment import origin_of
+from tests.tables import cases
 from tools.errors import ConfigError
 from tools.sandbox.base import SandboxRecord
 from tools.terminal import terminal
@@ -54,7 +55,7 @@ async def test_a_rollout_without_a_sandbox_is_scored_and_its_record_says_none():
     assert (trajectory.score, trajectory.sandbox) == (1.0, None)
 
 
-@pytest.mark.parametrize(
+@cases(
     "use",
     [
         pytest.param(lambda sandbox: sandbox.record, id="record"),

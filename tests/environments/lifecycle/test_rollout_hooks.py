@@ -13,6 +13,7 @@ from environments.lifecycle import rollout_hooks
 from environments.lifecycle.hook_signatures import takes_context
 from environments.trajectory import Message
 from tests.environments.talking import TASK, Talking, made, played
+from tests.tables import cases
 
 
 def env_of(base=Talking, /, *, settings=None, **hooks):
@@ -120,10 +121,8 @@ def preparing(closed, kind="def"):
     return prepare if kind == "def" else prepare_async
 
 
-@pytest.mark.parametrize("kind", ["def", "async def"])
-@pytest.mark.parametrize(
-    "broken", ["format_prompt", "respond", "score_turn", "compute_outcome", "limits_for"]
-)
+@cases("kind", ["def", "async def"])
+@cases("broken", ["format_prompt", "respond", "score_turn", "compute_outcome", "limits_for"])
 async def test_the_state_is_closed_although_a_hook_broke(kind, broken):
     closed = []
     hook = (lambda self, item: breaking()) if broken in ("format_prompt", "limits_for") else breaking
@@ -351,7 +350,7 @@ async def test_a_generator_that_does_not_yield_once_is_refused(prepare, said):
 # The context.
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hook", "takes"),
     [
         (lambda item: 1, False),

@@ -13,6 +13,7 @@ from environments.trajectory import SEVERAL_VERSIONS, Message, Span, Turn
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import TASK, Chat, chat
 from tests.environments.chat.versioned import played_by
+from tests.tables import cases
 from tools.errors import ConfigError
 
 TURN = Turn(index=0, message=Message(role="assistant", content=""), span=Span(row=0, start=0, end=0))
@@ -34,7 +35,7 @@ async def aged_group(env):
     return env.aged(await env.run_group(TASK))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("versions", "group", "age"),
     [
         (["a"], ["a"], 0),
@@ -55,7 +56,7 @@ def test_the_age_of_a_group_is_the_versions_first_met_since_its_oldest(versions,
         assert f"stale: {age} newer" in met(*versions, most=age - 1).too_old(group)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("restored", "versions", "ages"),
     [
         (["a", "b", "c"], [], {"a": 2, "b": 1, "c": 0}),

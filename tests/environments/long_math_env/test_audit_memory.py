@@ -11,6 +11,7 @@ from environments.rollout.condensing import model_summary
 from environments.second_models.asked_model import AskedModel, ScriptedAnswers
 from environments.trajectory import Message
 from tests.environments.long_math_env.audit_play import whole_ledger
+from tests.tables import cases
 
 
 def conversation(pages: int, *, noted_after: int | None = None) -> list[Message]:
@@ -73,9 +74,7 @@ def test_what_was_carried_over_is_a_note_of_the_page_before():
     assert list(AuditMemory.of(messages).stocks.values()) == [77]
 
 
-@pytest.mark.parametrize(
-    "arguments", ["[]", "{", "null", '{"carried": "x"}', '{"carried": true}', '{"carried": 1e999}']
-)
+@cases("arguments", ["[]", "{", "null", '{"carried": "x"}', '{"carried": true}', '{"carried": 1e999}'])
 def test_arguments_that_carry_nothing_are_no_note(arguments: str):
     messages = [*conversation(3), call("next_page", arguments)]
     assert AuditMemory.of(messages).stocks == AuditMemory.of(conversation(3)).stocks
@@ -93,8 +92,8 @@ async def test_a_second_model_knows_what_the_conversation_shows_that_it_is_quote
     )
 
 
-@pytest.mark.parametrize("skill", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("pages", [0, 1, 12, 24])
+@cases("skill", [0.0, 0.6, 1.0])
+@cases("pages", [0, 1, 12, 24])
 def test_the_choices_are_a_distribution(pages: int, skill: float):
     for choices in (ledger_script(conversation(pages), skill), ledger_summary(conversation(pages), skill)):
         assert math.fsum(choice.probability for choice in choices) == pytest.approx(1)

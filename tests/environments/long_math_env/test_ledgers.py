@@ -4,6 +4,7 @@ from environments.long_math_env.ledgers import FIELDS, STORES, made_ledgers, ref
 from environments.long_math_env.stock_change import change_in
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.trajectory import Message
+from tests.tables import cases
 from tools.errors import DatasetError
 
 MADE = {"facts": 24, "stores": 6}
@@ -35,8 +36,8 @@ def test_each_ledger_is_another():
     assert len({"\n".join(each["pages"]) for each in [*LEDGERS, *others]}) == 96
 
 
-@pytest.mark.parametrize("stores", [2, 6, len(STORES)])
-@pytest.mark.parametrize("facts", [12, 300])
+@cases("stores", [2, 6, len(STORES)])
+@cases("facts", [12, 300])
 def test_who_reads_all_pages_knows_the_answer(facts: int, stores: int):
     for ledger in made_ledgers("train", seed=3, count=3, facts=facts, stores=stores):
         known = stocks_of(ledger)
@@ -82,7 +83,7 @@ def test_a_page_is_of_the_length_that_fills_a_window_in_a_dozen_calls():
         assert 80 <= len(renderer.completion_ids(message)) <= 160
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "value"),
     [("pages", []), ("pages", "one"), ("pages", [1]), ("stocks", [1]), ("stocks", ["1"] * 24),
      ("answer", "12"), ("answer", None), ("stores", "mill"), ("id", 7)],

@@ -17,6 +17,7 @@ from tests.environments.long_math_env.audit_play import (
     trajectories_of,
     whole_ledger,
 )
+from tests.tables import cases
 from tools.errors import DatasetError
 
 WINDOW = 2048
@@ -50,8 +51,8 @@ async def test_shorter_pages_overflow_all_the_same():
     assert {t.stop_reason for t in played} == {StopReason.CONTEXT_OVERFLOW}
 
 
-@pytest.mark.parametrize("condenser", ["keep_last_turns", "fit_context", "summarise"])
-@pytest.mark.parametrize("skill", [0.0, 0.6, 1.0])
+@cases("condenser", ["keep_last_turns", "fit_context", "summarise"])
+@cases("skill", [0.0, 0.6, 1.0])
 async def test_with_a_condenser_it_is_finished(condenser: str, skill: float):
     played = await trajectories_of(condenser, skill)
     assert {t.stop_reason for t in played} == {StopReason.COMPLETED}
@@ -79,7 +80,7 @@ async def test_a_window_that_holds_it_all_needs_no_condenser():
     assert all(map(is_solved, played))
 
 
-@pytest.mark.parametrize("condenser", CONDENSERS)
+@cases("condenser", CONDENSERS)
 async def test_no_prompt_and_no_row_is_longer_than_the_window(condenser: str):
     for skill in (0.0, 0.6, 1.0):
         for trajectory in await trajectories_of(condenser, skill):
@@ -128,7 +129,7 @@ async def test_a_wrong_answer_earns_nothing_for_a_short_context():
     assert trajectory.rewards.outcome == 0.0
 
 
-@pytest.mark.parametrize("condenser", CONDENSERS)
+@cases("condenser", CONDENSERS)
 async def test_rewards_are_bounded(condenser: str):
     for skill in (0.0, 0.6, 1.0):
         for trajectory in await trajectories_of(condenser, skill):
@@ -139,7 +140,7 @@ async def test_rewards_are_bounded(condenser: str):
             assert 0.0 <= rewards.outcome <= 1.5
 
 
-@pytest.mark.parametrize(
+@cases(
     "written",
     [
         [RIGHT],

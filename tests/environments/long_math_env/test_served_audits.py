@@ -10,6 +10,7 @@ from environments.policy.mock.mock_server import MockSettings, mock_app, running
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.trajectory import StopReason
 from tests.environments.long_math_env.audit_play import is_solved
+from tests.tables import cases
 
 
 async def played(kind: str, condenser: str):
@@ -32,8 +33,8 @@ async def played(kind: str, condenser: str):
     return group.trajectories
 
 
-@pytest.mark.parametrize("kind", ["chat", "vllm", "sglang"])
-@pytest.mark.parametrize("condenser", ["fit_context", "summarise"])
+@cases("kind", ["chat", "vllm", "sglang"])
+@cases("condenser", ["fit_context", "summarise"])
 async def test_over_a_server_it_is_finished_and_solved(kind: str, condenser: str):
     for trajectory in await played(kind, condenser):
         assert trajectory.stop_reason is StopReason.COMPLETED

@@ -12,6 +12,7 @@ from environments.long_math_env.stock_change import (
     StockChange,
     change_in,
 )
+from tests.tables import cases
 
 STORE = st.sampled_from(STORES)
 SACKS = st.integers(0, 999_999)
@@ -35,7 +36,7 @@ def test_a_text_without_a_fact_has_none():
     assert change_in("The roof of the mill was mended for 12 pence, and 3 sacks were torn.") is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("sentence", "other", "stock"),
     [(COUNTED, None, 7), (BROUGHT, None, 107), (SOLD, None, 93), (ABOVE, "quay", 57), (BELOW, "quay", 43)],
     ids=["counted", "brought", "sold", "above", "below"],

@@ -22,6 +22,7 @@ from tests.environments.policy.chat_server import (
     served,
     without,
 )
+from tests.tables import cases
 from tools.errors import ConfigError, ContextOverflow, PolicyError
 
 
@@ -106,7 +107,7 @@ async def test_a_server_without_logprobs_leaves_them_unknown():
     assert (completion.exact, completion.logprobs) == (True, None)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("body", "problem"),
     [
         (without(answer(), "prompt_token_ids"), "token_ids without prompt_token_ids"),
@@ -145,7 +146,7 @@ async def test_an_answer_that_is_no_json_is_lost_and_shown(media_type):
             await policy.complete(REQUEST)
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 409])
+@cases("status", [400, 401, 403, 404, 408, 409])
 async def test_a_refused_request_is_not_repeated(status):
     async with served(failed(status, "no, because")) as (server, policy):
         with pytest.raises(PolicyError, match=f"/v1/chat/completions answered {status}: no, because"):
@@ -270,7 +271,7 @@ async def test_a_refusal_that_stays_is_not_remembered_as_a_refused_field():
     assert "return_token_ids" in server.asked[2]
 
 
-@pytest.mark.parametrize(
+@cases(
     "refusal",
     [
         failed(400, "too long", code="context_length_exceeded"),

@@ -1,9 +1,8 @@
-import pytest
-
 from environments.policy.scripted import example_of
+from tests.tables import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     ("schema", "value"),
     [
         ({"type": "string"}, "example"),

@@ -18,6 +18,7 @@ from environments.policy.scripted import (
     say,
 )
 from environments.trajectory import Message
+from tests.tables import cases
 from tools.calls import ToolSpec
 from tools.errors import ConfigError
 
@@ -140,7 +141,7 @@ async def test_the_next_prompt_starts_with_what_was_seen_and_sampled():
     assert second.prompt_ids[: len(held)] == held
 
 
-@pytest.mark.parametrize("probabilities", [(0.5, 0.4), (), (1.5, -0.5), (math.nan,), (0.0,)])
+@cases("probabilities", [(0.5, 0.4), (), (1.5, -0.5), (math.nan,), (0.0,)])
 async def test_a_mixture_that_is_no_distribution_is_refused(probabilities):
     mixture = [(probability, say(str(index))) for index, probability in enumerate(probabilities)]
     with pytest.raises(ConfigError, match="probabilit"):
@@ -168,8 +169,8 @@ def test_the_name_says_the_skill():
     assert policy((1.0, say("yes")), skill=0.6).name == "scripted:0.6"
 
 
-@pytest.mark.parametrize("skill", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("turns", range(5))
+@cases("skill", [0.0, 0.6, 1.0])
+@cases("turns", range(5))
 async def test_the_generic_agent_always_has_something_to_say(skill, turns):
     spoken = (USER, *[call("terminal", "{}")] * turns)
     agent = ScriptedPolicy(generic_script, skill=skill, renderer=RENDERER)

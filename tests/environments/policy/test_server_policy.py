@@ -18,6 +18,7 @@ from environments.serve.serving import serve
 from environments.trajectory import StopReason
 from tests.environments.policy.token_server import ALL_WIRES
 from tests.environments.write_file import ITEMS, group_from, made
+from tests.tables import cases
 from tools.errors import ConfigError
 
 FOLDER = str(EMBEDDED_TOKENIZER_DIR)
@@ -98,7 +99,7 @@ async def test_the_window_is_a_setting():
         assert failure.error.endswith("leave no room in the 16 of the model's window)")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("server", "fields", "problem"),
     [
         ({"server_type": "vllm"}, {}, "need the model's own tokenizer; name it with --env.tokenizer_name"),

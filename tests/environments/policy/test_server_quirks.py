@@ -15,6 +15,7 @@ from environments.policy.scripted import Choice, ScriptedPolicy, say
 from environments.trajectory import Message
 from tests.equipment.quirky_server import QuirkyServer
 from tests.equipment.server_quirks import SERVERS, quirks_named
+from tests.tables import cases
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError, PolicyError
 
@@ -77,7 +78,7 @@ WITH_IDS = [
 TEXT = ["openai-no-ids", "openai-no-logprobs", "vllm-null-ids", "llamacpp-no-ids", "mistral-fields"]
 
 
-@pytest.mark.parametrize("names", WITH_IDS, ids="+".join)
+@cases("names", WITH_IDS, ids="+".join)
 async def test_a_conversation_keeps_the_tokens_of_the_sampler(names):
     local = ScriptedPolicy(script, skill=1, renderer=RENDERER)
     async with quirky(*names) as policy:
@@ -90,7 +91,7 @@ async def test_a_conversation_keeps_the_tokens_of_the_sampler(names):
             assert len({c.id for c in got.message.tool_calls}) == len(got.message.tool_calls)
 
 
-@pytest.mark.parametrize("name", TEXT)
+@cases("name", TEXT)
 async def test_a_server_of_text_alone_is_asked_for_no_more(name, caplog):
     async with quirky(name) as policy:
         first, second = await conversation(policy)
@@ -99,7 +100,7 @@ async def test_a_server_of_text_alone_is_asked_for_no_more(name, caplog):
     assert sum("gives no token ids" in each.message for each in caplog.records) == 1
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@cases("server", SERVERS)
 async def test_a_whole_server_passes_its_check_and_plays(server):
     async with quirky(server) as policy:
         await policy.check()
@@ -109,7 +110,7 @@ async def test_a_whole_server_passes_its_check_and_plays(server):
     assert second.message.content in ("3", "4")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "line"),
     [
         ("openai-filter", "the server filtered the answer (finish_reason 'content_filter')"),
@@ -194,7 +195,7 @@ async def test_the_length_that_a_model_has_cuts_an_answer():
         assert (await conversation(policy))[0].finish_reason == "length"
 
 
-@pytest.mark.parametrize("name", ["llamacpp-models", "ollama-models", "ollama-no-models", "openrouter-models",
+@cases("name", ["llamacpp-models", "ollama-models", "ollama-no-models", "openrouter-models",
                                   "transformers-models"])  # fmt: skip
 async def test_its_list_of_models_is_understood(name):
     async with quirky(name) as policy:

@@ -22,6 +22,7 @@ from environments.run.process_run import process
 from environments.trajectory import IGNORED, NOT_SAMPLED
 from environments.wire.views import VIEWS
 from tests.environments.real_model.looking_env import Looking
+from tests.tables import cases
 
 pytestmark = pytest.mark.timeout(300)
 TOLERANCE = 1e-4
@@ -121,15 +122,15 @@ def rows_of(groups, view):
     return [row for credited in groups for group in VIEWS[view](credited) for row in group.rows]
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("kind", KINDS)
+@cases("view", VIEWS)
+@cases("kind", KINDS)
 def test_each_sampled_token_has_the_logprob_that_a_trainer_computes(tiny, recorded, kind, view):
     apart = [gap for row in rows_of(recorded(kind), view) for gap in differences(tiny.model, row)]
     assert len(apart) > 500
     assert max(apart) <= TOLERANCE
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@cases("kind", KINDS)
 def test_spans_hold_each_sampled_token_once(recorded, kind):
     for trajectory in trajectories(recorded(kind)):
         held = [

@@ -15,6 +15,7 @@ from environments.testing import group_of
 from environments.trajectory import Kept, Message, Span, TokenRow
 from tests.environments.record.any_group import Draw
 from tests.environments.record.recorded import TWO, credited
+from tests.tables import cases
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import RecordError
 
@@ -145,7 +146,7 @@ def test_what_was_put_in_stands_once_however_many_turns_saw_it():
     assert again(written) == written
 
 
-@pytest.mark.parametrize(
+@cases(
     "part",
     [
         {"turn": 1, "start": 0, "end": 1},
@@ -255,7 +256,7 @@ def test_content_parts_are_reserved_and_not_read_as_text(tmp_path):
         decode_group(orjson.dumps(fields), tmp_path, 7)
 
 
-@pytest.mark.parametrize("turn", [[], "turn", None, {"anchor": "a"}, {"message": 99}])
+@cases("turn", [[], "turn", None, {"anchor": "a"}, {"message": 99}])
 def test_a_turn_that_is_none_is_named(tmp_path, turn):
     fields = fields_of(credited(TWO))
     fields["trajectories"][0]["turns"] = [turn]

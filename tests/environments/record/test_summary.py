@@ -1,7 +1,6 @@
 import io
 from dataclasses import replace
 
-import pytest
 from rich.console import Console
 
 from environments.record.summary import (
@@ -29,6 +28,7 @@ from environments.trajectory import (
     Turn,
 )
 from tests.environments.record.test_totals import of, sampled
+from tests.tables import cases
 from tools.calls import ToolResult
 
 
@@ -160,7 +160,7 @@ def test_text_in_brackets_is_printed_as_it_is():
     assert "KeyError: [red]" in printed(credited(errors=("KeyError: [red]",)))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seconds", "text"),
     [(0.04, "0.0 s"), (59.9, "59.9 s"), (59.96, "1:00 min"), (125, "2:05 min"), (3723, "1:02:03 h")],
 )
@@ -180,7 +180,7 @@ def test_failures_are_tallied_by_class_first_clause_and_place():
     assert summary.values()["failures"] == {"HTTPError: judge at 10.0.0.1:80 failed": 500}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("error", "shown"),
     [
         ("RewardError: environment 'e', item '1, 2': turn 3: a reward is a number", "a reward is a number"),

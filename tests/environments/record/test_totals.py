@@ -17,6 +17,7 @@ from environments.record.summary import CHARTED_TURNS, flat
 from environments.record.totals import MAX_INDICES, MAX_NAMES, MAX_TEXTS, NamedSpreads, Spread, Summary, Tally
 from environments.testing import group_of
 from environments.trajectory import Condensed, Failure, JudgeCall
+from tests.tables import cases
 from tools.calls import ToolResult
 
 
@@ -149,7 +150,7 @@ def test_what_a_lost_sibling_asked_is_paid_all_the_same():
     assert numbers["cost"]["judge"] == {"answers": 2, "prompt_tokens": 14, "completion_tokens": 4}
 
 
-@pytest.mark.parametrize("estimator", ["gigpo", "grpo", "progress", "rloo", "turn_gae", "turn_return"])
+@cases("estimator", ["gigpo", "grpo", "progress", "rloo", "turn_gae", "turn_return"])
 def test_totals_of_numbers_of_any_size_are_json(estimator):
     huge = group_of([[1e100, -1e100, 5e-324], [1e100], [None, 1e100]])
     metric = replace(huge.trajectories[0], metrics={"m": 1e308})

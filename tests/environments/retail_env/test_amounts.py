@@ -1,6 +1,7 @@
 import pytest
 
 from environments.retail_env.amounts import cents, money, states
+from tests.tables import cases
 
 
 @pytest.mark.parametrize(("text", "amount"), [("12.50", 1250), ("0.07", 7), ("-3.00", -300)])
@@ -8,16 +9,12 @@ def test_amounts_are_whole_cents(text, amount):
     assert (cents(text), money(amount)) == (amount, text)
 
 
-@pytest.mark.parametrize(
-    "message", ["It is 12.00.", "£12, please", "12.0", "(12.00)", "Of W2006 12.00 come back", "-12.00"]
-)
+@cases("message", ["It is 12.00.", "£12, please", "12.0", "(12.00)", "Of W2006 12.00 come back", "-12.00"])
 def test_an_amount_is_stated_in_any_spelling(message):
     assert states(message, "12.00")
 
 
-@pytest.mark.parametrize(
-    "message", ["", "112.00", "12.001", "1,200", "W12", "about 13", "12.00.1", "9" * 100_000]
-)
+@cases("message", ["", "112.00", "12.001", "1,200", "W12", "about 13", "12.00.1", "9" * 100_000])
 def test_another_number_does_not_state_it(message):
     assert not states(message, "12.00")
 

@@ -4,6 +4,7 @@ from environments.retail_env.conduct import READS, VIOLATION, WRITES, Conduct, c
 from environments.retail_env.lookup import Event
 from environments.retail_env.shop_tasks import embedded_tasks
 from environments.trajectory import Message
+from tests.tables import cases
 
 TASKS = {task["id"]: task for task in embedded_tasks()}
 CANCEL = TASKS["cancel_pending"]["actions"][0]["arguments"]
@@ -33,14 +34,12 @@ def conduct(*events, task="cancel_pending"):
     return so_far
 
 
-@pytest.mark.parametrize(
-    "answer", ["Yes, please do that.", "yes", "Sure, no problem.", "I confirm", "OK, go ahead"]
-)
+@cases("answer", ["Yes, please do that.", "yes", "Sure, no problem.", "I confirm", "OK, go ahead"])
 def test_a_yes_to_a_question_that_names_the_order_is_a_confirmation(answer):
     assert is_confirmed(CANCELLED, talk("I would cancel W2001, right?", answer))
 
 
-@pytest.mark.parametrize(
+@cases(
     "texts",
     [
         (),
@@ -102,7 +101,7 @@ VIOLATIONS = {
 }
 
 
-@pytest.mark.parametrize("violation", VIOLATIONS)
+@cases("violation", VIOLATIONS)
 def test_what_the_policy_forbids_costs(violation):
     before, event = VIOLATIONS[violation]
     rewards = conduct(*before).after([event], talk())

@@ -5,6 +5,7 @@ import pytest
 from environments.retail_env.shop import Shop
 from environments.retail_env.shop_database import end_state, open_shop
 from environments.retail_env.shop_tasks import embedded_tasks, expected_end_state
+from tests.tables import cases
 
 TASKS = {task["id"]: task for task in embedded_tasks()}
 CANCEL = ("cancel_pending_order", {"order_id": "W2012", "reason": "no longer needed"})
@@ -52,7 +53,7 @@ def test_another_reason_is_another_state():
     assert after(mistaken) != after(CANCEL)
 
 
-@pytest.mark.parametrize("task", [name for name, task in TASKS.items() if task["temptation"]])
+@cases("task", [name for name, task in TASKS.items() if task["temptation"]])
 def test_what_a_task_tempts_to_would_change_the_database(task):
     tool, arguments = TASKS[task]["temptation"]["tool"], TASKS[task]["temptation"]["arguments"]
     tempted = ("hand_over", {}) if tool == "transfer_to_human" else (tool, arguments)

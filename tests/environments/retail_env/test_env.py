@@ -13,6 +13,7 @@ from environments.retail_env.script import retail_script
 from environments.retail_env.shop_tasks import REQUIRED_FIELDS
 from environments.trajectory import Message, StopReason
 from tests.environments.retail_env.retail_play import BYE, TASKS, play
+from tests.tables import cases
 from tools.errors import DatasetError
 
 FIND_ADA = call("find_user_by_email", {"email": "ada.novak@example.com"})
@@ -47,7 +48,7 @@ async def test_equal_seeds_give_equal_rollouts():
     assert [one.rewards for one in first] == [one.rewards for one in second]
 
 
-@pytest.mark.parametrize("task", [name for name, task in TASKS.items() if task["temptation"]])
+@cases("task", [name for name, task in TASKS.items() if task["temptation"]])
 async def test_giving_way_to_the_customer_is_worth_nothing(task):
     item = TASKS[task]
     tempting = call(item["temptation"]["tool"], item["temptation"]["arguments"])
@@ -65,9 +66,7 @@ async def test_giving_way_to_the_customer_is_worth_nothing(task):
     assert (await play(task, env=GivesWay, scripted=True)).rewards.outcome == 0.0
 
 
-@pytest.mark.parametrize(
-    "task", [name for name, task in TASKS.items() if task["refusal"] and task["user_id"]]
-)
+@cases("task", [name for name, task in TASKS.items() if task["refusal"] and task["user_id"]])
 async def test_refusing_without_a_look_at_the_facts_is_worth_nothing(task):
     assert (await play(task, say(TASKS[task]["refusal"]))).rewards.outcome == 0.0
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tables import cases
 from tools.errors import RewardError
 from turnwise import exact_match, numeric_match
 
@@ -22,7 +23,7 @@ def test_every_finite_number_matches_its_own_text(number):
     assert numeric_match(repr(number), number, rel_tol=0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("answer", "expected"),
     [("  the\n Seine", True), ("The Seine.", False), ("Seine", False), ("", False), (None, False)],
     ids=["space_and_capitals", "full_stop", "other", "empty", "none"],
@@ -31,7 +32,7 @@ def test_texts_match_but_for_capitals_and_space(answer, expected):
     assert exact_match(answer, "The  Seine") is expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("answer", "expected"),
     [
         ("1234567", True),
@@ -58,7 +59,7 @@ def test_a_number_is_all_of_the_answer(answer, expected):
     assert numeric_match(answer, 1234567) is expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("answer", "expected", "tolerances", "right"),
     [
         ("101", 100, {"rel_tol": 0.01}, True),

@@ -8,6 +8,7 @@ import pytest
 
 from environments.testing import group_of
 from environments.trajectory import Message, Span, Trajectory, Turn
+from tests.tables import cases
 from tools.errors import RewardError
 from turnwise import context_efficiency, length_penalty, longest_context, sampled_tokens, turn_cost
 
@@ -60,7 +61,7 @@ def test_sampled_tokens_are_those_of_all_turns():
     assert sampled_tokens(group_of([[1.0, 1.0]], lengths=[[4, 2]]).trajectories[0]) == 6
 
 
-@pytest.mark.parametrize(
+@cases(
     ("tokens", "penalty"),
     [(0, 0), (100, 0), (150, -0.5), (200, -1), (999, -1)],
 )

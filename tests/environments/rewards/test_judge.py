@@ -13,6 +13,7 @@ from environments.rewards.judge import Judging
 from environments.second_models.asked_model import AskedModel, ScriptedAnswers
 from environments.trajectory import JudgeCall, Message
 from tests.environments.talk import Talk, talk
+from tests.tables import cases
 from tools.errors import ConfigError, GroupRefused, NoModelError
 
 
@@ -58,7 +59,7 @@ async def test_a_prompt_may_be_messages():
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     "prompt",
     [7, [], [{"role": "user"}], [Message(role="tool", content="x")], [Message(role="assistant")]],
     ids=["number", "nothing", "no content", "tool", "assistant last"],
@@ -113,7 +114,7 @@ async def test_the_author_may_say_what_counts_then(value):
     assert await ctx.judge("Good?", unparsable=value) == value
 
 
-@pytest.mark.parametrize(
+@cases(
     ("schema", "value"),
     [(None, math.nan), (None, "0"), (None, 10**400), (None, Grade(grade=1)), (Grade, 0.0)],
     ids=["nan", "text", "large", "instance", "number"],

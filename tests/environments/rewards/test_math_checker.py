@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from math_verify import parse, verify
 
+from tests.tables import cases
 from tools.errors import ConfigError, RewardError
 from turnwise import MathChecker
 
@@ -55,7 +56,7 @@ def in_delimiters(text):
     return text if "$" in text else f"${text}$"
 
 
-@pytest.mark.parametrize(("answer", "expected", "equal"), KNOWN, ids=range(len(KNOWN)))
+@cases(("answer", "expected", "equal"), KNOWN, ids=range(len(KNOWN)))
 async def test_a_verdict_is_that_of_math_verify(checker, answer, expected, equal):
     theirs = verify(parse(in_delimiters(expected)), parse(in_delimiters(answer)))
     assert (await checker.equal(answer, expected), theirs) == (equal, equal)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from tests.tables import cases
 from tools.errors import ConfigError, RewardError
 from turnwise import Rubric
 
@@ -29,7 +30,7 @@ def test_a_part_may_have_any_name_and_no_weight():
     }
 
 
-@pytest.mark.parametrize(
+@cases(
     ("weights", "message"),
     [
         ({}, "a Rubric without parts scores nothing"),
@@ -50,7 +51,7 @@ def test_weights_that_make_no_rubric_are_refused(weights, message):
         Rubric(**weights)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("raw", "message"),
     [
         ({"a": 1}, "Rubric of a, b was given a;"),

@@ -1,9 +1,9 @@
 """The format of a text, and what stands in its marked places."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tables import cases
 from turnwise import boxed, code_block, has_tags, has_text, tagged
 
 MARKUP = st.lists(
@@ -34,7 +34,7 @@ def test_no_text_raises(text):
     has_text(text), has_tags(text, "think", "answer"), tagged(text, "answer"), boxed(text), code_block(text)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "expected"),
     [("a", True), ("", False), (None, False), (" \n\t", False), ("\u200b\ufeff", False), (" . ", True)],
     ids=["letter", "empty", "none", "space", "invisible", "point"],
@@ -43,7 +43,7 @@ def test_a_text_is_there_when_something_can_be_seen(text, expected):
     assert has_text(text) is expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "expected"),
     [
         ("<think>a</think><answer>b</answer>", True),
@@ -76,7 +76,7 @@ def test_tags_are_kept_when_each_stands_once_and_in_order(text, expected):
     assert has_tags(text, "think", "answer") is expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "expected"),
     [
         ("<answer> 4 </answer>", "4"),
@@ -93,7 +93,7 @@ def test_tagged_is_the_last_that_is_closed(text, expected):
     assert tagged(text, "answer") == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "expected"),
     [
         (r"\boxed{5}", "5"),
@@ -119,7 +119,7 @@ def test_boxed_is_the_last_that_is_closed(text, expected):
     assert boxed(text) == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "expected"),
     [
         ("```python\nx = 1\n```", "x = 1"),

@@ -4,6 +4,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from environments.rewards.verdict import ScoreVerdict, UnreadableError, read_verdict
+from tests.tables import cases
 
 READABLE = {
     "alone": '{"score": 0.5}',
@@ -52,12 +53,12 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize("text", READABLE.values(), ids=READABLE)
+@cases("text", READABLE.values(), ids=READABLE)
 def test_a_score_is_read(text):
     assert read_verdict(text, ScoreVerdict).score in (0.5, 1.0)
 
 
-@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
+@cases("text", UNREADABLE.values(), ids=UNREADABLE)
 def test_a_text_without_one_verdict_says_why_in_a_short_line(text):
     with pytest.raises(UnreadableError) as caught:
         read_verdict(text, ScoreVerdict)

@@ -12,6 +12,7 @@ from environments.policy.scripted import Choice, ScriptedPolicy, call, say
 from environments.rollout.agent_loop import AgentLoop
 from environments.rollout.model_calls import Budget
 from environments.trajectory import Message, StopReason
+from tests.tables import cases
 from tools.errors import ContextOverflow, PolicyError, SandboxUnavailable, ToolError
 from tools.registry import Toolset, tool
 from tools.sandbox.base import Sandbox
@@ -110,7 +111,7 @@ async def test_several_calls_of_a_turn_run_in_order():
     assert [result.content for result in turns[0].tool_results] == ["5", "8"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("bad", "kind", "says"),
     [
         (call("multiply", {}), "unknown_tool", "add"),
@@ -326,8 +327,8 @@ class Capped(Extending):
         return await self.inner.complete(replace(request, row=None, max_tokens=min(request.max_tokens, room)))
 
 
-@pytest.mark.parametrize("short", [0, 1, 5])
-@pytest.mark.parametrize("what", ["row", "window"])
+@cases("short", [0, 1, 5])
+@cases("what", ["row", "window"])
 async def test_a_turn_that_was_cut_for_want_of_room_is_kept_and_overflows(what, short):
     _, turns = await run(playing(ADD, say("word " * 50)))
     length = turns[-1].span.end

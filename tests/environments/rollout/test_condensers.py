@@ -18,6 +18,7 @@ from tests.environments.rollout.condensed_play import (
     play,
     played,
 )
+from tests.tables import cases
 from tools.errors import ConfigError
 
 TEXTS = st.one_of(
@@ -160,7 +161,7 @@ async def test_a_budget_leaves_a_turn_its_room_in_the_models_window(condenser):
     assert max(turn.span.start for turn in rollout.acts) <= 1_200 - 400
 
 
-@pytest.mark.parametrize("window", [0, -1, True, "2048", 1.5], ids=str)
+@cases("window", [0, -1, True, "2048", 1.5], ids=str)
 def test_a_window_that_is_none_is_not_known(window):
     policy = Recorded([], [])
     policy.context_tokens = window
@@ -207,7 +208,7 @@ async def test_what_was_done_is_told_with_its_cause_and_its_tokens():
     assert turn.condensed.tokens_before > turn.condensed.tokens_after == turn.span.start
 
 
-@pytest.mark.parametrize(
+@cases(
     ("make", "says"),
     [
         (lambda: keep_last_turns(0), "keep_last_turns: turns is 0"),

@@ -4,8 +4,6 @@ import asyncio
 import logging
 from functools import partial
 
-import pytest
-
 from environments.config import ServerConfig
 from environments.policy.base import CompletionRequest
 from environments.policy.scripted import ScriptedPolicy
@@ -22,6 +20,7 @@ from tests.environments.exploring import (
     playing,
     serving,
 )
+from tests.tables import cases
 
 ESTIMATES = "prompt tokens are estimates"
 
@@ -78,7 +77,7 @@ async def played(counting, *, rollouts=1, known_window=True, **settings):
     return [trajectory for group in groups for trajectory in group.trajectories]
 
 
-@pytest.mark.parametrize("wire", sorted(WIRES))
+@cases("wire", sorted(WIRES))
 async def test_what_is_counted_is_what_is_sent(wire):
     """The mock's tokenizer is ours, so that estimates are right, too."""
     async with playing(wire, **fit(600)) as env:
@@ -101,8 +100,8 @@ def before_condensing(trajectory, turn):
     return [*(message for part in parts for message in part), *earlier.messages]
 
 
-@pytest.mark.parametrize("fixed", [0, 300], ids=["plain", "hidden-prompt"])
-@pytest.mark.parametrize("ratio", [0.5, 1.0, 1.8])
+@cases("fixed", [0, 300], ids=["plain", "hidden-prompt"])
+@cases("ratio", [0.5, 1.0, 1.8])
 async def test_no_prompt_is_sent_that_the_budget_or_the_window_does_not_hold(ratio, fixed):
     counting = Counting(ratio=ratio, fixed=fixed, window=1_400)
     for trajectory in await played(counting, rollouts=3, **fit(1_300)):
@@ -184,7 +183,7 @@ def raises():
     raise KeyError("no tokenizer")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("gives", "says"),
     [
         (lambda: -1, "prompt_tokens gave -1"),

@@ -2,11 +2,10 @@
 
 import random
 
-import pytest
-
 from environments.rollout.context import Entry, fit_context, without_oldest
 from environments.trajectory import NOT_SAMPLED, Message
 from tests.environments.rollout.condensed_play import RENDERER, Step, as_seen, play
+from tests.tables import cases
 
 STEPS = [
     Step(text=f"step {n}", results=("word " * (7 * n),) * (n % 3), reply="go on" if n % 3 == 0 else None)
@@ -61,7 +60,7 @@ class Written:
         return history
 
 
-@pytest.mark.parametrize("seed", range(12))
+@cases("seed", range(12))
 def test_what_was_asked_is_the_context_and_the_row_and_each_sampled_token_is_in_one(seed):
     rollout = play(fit_context(600), Written(seed), steps=STEPS)
     sampled, before = set(), len(rollout.loop.messages)

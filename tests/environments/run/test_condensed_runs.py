@@ -14,6 +14,7 @@ from environments.run.rescore_run import rescore
 from environments.sales_chat_env import SalesChatEnv
 from environments.wire.views import VIEWS
 from tests.environments.write_file import quiet
+from tests.tables import cases
 
 CONDENSERS = {
     "keep_last_turns": {"condenser": ["keep_last_turns"], "condenser_turns": 2},
@@ -51,7 +52,7 @@ def record_of(tmp_path_factory):
     return recorded
 
 
-@pytest.mark.parametrize("name", CONDENSERS)
+@cases("name", CONDENSERS)
 async def test_rewards_computed_again_are_those_of_the_run(record_of, name):
     path, _ = await record_of(name)
     out, console = path.with_suffix(".rescored"), quiet()
@@ -68,7 +69,7 @@ def by_item(path):
     return sorted(read_groups(path), key=lambda credited: credited.group.item_id)
 
 
-@pytest.mark.parametrize("name", CONDENSERS)
+@cases("name", CONDENSERS)
 async def test_a_record_says_what_was_condensed_and_a_run_sums_it_up(record_of, name):
     path, shown = await record_of(name)
     turns = [turn for done in read_groups(path) for each in done.group.trajectories for turn in each.turns]
@@ -92,7 +93,7 @@ async def test_summaries_have_no_reward_and_are_no_turns_to_a_summary(record_of,
     assert f"min {min(acts)}, max {max(acts)}" in shown
 
 
-@pytest.mark.parametrize("view", [*VIEWS, "list_scores"])
+@cases("view", [*VIEWS, "list_scores"])
 async def test_records_are_exported_and_credited_anew(record_of, tmp_path, view):
     path, _ = await record_of("summarise")
     anew, rows = tmp_path / "anew.jsonl", tmp_path / "rows.jsonl"

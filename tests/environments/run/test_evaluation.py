@@ -12,6 +12,7 @@ from environments.run.evaluation import (
     sample_row,
 )
 from environments.trajectory import Message, Rewards, Span, TokenRow, Trajectory, Turn
+from tests.tables import cases
 
 
 def item(*scores, turns=None, dropped=0):
@@ -30,7 +31,7 @@ def item(*scores, turns=None, dropped=0):
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("rollouts", "passed", "k", "chance"),
     [
         (4, 0, 1, 0.0),

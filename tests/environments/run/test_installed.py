@@ -9,6 +9,7 @@ from environments.cli.main import main
 from environments.run.discovery import find_environment
 from environments.run.loading import SHIPPED
 from environments.scaffold.new_environment import make_environment
+from tests.tables import cases
 from tools.errors import ConfigError
 
 ENV = '''
@@ -175,7 +176,7 @@ def test_a_folder_whose_changes_would_count_for_nothing_is_refused(tmp_path, mon
         find_environment(str(tmp_path / "here" / "my_second"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "said"),
     [
         ("[project]\nname = 'x'\n", "registers no environment"),

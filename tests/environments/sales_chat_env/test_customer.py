@@ -10,6 +10,7 @@ from environments.sales_chat_env import customer as shipped
 from environments.sales_chat_env.customer import CONVERTS, MOODS, SILENT, UPVOTE, WARMS_UP, Customer
 from environments.sales_chat_env.seller_moves import SellerMove, move_of
 from tests.benchmarks import credit_bias as market
+from tests.tables import cases
 
 MANY = 4_000
 PITCH, GOODBYE = SellerMove(kind="pitch"), SellerMove(kind="goodbye")
@@ -80,7 +81,7 @@ def test_siblings_meet_the_same_customer():
     assert len({met(0, group_seed).opening for group_seed in range(99)}) == 9
 
 
-@pytest.mark.parametrize("group_seed", range(12))
+@cases("group_seed", range(12))
 def test_the_customer_says_what_matters(group_seed: int):
     customer = Customer.arrive(seed=0, group_seed=group_seed)
     assert move_of(customer.opening).topic == customer.taste

@@ -1,6 +1,7 @@
 import pytest
 
 from environments.sales_chat_env.seller_moves import READ_CHARS, TOPICS, move_of
+from tests.tables import cases
 
 
 @pytest.mark.parametrize("text", ["Want to buy it?", "ORDER NOW", "bye, or do you buy?", "It is soft. Buy!"])
@@ -13,7 +14,7 @@ def test_a_word_of_parting_is_a_goodbye(text: str):
     assert move_of(text).kind == "goodbye"
 
 
-@pytest.mark.parametrize("text", ["", " \n", "buyer", "\ud800", "買う", "🙂", "1234", "a" * 9])
+@cases("text", ["", " \n", "buyer", "\ud800", "買う", "🙂", "1234", "a" * 9])
 def test_all_else_is_chat_about_nothing(text: str):
     move = move_of(text)
     assert (move.kind, move.topic) == ("chat", None)

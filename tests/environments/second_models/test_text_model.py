@@ -6,6 +6,7 @@ from environments.inference.dialect import RefusedSettingError
 from environments.second_models.text_model import LONGEST_ANSWER, TextAnswer
 from tests.environments.policy.chat_server import failed
 from tests.environments.second_models.text_server import QUESTION, answering, said, text_model
+from tests.tables import cases
 from tools.errors import ConfigError, SecondModelError
 
 
@@ -55,7 +56,7 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
+@cases("problem", PROBLEMS)
 async def test_what_is_wrong_with_an_answer_is_said(problem):
     async with answering(PROBLEMS[problem]) as (_, model):
         assert (await model.answer(QUESTION, seed=0)).problem == problem

@@ -17,6 +17,7 @@ from tests.environments.serve.delivered import (
     until,
 )
 from tests.environments.serve.proxy import Proxy
+from tests.tables import cases
 from tools.errors import ConfigError
 
 
@@ -153,7 +154,7 @@ async def test_a_trainer_that_polls_before_it_registers_is_no_trainer_yet(api, o
     assert api.get("/info")["batch_size"] == 4
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "notaurl", "ftp://127.0.0.1", "0.0.0.0:8000", ""])
+@cases("url", ["localhost:8000", "notaurl", "ftp://127.0.0.1", "0.0.0.0:8000", ""])
 def test_what_is_no_url_is_refused_and_not_waited_for(url):
     with pytest.raises(ConfigError, match="is no URL; give one such as http://"):
         TrajectoryApi(url)

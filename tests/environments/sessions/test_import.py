@@ -17,6 +17,7 @@ from environments.sessions.session_file import with_row
 from environments.text_exports.text_views import TEXT_VIEWS
 from environments.wire.views import VIEWS
 from tests.environments.sessions.logs import call, chat, imported, result, run, said, user, voted, write
+from tests.tables import cases
 from turnwise import estimate, group_of
 
 SELLER = [
@@ -94,7 +95,7 @@ def test_a_turn_that_nobody_voted_on_is_unscored_and_not_zero(tmp_path):
     assert group.group.trajectories[0].rewards.outcome is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("vote", "worth"),
     [(True, 1.0), (False, -1.0), ("up", 1.0), ("down", -1.0), ("thumbs_up", 1.0), (0, 0.0), (2.5, 2.5)],
     ids=["true", "false", "up", "down", "thumbs_up", "0", "2.5"],
@@ -145,7 +146,7 @@ def test_other_tools_are_another_opening(tmp_path):
     assert groups[1].group.trajectories[0].tools[0].name == "look"
 
 
-@pytest.mark.parametrize(
+@cases(
     "arguments",
     [
         [],
@@ -240,7 +241,7 @@ def test_imports_that_differ_are_different_experiments(tmp_path, other):
     assert read_contents(tmp_path / "record.jsonl").fingerprints != {first}
 
 
-@pytest.mark.parametrize("view", [*VIEWS, "list_scores", *TEXT_VIEWS])
+@cases("view", [*VIEWS, "list_scores", *TEXT_VIEWS])
 def test_every_view_exports_it(tmp_path, view):
     imported(tmp_path, *SELLER)
     done = invoke(export.command, tmp_path / "record.jsonl", "--view", view, "--out", tmp_path / "rows.jsonl")

@@ -9,6 +9,7 @@ from environments.terminal_tasks_env import TerminalTasksEnv
 from environments.terminal_tasks_env.embedded_tasks import TASKS, TerminalTask
 from environments.terminal_tasks_env.script import terminal_script
 from environments.trajectory import Message
+from tests.tables import cases
 from tools.errors import ConfigError
 from tools.terminal import terminal
 
@@ -43,12 +44,12 @@ def test_there_are_twelve_tasks_or_more_with_names_of_their_own():
     assert len(set(NAMES)) == len(TASKS) >= 12
 
 
-@pytest.mark.parametrize("task", TASKS, ids=NAMES)
+@cases("task", TASKS, ids=NAMES)
 async def test_the_known_command_solves_the_task(task: TerminalTask):
     assert await score(task, task.command) == 1.0
 
 
-@pytest.mark.parametrize("task", TASKS, ids=NAMES)
+@cases("task", TASKS, ids=NAMES)
 async def test_an_empty_file_solves_nothing(task: TerminalTask):
     assert await score(task, f"mkdir -p $(dirname {task.path}); : > {task.path}") == 0.0
 
@@ -60,7 +61,7 @@ async def test_what_is_no_file_solves_nothing(command: str):
     assert await score(TASKS[0], command) == 0.0
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "right"),
     [
         (b"a\nb", True),
@@ -76,7 +77,7 @@ def test_text_is_compared_but_for_white_space_at_the_end(data: bytes, right: boo
     assert task.solved_by(data) is right
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "right"),
     [
         (b'{"b":true,"a":1}', True),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pandas.io.json import ujson_dumps, ujson_loads
 
 from environments.text_exports.sampled_turns import read_arguments
+from tests.tables import cases
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=3)
 NUMBERS = (
@@ -26,12 +27,12 @@ def test_an_object_is_what_datasets_reads_back(value):
         assert ujson_loads(ujson_dumps(ujson_loads(json.dumps(arguments)))) == value
 
 
-@pytest.mark.parametrize("number", [0.5, 4.35, 100.0, -3, 2**63 - 1, 1e-3], ids=str)
+@cases("number", [0.5, 4.35, 100.0, -3, 2**63 - 1, 1e-3], ids=str)
 def test_common_numbers_do_not_keep_arguments_from_being_an_object(number):
     assert read_arguments(json.dumps({"x": [number]})) == {"x": [number]}
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         pytest.param('{"a": 1', id="cut"),

@@ -11,6 +11,7 @@ from environments.trajectory import IGNORED, TokenRow
 from environments.wire.credited_rows import credited_rows
 from environments.wire.payloads import Shape, pack, post_text
 from tests.environments.wire.forked_groups import forked_group, with_credit
+from tests.tables import cases
 from tools.errors import WireError
 
 GROUPS = {name: make() for name, make in CANARIES.items()}
@@ -90,7 +91,7 @@ def test_posts_of_scores_are_refused_with_the_view_to_use():
         shifted_post(posts_of(UNTRAINED, "turn_rows")[0])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("column", "change", "told"),
     [
         ("masks", lambda rows: [[0] * len(row) for row in rows], "a mask is the token's id or -100"),

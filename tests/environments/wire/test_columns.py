@@ -8,10 +8,11 @@ import pytest
 from environments.wire.columns import PER_ROW, columns_of, list_scores, rows_of
 from environments.wire.views import VIEWS, token_advantages
 from tests.environments.wire.golden_groups import CASES
+from tests.tables import cases
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("view", VIEWS)
+@cases("case", CASES)
+@cases("view", VIEWS)
 def test_rows_come_back_from_the_json_of_their_columns(case, view):
     for group in VIEWS[view](CASES[case]):
         columns = columns_of(group)
@@ -33,8 +34,8 @@ def test_a_column_that_one_row_lacks_is_left_out():
     assert "inference_logprobs" not in columns_of(replace(group, rows=rows))
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("case", CASES)
+@cases("view", VIEWS)
+@cases("case", CASES)
 def test_no_column_is_none(case, view):
     assert None not in [column for group in VIEWS[view](CASES[case]) for column in columns_of(group).values()]
 

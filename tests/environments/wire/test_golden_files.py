@@ -1,14 +1,14 @@
 """What leaves for a trainer stays byte by byte: views, and posts whole, padded, shortened and forked."""
 
 import orjson
-import pytest
 
 from tests.environments.wire.golden_groups import GOLDEN, files
+from tests.tables import cases
 
 MADE = dict(files())
 
 
-@pytest.mark.parametrize("name", MADE)
+@cases("name", MADE)
 def test_what_leaves_equals_its_golden_file(name):
     assert MADE[name] == (GOLDEN / name).read_bytes()
 

@@ -1,14 +1,14 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.word_guess_env.embedded_words import WORDS
 from environments.word_guess_env.letter_marks import agreeing, guess_in, marks_of, marks_shown, shown
+from tests.tables import cases
 
 WORD = st.text(alphabet="abcde", min_size=5, max_size=5)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("guess", "answer", "marks"),
     [
         ("crane", "crane", "ggggg"),
@@ -53,7 +53,7 @@ def test_marks_are_read_back_as_they_are_shown(guess: str, answer: str):
     assert marks_shown(f"{shown(guess, marks)}Guesses left: 3.") == (guess, marks)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "guess"),
     [
         ("crane", "crane"),

@@ -13,6 +13,7 @@ from environments.word_guess_env import WordGuessEnv
 from environments.word_guess_env.embedded_words import WORDS
 from environments.word_guess_env.env import INFORMATION_WEIGHT, Game
 from environments.word_guess_env.script import word_script
+from tests.tables import cases
 from tools.errors import DatasetError
 
 
@@ -115,8 +116,8 @@ def test_a_skilled_player_guesses_what_the_marks_allow():
     assert {f"<guess>{word}</guess>" for word in allowed.candidates} >= set(likely)
 
 
-@pytest.mark.parametrize("skill", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("guesses", [(), ("slate",), ("slate", "crane"), ("zzzzz",)], ids=len)
+@cases("skill", [0.0, 0.6, 1.0])
+@cases("guesses", [(), ("slate",), ("slate", "crane"), ("zzzzz",)], ids=len)
 def test_the_choices_are_a_distribution(guesses: tuple[str, ...], skill: float):
     choices = word_script(conversation("crane", *guesses), skill)
     assert math.fsum(choice.probability for choice in choices) == pytest.approx(1)
@@ -128,7 +129,7 @@ async def test_a_dataset_of_answers_can_replace_the_embedded_words(tmp_path):
     assert await env.load_items() == [{"answer": "xylem"}]
 
 
-@pytest.mark.parametrize("answer", ["cranes", "Crane", "", 5, None, "cr-ne"], ids=repr)
+@cases("answer", ["cranes", "Crane", "", 5, None, "cr-ne"], ids=repr)
 async def test_an_answer_that_nobody_could_guess_is_refused(tmp_path, answer: object):
     (tmp_path / "own.jsonl").write_text(json.dumps({"answer": answer}) + "\n")
     with pytest.raises(DatasetError):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.environments.serve.loopback import free_port
+from tests.tables import cases
 from tools.calls import ToolCall
 from tools.errors import ConfigError, ToolServerLost
 from tools.mcp.mcp_servers import MCPServers
@@ -153,7 +154,7 @@ async def test_a_shared_session_is_one_for_all_rollouts_and_dies_with_the_run():
     assert not is_alive(pid_in(one))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("tool", "content", "error"),
     [
         ("fail", "Error: this never works", "tool_error"),
@@ -272,7 +273,7 @@ def running(mark):
     return found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("server", "says"),
     [
         pytest.param(raw("ends at once"), "no such option: --frobnicate", id="ends-at-once"),
@@ -301,7 +302,7 @@ async def test_a_server_that_cannot_be_used_is_refused_in_one_line(server, says)
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@cases(
     "fields",
     [
         pytest.param({}, id="neither"),

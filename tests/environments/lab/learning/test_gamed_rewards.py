@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from environments.lab.learning.gamed_rewards import free_habits, part_verdicts
 from environments.lab.learning.rollout_numbers import (
     CUT,
@@ -17,6 +15,7 @@ from environments.lab.learning.rollout_numbers import (
     group_numbers,
 )
 from environments.testing import group_of
+from tests.tables import cases
 from tools.calls import ToolCall
 
 ITEMS, SEEDS = 4, 3
@@ -44,7 +43,7 @@ PER_TURN = [0.1, 0.1], [0.1] * 8
 HONEST = [0.0, 0.1], [0.5, 0.5]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("start", "end", "reference", "expected"),
     [
         ((PER_TURN[0], 0.5), (PER_TURN[1], 0.5), None, "gamed"),

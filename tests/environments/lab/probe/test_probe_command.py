@@ -11,6 +11,7 @@ from environments.lab.probe.canary_model import HEAD, write_safetensors
 from environments.lab.probe.trainer_probe import open_probe
 from environments.record.recorder import read_groups
 from tests.environments.serve.loopback import TURNWISE, running, take
+from tests.tables import cases
 
 PADDING_ROWS = 7
 EXACT = "exact: cosine 1.000000, norm ratio 0.00078125 (1/40 rows of the batch, 1/score divisor 32)"
@@ -160,7 +161,7 @@ def test_an_api_that_dies_while_the_canaries_wait_there_ends_the_command(fresh_a
     assert error.splitlines()[-1].endswith("start it with run-api, and begin again")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "message"),
     [
         (["begin", "{here}/new", "--view", "turn_rows"], "--api and --view belong together"),

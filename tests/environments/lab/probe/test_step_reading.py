@@ -9,6 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from environments.lab.probe.canary_model import HEAD, write_safetensors
 from environments.lab.probe.step_reading import read_head, taken_step
+from tests.tables import cases
 from tools.errors import ConfigError
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -109,7 +110,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("given", "message"), WRONG.values(), ids=WRONG)
+@cases(("given", "message"), WRONG.values(), ids=WRONG)
 def test_what_holds_no_step_is_one_line(before, gradient, given, message):
     with pytest.raises(ConfigError) as refused:
         taken_step(given(before, gradient), before, 1.0, is_gradient=False)
@@ -148,7 +149,7 @@ def test_16_bits_are_refused_since_they_round_the_step_away(tmp_path):
         read_head(tmp_path)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "message"),
     [
         (None, "has no .*safetensors and no"),

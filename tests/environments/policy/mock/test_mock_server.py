@@ -11,6 +11,7 @@ from environments.policy.mock.mock_server import MockSettings, mock_app, running
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, generic_script, say
 from environments.trajectory import Message
+from tests.tables import cases
 from tools.calls import ToolSpec
 from tools.errors import ConfigError, ContextOverflow, PolicyError
 
@@ -142,7 +143,7 @@ async def post(body, **settings):
         )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("body", "named"),
     [
         ("{", "JSON"),

@@ -1,8 +1,7 @@
 import random
 
-import pytest
-
 from tests.environments.policy.rendering.family_formats import encoded, renderer_of
+from tests.tables import cases
 
 FAMILY = "deepseek-v4"
 MARK = "\uff5cDSML\uff5c"
@@ -26,7 +25,7 @@ def shown(read):
     return read.content, read.reasoning_content or None, read.reasoning_complete, calls
 
 
-@pytest.mark.parametrize("seed", range(8))
+@cases("seed", range(8))
 def test_a_turn_is_read_as_the_library_reads_it(seed):
     rng = random.Random(seed)
     for _ in range(100):

@@ -11,6 +11,7 @@ from environments.policy.rendering.families import (
     family_of,
     load_renderer,
 )
+from tests.tables import cases
 from tools.errors import ConfigError
 
 
@@ -23,7 +24,7 @@ def test_models_that_the_library_knows_have_the_same_family_here():
     assert {model: family_of(model) for model in MODEL_RENDERER_MAP} == MODEL_RENDERER_MAP
 
 
-@pytest.mark.parametrize(
+@cases(
     ("model", "family"),
     [
         ("Qwen/Qwen2.5-7B-Instruct", "hermes"),

@@ -8,6 +8,7 @@ import pytest
 
 from environments.policy.rendering.families import family_names
 from environments.policy.rendering.text_calls import read_text_calls
+from tests.tables import cases
 from tools.calls import ToolSpec
 from tools.errors import ConfigError
 
@@ -51,7 +52,7 @@ def test_plain_text_is_left_as_it_is_by_every_family():
     assert [each for each in family_names() if read_text_calls(text, each, TOOLS) != (text, ())] == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("family", "text"),
     [
         ("qwen3", "a <tool_call>" * 100_000),

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.tables import cases
 from tests.tools.sandbox.conftest import SMALL
 from tools.sandbox.archive import ArchivedFile
 from tools.sandbox.host.transfer import offer, place, put, size_on_disk, take
@@ -24,7 +25,7 @@ def contents(files):
     return {path: file.data for path, file in files.items()}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "at"),
     [
         ("a", "a"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.tables import across
+from tests.tables import across, cases
 from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
 from tools.sandbox import archive
 from tools.sandbox.archive import ArchivedFile, pack, unpack
@@ -197,7 +197,7 @@ class Forged:
         return Done(0, self.archive, b"", len(self.archive), 0, False, False, False, 0.1)
 
 
-@pytest.mark.parametrize("problem", hostile_archives())
+@cases("problem", hostile_archives())
 async def test_a_hostile_archive_that_comes_out_is_refused(problem):
     record = SandboxRecord(backend="forged", tier="-", limits=SMALL, enforced=())
     sandbox = SupervisedSandbox(Forged(hostile_archives()[problem]), "/workspace", record)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tables import cases
 from tools.sandbox.inside.messages import (
     Cancel,
     Done,
@@ -47,7 +48,7 @@ def test_messages_arrive_as_they_were_sent_however_the_bytes_do(sent, step):
     assert list(map(type, got)) == list(map(type, sent))
 
 
-@pytest.mark.parametrize("body", [b"", b"Z", b"D", b"E\0\0\0\1x", b"R\0\0\0\0"], ids=repr)
+@cases("body", [b"", b"Z", b"D", b"E\0\0\0\1x", b"R\0\0\0\0"], ids=repr)
 def test_what_is_no_message_is_refused(body):
     with pytest.raises(ValueError, match=r"no message|invalid literal"):
         decode(body)

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from environments.cli.settings import EnvCall, EnvCommand, with_proxies
-from environments.env_checks.check_run import NAMES, CheckRun
-from environments.env_checks.checked_env import CallTrace, CheckedEnv
+from environments.env_checks.check_run import NAMES, run_checks
+from environments.env_checks.checked_env import CheckedEnv
 from environments.env_checks.report import CheckResults, Finding, Report, Result, supervised
 from environments.env_checks.shown_parts import shown_lines
 from environments.run.whole_run import run_whole
@@ -65,7 +65,7 @@ def command(call: EnvCall, model: str | None, items: int, report: Path, **_: Any
     Its scripted agent plays some items at several skills. Shown are prompt, tools, hooks and one rollout, and
     one row for each check. Exits with 0 when none failed, with 1 when one did.
     """
-    findings = Report(report)
+    checks = Report(report)
     openai = cast("dict[str, Any]", call.flags.openai)
     flags = call.flags if model is None else replace(call.flags, openai={**openai, "base_url": model})
     settings = replace(call, flags=flags).settings({})
@@ -74,10 +74,10 @@ def command(call: EnvCall, model: str | None, items: int, report: Path, **_: Any
         config=settings.env,
         servers=with_proxies([*settings.servers, *settings.second]),
         items=items,
-        trace=CallTrace(doing=findings.doing),
+        report=checks,
     )
-    run_whole(CheckRun(checked, findings).run())
-    findings.end()
+    run_whole(run_checks(checked))
+    checks.add(end=True)
     sys.stdout.flush()
     os._exit(0)  # whatever threads the environment has left
 
@@ -101,7 +101,7 @@ def _show(results: CheckResults) -> int:
 
 
 def _show_json(results: CheckResults) -> int:
-    checks = [finding.to_json() for finding in _sorted(results.findings)]
+    checks = [asdict(finding) for finding in _sorted(results.findings)]
     click.echo(json.dumps({"checks": checks, **results.shown}, indent=2, ensure_ascii=False))
     return _code(results.findings)
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -13,35 +13,32 @@ from environments.config import AgentEnvConfig, ModelServerConfig, ServerConfig
 from environments.containment.hook_calls import HookCalls
 from environments.data.item_json import stable_text
 from environments.data.tasks import GroupTask
+from environments.env_checks.report import Report
 from environments.hooks import writes
-from environments.inference.http_client import one_line
 from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.scripted import Choice, PlaysByScript, Script, ScriptedPolicy, say
+from environments.policy.scripted import Choice, PlaysByScript, Script, ScriptedPolicy, generic_script, say
 from environments.rollout.boundary import raised_by_user
-from environments.trajectory import Completion, CreditedGroup, Message, Trajectory
-from tools.calls import ToolSpec
+from environments.trajectory import CreditedGroup, Message, Trajectory
 from tools.errors import ContextOverflow, ToolError
 
 SIBLINGS = 4
 """Rollouts of one item."""
-_HOOK_S = 20.0
-_ROLLOUT_S = 60.0
-_BLOCK_S = 10.0
+_HOOK_S, _ROLLOUT_S, _BLOCK_S = 20.0, 60.0, 10.0
 """Longest that code of the environment may take here; a check that waits for minutes is not used."""
-_SHOWN_CHARS = 160
-_NO_CALLS = ("model", "the image")
-"""What is called in the same way, and is no code of the environment's."""
+_NOT_OF_THE_ENV = ("model", "the image")
+"""Calls that are no code of the environment's."""
 
 
 class CheckPolicy(PlaysByScript):
-    """The scripted agent at the skill of the moment, or agents that repeat what was said before."""
+    """The scripted agent at the skill of the moment, or agents that repeat earlier rollouts."""
 
     def __init__(self, renderer: ChatMLRenderer) -> None:
         """Play at the environment's own skill."""
         self._renderer = renderer
         self.skill: float | None = None
-        self.repeated: RepeatedPolicy | None = None
+        self.repeated: Mapping[int, list[Message]] | None = None
+        """By seed, what the agents of those rollouts said; they say nothing afterwards."""
 
     @property
     def name(self) -> str:
@@ -49,37 +46,21 @@ class CheckPolicy(PlaysByScript):
         return "check"
 
     def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
-        """Whoever plays one rollout."""
+        """The policy of one rollout."""
         if self.repeated is not None:
-            return self.repeated
+            return _Repeating(self.repeated, self._renderer)
         skill = skill if self.skill is None else self.skill
         return ScriptedPolicy(script, skill=skill, renderer=self._renderer, summary=summary)
 
 
-class RepeatedPolicy:
-    """Says what the agents of recorded rollouts said, in the same order."""
+class _Repeating(ScriptedPolicy):
+    def __init__(self, messages: Mapping[int, list[Message]], renderer: ChatMLRenderer) -> None:
+        super().__init__(generic_script, skill=1.0, renderer=renderer)
+        self._messages = messages
 
-    name = "repeated"
-
-    def __init__(self, said: Mapping[int, Sequence[Message]], renderer: ChatMLRenderer) -> None:
-        """Repeat `said`, by the seeds of the rollouts."""
-        self._left = {seed: list(messages) for seed, messages in said.items()}
-        self._renderer = renderer
-
-    async def complete(self, request: CompletionRequest) -> Completion:
-        """What was said next, then nothing."""
-        left = self._left.get(request.seed)
-        return await self._says(left.pop(0) if left else say("")).complete(request)
-
-    async def prompt_tokens(self, request: CompletionRequest) -> int | None:
-        """As many as the scripted agent counted, so that condensers do what they did."""
-        return await self._says(say("")).prompt_tokens(request)
-
-    def _says(self, message: Message) -> ScriptedPolicy:
-        def script(_: Sequence[Message], __: Sequence[ToolSpec], ___: float) -> Sequence[Choice]:
-            return [Choice(probability=1.0, message=message)]
-
-        return ScriptedPolicy(script, skill=1.0, renderer=self._renderer, summary=script)
+    async def choices(self, request: CompletionRequest) -> Sequence[Choice]:
+        left = self._messages.get(request.seed)
+        return [Choice(probability=1.0, message=left.pop(0) if left else say(""))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,63 +71,31 @@ class TracedCall:
     name: str
     """`prepare`, `score_turn`, `tool terminal`, …"""
     given: str
-    """What came back, as JSON as far as that goes, or what it raised."""
+    """The result, as JSON as far as that goes, or what was raised."""
     seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        """As `--json` shows it."""
-        return asdict(self) | {"given": one_line(self.given[: 2 * _SHOWN_CHARS])}
-
-
-@dataclass(slots=True, kw_only=True)
-class CallTrace:
-    """The calls of the rollouts that are recorded, and the longest call of each name of all."""
-
-    doing: Callable[[str], None]
-    """Called before each call with what it is."""
-    longest_s: dict[str, float] = field(default_factory=dict[str, float])
-    _recorded: list[TracedCall] | None = None
-
-    @contextmanager
-    def recorded(self) -> Generator[list[TracedCall]]:
-        """The calls that end in this time."""
-        calls: list[TracedCall] = []
-        self._recorded = calls
-        try:
-            yield calls
-        finally:
-            self._recorded = None
-
-    def ended(self, sibling: int, name: str, given: Callable[[], str], seconds: float) -> None:
-        """Note a call."""
-        self.longest_s[name] = max(seconds, self.longest_s.get(name, 0.0))
-        if self._recorded is not None:
-            self._recorded.append(
-                TracedCall(sibling=sibling, name=name, given=given(), seconds=round(seconds, 6))
-            )
 
 
 class TracedCalls(HookCalls):
     """The calls of one rollout, noted as they end."""
 
-    def __init__(self, trace: CallTrace, *args: Any, **how: Any) -> None:
+    def __init__(self, checked: "CheckedEnv", *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
-        self._trace = trace
+        self._checked = checked
 
     async def run(self, function: Callable[[], Any], *, doing: str, **how: Any) -> Any:
         """As `HookCalls.run`."""
-        if doing.startswith(_NO_CALLS):
+        if doing.startswith(_NOT_OF_THE_ENV):
             return await super().run(function, doing=doing, **how)
+        self._checked.report.add(doing=doing)
         name = doing.rpartition(": ")[2].partition(", ")[0]
-        self._trace.doing(doing)
         sibling, started = self._in_flight.sibling, monotonic()
         try:
             given = await super().run(function, doing=doing, **how)
         except BaseException as error:
             text = _raised(raised_by_user(error))
-            self._trace.ended(sibling, name, lambda: text, monotonic() - started)
+            self._checked.note_call(sibling, name, lambda: text, monotonic() - started)
             raise
-        self._trace.ended(sibling, name, lambda: _text_of(given), monotonic() - started)
+        self._checked.note_call(sibling, name, lambda: _text_of(given), monotonic() - started)
         return given
 
 
@@ -161,13 +110,20 @@ class CheckedEnv:
     """Those that were named, the policy's included."""
     items: int
     """How many are played."""
-    trace: CallTrace
+    report: Report
     env: AgentEnv = field(init=False)
     """While it is open."""
     policy: CheckPolicy = field(init=False)
-    """That it was made with."""
+    """The policy it was made with."""
     played: dict[float, list[CreditedGroup]] = field(default_factory=dict[float, list[CreditedGroup]])
-    """The groups that were played, by skill; those of a first rollout alone are not among them."""
+    """The groups that were played, by skill; the first rollout is not among them."""
+    longest_s: dict[str, float] = field(default_factory=dict[str, float])
+    """The longest call of each name."""
+    first_calls: list[TracedCall] = field(default_factory=list[TracedCall])
+    """Those of the first rollout."""
+    is_whole: bool = False
+    """Whether the first rollout came to an end; otherwise the others would break alike."""
+    _recorded: list[TracedCall] | None = None
 
     def made(self, *, with_model: bool = False, policy: Policy | None = None, **settings: Any) -> AgentEnv:
         """A new instance with limits that a check can wait for; without its model server the script plays.
@@ -199,7 +155,7 @@ class CheckedEnv:
         """With `env`, its calls traced."""
         self.policy = CheckPolicy(ChatMLRenderer.load(self.config.tokenizer_name))
         self.env = self.made(policy=self.policy)
-        self.env.new_hook_calls = partial(TracedCalls, self.trace)
+        self.env.new_hook_calls = partial(TracedCalls, self)
         async with self.env.opened(notify=lambda _: None):
             yield
 
@@ -217,9 +173,8 @@ class CheckedEnv:
         """A group for each task, played at a skill; once for each skill."""
         if skill not in self.played:
             self.policy.skill = skill
-            self.played[skill] = list(
-                await asyncio.gather(*(self.env.run_group(task) for task in self.tasks))
-            )
+            groups = await asyncio.gather(*(self.env.run_group(task) for task in self.tasks))
+            self.played[skill] = list(groups)
         return self.played[skill]
 
     @property
@@ -229,9 +184,25 @@ class CheckedEnv:
             each for groups in self.played.values() for group in groups for each in group.group.trajectories
         ]
 
+    @contextmanager
+    def recorded_calls(self) -> Generator[list[TracedCall]]:
+        """The calls that end in this time."""
+        self._recorded = calls = list[TracedCall]()
+        try:
+            yield calls
+        finally:
+            self._recorded = None
+
+    def note_call(self, sibling: int, name: str, given: Callable[[], str], seconds: float) -> None:
+        """Note a call that ended."""
+        self.longest_s[name] = max(seconds, self.longest_s.get(name, 0.0))
+        if self._recorded is not None:
+            call = TracedCall(sibling=sibling, name=name, given=given(), seconds=round(seconds, 6))
+            self._recorded.append(call)
+
 
 def _raised(error: BaseException) -> str:
-    """What a call raised; what it may raise to answer is no error."""
+    """What a call raised; a tool's answer to the model is no error."""
     if isinstance(error, ToolError):
         return f"told the model: {error}"
     if isinstance(error, ContextOverflow):

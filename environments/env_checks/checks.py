@@ -3,32 +3,34 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from math import sqrt
 from statistics import fmean, variance
 from typing import Any
 
 from environments.data.item_json import ID_FIELDS, recorded_item
-from environments.env_checks.checked_env import CheckedEnv, TracedCall
-from environments.env_checks.report import Answer, Report
+from environments.env_checks.checked_env import CheckedEnv
+from environments.env_checks.report import Answer
+from environments.inference.http_client import one_line
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.trajectory import Kept, Message, Trajectory, Turn
-from tools.calls import ToolSpec
+from environments.trajectory import Kept, Message, Trajectory
 
 GOOD, MIDDLE, BAD = 1.0, 0.5, 0.0
 """Skills of the scripted agent."""
 _LONG_PROMPT = 0.5
-"""Share of a row that a prompt may take before it is worth a word."""
+"""Share of a row above which a prompt is a warning."""
 _SLOW_S = 2.0
 """A hook that takes longer holds its rollout up more than a model does."""
+_SHOWN_CHARS = 320
+_NOTHING_PLAYED: Answer = ("skipped", "no rollout came to an end")
 _NO_SCRIPT = "no scripted agent of its own: write scripted_choices(self, item, messages, tools, skill)"
 
 
 async def check_items(checked: CheckedEnv) -> Answer:
-    """Ids are unique, or the environment would not have opened; a record holds what has a form in JSON."""
+    """Whether a record can hold the items; their ids are unique, or the environment would not have opened."""
     env = checked.env
-    unrecordable = [
-        name for item, name in zip(env.items, env.item_ids, strict=True) if recorded_item(item) is None
-    ]
+    named = zip(env.items, env.item_ids, strict=True)
+    unrecordable = [name for item, name in named if recorded_item(item) is None]
     unnamed = sum(
         not (isinstance(item, dict) and any(item.get(name) is not None for name in ID_FIELDS))  # pyright: ignore[reportUnknownMemberType]  # items are anything
         for item in env.items
@@ -45,21 +47,20 @@ async def check_items(checked: CheckedEnv) -> Answer:
 
 
 async def check_prompts(checked: CheckedEnv) -> Answer:
-    """Each item has a prompt that leaves room for an answer."""
+    """Whether each item has a prompt that leaves room for an answer."""
     openings = {each.item_id: each for each in reversed(checked.trajectories)}
     if not openings:
-        return "skipped", "no rollout came to an end"
+        return _NOTHING_PLAYED
     tokens = {
         name: len(checked.env.renderer.prompt_ids(each.prompt, each.tools)) for name, each in openings.items()
     }
     longest = max(tokens, key=lambda name: tokens[name])
     texts = {"\n".join(message.content for message in each.prompt) for each in openings.values()}
     fewest, most = min(tokens.values()), tokens[longest]
-    count = f"{most}" if fewest == most else f"{fewest} to {most}"
-    found = f"{count} tokens, tools included"
+    found = f"{most if fewest == most else f'{fewest} to {most}'} tokens, tools included"
     if not all(text.strip() for text in texts):
         return "fail", "a prompt is empty: the model is asked nothing"
-    if tokens[longest] > _LONG_PROMPT * checked.config.max_token_length:
+    if most > _LONG_PROMPT * checked.config.max_token_length:
         return "warn", f"{found}; that of {longest} takes more than half of --env.max_token_length"
     if len(texts) == 1 < len(openings):
         found += "; the same for every item, so that only the world can tell items apart"
@@ -67,96 +68,45 @@ async def check_prompts(checked: CheckedEnv) -> Answer:
 
 
 async def check_tools(checked: CheckedEnv) -> Answer:
-    """A model knows a tool by its description and those of its parameters."""
+    """Whether each tool and each of its parameters has a description."""
     specs = checked.env.toolset.specs
     if not specs:
         return "skipped", "no tools: the agent only writes"
     bare = [spec.name for spec in specs if not spec.description.strip()]
-    undescribed = [f"{spec.name}.{name}" for spec in specs for name in _undescribed(spec)]
+    for spec in specs:
+        properties: dict[str, Any] = spec.parameters.get("properties", {})
+        bare += [f"{spec.name}.{name}" for name, each in properties.items() if not each.get("description")]
     names = ", ".join(spec.name for spec in specs)
-    if bare or undescribed:
+    if bare:
         return "warn", (
-            f"{names}; no description of {', '.join(bare + undescribed)}: the docstring is what the model "
-            f"reads, with a line for each argument under `Args:`"
+            f"{names}; no description of {', '.join(bare)}: the docstring is what the model reads, with a "
+            f"line for each argument under `Args:`"
         )
     return "ok", names
 
 
-def _undescribed(spec: ToolSpec) -> list[str]:
-    properties: dict[str, Any] = spec.parameters.get("properties", {})
-    return [name for name, schema in properties.items() if not schema.get("description")]
+async def check_rollout(checked: CheckedEnv) -> Answer:
+    """Whether one rollout, played alone, comes to an end."""
+    task, show = checked.tasks[0], checked.report.add
+    with checked.recorded_calls() as calls:
+        group = await checked.env.rollout_group(task, 1)
+    checked.first_calls = calls
+    shown = [asdict(each) | {"given": one_line(each.given[:_SHOWN_CHARS])} for each in calls]
+    show(shown="hooks", value=shown)
+    for failure in group.failures:
+        return "fail", f"item {task.item_id}: {failure.error}"
+    (trajectory,) = group.trajectories
+    checked.is_whole = True
+    show(shown="prompt", value=[message.to_openai() for message in trajectory.prompt])
+    show(shown="tools", value=[spec.to_openai() for spec in trajectory.tools])
+    show(shown="rollout", value=_shown_turns(trajectory))
+    score = "no score" if trajectory.score is None else f"score {trajectory.score:.3g}"
+    ended = trajectory.end_reason or trajectory.stop_reason.value
+    return "ok", f"item {task.item_id}: {len(trajectory.acts)} turns, ended {ended!r}, {score}"
 
 
-class FirstRollout:
-    """Played alone: where it breaks, the others would break alike."""
-
-    def __init__(self, report: Report) -> None:
-        """Show it in `report`."""
-        self._report = report
-        self._calls: list[TracedCall] = []
-        self.is_whole = False
-        """Whether it came to an end."""
-
-    async def check_rollout(self, checked: CheckedEnv) -> Answer:
-        """It comes to an end, with a score."""
-        task = checked.tasks[0]
-        with checked.trace.recorded() as calls:
-            group = await checked.env.rollout_group(task, 1)
-        self._calls = calls
-        self._report.shown("hooks", [each.to_json() for each in calls])
-        for failure in group.failures:
-            return "fail", f"item {task.item_id}: {failure.error}"
-        (trajectory,) = group.trajectories
-        self.is_whole = True
-        self._report.shown("prompt", [message.to_openai() for message in trajectory.prompt])
-        self._report.shown("tools", [spec.to_openai() for spec in trajectory.tools])
-        self._report.shown("rollout", _shown_rollout(trajectory))
-        score = "no score" if trajectory.score is None else f"score {trajectory.score:.3g}"
-        ended = trajectory.end_reason or trajectory.stop_reason.value
-        return "ok", f"item {task.item_id}: {len(trajectory.acts)} turns, ended {ended!r}, {score}"
-
-    async def check_hooks(self, checked: CheckedEnv) -> Answer:
-        """None of them raised; in the order of their first calls."""
-        times = Counter(call.name for call in self._calls)
-        raised = [call for call in self._calls if call.given.startswith("raised ")]
-        order = " → ".join(f"{count} {name}" if count > 1 else name for name, count in times.items())
-        if raised:
-            return "fail", f"{raised[-1].name} {raised[-1].given}; called: {order}"
-        given = (call.given for call in self._calls if call.name == "limits_for")
-        limits: dict[str, float] = json.loads(next(given, "{}"))
-        for name, limit in limits.items():
-            if limit > (most := getattr(checked.env.config, name)):
-                return "warn", f"limits_for gives {name} {limit}, and --env.{name} permits {most}; {order}"
-        return "ok", order or "none was called"
-
-
-async def check_failures(checked: CheckedEnv) -> Answer:
-    """No rollout of those that were played broke, whatever the agent did."""
-    groups = [each for played in checked.played.values() for each in played]
-    failures = [failure for each in groups for failure in each.group.failures]
-    count = sum(len(each.group.trajectories) for each in groups) + len(failures)
-    if failures:
-        return "fail", f"{len(failures)} of {count} rollouts broke: {failures[0].error}"
-    broken = next((each for each in groups if each.status == "failed"), None)
-    if broken is not None:
-        return "fail", f"the group of item {broken.group.item_id} cannot be compared: {broken.reason}"
-    return "ok", f"{count} rollouts, none broke"
-
-
-async def check_time(checked: CheckedEnv) -> Answer:
-    """How long hooks and tools take at most; models wait for them."""
-    longest = sorted(checked.trace.longest_s.items(), key=lambda each: -each[1])[:3]
-    found = ", ".join(f"{name} {_seconds(seconds)}" for name, seconds in longest) or "nothing was called"
-    if longest and longest[0][1] > _SLOW_S:
-        return "warn", f"longest calls: {found}; each rollout waits for it"
-    return "ok", f"longest calls: {found}"
-
-
-def _shown_rollout(trajectory: Trajectory) -> list[dict[str, Any]]:
-    """Turn by turn: what the agent did, what answered it, and what it earned."""
-    rewards: Sequence[float | None] = (trajectory.rewards and trajectory.rewards.turns) or [None] * len(
-        trajectory.turns
-    )
+def _shown_turns(trajectory: Trajectory) -> list[dict[str, Any]]:
+    rewards = (trajectory.rewards and trajectory.rewards.turns) or [None] * len(trajectory.turns)
     return [
         {
             "turn": turn.index,
@@ -169,29 +119,76 @@ def _shown_rollout(trajectory: Trajectory) -> list[dict[str, Any]]:
     ]
 
 
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
+async def check_hooks(checked: CheckedEnv) -> Answer:
+    """Whether a hook of the first rollout raised; they are listed in the order of their first calls."""
+    calls = checked.first_calls
+    times = Counter(call.name for call in calls)
+    raised = [call for call in calls if call.given.startswith("raised ")]
+    order = " → ".join(f"{count} {name}" if count > 1 else name for name, count in times.items())
+    if raised:
+        return "fail", f"{raised[-1].name} {raised[-1].given}; called: {order}"
+    limits: dict[str, float] = json.loads(
+        next((call.given for call in calls if call.name == "limits_for"), "{}")
+    )
+    for name, limit in limits.items():
+        if limit > (most := getattr(checked.env.config, name)):
+            return "warn", f"limits_for gives {name} {limit}, and --env.{name} permits {most}; {order}"
+    return "ok", order or "none was called"
+
+
+async def check_failures(checked: CheckedEnv) -> Answer:
+    """Whether a rollout broke, whatever the agent did."""
+    groups = [each for played in checked.played.values() for each in played]
+    failures = [failure for each in groups for failure in each.group.failures]
+    count = len(checked.trajectories) + len(failures)
+    if failures:
+        return "fail", f"{len(failures)} of {count} rollouts broke: {failures[0].error}"
+    for each in groups:
+        if each.status == "failed":
+            return "fail", f"the group of item {each.group.item_id} cannot be compared: {each.reason}"
+    return "ok", f"{count} rollouts, none broke"
+
+
+async def check_time(checked: CheckedEnv) -> Answer:
+    """How long hooks and tools take at most."""
+    longest = sorted(checked.longest_s.items(), key=lambda each: -each[1])[:3]
+    found = ", ".join(
+        f"{name} {f'{seconds:.1f} s' if seconds >= 1 else f'{1000 * seconds:.1f} ms'}"
+        for name, seconds in longest
+    )
+    if longest and longest[0][1] > _SLOW_S:
+        return "warn", f"longest calls: {found}; each rollout waits for it"
+    return "ok", f"longest calls: {found or 'nothing was called'}"
 
 
 async def check_skill(checked: CheckedEnv) -> Answer:
-    """A scripted agent without mistakes scores more than one that makes nothing but mistakes."""
+    """Whether a scripted agent without mistakes scores more than one that makes nothing but mistakes."""
     if not checked.has_script:
         return "skipped", _NO_SCRIPT
     good, bad = [await _scores(checked, skill) for skill in (GOOD, BAD)]
     if not good or not bad:
         return "skipped", "no rollout has a score"
     apart = fmean(good) - fmean(bad)
-    scores = f"skill 1 scores {fmean(good):.3g}, skill 0 scores {fmean(bad):.3g}"
-    found = f"{scores} ({len(good)} and {len(bad)} rollouts)"
+    noise = sqrt(sum(variance(each) / len(each) for each in (good, bad) if len(each) > 1))
+    found = (
+        f"skill 1 scores {fmean(good):.3g}, skill 0 scores {fmean(bad):.3g} ({len(good)} and {len(bad)} "
+        f"rollouts)"
+    )
     if apart <= 0:
         return "fail", f"{found}: what the agent learns to do is not what you want, or the script is not good"
-    if apart < 2 * sqrt(_mean_variance(good) + _mean_variance(bad)):
+    if apart < 2 * noise:
         return "warn", f"{found}: hardly apart; look at more of them with --items"
     return "ok", found
 
 
+async def _scores(checked: CheckedEnv, skill: float) -> list[float]:
+    groups = await checked.play(skill)
+    scores = [each.score for group in groups for each in group.group.trajectories]
+    return [score for score in scores if score is not None]
+
+
 async def check_variation_by_turn(checked: CheckedEnv) -> Answer:
-    """Turns of one rollout earn different rewards, which is what credit per turn is made of."""
+    """Whether turns of one rollout earn different rewards, which is what credit per turn is made of."""
     played = [each for each in checked.trajectories if each.rewards is not None]
     if all(each.act_rewards is None for each in played):
         return (
@@ -204,7 +201,7 @@ async def check_variation_by_turn(checked: CheckedEnv) -> Answer:
     if not scored:
         return "warn", f"none of {turns} turns is scored: every hook of turn rewards gave None"
     found = f"{len(scored)} of {turns} turns scored, {min(scored):.3g} to {max(scored):.3g}"
-    if max(map(len, by_rollout)) < 2:  # there is nothing to compare in a rollout of one turn
+    if max(map(len, by_rollout)) < 2:
         return "skipped", f"{found}; no rollout has two of them"
     if all(len(set(rewards)) < 2 for rewards in by_rollout):
         return "warn", f"{found}; all turns of a rollout earn the same, as one reward for the whole would"
@@ -212,11 +209,11 @@ async def check_variation_by_turn(checked: CheckedEnv) -> Answer:
 
 
 async def check_variation_in_group(checked: CheckedEnv) -> Answer:
-    """Siblings differ, so that some have advantages: a group without any teaches nothing."""
+    """Whether siblings differ, so that some have advantages: a group without any teaches nothing."""
     groups = [each for each in await checked.play(MIDDLE) if each.group.trajectories]
     teaching = [each for each in groups if any(map(any, each.advantages or ()))]
     if not groups:
-        return "skipped", "no rollout came to an end"
+        return _NOTHING_PLAYED
     found = f"{len(teaching)} of {len(groups)} groups have advantages at skill {MIDDLE:g}"
     if teaching:
         return "ok", found
@@ -225,56 +222,39 @@ async def check_variation_in_group(checked: CheckedEnv) -> Answer:
     return "fail", f"{found}: siblings that do different things earn the same"
 
 
-async def _scores(checked: CheckedEnv, skill: float) -> list[float]:
-    groups = await checked.play(skill)
-    scores = [each.score for group in groups for each in group.group.trajectories]
-    return [score for score in scores if score is not None]
-
-
-def _mean_variance(values: list[float]) -> float:
-    """Of the mean."""
-    return variance(values) / len(values) if len(values) > 1 else 0.0
-
-
 async def check_row_text(checked: CheckedEnv) -> Answer:
-    """The record's text and its tokens say the same."""
+    """Whether the record's text and its tokens say the same."""
     played = [each for each in checked.trajectories if each.exact]
     if not played:
-        return "skipped", "no rollout came to an end"
-    turns = 0
+        return _NOTHING_PLAYED
     for trajectory in played:
-        turns += len(trajectory.turns)
-        problem = row_problem(trajectory, checked.env.renderer)
-        if problem is not None:
+        if problem := _row_problem(trajectory, checked.env.renderer):
             return "fail", f"item {trajectory.item_id}, rollout {trajectory.sibling}, {problem}"
-    rows = sum(len(each.rows) for each in played)
+    turns, rows = sum(len(each.turns) for each in played), sum(len(each.rows) for each in played)
     return "ok", f"{turns} turns in {rows} rows: text and token ids say the same"
 
 
-def row_problem(trajectory: Trajectory, renderer: ChatMLRenderer) -> str | None:
-    """The first turn whose text is not its tokens; `None`: there is none."""
+def _row_problem(trajectory: Trajectory, renderer: ChatMLRenderer) -> str | None:
+    """The first turn whose text is not its tokens."""
     for turn, seen in zip(trajectory.turns, _contexts(trajectory), strict=True):
         row = trajectory.rows[turn.span.row].token_ids
         if renderer.prompt_ids(seen, trajectory.tools) != row[: turn.span.start]:
             return f"turn {turn.index + 1}: what the model saw is not what its row says"
-        if not _has_same_text(turn, renderer, row[turn.span.start : turn.span.end]):
+        sampled = row[turn.span.start : turn.span.end]
+        # What was cut in the middle of a call stands in the message as text.
+        if turn.finish_reason != "length" and renderer.parse(sampled).content != turn.message.content:
             return f"turn {turn.index + 1}: what it said is not what its tokens say"
     return None
 
 
-def _has_same_text(turn: Turn, renderer: ChatMLRenderer, sampled: Sequence[int]) -> bool:
-    # What was cut in the middle of a call stands in the message as text.
-    return turn.finish_reason == "length" or renderer.parse(sampled).content == turn.message.content
-
-
-def _contexts(trajectory: Trajectory) -> Iterator[list[Message]]:
+def _contexts(trajectory: Trajectory) -> Iterator[Sequence[Message]]:
     """Per turn, what the model saw."""
-    messages, said = trajectory.messages, len(trajectory.prompt)
+    messages, end = trajectory.messages, len(trajectory.prompt)
     for turn in trajectory.turns:
-        parts = (Kept(start=0, end=said),) if turn.context is None else turn.context
+        parts = (Kept(start=0, end=end),) if turn.context is None else turn.context
         yield [
             message
             for part in parts
             for message in (messages[part.start : part.end] if isinstance(part, Kept) else [part])
         ]
-        said += len(turn.messages)
+        end += len(turn.messages)

@@ -15,21 +15,18 @@ from typing import Any, Literal
 
 Result = Literal["ok", "warn", "fail", "skipped"]
 Answer = tuple[Result, str]
-"""A finding without the name of its check."""
+"""Result and explanation of a check."""
+_ENDED: Answer = ("skipped", "the process had ended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One row."""
+    """One row of the table."""
 
     check: str
     result: Result
     found: str
     """In words; of a check that was skipped, why."""
-
-    def to_json(self) -> dict[str, str]:
-        """As `--json` shows it."""
-        return asdict(self)
 
 
 class Report:
@@ -40,31 +37,13 @@ class Report:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
         self._lock = threading.Lock()
 
-    def finding(self, finding: Finding) -> None:
-        """A row."""
-        self._write({"finding": finding.to_json()})
+    def add(self, **message: Any) -> None:
+        """Write a line.
 
-    def shown(self, name: str, value: Mapping[str, Any] | list[Any]) -> None:
-        """What is shown above the table: `prompt`, `tools`, `hooks`, `rollout`, as JSON values."""
-        self._write({"shown": name, "value": value})
-
-    def begins(self, check: str) -> None:
-        """A check begins: a process that ends does so in it."""
-        self._write({"begins": check})
-
-    def doing(self, what: str) -> None:
-        """What of the environment's is called now."""
-        self._write({"doing": what})
-
-    def says(self, line: str) -> None:
-        """What the watchdog found."""
-        self._write({"says": line})
-
-    def end(self) -> None:
-        """All checks were made."""
-        self._write({"end": True})
-
-    def _write(self, message: Mapping[str, Any]) -> None:
+        Args:
+            message: `finding`: a row; `shown` and `value`: what stands above the table; `begins`: a check;
+                `doing`: the call that begins; `says`: a line of the watchdog; `end`: all checks were made.
+        """
         # An environment's text may have half of a character.
         line = json.dumps(message, default=str, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         with self._lock:
@@ -72,6 +51,10 @@ class Report:
                 os.write(self._descriptor, line)
             except OSError:
                 os._exit(1)  # the environment's code closed the file
+
+    def add_finding(self, check: str, answer: Answer) -> None:
+        """Write a row."""
+        self.add(finding=asdict(Finding(check=check, result=answer[0], found=answer[1])))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +68,7 @@ class CheckResults:
 
 
 def supervised(command: Sequence[str], names: Sequence[str], *, limit_s: float) -> CheckResults:
-    """Run a command that writes its report to `--report FILE`, for so long at most; nothing of it is left.
+    """Run a command that writes its report to `--report FILE`; no process of it is left.
 
     Args:
         command: see above.
@@ -105,7 +88,8 @@ def supervised(command: Sequence[str], names: Sequence[str], *, limit_s: float) 
         reason = f"it takes longer than {limit_s:g} s (--limit)"
         try:
             code = process.wait(limit_s)
-            reason = f"the process ended with {_ending(code)}"
+            how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+            reason = f"the process ended with {how}"
         except subprocess.TimeoutExpired:
             pass
         finally:
@@ -113,40 +97,30 @@ def supervised(command: Sequence[str], names: Sequence[str], *, limit_s: float) 
                 os.killpg(process.pid, signal.SIGKILL)
             code = process.wait()
         lines = report.read_bytes().split(b"\n")[:-1] if report.exists() else []
-    if not lines and code == 2:  # it has said why
+    if not lines and code == 2:  # it has printed why
         return CheckResults(exit_code=code)
     return _results([json.loads(line) for line in lines], names, reason)
 
 
 def _results(messages: Sequence[Mapping[str, Any]], names: Sequence[str], reason: str) -> CheckResults:
     """The findings; where the report has no end, its last check failed, and the others were skipped."""
-    results, check, doing, said = CheckResults(), "", "", ""
+    results, last = CheckResults(), {"begins": "", "doing": "", "says": ""}
     for message in messages:
         if "finding" in message:
             results.findings.append(Finding(**message["finding"]))
         elif "shown" in message:
             results.shown[message["shown"]] = message["value"]
         elif "begins" in message:
-            check, doing = message["begins"], ""
-        doing = message.get("doing", doing)
-        said = message.get("says", said)
+            last["doing"] = ""
+        last |= {kind: message[kind] for kind in last.keys() & message.keys()}
     if messages and "end" in messages[-1]:
         return results
     made = {each.check for each in results.findings}
     left = [name for name in names if name not in made]
-    ended_in = check if check in left else left[0]
-    found = f"{reason}{f' in {doing}' if doing else ''}{f'; {said}' if said else ''}"
+    ended_in = last["begins"] if last["begins"] in left else left[0]
+    where = f" in {last['doing']}" if last["doing"] else ""
+    why = f"; {last['says']}" if last["says"] else ""
     for name in left:
-        is_last = name == ended_in
-        results.findings.append(
-            Finding(
-                check=name,
-                result="fail" if is_last else "skipped",
-                found=found if is_last else "the process had ended",
-            )
-        )
+        result, found = ("fail", f"{reason}{where}{why}") if name == ended_in else _ENDED
+        results.findings.append(Finding(check=name, result=result, found=found))
     return results
-
-
-def _ending(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"

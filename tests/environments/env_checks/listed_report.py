@@ -1,25 +1,22 @@
 """The checks of an environment, run in this process, and a report that keeps what they tell."""
 
 from environments.config import AgentEnvConfig
-from environments.env_checks.check_run import CheckRun
-from environments.env_checks.checked_env import CallTrace, CheckedEnv
+from environments.env_checks.check_run import run_checks
+from environments.env_checks.checked_env import CheckedEnv
+from environments.env_checks.report import Finding
 
 
 class ListedReport:
     def __init__(self):
         self.findings, self.parts = [], {}
 
-    def finding(self, finding):
-        self.findings.append(finding)
+    def add(self, *, shown=None, value=None, **message):
+        if shown is not None:
+            self.parts[shown] = value
 
-    def shown(self, name, value):
-        self.parts[name] = value
-
-    def begins(self, check): ...
-
-    def doing(self, what): ...
-
-    def says(self, line): ...
+    def add_finding(self, check, answer):
+        result, found = answer
+        self.findings.append(Finding(check=check, result=result, found=found))
 
     def result(self, check):
         return next(each.result for each in self.findings if each.check == check)
@@ -34,12 +31,7 @@ async def checked(env_cls, monkeypatch, tmp_path, servers=(), items=2):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     report = ListedReport()
-    run = CheckedEnv(
-        env_cls=env_cls,
-        config=AgentEnvConfig(),
-        servers=servers,
-        items=items,
-        trace=CallTrace(doing=report.doing),
+    await run_checks(
+        CheckedEnv(env_cls=env_cls, config=AgentEnvConfig(), servers=servers, items=items, report=report)
     )
-    await CheckRun(run, report).run()
     return report

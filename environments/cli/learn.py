@@ -138,7 +138,7 @@ def _learn_stations(call: EnvCall, options: LearnOptions) -> int:
     console.print(_steps_table(learned, is_narrow=console.width < _NARROW))
     ratio = "none" if learned.ratio is None else f"{learned.ratio:.2f}"
     say(f"ratio {TURN}/{SCALAR}: {ratio} · - : not within {setup.cap} steps")
-    for sentence in findings(learned, config.task, cap=setup.cap):
+    for sentence in findings(learned, config.task):
         say(sentence)
     say(f"{folder}: {PLOT}, {RESULT}, and the record of each run, ARM/seed-N")
     if options.as_json:

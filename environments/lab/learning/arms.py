@@ -16,8 +16,8 @@ from rich.console import Console
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.data.tasks import GroupTask
-from environments.lab.learning.choice_policy import ChoicePolicy, LearnedState, Learner
-from environments.lab.learning.rollout_numbers import SCORE, Numbers, group_numbers, mean_numbers
+from environments.lab.learning.choice_policy import ChoicePolicy, Learner
+from environments.lab.learning.rollout_numbers import Numbers, group_numbers, mean_numbers
 from environments.policy.base import Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import Recorder
@@ -29,7 +29,8 @@ from environments.run.open_run import OpenRun, logged_run, run_facts
 from environments.run.progress import Progress
 from environments.run.run_log import RunLog
 from environments.run.watchdog import watchdog_of
-from environments.trajectory import CreditedGroup
+from environments.trajectory import CreditedGroup, Trajectory
+from environments.viewer.learning_values import LearnedStateValues
 from tools.errors import ConfigError, RunError
 
 _STATES = 12
@@ -89,41 +90,41 @@ class LearnedStep:
     seconds: float
     """Since the start."""
 
-    @property
-    def value(self) -> float | None:
-        """What a curve shows: the success, or else the score."""
-        return self.numbers.get(SCORE) if self.success is None else self.success
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What a policy does on each item."""
+    """What a policy does on each item; empty where it was not measured."""
 
-    groups: Sequence[CreditedGroup]
-    numbers: Mapping[str, Sequence[Numbers]]
+    groups: Sequence[CreditedGroup] = ()
+    numbers: Mapping[str, Sequence[Numbers]] = field(default_factory=dict[str, Sequence[Numbers]])
     """By item, those of each rollout that did not break."""
+
+    @property
+    def rollouts(self) -> list[Trajectory]:
+        """Of all groups."""
+        return rollouts_of(self.groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedArm:
-    """What came out of one arm with one seed."""
+    """The result of one arm with one seed."""
 
     arm: str
     seed: int
     steps: int | None
     """Until the target; `None`: not reached."""
     curve: tuple[LearnedStep, ...]
-    choices: Counter[bool] = field(default_factory=Counter[bool])
+    choices: Counter[bool]
     """How many were made, by whether their state had been met in an earlier step."""
-    status: Counter[str] = field(default_factory=Counter[str])
+    status: Counter[str]
     """Of the groups that were learned from."""
-    survived: int = 0
+    survived: int
     """Rollouts that did not break."""
-    lost: Counter[str] = field(default_factory=Counter[str])
+    lost: Counter[str]
     """Those that did, by error."""
-    start: Measurement | None = None
-    end: Measurement | None = None
-    states: Sequence[LearnedState] = ()
+    start: Measurement
+    end: Measurement
+    states: list[LearnedStateValues]
     """Of the last measurement, the most visited first."""
 
 
@@ -149,14 +150,15 @@ class Recording:
             self.summary.add(credited)
             self.survived += len(credited.group.trajectories)
             self.lost.update(failure.error for failure in credited.group.failures)
-        is_broken = not any(each.group.trajectories for each in groups)
         is_refused = any(not each.group.failures for each in groups)
-        if all(each.status == "failed" for each in groups) and (is_broken or is_refused):
-            raise RunError(f"every group of {what} failed, the first because of: {_why(groups[0])}")
+        if all(each.status == "failed" for each in groups) and (is_refused or not rollouts_of(groups)):
+            failures = groups[0].group.failures
+            why = failures[0].error if failures else groups[0].reason or "it was refused"
+            raise RunError(f"every group of {what} failed, the first because of: {why}")
         return groups
 
     async def measured(self, tasks: Sequence[GroupTask], what: str) -> Measurement:
-        """Roll tasks out, with what `evaluate` says of each rollout, which is lost where that breaks.
+        """Roll tasks out, and judge each rollout as `evaluate` does; it is lost where that breaks.
 
         Raises:
             RunError: see `groups`.
@@ -171,6 +173,11 @@ class Recording:
             if group.trajectories:
                 numbers[group.item_id] = group_numbers(group)
         return Measurement(groups=groups, numbers=numbers)
+
+
+def rollouts_of(groups: Sequence[CreditedGroup]) -> list[Trajectory]:
+    """Those that did not break."""
+    return [each for credited in groups for each in credited.group.trajectories]
 
 
 @asynccontextmanager
@@ -222,9 +229,16 @@ async def run_arm(setup: LearningSetup, arm: Arm, seed: int, folder: RunFolder) 
     """
     renderer = ChatMLRenderer.load(setup.config.tokenizer_name)
     policy = ChoicePolicy(renderer, name=f"learned:{arm.name}:seed-{seed}")
-    env = setup.make_env(_config(setup, arm, seed), policy=policy)
-    planned = setup.groups * setup.cap
-    async with recorded(env, folder, learning=_description(setup, arm), planned=planned) as recording:
+    update = {
+        "estimator": arm.estimator,
+        "estimator_params": dict(arm.params),
+        "estimator_preset": None,
+        "seed": seed,
+    }
+    env = setup.make_env(setup.config.model_copy(update=update), policy=policy)
+    credit = f"{arm.estimator} {dict(sorted(arm.params.items()))}{', permuted' if arm.permuted else ''}"
+    learning = f"table, {setup.groups} groups a step, Adam {arm.learning_rate:g}, {credit}"
+    async with recorded(env, folder, learning=learning, planned=setup.groups * setup.cap) as recording:
         return await _Learning(setup, arm, seed, policy, recording).run()
 
 
@@ -244,36 +258,37 @@ class _Learning:
         self._status: Counter[str] = Counter()
 
     async def run(self) -> LearnedArm:
-        recording, env = self._recording, self._recording.env
-        items = env.tasks() if self._setup.is_measured else []
-        start = end = None
-        states: Sequence[LearnedState] = ()
-        if self._setup.is_measured:
-            start = await recording.measured(items, "the start")
-            self._refuse_no_choice(start)
-            self._policy.forget()
-        curve = await self._curve(first_group=len(items), reserve_s=monotonic() - self._started)
-        if self._setup.is_measured:
-            end = await recording.measured(items, "the end")
-            rollouts = [each for credited in end.groups for each in credited.group.trajectories]
-            states = self._policy.learned_states(rollouts, most=_STATES)
+        start = await self._measured("the start")
+        if start.groups and not self._policy.choices_of(start.rollouts):
+            raise ConfigError(
+                f"the scripted agent of {self._recording.env.name!r} has one choice at every turn, so that "
+                f"there is nothing to learn: let scripted_choices give several messages, mistakes among them"
+            )
+        self._policy.forget()
+        curve = await self._curve(len(start.groups), reserve_s=monotonic() - self._started)
+        end = await self._measured("the end")
         last = curve[-1]
-        reached = last.success is not None and last.success >= self._setup.target
+        is_reached = last.success is not None and last.success >= self._setup.target
         return LearnedArm(
             arm=self._arm.name,
             seed=self._seed,
-            steps=last.step if reached else None,
+            steps=last.step if is_reached else None,
             curve=tuple(curve),
             choices=self._choices,
             status=self._status,
-            survived=recording.survived,
-            lost=recording.lost,
+            survived=self._recording.survived,
+            lost=self._recording.lost,
             start=start,
             end=end,
-            states=states,
+            states=self._policy.learned_states(end.rollouts, most=_STATES),
         )
 
-    async def _curve(self, *, first_group: int, reserve_s: float) -> list[LearnedStep]:
+    async def _measured(self, what: str) -> Measurement:
+        if not self._setup.is_measured:
+            return Measurement()
+        return await self._recording.measured(self._recording.env.tasks(), what)
+
+    async def _curve(self, first_group: int, *, reserve_s: float) -> list[LearnedStep]:
         """Until the target, the cap or the end of the time, of which `reserve_s` are left over."""
         setup, curve = self._setup, list[LearnedStep]()
         tasks = self._recording.env.tasks_for_ever(first_group)
@@ -295,41 +310,10 @@ class _Learning:
             step_s = monotonic() - began
 
     async def _rolled_out(self, tasks: Sequence[GroupTask]) -> list[CreditedGroup]:
-        """The groups of a step, after which its states are known."""
+        """The groups of a step, after which its states count as met."""
         groups = await self._recording.groups(tasks, f"step {self._policy.step}")
         self._status.update(credited.status for credited in groups)
-        rollouts = [each for credited in groups for each in credited.group.trajectories]
-        states = [each.state for each in self._policy.choices_of(rollouts)]
+        states = [each.state for each in self._policy.choices_of(rollouts_of(groups))]
         self._choices.update(state in self._met for state in states)
         self._met.update(states)
         return groups
-
-    def _refuse_no_choice(self, start: Measurement) -> None:
-        rollouts = [each for credited in start.groups for each in credited.group.trajectories]
-        if not self._policy.choices_of(rollouts):
-            raise ConfigError(
-                f"the scripted agent of {self._recording.env.name!r} has one choice at every turn, so that "
-                f"there is nothing to learn: let scripted_choices give several messages, mistakes among them"
-            )
-
-
-def _config(setup: LearningSetup, arm: Arm, seed: int) -> AgentEnvConfig:
-    return setup.config.model_copy(
-        update={
-            "estimator": arm.estimator,
-            "estimator_params": dict(arm.params),
-            "estimator_preset": None,
-            "seed": seed,
-        }
-    )
-
-
-def _description(setup: LearningSetup, arm: Arm) -> str:
-    """What shapes the weights, and so the rollouts."""
-    credit = f"{arm.estimator} {dict(sorted(arm.params.items()))}{', permuted' if arm.permuted else ''}"
-    return f"table, {setup.groups} groups a step, Adam {arm.learning_rate:g}, {credit}"
-
-
-def _why(credited: CreditedGroup) -> str:
-    failures = credited.group.failures
-    return failures[0].error if failures else credited.reason or "it was refused"

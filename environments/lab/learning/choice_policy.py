@@ -13,6 +13,7 @@ from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, PlaysByScript, Script, ScriptedPolicy
 from environments.trajectory import IGNORED, Completion, CreditedGroup, Message, Trajectory
+from environments.viewer.learning_values import LearnedChoice, LearnedStateValues
 from environments.wire.credited_rows import credited_rows
 from environments.wire.views import every_row
 from tools.errors import WireError
@@ -35,16 +36,6 @@ class Decision:
     """What the choice may depend on: the turn's anchor, or else what was said last."""
     choices: tuple[TokenIds, ...]
     """The sampled tokens of each message that the agent could write."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedState:
-    """A state, and what the policy does there."""
-
-    state: str
-    visits: int
-    choices: tuple[tuple[str, float], ...]
-    """Each with its probability, the likeliest first."""
 
 
 class Table:
@@ -111,7 +102,7 @@ class ChoicePolicy(PlaysByScript):
         return self._renderer.vocabulary_size
 
     def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
-        """Whoever plays one rollout."""
+        """The policy of one rollout."""
         return _Player(self, script, skill=skill, renderer=self._renderer, summary=summary)
 
     def decisions_of(self, trajectory: Trajectory) -> Sequence[Decision | None]:
@@ -146,27 +137,31 @@ class ChoicePolicy(PlaysByScript):
         decisions = [each for rollout in rollouts for each in self.decisions_of(rollout)]
         return [each for each in decisions if each is not None and len(each.choices) > 1]
 
-    def learned_states(self, rollouts: Iterable[Trajectory], *, most: int) -> list[LearnedState]:
+    def learned_states(self, rollouts: Iterable[Trajectory], *, most: int) -> list[LearnedStateValues]:
         """The states that rollouts came to most often and in which they had a choice, the first of them.
 
         Raises:
             WireError: see `decisions_of`.
         """
         return [
-            LearnedState(
+            LearnedStateValues(
                 state=_cut(decision.state, _STATE_CHARS), visits=visits, choices=self._shares(decision)
             )
             for decision, visits in Counter(self.choices_of(rollouts)).most_common(most)
         ]
 
-    def _shares(self, decision: Decision) -> tuple[tuple[str, float], ...]:
-        """What can be said in a state, in words, each with its probability."""
+    def _shares(self, decision: Decision) -> list[LearnedChoice]:
+        """What can be said in a state, in words, the likeliest first."""
         shares = self.table.probabilities(decision).tolist()
         texts = [" ".join(_in_words(self._renderer.parse(ids)).split()) for ids in decision.choices]
         shared = len(commonprefix(texts))  # noqa: RUF071  # of characters: these are no paths
         skipped = shared - _KEPT_CHARS if shared > 2 * _KEPT_CHARS else 0
         labels = [_cut(f"…{text[skipped:]}" if skipped else text, _LABEL_CHARS) for text in texts]
-        return tuple(sorted(zip(labels, shares, strict=True), key=lambda each: -each[1]))
+        choices = zip(labels, shares, strict=True)
+        return [
+            LearnedChoice(message=label, probability=share)
+            for label, share in sorted(choices, key=lambda each: -each[1])
+        ]
 
     def forget(self) -> None:
         """Drop the decisions of rollouts that were learned from."""

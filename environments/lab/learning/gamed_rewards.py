@@ -1,7 +1,6 @@
 """Which turn rewards a policy learned to earn without getting better: judged by what changed with them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from environments.lab.learning.rollout_numbers import (
@@ -16,8 +15,9 @@ from environments.lab.learning.rollout_numbers import (
     Played,
     changes,
     risen_items,
-    rollouts_of,
+    single_rollouts,
 )
+from environments.viewer.learning_values import LearnedPart
 
 Verdict = Literal["gamed", "suspect", "on the way", "with the outcome", "no outcome", "not learned"]
 _SAME = 1e-9
@@ -26,17 +26,7 @@ _LONGER = 2.0
 _REFERENCE = "the scripted agent at skill 1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartVerdict:
-    """What became of one turn reward."""
-
-    part: str
-    verdict: Verdict
-    why: str
-    """In words, with the numbers."""
-
-
-def part_verdicts(starts: Played, ends: Played, reference: Played | None = None) -> list[PartVerdict]:
+def part_verdicts(starts: Played, ends: Played, reference: Played | None = None) -> list[LearnedPart]:
     """A verdict on each turn reward that anybody earned.
 
     Args:
@@ -47,10 +37,10 @@ def part_verdicts(starts: Played, ends: Played, reference: Played | None = None)
     learned = changes(starts, ends)
     beyond = {} if reference is None else changes(reference, ends)
     parts = [name for name in sorted(learned) if name.startswith(PART)]
-    verdicts: list[PartVerdict] = []
+    verdicts: list[LearnedPart] = []
     for name in (each for each in parts if learned[each].before or learned[each].after):
         found = _verdict(name, learned, beyond)
-        if found.verdict != "gamed" and reference is not None:
+        if found["verdict"] != "gamed" and reference is not None:
             found = _gamed_in_some(name, starts, ends, reference) or found
         verdicts.append(found)
     return verdicts
@@ -62,7 +52,7 @@ def free_habits(learned: Mapping[str, Change], beyond: Mapping[str, Change]) -> 
     return _habits({name: change for name, change in beyond.items() if name in grown})
 
 
-def _verdict(name: str, learned: Mapping[str, Change], beyond: Mapping[str, Change]) -> PartVerdict:
+def _verdict(name: str, learned: Mapping[str, Change], beyond: Mapping[str, Change]) -> LearnedPart:
     part, outcome = learned[name], learned.get(OUTCOME)
     if part.direction != "up":
         why, verdict = f"{_moved(part)} a rollout", "not learned"
@@ -74,17 +64,17 @@ def _verdict(name: str, learned: Mapping[str, Change], beyond: Mapping[str, Chan
             verdict, why = "gamed", found
         elif verdict != "gamed" and (found := _in_place_of_outcome(name, beyond)):
             verdict, why = "suspect", found
-    return PartVerdict(part=name.removeprefix(PART), verdict=verdict, why=why)
+    return LearnedPart(part=name.removeprefix(PART), verdict=verdict, why=why)
 
 
-def _gamed_in_some(name: str, starts: Played, ends: Played, reference: Played) -> PartVerdict | None:
+def _gamed_in_some(name: str, starts: Played, ends: Played, reference: Played) -> LearnedPart | None:
     """Of a part that was learned to be gamed on some items or seeds, and not on the others."""
     risen = risen_items(starts, ends, name)
-    found = _beyond_reference(name, changes(rollouts_of(reference, risen), rollouts_of(ends, risen)))
+    found = _beyond_reference(name, changes(single_rollouts(reference, risen), single_rollouts(ends, risen)))
     if not found:
         return None
     where = f"on {sum(map(len, risen))} of {sum(map(len, ends))} (an item with a seed each)"
-    return PartVerdict(part=name.removeprefix(PART), verdict="gamed", why=f"{where}, {found}")
+    return LearnedPart(part=name.removeprefix(PART), verdict="gamed", why=f"{where}, {found}")
 
 
 def _beside_outcome(

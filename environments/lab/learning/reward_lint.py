@@ -14,7 +14,7 @@ from environments.config import AgentEnvConfig
 from environments.hooks import writes
 from environments.lab.learning.arms import Arm, LearnedArm, LearningSetup, MakeEnv, Measurement, recorded
 from environments.lab.learning.compare_arms import RESULT, LearnFolder, Say, compare_arms, opened_folder
-from environments.lab.learning.gamed_rewards import PartVerdict, free_habits, part_verdicts
+from environments.lab.learning.gamed_rewards import free_habits, part_verdicts
 from environments.lab.learning.rollout_numbers import (
     OUTCOME,
     PART,
@@ -32,13 +32,10 @@ from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import PlaysByScript, Script, ScriptedPolicy
 from environments.record.private_file import folder_for
 from environments.record.run_folder import RunFolder
-from environments.trajectory import CreditedGroup
 from environments.viewer.learning_values import (
     LearnedChange,
-    LearnedChoice,
     LearnedPart,
     LearnedRollouts,
-    LearnedStateValues,
     LearnedVerdict,
     LearningValues,
 )
@@ -104,21 +101,15 @@ def plan_within(asked: Asked, *, group_s: float, items: int) -> Plan:
     Raises:
         ConfigError: not even the smallest fits.
     """
-    plans = [
-        Plan(
-            seeds=asked.seeds or plan.seeds,
-            steps=plan.steps if asked.steps is None else asked.steps,
-            items=min(items, plan.items),
-        )
-        for plan in _PLANS
-    ]
-    for plan in plans:
+    plan = _PLANS[0]
+    for each in _PLANS:
+        steps = each.steps if asked.steps is None else asked.steps
+        plan = Plan(seeds=asked.seeds or each.seeds, steps=steps, items=min(items, each.items))
         if plan.groups * group_s <= _HOPE * asked.seconds:
             return plan
-    least = plans[-1]
-    needed = least.groups * group_s
+    needed = plan.groups * group_s
     raise ConfigError(
-        f"a group takes about {group_s:.2g} s here, so that {least.seeds} seeds of {least.steps} steps take "
+        f"a group takes about {group_s:.2g} s here, so that {plan.seeds} seeds of {plan.steps} steps take "
         f"some {needed:.0f} s, and {asked.seconds:g} s are given; give --seconds "
         f"{int(needed * 1.2 // 10 + 1) * 10}, or fewer --steps or --seeds"
     )
@@ -137,7 +128,7 @@ class FlawlessScript(PlaysByScript):
         return REFERENCE
 
     def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
-        """Whoever plays one rollout."""
+        """The policy of one rollout."""
         return ScriptedPolicy(script, skill=1.0, renderer=self._renderer, summary=summary)
 
 
@@ -164,12 +155,12 @@ class Lesson:
     @property
     def starts(self) -> Played:
         """By the first policy."""
-        return [_measured(each.start).numbers for each in self.learned]
+        return [each.start.numbers for each in self.learned]
 
     @property
     def ends(self) -> Played:
         """By the learned one."""
-        return [_measured(each.end).numbers for each in self.learned]
+        return [each.end.numbers for each in self.learned]
 
     @property
     def references(self) -> Played:
@@ -212,12 +203,8 @@ async def lint_rewards(
     """
     started = monotonic()
     env = make_env(config, policy=FlawlessScript(ChatMLRenderer.load(config.tokenizer_name)))
-    arm = Arm(
-        name=env.estimator,
-        estimator=env.estimator,
-        params=env.estimator_params,
-        learning_rate=learning_rate,
-    )
+    name, params = env.estimator, env.estimator_params
+    arm = Arm(name=name, estimator=name, params=params, learning_rate=learning_rate)
     with ExitStack() as stack:
         opened = stack.enter_context(opened_folder(folder, say))
         run = RunFolder(folder / "reference")
@@ -286,17 +273,8 @@ def learning_values(lesson: Lesson) -> LearningValues:
             )
             for name in _in_order(learned)
         ],
-        parts=[LearnedPart(part=each.part, verdict=each.verdict, why=each.why) for each in parts],
-        states=[
-            LearnedStateValues(
-                state=each.state,
-                visits=each.visits,
-                choices=[
-                    LearnedChoice(message=message, probability=share) for message, share in each.choices
-                ],
-            )
-            for each in lesson.learned[0].states
-        ],
+        parts=parts,
+        states=lesson.learned[0].states,
         rollouts=[],
     )
 
@@ -317,7 +295,7 @@ def write_page(folder: LearnFolder, values: LearningValues, lesson: Lesson) -> N
     with folder_for(out), PageFile(out, max_bytes=_MAX_BYTES) as page:
         for label, measured in (("start", first.start), ("end", first.end), (REFERENCE, lesson.reference)):
             shown = LearnedRollouts(label=label, groups=[])
-            for credited in _measured(measured).groups:
+            for credited in measured.groups:
                 named = replace(credited.group, item_id=f"{label}: {credited.group.item_id}")
                 builder.add(replace(credited, group=named), len(builder.entries) + 1, page.add)
                 shown["groups"].append(builder.entries[-1]["id"])
@@ -326,11 +304,6 @@ def write_page(folder: LearnFolder, values: LearningValues, lesson: Lesson) -> N
         index = builder.index(cut=cut, live=False)
         index["learning"] = {**values, "rollouts": rollouts}
         page.finish(index)
-
-
-def _measured(measurement: Measurement | None) -> Measurement:
-    assert measurement is not None
-    return measurement
 
 
 def _curves(curves: Sequence[Sequence[Numbers]]) -> dict[str, list[list[float | None]]]:
@@ -364,19 +337,19 @@ def _learnable(learned: Mapping[str, Change], beyond: Mapping[str, Change], less
     return LearnedVerdict(about="learnable", good=change.direction == "up", text=text)
 
 
-def _gamed(parts: Sequence[PartVerdict]) -> Iterator[LearnedVerdict]:
+def _gamed(parts: Sequence[LearnedPart]) -> Iterator[LearnedVerdict]:
     """A line for each turn reward that is not as it should be, and one for the others."""
     if not parts:
         yield LearnedVerdict(about="gamed", good=None, text="no turn reward was earned, so none is gamed")
     others: dict[str, list[str]] = {}
     for found in parts:
-        if found.verdict in _FLAGGED:
-            kind = "" if found.verdict == "gamed" else f"{found.verdict}: "
-            good = None if found.verdict == "on the way" else False
-            yield LearnedVerdict(about="gamed", good=good, text=f"{kind}{found.part}: {found.why}")
+        part, verdict, why = found["part"], found["verdict"], found["why"]
+        if verdict in _FLAGGED:
+            kind = "" if verdict == "gamed" else f"{verdict}: "
+            good = None if verdict == "on the way" else False
+            yield LearnedVerdict(about="gamed", good=good, text=f"{kind}{part}: {why}")
         else:
-            shown = f"{found.part} ({found.why})" if found.verdict == "not learned" else found.part
-            others.setdefault(found.verdict, []).append(shown)
+            others.setdefault(verdict, []).append(f"{part} ({why})" if verdict == "not learned" else part)
     for verdict, names in others.items():
         text = f"{', '.join(names)} {_QUIET[verdict]}"
         yield LearnedVerdict(about="gamed", good=True if verdict == "with the outcome" else None, text=text)
@@ -386,7 +359,9 @@ def _notes(lesson: Lesson, free: str) -> Iterator[LearnedVerdict]:
     has_script = writes(lesson.env, "scripted_choices")
     choices = sum((each.choices for each in lesson.learned), Counter[bool]())
     unmet = choices[False] / choices.total() if choices else 0.0
-    alike = _share_alike(_measured(lesson.learned[0].start).groups)
+    first = [each.group.trajectories for each in lesson.learned[0].start.groups]
+    equal = [len({each.score for each in siblings}) == 1 for siblings in first if len(siblings) > 1]
+    alike = sum(equal) / len(equal) if equal else 0.0
     lost = lesson.lost.total()
     notes = [
         (bool(free),
@@ -415,10 +390,3 @@ def _notes(lesson: Lesson, free: str) -> Iterator[LearnedVerdict]:
     for holds, text in notes:
         if holds:
             yield LearnedVerdict(about="note", good=None, text=text)
-
-
-def _share_alike(groups: Sequence[CreditedGroup]) -> float:
-    """Of the groups: those whose siblings all have one score."""
-    rollouts = [credited.group.trajectories for credited in groups]
-    alike = [len({each.score for each in siblings}) == 1 for siblings in rollouts if len(siblings) > 1]
-    return sum(alike) / len(alike) if alike else 0.0

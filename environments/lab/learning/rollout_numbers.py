@@ -142,7 +142,7 @@ def risen_items(before: Played, after: Played, name: str) -> list[set[str]]:
     ]
 
 
-def rollouts_of(played: Played, items: Sequence[Collection[str]]) -> Played:
+def single_rollouts(played: Played, items: Sequence[Collection[str]]) -> Played:
     """Each rollout of some items of each seed, as an item of its own."""
     return [
         {f"{item} {index}": [each] for item in seed if item in kept for index, each in enumerate(seed[item])}

@@ -1,6 +1,5 @@
 """The arms that `turnwise learn` compares at `stations`, each with its own rate, and what they show."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 from environments.credit import describe
@@ -71,41 +70,18 @@ def stations_arms(task: Task, *, is_same_rate: bool, estimators: Sequence[str] =
     ]
 
 
-def findings(learned: LearnedArms, task: Task, *, cap: int) -> list[str]:
-    """What the steps show, in sentences that claim no more."""
+def findings(learned: LearnedArms, task: Task) -> list[str]:
+    """What the table of steps does not show, in sentences that claim no more than these runs."""
     control, turn, scalar = (learned.steps(name) for name in (CONTROL, TURN, SCALAR))
     arrived = sum(each is not None for each in control)
     found = [
-        f"{_medians(learned, cap)}{f'; {_seeds(turn, scalar)}' if any(turn + scalar) else ''}.",
         f"The control, whose advantages changed places among a step's turns, arrived in {arrived} of "
-        f"{len(control)}.",
+        f"{len(control)}."
     ]
-    if task == "delayed":
-        is_equal = turn == scalar
-        must = "both credits are the same, and so are the steps" if is_equal else (
-            "the steps must be equal, and they are NOT: this is a defect"
-        )  # fmt: skip
-        found.append(f"All is paid at the last turn, so {must}.")
+    if task == "delayed" and turn == scalar:
+        found.append("All is paid at the last turn, so both credits are the same, and so are the steps.")
+    elif task == "delayed":
+        found.append(
+            "All is paid at the last turn, so the steps must be equal, and they are NOT: this is a defect."
+        )
     return [*found, "That holds for this task, a table policy and these seeds; other tasks differ."]
-
-
-def _medians(learned: LearnedArms, cap: int) -> str:
-    turn, scalar = learned.median(TURN), learned.median(SCALAR)
-    if turn is None or scalar is None:
-        late = [name for name, middle in ((TURN, turn), (SCALAR, scalar)) if middle is None]
-        return f"Within {cap} steps most seeds of {' and of '.join(late)} did not arrive"
-    times = "" if learned.ratio is None else f", {learned.ratio:.2f} of them"
-    return f"{TURN} took {turn:g} steps and {SCALAR} {scalar:g} in the median{times}"
-
-
-def _seeds(turn: Sequence[int | None], scalar: Sequence[int | None]) -> str:
-    """Whether the seeds tell the two apart."""
-    count = f"{len(turn)} seed{'s' if len(turn) > 1 else ''}"
-    if turn == scalar:
-        return f"equal, seed by seed, in {count}"
-    first, second = ([math.inf if each is None else each for each in steps] for steps in (turn, scalar))
-    if max(first) < min(second):
-        return f"every one of {count} was faster than every one of {SCALAR}"
-    if max(second) < min(first):
-        return f"every one of {count} was slower than every one of {SCALAR}"
-    return f"their ranges overlap, so {count} do not tell them apart"

@@ -122,7 +122,7 @@ def test_one_step_is_enough_and_nobody_arrives(tmp_path):
     values, result = learn("--seeds", "1", "--steps", "1", "--workers", "1", out=tmp_path / "out")
     assert values["ratio"] is None
     assert {tuple(arm["steps"]) for arm in values["arms"].values()} == {(None,)}
-    assert "most seeds of turn_return and of scalar did not arrive" in result.stderr
+    assert "ratio turn_return/scalar: none · - : not within 1 steps" in result.stderr
 
 
 def test_a_former_run_is_put_aside(tmp_path):

@@ -48,7 +48,8 @@ async def test_a_run_ends_where_the_target_is_reached(tmp_path):
 
 async def test_without_a_success_it_goes_on_to_the_cap(tmp_path):
     result = await learned(tmp_path, cap=2, success=None)
-    assert [step.value is None for step in result.curve] == [False, False, True]
+    assert [step.step for step in result.curve] == [0, 1, 2]
+    assert [bool(step.numbers) for step in result.curve] == [True, True, False]
     assert result.steps is None
 
 

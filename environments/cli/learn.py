@@ -1,7 +1,6 @@
 """`turnwise learn`: what a small policy learns in a minute, with turn and scalar credit, or in your ENV."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +64,6 @@ class LearnOptions:
     same_lr: bool
     estimator: tuple[str, ...]
     out: Path | None
-    workers: int | None
     as_json: bool
 
 
@@ -80,7 +78,6 @@ class LearnOptions:
 @click.option("--same-lr", is_flag=True, help="Of stations: one learning rate for all arms.")
 @click.option("--estimator", multiple=True, metavar="NAME", help="Of stations: one more arm.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Instead of runs/ENV/learn.")
-@click.option("--workers", type=click.IntRange(1, 64), help="Of stations: processes.  [one a core]")
 @click.option("--json", "as_json", is_flag=True, help="The result as one line on stdout, all else on stderr.")
 def command(call: EnvCall, **given: Any) -> int:
     """Let a small policy learn, and compare turn credit with scalar credit.
@@ -97,7 +94,7 @@ def command(call: EnvCall, **given: Any) -> int:
     """
     options = LearnOptions(**given)
     is_game = call.env_cls is StationsEnv
-    others = ("seconds", "lr") if is_game else ("task", "same_lr", "estimator", "workers")
+    others = ("seconds", "lr") if is_game else ("task", "same_lr", "estimator")
     for name in others:
         if getattr(options, name):
             whose = "an ENV of your own" if is_game else "the game that `turnwise learn` plays without ENV"
@@ -124,8 +121,7 @@ def _learn_stations(call: EnvCall, options: LearnOptions) -> int:
 
     async def learned_arms() -> LearnedArms:
         with opened_folder(folder, say) as opened:
-            workers = options.workers or _cores()
-            learned = await compare_arms(setup, arms, seeds, folder=opened, say=say, workers=workers)
+            learned = await compare_arms(setup, arms, seeds, folder=opened, say=say)
             opened.write(RESULT, json.dumps(learned.values(), indent=2) + "\n")
             title = f"stations, {config.task}: table policy, {len(seeds)} seeds and their median"
             opened.write(PLOT, _plot(learned, title, setup.target))
@@ -144,11 +140,6 @@ def _learn_stations(call: EnvCall, options: LearnOptions) -> int:
     if options.as_json:
         click.echo(json.dumps(learned.values()))
     return 0
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _credit(arm: Arm) -> str:

@@ -7,7 +7,7 @@ import pytest
 from environments.cli.main import main
 from environments.lab.learning.compare_arms import opened_folder
 
-SHORT = ["--seeds", "1", "--steps", "1", "--workers", "1"]
+SHORT = ["--seeds", "1", "--steps", "1"]
 
 
 def refused(out, capfd):

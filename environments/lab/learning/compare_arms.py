@@ -1,15 +1,9 @@
-"""Arms against each other: every one learns with every seed, in one process or several."""
+"""Arms against each other: every one learns with every seed."""
 
-import asyncio
 import json
 import math
-import multiprocessing
 import os
-import signal
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +16,7 @@ from environments.record.append_file import AppendFile
 from environments.record.private_file import write_private
 from environments.record.run_folder import RunFolder
 from environments.run.open_run import put_aside
-from environments.run.whole_run import until_stopped
-from tools.errors import RecordError, RunError
+from tools.errors import RecordError
 
 CURVE, RESULT = "curve.jsonl", "result.json"
 TURN, SCALAR = "turn_return", "scalar"
@@ -124,92 +117,32 @@ async def compare_arms(
     *,
     folder: LearnFolder,
     say: Say,
-    workers: int = 1,
 ) -> LearnedArms:
-    """Let each arm learn with each seed, say when one has, and keep the curves.
+    """Let each arm learn with each seed, and keep the curves.
 
     Args:
-        setup: what they have in common; with several workers it is pickled.
+        setup: what they have in common.
         arms: how rewards are credited.
         seeds: of each arm.
         folder: open.
         say: shows a line for each run that ended.
-        workers: processes; 1: this one alone. They change no result.
 
     Raises:
-        RunError: every group of a step failed, or a worker process ended.
+        RunError: every group of a step failed.
         UsageError: the environment cannot be opened, or the folder not written.
     """
     started = monotonic()
-
-    def on_end(ended: LearnedArm) -> None:
-        folder.add(ended)
-        say(_line(ended, setup.target))
-
+    ended: list[LearnedArm] = []
     # Seed by seed, so that all arms are seen from the start.
-    jobs = [
-        (setup, arm, seed, RunFolder(folder.path / arm.name / f"seed-{seed}"))
-        for seed in seeds
-        for arm in arms
-    ]
-    if workers == 1 or len(jobs) == 1:
-        ended: list[LearnedArm] = []
-        for job in jobs:
-            ended.append(await run_arm(*job))
-            on_end(ended[-1])
-    else:
-        ended = await _in_processes(jobs, min(workers, len(jobs)), on_end)
+    for seed in seeds:
+        for arm in arms:
+            run = RunFolder(folder.path / arm.name / f"seed-{seed}")
+            learned = await run_arm(setup, arm, seed, run)
+            folder.add(learned)
+            say(_line(learned, setup.target))
+            ended.append(learned)
     by_arm = {arm.name: [each for each in ended if each.arm == arm.name] for arm in arms}
     return LearnedArms(arms=arms, ended=by_arm, seconds=monotonic() - started)
-
-
-_Job = tuple[LearningSetup, Arm, int, RunFolder]
-
-
-async def _in_processes(
-    jobs: Sequence[_Job], workers: int, on_end: Callable[[LearnedArm], None]
-) -> list[LearnedArm]:
-    """What comes out of each job, in their order; an exception ends all workers, whose records are whole."""
-    context = multiprocessing.get_context("spawn")  # a fork would take over threads and locks
-    executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
-    futures: list[asyncio.Future[LearnedArm]] = []
-    try:
-        # Started with SIGINT blocked: ^C reaches this process alone, which ends the others.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            futures = [asyncio.wrap_future(executor.submit(_run_job, job)) for job in jobs]
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for future in asyncio.as_completed(futures):
-            on_end(await future)
-        return [future.result() for future in futures]
-    except BrokenProcessPool:
-        raise RunError("a worker process was ended from outside") from None
-    finally:
-        for future in futures:
-            future.cancel()
-        for process in multiprocessing.active_children():
-            process.terminate()
-        executor.shutdown(cancel_futures=True)
-
-
-def _run_job(job: _Job) -> LearnedArm:
-    """Run in a worker process, where SIGTERM cancels what goes on."""
-    learned, code = asyncio.run(until_stopped(run_arm(*job)))
-    if learned is None:
-        raise SystemExit(code)
-    return learned
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def _line(ended: LearnedArm, target: float) -> str:

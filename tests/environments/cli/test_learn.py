@@ -1,4 +1,4 @@
-"""`turnwise learn`: what it says, what it writes, and that it is no luck of seeds, workers or signals."""
+"""`turnwise learn`: what it says, what it writes, and that it is no luck of seeds or signals."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def _command():
 def stop(tmp_path_factory):
     """Two seeds of `stop` within 60 steps, in this process."""
     out = tmp_path_factory.mktemp("learn") / "stop"
-    values, result = learn("--seeds", "2", "--steps", "60", "--workers", "1", out=out)
+    values, result = learn("--seeds", "2", "--steps", "60", out=out)
     return out, values, result
 
 
@@ -88,23 +88,8 @@ def test_the_folder_has_the_result_every_step_and_a_plot_with_all_seeds(stop):
     assert sum("median" in each for each in lines) == 3
 
 
-def test_two_worker_processes_give_what_one_process_gives(tmp_path):
-    one, _ = learn("--seeds", "2", "--steps", "3", "--workers", "1", out=tmp_path / "one")
-    two, _ = learn("--seeds", "2", "--steps", "3", "--workers", "2", out=tmp_path / "two")
-    assert one["arms"] == two["arms"]
-    for arm in ARMS:
-        records = [tmp_path / each / arm / "seed-0" / "record.jsonl" for each in ("one", "two")]
-        first, second = (
-            [(each.advantages, each.group.trajectories[0].rows) for each in read_groups(record)]
-            for record in records
-        )
-        assert first == second
-
-
 def test_where_all_is_paid_at_the_end_both_credits_take_equal_steps(tmp_path):
-    values, result = learn(
-        "--task", "delayed", "--seeds", "2", "--steps", "5", "--workers", "1", out=tmp_path / "out"
-    )
+    values, result = learn("--task", "delayed", "--seeds", "2", "--steps", "5", out=tmp_path / "out")
     turn, scalar = values["arms"]["turn_return"], values["arms"]["scalar"]
     assert turn["steps"] == scalar["steps"]
     assert turn["success"] == pytest.approx(scalar["success"], rel=1e-6)
@@ -112,45 +97,36 @@ def test_where_all_is_paid_at_the_end_both_credits_take_equal_steps(tmp_path):
 
 
 def test_a_further_estimator_is_a_further_arm(tmp_path):
-    values, _ = learn(
-        "--estimator", "grpo", "--seeds", "1", "--steps", "1", "--workers", "1", out=tmp_path / "out"
-    )
+    values, _ = learn("--estimator", "grpo", "--seeds", "1", "--steps", "1", out=tmp_path / "out")
     assert list(values["arms"]) == ["turn_return", "scalar", "grpo", "control"]
 
 
-def test_one_step_is_enough_and_nobody_arrives(tmp_path):
-    values, result = learn("--seeds", "1", "--steps", "1", "--workers", "1", out=tmp_path / "out")
-    assert values["ratio"] is None
-    assert {tuple(arm["steps"]) for arm in values["arms"].values()} == {(None,)}
+def test_one_step_is_enough_and_the_same_again_beside_the_former_folder(tmp_path):
+    (first, result), (second, _) = (learn("--seeds", "1", "--steps", "1", out=tmp_path / "out") for _ in "ab")
+    assert first["arms"] == second["arms"]
+    assert first["ratio"] is None
+    assert {tuple(arm["steps"]) for arm in first["arms"].values()} == {(None,)}
     assert "ratio turn_return/scalar: none · - : not within 1 steps" in result.stderr
-
-
-def test_a_former_run_is_put_aside(tmp_path):
-    for _ in range(2):
-        learn("--seeds", "1", "--steps", "1", "--workers", "1", out=tmp_path / "out")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["out", "out.1"]
     assert (tmp_path / "out.1" / "result.json").is_file()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--seeds", "0"], "--seeds"),
-        (["--steps", "0"], "--steps"),
-        (["--task", "never"], "--task"),
-        (["--estimator", "nope"], "nope"),
-        (["--env.estimator", "grpo"], "--env.estimator"),
-        (["--env.no_such", "1"], "no_such"),
-        (["--task", "stop", "--env.task", "delayed"], "give one of them"),
-    ],
-    ids=["seeds", "steps", "task", "estimator", "own", "setting", "two tasks"],
-)
-def test_what_cannot_be_is_one_line_and_exit_code_2(arguments, said, tmp_path, capfd, monkeypatch):
+REFUSED = [
+    (["--seeds", "0"], "--seeds"),
+    (["--task", "never"], "--task"),
+    (["--estimator", "nope"], "nope"),
+    (["--env.estimator", "grpo"], "--env.estimator"),
+    (["--env.no_such", "1"], "no_such"),
+    (["--task", "stop", "--env.task", "delayed"], "give one of them"),
+    (["--seconds", "5"], "--seconds is of an ENV of your own"),
+]
+
+
+def test_what_cannot_be_is_one_line_and_exit_code_2(tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["learn", *arguments]) == 2
-    told = capfd.readouterr().err
-    assert said in told
-    assert told.count("\n") == 1
+    ended = [(main(["learn", *arguments]), capfd.readouterr().err, part) for arguments, part in REFUSED]
+    wrong = [each for each in ended if each[0] != 2 or each[2] not in each[1] or each[1].count("\n") != 1]
+    assert wrong == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -173,10 +149,9 @@ def test_a_comparison_of_arms_that_nobody_reads_ends_quietly(stop):
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_an_interrupted_run_leaves_whole_records(tmp_path, workers):
+def test_an_interrupted_run_leaves_whole_records(tmp_path):
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "turnwise", "learn", "--out", str(out), "--workers", workers]
+    command = [sys.executable, "-m", "turnwise", "learn", "--out", str(out)]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
@@ -184,7 +159,7 @@ def test_an_interrupted_run_leaves_whole_records(tmp_path, workers):
         first = run.stdout.readline()  # one run has ended
         run.send_signal(signal.SIGINT)
         rest = run.stdout.read()
-    assert " seed 0" in first  # with two workers any arm's may be the first
+    assert " seed 0" in first
     assert run.returncode == 130
     assert "Traceback" not in rest
     assert "stopped; what was rolled out is in" in rest

@@ -21,6 +21,7 @@ from environments.policy.scripted import Choice, PlaysByScript, Script, Scripted
 from environments.rollout.boundary import raised_by_user
 from environments.trajectory import CreditedGroup, Message, Trajectory
 from tools.errors import ContextOverflow, ToolError
+from tools.signature import ArgumentsRefused
 
 SIBLINGS = 4
 """Rollouts of one item."""
@@ -203,7 +204,7 @@ class CheckedEnv:
 
 def _raised(error: BaseException) -> str:
     """What a call raised; a tool's answer to the model is no error."""
-    if isinstance(error, ToolError):
+    if isinstance(error, ToolError | ArgumentsRefused):
         return f"told the model: {error}"
     if isinstance(error, ContextOverflow):
         return f"ended the rollout: {error}"

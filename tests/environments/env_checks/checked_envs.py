@@ -56,7 +56,7 @@ def refuse(text: str) -> str:
 
 
 class Refuses(Right):
-    """A tool that tells the model something, a condenser that counts, and a limit that permits more."""
+    """A tool that refuses, once for its arguments; a condenser that counts; a limit that permits more."""
 
     name = "refuses"
     tools = (refuse,)
@@ -67,7 +67,8 @@ class Refuses(Right):
 
     def scripted_choices(self, item, messages, tools, skill):
         if messages[-1].role == "user":
-            return [Choice(probability=1.0, message=call("refuse", {"text": "tea"}))]
+            arguments = {"text": "tea"} if len(messages) < 3 else {"no": "text"}
+            return [Choice(probability=1.0, message=call("refuse", arguments))]
         return super().scripted_choices(item, messages, tools, skill)
 
 

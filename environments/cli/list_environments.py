@@ -5,7 +5,7 @@ from collections import Counter
 import click
 
 from environments.inference.http_client import one_line
-from environments.run.loading import SHIPPED, InstalledEnvironment, described, installed_environments
+from environments.run.loading import SHIPPED, InstalledEnvironment, installed_environments
 
 
 @click.command("list")
@@ -26,13 +26,10 @@ def command() -> None:
 
 def _line(environment: InstalledEnvironment, packages: int) -> str:
     """What it is, whose it is, and why its name does not find it, where it does not."""
-    summary, problem = described(environment)
     of = f"[{one_line(environment.package)}]"
     target = one_line(environment.target)
-    if problem is not None:
-        return f"{of} broken: {problem}"
     if environment.name in SHIPPED:
         return f"{of} hidden by the shipped one of that name; give {target}"
     if packages > 1:
         return f"{of} one of {packages} packages that have this name; give {target}"
-    return f"{summary} {of}".strip()
+    return f"{one_line(environment.summary)} {of}".strip()

@@ -40,6 +40,10 @@ class Contents:
         if line.get("item_hash") is not None:
             self.item_hashes.setdefault(key[0], line["item_hash"])
 
+    def facts_of(self, fingerprint: str | None) -> Mapping[str, str]:
+        """What the file says of a fingerprint; nothing where no such group finished."""
+        return self.origins.get(fingerprint or "", {}) if fingerprint in self.fingerprints else {}
+
     def differences(self, now: RunOrigin) -> list[str]:
         """How a run differs from the one that made the groups, each difference in words.
 

@@ -21,6 +21,8 @@ _HEAD: dict[str, type] = {
     "item_hash": str,
     "estimator_params": dict,
 }
+_STATUSES = ("ok", "no_credit", "failed")
+_LISTS_OF_A_TRAJECTORY = ("rows", "prompt", "turns", "advantages")
 _COLUMNS = b',"tokens":'
 """What follows the fields that say which group a line is of."""
 _ORIGIN = b',"origin":{'
@@ -76,16 +78,20 @@ def decode_group(line: bytes, path: Path, number: int, *, rows: bool = True) -> 
 
 
 def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """A line's fields, of which only the schema and those that say which group it is of are checked.
+    """Return a line's fields, of which the shape is checked, and not every value.
 
     Raises:
         RecordError: not JSON, or not a line of the record.
     """
     try:
-        fields: Any = orjson.loads(line)
+        loaded: Any = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise RecordError(f"{path}, line {number}: not JSON ({error})") from error
-    return _of_schema(fields, path, number)
+    fields = _of_schema(loaded, path, number)
+    for name, is_whole in (("trajectories", _is_trajectory), ("failures", _is_object)):
+        if not isinstance(fields.get(name), list) or not all(map(is_whole, fields[name])):
+            raise RecordError(f"{path}, line {number}: not a {schema.SCHEMA} line: {name}")
+    return fields
 
 
 def parse_head(line: bytes, path: Path, number: int) -> dict[str, Any]:
@@ -187,10 +193,26 @@ def _of_schema(fields: Any, path: Path, number: int) -> dict[str, Any]:
                     raise RecordError(
                         f"{path}, line {number}: not a {schema.SCHEMA} line: {name}: {known[name]!r}"
                     )
+            if known.get("status") not in _STATUSES:
+                raise RecordError(
+                    f"{path}, line {number}: not a {schema.SCHEMA} line: status: {known.get('status')!r}"
+                )
             return known
     raise RecordError(
         f"{path}, line {number}: not a {schema.SCHEMA} line; this file was written by something else"
     )
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_trajectory(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    fields = cast("dict[str, Any]", value)
+    has_lists = all(isinstance(fields.get(name), list) for name in _LISTS_OF_A_TRAJECTORY)
+    return has_lists and isinstance(fields.get("rewards"), dict | None)
 
 
 def _not_finite(value: object) -> tuple[object, ...] | None:

@@ -23,7 +23,7 @@ from environments.record.group_line import (
     with_origin,
 )
 from environments.record.origin import RunOrigin, refuse_other_run
-from environments.record.private_file import folder_for
+from environments.record.private_file import folder_for, write_whole
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
@@ -85,35 +85,19 @@ class Recorder:
         self._one_at_a_time = Lock()
         self._file = AppendFile(path, fresh=fresh, each_on_disk=each_on_disk)
         try:
-            self._contents = self._found()
+            self.contents = self._found()
+            """What the file held when it was opened; groups that are appended are `finished`, too."""
             self.torn_bytes = self._file.cut_torn_line()
             """Length of the unfinished last line that was dropped."""
         except BaseException:
             self.close()
             raise
-        self._failed_before = self._contents.failed - self._contents.finished
+        self._failed_before = self.contents.failed - self.contents.finished
 
     @property
     def finished(self) -> set[GroupKey]:
         """Groups that need not run again; a failed group is not among them."""
-        return self._contents.finished
-
-    @property
-    def estimators(self) -> set[str]:
-        """Those of the groups that were finished when the file was opened, with their parameters."""
-        return self._contents.estimators
-
-    @property
-    def fingerprints(self) -> set[str | None]:
-        """Those of the finished groups."""
-        return self._contents.fingerprints
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """What the file said of the fingerprint when it was opened; nothing where no such group finished."""
-        if self.fingerprint not in self.fingerprints:
-            return {}
-        return self._contents.origins.get(self.fingerprint or "", {})
+        return self.contents.finished
 
     def holds(self, item_id: str, epoch: int) -> bool:
         """Whether this group is finished and need not run again."""
@@ -147,8 +131,8 @@ class Recorder:
         Raises:
             OtherRunError: the file's groups are of another experiment, or their items have changed.
         """
-        changed = self._contents.differences(now)
-        changed += self._contents.changed_items(items, all_items=all_items)
+        changed = self.contents.differences(now)
+        changed += self.contents.changed_items(items, all_items=all_items)
         if not accept:
             refuse_other_run(str(self.path), changed, instead=instead)
         self.fingerprint = now.fingerprint
@@ -157,7 +141,7 @@ class Recorder:
 
     def explain(self, origins: Mapping[str, Mapping[str, str]]) -> None:
         """Take in what fingerprints stand for; the first group of each says it in the file."""
-        known = self._contents.origins
+        known = self.contents.origins
         self._to_say |= {each: facts for each, facts in origins.items() if each not in known}
 
     def append(self, credited: CreditedGroup) -> CreditedGroup:
@@ -294,16 +278,20 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
     Raises:
         RecordError: there is a record already, or it cannot be written.
     """
+    _refuse_to_replace(path, doing)
+    with (
+        folder_for(path),
+        write_whole(path) as unfinished,
+        Recorder(unfinished, fresh=True, each_on_disk=False) as recorder,
+    ):
+        yield recorder
+        recorder.wait_for_disk()
+        _refuse_to_replace(path, doing)
+
+
+def _refuse_to_replace(path: Path, doing: str) -> None:
     if path.exists() and path.stat().st_size:
         raise RecordError(f"{path} exists; {doing} writes a new record, choose another path")
-    unfinished = path.with_name(path.name + ".part")
-    with folder_for(path), Recorder(unfinished, fresh=True, each_on_disk=False) as recorder:
-        try:
-            yield recorder
-            recorder.wait_for_disk()
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
 
 
 def _is_json(line: bytes) -> bool:

@@ -142,7 +142,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole:02} h" if hours else f"{minutes}:{whole:02} min"
 
 
-def flat(numbers: Numbers, prefix: str) -> dict[str, float]:
+def flat(numbers: Numbers, prefix: str = "") -> dict[str, float]:
     """One number per name, for charts: `PREFIX/score/mean`, `PREFIX/turn/01/reward`, ….
 
     The most telling come first. What is unknown is left out, as are texts: of parts and metrics there is the
@@ -171,7 +171,7 @@ def flat(numbers: Numbers, prefix: str) -> dict[str, float]:
         "time_share": time.get("share", {}),
         "calls": time.get("calls", {}),
     }
-    return {f"{prefix}/{name}": value for name, value in _leaves("", charted)}
+    return dict(_leaves(f"{prefix}/" if prefix else "", charted))
 
 
 def _charted(turn: Numbers) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Two runs or evaluations compared: items paired by id and content, differences with their intervals."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -8,9 +9,10 @@ from typing import Any
 
 from rich.console import Console
 
-from environments.plain_text import printable
+from environments.inference.http_client import one_line
 from environments.record.recorder import read_contents
-from environments.record.totals import TEXT_CHARS, Summary
+from environments.record.summary import flat
+from environments.record.totals import Summary
 from environments.run.evaluation import RESAMPLES, ItemTotals, estimated, mean_of
 from environments.run.run_log import counted_groups
 from environments.trajectory import CreditedGroup, Trajectory
@@ -19,7 +21,9 @@ from tools.errors import RecordError
 MOST_K = 16
 """The largest k of pass@k that is compared."""
 SHOWN_ITEMS = 20
-SHOWN_TURNS = 12
+_COMPARED = re.compile(
+    r"turns/mean|turn/\d+/reward|tool_calls|(part|metric|stop_reason|failure|tool_error|tokens|cost)/.*"
+)
 
 ItemKey = tuple[str, str | None]
 """Id and content (`item_hash`) of an item; `None`: the record does not say its content."""
@@ -244,30 +248,13 @@ def _rows(numbers: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _aggregated(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
-    yield _means("turns", a["turns"], b["turns"])
-    by_turn = [{each["turn"]: each["reward"] for each in side["by_turn"]} for side in (a, b)]
-    for turn in sorted({*by_turn[0], *by_turn[1]})[:SHOWN_TURNS]:
-        row = _means(f"reward of turn {turn + 1}", *(side.get(turn, {}) for side in by_turn))
-        if row[1:3] != ("-", "-"):
-            yield row
-    for kind, name in (("parts", "part"), ("metrics", "metric")):
-        for each in sorted({*a[kind], *b[kind]}):
-            yield _means(f"{name} {each}", a[kind].get(each, {}), b[kind].get(each, {}))
-    for kind, name in (("stop_reasons", "stop"), ("failure_classes", "lost by")):
-        for each in sorted({*a[kind], *b[kind]}):
-            yield _counts(f"{name}: {each}", a[kind].get(each, 0), b[kind].get(each, 0))
-    yield _counts("tool calls", a["tools"]["calls"], b["tools"]["calls"])
-    for each in sorted({*a["tools"]["errors"], *b["tools"]["errors"]}):
-        yield _counts(f"tool error: {each}", *(side["tools"]["errors"].get(each, 0) for side in (a, b)))
-    for kind in ("tokens", "cost"):
-        yield from _spent(kind, dict(_leaves("", a[kind])), dict(_leaves("", b[kind])))
-
-
-def _spent(kind: str, a: Mapping[str, float], b: Mapping[str, float]) -> Iterator[Row]:
-    """What at least one side has any of."""
-    for each in [*a, *(name for name in b if name not in a)]:
-        if a.get(each) or b.get(each):
-            yield _counts(f"{kind}: {each}", a.get(each, 0), b.get(each, 0))
+    """The numbers of charts that are compared, where at least one side has any."""
+    before, after = flat(a), flat(b)
+    for name in dict.fromkeys((*before, *after)):
+        one, other = before.get(name), after.get(name)
+        if _COMPARED.fullmatch(name) and (one or other):
+            moved = "" if one is None or other is None else f"{other - one:+,.4g}"
+            yield one_line(name.replace("_", " ")), _number(one), _number(other), moved
 
 
 def _notes(numbers: Mapping[str, Any]) -> Iterator[str]:
@@ -296,7 +283,8 @@ def _notes(numbers: Mapping[str, Any]) -> Iterator[str]:
         if of_kind:
             yield f"{len(of_kind)} items {what}, by at least half of their rollouts:"
             yield from map(_item_line, of_kind[:SHOWN_ITEMS])
-            yield from _more(of_kind)
+            if of_kind[SHOWN_ITEMS:]:
+                yield f"  and {len(of_kind) - SHOWN_ITEMS} more (--json has all)"
     if "pairs" in numbers:
         yield "all pairs:"
         yield from map(_item_line, numbers["pairs"])
@@ -308,12 +296,7 @@ def _item_line(pair: Mapping[str, Any]) -> str:
         + (f" ({side['passed']} of {side['judged']} passed)" if side["judged"] else "")
         for side in (pair["a"], pair["b"])
     ]
-    return f"  {_shown(pair['item_id'])}: {sides[0]} -> {sides[1]}"
-
-
-def _more(listed: Sequence[Any]) -> Iterator[str]:
-    if listed[SHOWN_ITEMS:]:
-        yield f"  and {len(listed) - SHOWN_ITEMS} more (--json has all)"
+    return f"  {one_line(pair['item_id'])}: {sides[0]} -> {sides[1]}"
 
 
 def _estimates(name: str, of: Mapping[str, Any]) -> Row:
@@ -329,40 +312,16 @@ def _estimate(of: Mapping[str, Any], *, signed: bool = False) -> str:
     return f"{of['mean']:{sign}.3f} [{of['low']:{sign}.3f}, {of['high']:{sign}.3f}]"
 
 
-def _means(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Row:
-    before, after = a.get("mean"), b.get("mean")
-    moved = "" if before is None or after is None else f"{after - before:+.3f}"
-    return _shown(name), _number(before), _number(after), moved
-
-
-def _counts(name: str, a: float, b: float) -> Row:
-    if isinstance(a, int) and isinstance(b, int):
-        return _shown(name), f"{a:,}", f"{b:,}", f"{b - a:+,}"
-    return _shown(name), f"{a:,.3g}", f"{b:,.3g}", f"{b - a:+,.3g}"
-
-
-def _leaves(path: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(f"{path}{name} ", value)  # pyright: ignore[reportUnknownArgumentType]  # JSON
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield f"{path}{name}".replace("_", " "), value
-
-
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value.is_integer() and abs(value) >= 10 else f"{value:,.3f}"
 
 
 def _some(names: Sequence[str]) -> str:
     more = f", and {len(names) - SHOWN_ITEMS} more" if names[SHOWN_ITEMS:] else ""
-    return ", ".join(map(_shown, names[:SHOWN_ITEMS])) + more
+    return ", ".join(map(one_line, names[:SHOWN_ITEMS])) + more
 
 
-def _text(value: object) -> str:
-    return _shown(", ".join(map(str, value)) if isinstance(value, list) else str(value))  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]  # JSON
-
-
-def _shown(text: str) -> str:
-    """Text of a record, as a terminal may have it."""
-    plain = " ".join(printable(text).split())
-    return plain if len(plain) <= TEXT_CHARS else f"{plain[: TEXT_CHARS - 1]}…"
+def _text(value: str | Sequence[str]) -> str:
+    return one_line(value if isinstance(value, str) else ", ".join(value))

@@ -27,15 +27,15 @@ from environments.run.evaluation import (
 from environments.run.experiment import origin_of
 from environments.run.group_source import FinishedGroups, OwnGroups
 from environments.run.open_run import DEFAULT_NAME, OpenRun, opened_run
-from environments.run.process_run import FAILED, Driver, PlannedTasks, print_start
+from environments.run.process_run import FAILED, Driver, PlannedTasks
 from environments.run.progress import Progress
 from environments.run.run_files import Sources
 from environments.run.run_log import RunLog
 from environments.run.tracking import tracking_backends
 from environments.run.watchdog import Watchdog, watchdog_of
-from environments.run.worker_pool import StoppedError, groups_at_once
+from environments.run.worker_pool import groups_at_once
 from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
-from tools.errors import RewardError, RunError
+from tools.errors import RewardError
 
 PREFIX = "eval-"
 """Of the folders' names: an evaluation and a run of training may have the same name."""
@@ -126,27 +126,19 @@ async def _evaluate_opened(
     """Its numbers, where there are any, and the exit code."""
     started, recorder = monotonic(), run.recorder
     tasks = PlannedTasks(plan(env.items, env.item_ids, -1), recorder)
-    run.planned(groups=tasks.total, done=tasks.done)
-    progress.print(partial(print_start, recorder=recorder, done=tasks.done, total=tasks.total))
-    progress.start(total=tasks.total, done_before=tasks.done)
-    progress.ready()
     source = OwnEvaluations(env, progress.rollout)
     driver = Driver(
         source=FinishedGroups(source, fingerprint=recorder.fingerprint),
-        recorder=recorder,
+        run=run,
         progress=progress,
+        watchdog=watchdog,
         at_once=groups_at_once(env.config.max_concurrent_rollouts, env.config.eval_rollouts),
         max_failed=env.config.max_failed_groups,
     )
-    stopped = None
-    try:
-        with watchdog.armed():
-            code = await driver.run(tasks)
-    except (StoppedError, RunError) as error:
-        stopped, code = error, FAILED
-        progress.say(f"stopped: {error}")
+    code = await driver.roll_out(tasks)
+    is_stopped = code == FAILED
     of = await asyncio.to_thread(evaluated, env, recorder)
-    if stopped is not None:
+    if is_stopped:
         progress.say(f"{of.tried} of {tasks.total} items were tried, which is no evaluation")
     elif of.evaluation is None:
         code = code or FAILED
@@ -156,7 +148,7 @@ async def _evaluate_opened(
         await asyncio.to_thread(write_evaluation, folder, env, recorder, of, seconds=seconds)
     more = {} if of.evaluation is None else of.evaluation.in_short()
     await run.end(progress.summary, done=tasks.held(), planned=tasks.total, code=code, **more)
-    if stopped is not None:
+    if is_stopped:
         return None, code
     progress.print(partial(_print_end, of=of, planned=tasks.total))
     return of, code

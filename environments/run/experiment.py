@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import time_ns
@@ -153,6 +153,11 @@ def _files(env: AgentEnv) -> dict[str, Any]:
     }
 
 
+WRITTEN, GONE = "written by a run", "gone"
+"""In the place of a digest: a file that a run writes decides nothing that its writer does not."""
+_INSTEAD = "put the file back, start over with --fresh, or go on all the same with --accept"
+
+
 class LaterFiles:
     """The data that rollouts read and that the fingerprint, made before them, does not cover."""
 
@@ -164,26 +169,29 @@ class LaterFiles:
             recorder: its record, which was begun.
 
         Raises:
-            OtherRunError: a file changed.
+            OtherRunError: a file changed, or is gone.
         """
         self.opened = OpenedFiles(in_hooks=True)
         self._env_cls = type(env)
         self._counted = frozenset(environment_files(env).values())
         self._apart: list[Path] = _files(env)["apart"]
         self._record, self._accept = recorder.path, env.config.accept
+        self._since = time_ns()
+        recorded = recorder.contents.facts_of(recorder.fingerprint)
         self._digests = {
-            name.removeprefix(LATER): value
-            for name, value in recorder.facts.items()
-            if name.startswith(LATER)
+            name.removeprefix(LATER): value for name, value in recorded.items() if name.startswith(LATER)
         }
         home = home_of(self._env_cls)
         self._names = {os.path.realpath(home / name): name for name in self._digests}
-        self._known: dict[str, tuple[tuple[int, int], str]] = {}
-        self._since = time_ns()
-        self._changed = self._judged(self._digests_of(self._names))
+        gone = {
+            name: GONE
+            for file, name in self._names.items()
+            if self._digests[name] != WRITTEN and not Path(file).is_file()
+        }
+        self._changed = self._news(gone | self._digests_of(self._names))
 
     def facts(self) -> dict[str, str]:
-        """The digests of the files that were read since the last call, where the record has them not yet.
+        """Return the digests of the files that were read since the last call, unless the record has them.
 
         Raises:
             OtherRunError: a file is not as it was.
@@ -197,42 +205,39 @@ class LaterFiles:
             now = self._digests_of(files)
             # Last: a write that the digests saw was noted before it.
             written = {name for file in _taken(self.opened.written) if (name := self._names.get(file))}
-            facts |= self._judged(now | dict.fromkeys(written & {*now, *self._digests}, WRITTEN))
+            facts |= self._news(now | dict.fromkeys(written & {*now, *self._digests}, WRITTEN))
         return {f"{LATER}{name}": value for name, value in facts.items()}
 
     def _digests_of(self, files: Iterable[str]) -> dict[str, str]:
-        """The content of those that count, by name; what came to be during the run does not."""
+        """The content of the files that count, by name; what came to be during the run does not."""
         digests: dict[str, str] = {}
         for file in files:
             name = self._names.get(file)
             if name is None or self._digests.get(name) == WRITTEN:
                 continue
-            try:
+            with suppress(OSError):
                 stat = Path(file).stat()
-                if name not in self._digests and max(stat.st_mtime_ns, stat.st_ctime_ns) >= self._since:
-                    continue
-                state = stat.st_mtime_ns, stat.st_size
-                if file not in self._known or self._known[file][0] != state:
-                    self._known[file] = state, file_digest(Path(file))
-            except OSError:
-                continue
-            digests[name] = self._known[file][1]
+                is_new = max(stat.st_mtime_ns, stat.st_ctime_ns) >= self._since
+                if name in self._digests or not is_new:
+                    digests[name] = file_digest(Path(file))
         return digests
 
-    def _judged(self, now: Mapping[str, str]) -> dict[str, str]:
-        """What the record does not say yet."""
+    def _news(self, now: Mapping[str, str]) -> dict[str, str]:
+        """What the record does not say yet.
+
+        Raises:
+            OtherRunError: it says something else.
+        """
         news = {name: value for name, value in now.items() if self._digests.get(name) != value}
-        changed = [name for name, value in news.items() if name in self._digests and value != WRITTEN]
+        changed = [
+            f"{name}, which rollouts read, {'is gone' if value == GONE else 'changed'}"
+            for name, value in sorted(news.items())
+            if name in self._digests and value != WRITTEN
+        ]
         if not self._accept:
-            words = [f"{name}, which rollouts read, changed" for name in sorted(changed)]
-            refuse_other_run(str(self._record), words, instead=_INSTEAD)
+            refuse_other_run(str(self._record), changed, instead=_INSTEAD)
         self._digests |= news
         return news
-
-
-WRITTEN = "written by a run"
-"""In the place of a digest: such a file decides nothing that its writer does not."""
-_INSTEAD = "put the file back, start over with --fresh, or go on all the same with --accept"
 
 
 @contextmanager

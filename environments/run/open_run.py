@@ -1,7 +1,7 @@
 """A run that writes: its record and, where it has one, the folder around it, from its start to its end."""
 
 import asyncio
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,6 @@ from environments.config import AgentEnvConfig
 from environments.inference.endpoint import without_credentials
 from environments.record.append_file import AppendFile
 from environments.record.origin import OtherRunError, RunOrigin, credit_text, in_short
-from environments.record.private_file import read_small
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
 from environments.record.totals import Summary
@@ -21,8 +20,6 @@ from environments.run.experiment import environment_files, later_files
 from environments.run.experiment_files import has_file
 from environments.run.run_files import (
     Sources,
-    changed_settings,
-    settings_text,
     shown,
     source_diff,
     write_run_files,
@@ -35,8 +32,6 @@ _LARGE = 200_000_000
 """Bytes of a record that takes a while to be read."""
 OF_RECORD = ("of", "experiments", "failed", "score", "pass@1", "evaluation", "aggregates")
 """What `summary.json` says of the record, and not of the run that wrote it last."""
-_LONGEST_SETTINGS = 1_000_000
-"""Bytes of a `config.yaml` that is read; a longer one is damaged."""
 _INSTEAD = "start over with --fresh, run it as --name OTHER, or go on all the same with --accept"
 
 
@@ -105,7 +100,7 @@ class OpenRun:
         """What the record comes to; all of it is read where groups were there before and others came."""
         size = self.recorder.path.stat().st_size
         covered = covered_by(read_summary(folder.summary))
-        experiments = len(self.recorder.fingerprints | {self.facts["fingerprint"]})
+        experiments = len(self.recorder.contents.fingerprints | {self.facts["fingerprint"]})
         if self.resumed and not self.recorder.written and covered.get("bytes") == size:
             return self._kept(folder) | {"experiments": experiments}
         whole = added
@@ -171,7 +166,7 @@ def opened_run(
         put_aside(folder.path, folder.record, say)
     with Recorder(record, fresh=fresh and folder is None) as recorder:
         run = OpenRun(recorder=recorder, folder=folder, resumed=bool(recorder.path.stat().st_size), say=say)
-        accepted = _begun(env, origin, run, sources, log)
+        accepted = _begun(env, origin, run, log)
         with later_files(env, recorder):
             if folder is None:
                 yield run
@@ -230,9 +225,9 @@ def begin_record(
     )
     if accepted:
         say(f"accepted: {recorder.path} holds groups of another run, too ({in_short(accepted)})")
-    elif recorder.fingerprints - {origin.fingerprint}:
+    elif recorder.contents.fingerprints - {origin.fingerprint}:
         say(f"{recorder.path} holds groups of other experiments, too, as was accepted once")
-    others = sorted(recorder.estimators - {credit_text(origin.estimator, origin.estimator_params)})
+    others = sorted(recorder.contents.estimators - {credit_text(origin.estimator, origin.estimator_params)})
     if others:
         say(
             f"the groups in {recorder.path} keep the advantages of {', '.join(others)}; "
@@ -241,26 +236,20 @@ def begin_record(
     return accepted
 
 
-def _begun(env: AgentEnv, origin: RunOrigin, run: OpenRun, sources: Sources | None, log: RunLog) -> list[str]:
-    """As `begin_record`; of a folder its error shows what differs, or the log where that is accepted."""
+def _begun(env: AgentEnv, origin: RunOrigin, run: OpenRun, log: RunLog) -> list[str]:
+    """As `begin_record`; of a folder the source that differs is a note of its error, or is logged."""
     if run.folder is None:
         return begin_record(env, origin, run.recorder, say=run.say)
+    diff = source_diff(run.folder.environment, environment_files(env))
     try:
         accepted = begin_record(env, origin, run.recorder, say=run.say, instead=_INSTEAD)
     except OtherRunError as error:
-        for line in shown(_diff(env, origin, run.folder, sources)):
+        for line in shown(diff):
             error.add_note(line)
         raise
     if accepted:
-        log.add("\n".join(shown(_diff(env, origin, run.folder, sources))))
+        log.add("\n".join(shown(diff)))
     return accepted
-
-
-def _diff(env: AgentEnv, origin: RunOrigin, folder: RunFolder, sources: Sources | None) -> Iterator[str]:
-    """The settings and the source that differ from those of a folder."""
-    before = (read_small(folder.config, _LONGEST_SETTINGS) or b"").decode("utf-8", "replace")
-    yield from changed_settings(before, settings_text(env, sources), origin.experiment)
-    yield from source_diff(folder.environment, environment_files(env))
 
 
 def run_facts(env: AgentEnv, origin: RunOrigin) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from rich.console import Console
 
@@ -68,8 +67,9 @@ async def _process_opened(
     source = OwnGroups(env, progress.rollout)
     driver = Driver(
         source=FinishedGroups(source, fingerprint=recorder.fingerprint, is_charted=track is not None),
-        recorder=recorder,
+        run=run,
         progress=progress,
+        watchdog=watchdog,
         at_once=groups_at_once(env.config.max_concurrent_rollouts, env.config.group_size),
         max_failed=env.config.max_failed_groups,
         aged=partial(aged, env),
@@ -77,22 +77,13 @@ async def _process_opened(
     )
     with env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
         tasks = next_tasks(env, recorder, calls, progress.say)
-        run.planned(groups=tasks.total, done=tasks.done)
-        progress.print(partial(print_start, recorder=recorder, done=tasks.done, total=tasks.total))
-        progress.start(total=tasks.total, done_before=tasks.done)
-        progress.ready()
-        try:
-            with watchdog.armed():
-                code = await driver.run(tasks)
-        except (StoppedError, RunError) as error:
-            progress.say(f"stopped: {error}")
-            code = FAILED
+        code = await driver.roll_out(tasks)
     summary = progress.summary
     left, failed = tasks.left(summary.done), summary.groups["failed"]
     if left or 0 < failed == summary.done:
         code = code or FAILED
     await run.end(summary, done=tasks.held(), planned=tasks.total, code=code)
-    progress.print(partial(print_end, recorder=recorder, progress=progress, left=left))
+    progress.print(partial(_print_end, recorder=recorder, progress=progress, left=left))
     if tasks.error is not None:
         raise tasks.error
     return code
@@ -103,8 +94,9 @@ class Driver:
     """Plans, records and shows the groups of a source, wherever that rolls them out."""
 
     source: GroupSource[FinishedGroup]
-    recorder: Recorder
+    run: OpenRun
     progress: Progress
+    watchdog: Watchdog
     at_once: int
     """Groups in flight."""
     max_failed: int
@@ -113,41 +105,44 @@ class Driver:
     """Takes the credit of a group that is too old by now; `None`: there is no credit."""
     track: Track | None = None
 
-    async def run(self, tasks: "NextTasks") -> int:
+    async def roll_out(self, tasks: "PlannedTasks | AskedTasks") -> int:
         """Have the tasks rolled out that the record does not hold yet.
 
         Returns:
-            0, or the exit code of a signal.
-
-        Raises:
-            StoppedError: there is no point in going on.
-            RunError: too much of the environment's code hangs.
+            0, the exit code of a signal, or `FAILED` where there was no point in going on, which is shown.
         """
-        streak = Streak(self.max_failed)
+        progress, recorder, streak = self.progress, self.run.recorder, Streak(self.max_failed)
+        self.run.planned(groups=tasks.total, done=tasks.done)
+        progress.print(partial(_print_start, recorder=recorder, done=tasks.done, total=tasks.total))
+        progress.start(total=tasks.total, done_before=tasks.done)
+        progress.ready()
 
         async def record(task: GroupTask, done: FinishedGroup) -> None:
             if self.aged is not None:
                 done = await self.aged(done)
-            await asyncio.to_thread(self.recorder.append_line, done.line)
-            self.progress.group_done(done.note)
+            await asyncio.to_thread(recorder.append_line, done.line)
+            progress.group_done(done.note)
             if self.track is not None:
                 self.track(done.note)
             tasks.ended(done.note.past)
-            if not self.recorder.failed_before(task.item_id, task.epoch):
+            if not recorder.failed_before(task.item_id, task.epoch):
                 streak.add(done.note)
 
         async def begin(left: Iterator[GroupTask]) -> list[GroupTask]:
             ready = partial(tasks.ready, wait=False)
-            return await first_alone(left, self.source.first, self.progress.say, ready)
+            return await first_alone(left, self.source.first, progress.say, ready)
 
-        with self.progress:
-            return await run_groups(
-                tasks, self.source.run, record, max_in_flight=self.at_once, begin=begin, ready=tasks.ready
-            )
+        try:
+            with self.watchdog.armed(), progress:
+                return await run_groups(
+                    tasks, self.source.run, record, max_in_flight=self.at_once, begin=begin, ready=tasks.ready
+                )
+        except (StoppedError, RunError) as error:
+            progress.say(f"stopped: {error}")
+            return FAILED
 
 
-def print_start(console: Console, recorder: Recorder, *, done: int, total: int) -> None:
-    """Say what is taken up from the file."""
+def _print_start(console: Console, recorder: Recorder, *, done: int, total: int) -> None:
     if recorder.torn_bytes:
         console.print(
             f"dropped an unfinished last line ({recorder.torn_bytes} bytes) of {recorder.path}",
@@ -158,7 +153,7 @@ def print_start(console: Console, recorder: Recorder, *, done: int, total: int) 
         console.print(f"{those} groups are already in {recorder.path}; --fresh starts over", soft_wrap=True)
 
 
-def print_end(console: Console, recorder: Recorder, progress: Progress, *, left: int) -> None:
+def _print_end(console: Console, recorder: Recorder, progress: Progress, *, left: int) -> None:
     """The summary of what this run added, and what is left to do."""
     if progress.summary.done:
         print_summary(console, progress.summary, path=str(recorder.path), wall_s=progress.elapsed_s)
@@ -171,69 +166,41 @@ def print_end(console: Console, recorder: Recorder, progress: Progress, *, left:
         )
 
 
-class NextTasks(Protocol):
-    """Gives tasks in the order they start."""
-
-    total: int
-    """Groups of the whole job."""
-    done: int
-    """Those that an earlier run finished."""
-    error: Exception | None
-    """Why nothing comes any more, although there is more to do."""
-
-    def __iter__(self) -> Iterator[GroupTask]:
-        """Those that are left, as far as they are known."""
-        ...
-
-    async def ready(self, *, wait: bool = True) -> None:
-        """Wait until the next one is known, or that there is none; unless `wait`, not for groups to end."""
-        ...
-
-    def ended(self, past: PastGroup) -> None:
-        """Take in what came of one."""
-        ...
-
-    def left(self, ended: int) -> int:
-        """Groups that are still to do when so many of this run have ended."""
-        ...
-
-    def held(self) -> int:
-        """Groups of the job that are finished by now."""
-        ...
-
-
 class PlannedTasks:
-    """Known from the start."""
+    """Tasks in the order they start, known from the beginning."""
 
     def __init__(self, tasks: Sequence[GroupTask], recorder: Recorder) -> None:
         self.total = len(tasks)
+        """Groups of the whole job."""
         self._tasks, self._recorder = tasks, recorder
         self._left = [task for task in tasks if not recorder.holds(task.item_id, task.epoch)]
         # Last, and no sign that everything fails, is what an earlier run could not do.
         self._left.sort(key=lambda task: recorder.failed_before(task.item_id, task.epoch))
         self.done = self.total - len(self._left)
+        """Those that an earlier run finished."""
         self.error: Exception | None = None
+        """Why nothing comes any more, although there is more to do."""
 
     def __iter__(self) -> Iterator[GroupTask]:
         return iter(self._left)
 
     async def ready(self, *, wait: bool = True) -> None:
-        """They are known."""
+        """Wait until the next one is known, or that there is none."""
 
     def ended(self, past: PastGroup) -> None:
-        """It changes nothing."""
+        """Take in what came of one."""
 
     def left(self, ended: int) -> int:
-        """What was planned, without what is done."""
+        """Groups that are still to do when so many of this run have ended."""
         return self.total - self.done - ended
 
     def held(self) -> int:
-        """Those that the record holds."""
+        """Groups of the job that are finished by now."""
         return sum(self._recorder.holds(task.item_id, task.epoch) for task in self._tasks)
 
 
 class AskedTasks:
-    """Asked of `next_items`, one call at a time, whenever all that it named has started."""
+    """The same, asked of `next_items`, one call at a time, whenever all that it named has started."""
 
     def __init__(
         self,
@@ -288,7 +255,10 @@ class AskedTasks:
         return task
 
     async def ready(self, *, wait: bool = True) -> None:
-        """Ask, where nothing is left of what was asked for; nothing comes after the hook broke."""
+        """Ask, where nothing is left of what was asked for; unless `wait`, do not wait for groups to end.
+
+        Nothing comes after the hook broke.
+        """
         async with self._asking:
             while not self._asked and not self._is_over:
                 self._ended.clear()

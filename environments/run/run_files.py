@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -41,7 +41,6 @@ _OF_ONE_COMMAND = frozenset({
     "accept", "use_wandb", "use_trackio", "wandb_name", "profile",
 })  # fmt: skip
 """Where this run is written and shown; another that takes its settings says that itself."""
-_NO_PART = frozenset({"openai.base_url", "openai.num_max_requests_at_once", "openai.ca_file"})
 _SECRET_NAME = re.compile(r".*(key|secret|password|passwd|credentials?|authorization)", re.IGNORECASE)
 _TOKEN_NAME = re.compile(r".*[_-]?(token|auth)", re.IGNORECASE)
 _SHORTEST_TOKEN = 12
@@ -250,22 +249,6 @@ def settings_text(env: AgentEnv, sources: Sources | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def changed_settings(before: str, now: str, counted: Container[str]) -> list[str]:
-    """Lines of a diff of two texts of settings; of the environment's own, only those that are `counted`."""
-    was, is_ = _values(before), _values(now)
-    if not was:
-        return []
-    lines: list[str] = []
-    for label in [*was, *(label for label in is_ if label not in was)]:
-        section, _, name = label.partition(".")
-        counts = name in counted if section == "env" else label not in _NO_PART
-        if counts and was.get(label) != is_.get(label):
-            lines += [
-                f"{sign}{label}: {side[label]}" for sign, side in (("-", was), ("+", is_)) if label in side
-            ]
-    return lines
-
-
 def _lines(section: Section, source_of: Callable[[Section, str], str]) -> Iterator[str]:
     # The first line of a server in a list has to be a setting, and no comment.
     left_out: list[str] = []
@@ -316,19 +299,3 @@ def _is_secret(name: str, value: object) -> bool:
     text = value if isinstance(value, str) else value.decode("utf-8", "replace")
     is_token = len(text) >= _SHORTEST_TOKEN and _TOKEN_NAME.fullmatch(name) is not None
     return is_token or without_credentials(text) != text
-
-
-def _values(text: str) -> dict[str, str]:
-    """The settings of a text by `section.name`; none where it is damaged."""
-    try:
-        loaded: Any = yaml.safe_load(text)
-        sections = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
-        named = {
-            f"{section}{index or ''}.{name}": repr(value)
-            for section, given in sections.items()
-            for index, each in enumerate(cast("list[Any]", given if isinstance(given, list) else [given]))
-            for name, value in (cast("dict[str, Any]", each) if isinstance(each, dict) else {}).items()
-        }
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return {}
-    return named

@@ -53,24 +53,42 @@ class Backend(Protocol):
         ...
 
 
-class Tolerated:
-    """A backend whose failures are told, and end nothing: a run goes on without those who only watch it."""
+class Charts:
+    """A run at a service whose package has wandb's names; what fails there is logged, and ends nothing."""
 
-    def __init__(self, name: str, backend: Backend, *, silent: bool = False) -> None:
-        """Name it for warnings; `silent` keeps from the screen what it prints at its end."""
-        self._name, self._backend, self._silent = name, backend, silent
+    def __init__(self, name: str, run: Any, package: Any, *, is_silent: bool = False) -> None:
+        """Chart to a run.
+
+        Args:
+            name: of the service, for warnings.
+            run: has `log` and `finish`.
+            package: has `Histogram` and `Table`.
+            is_silent: whether what it prints at its end is kept from the screen.
+        """
+        self._name, self._run, self._package, self._is_silent = name, run, package, is_silent
         self._warnings = 0
 
     def log(
         self, numbers: Mapping[str, float], histograms: Mapping[str, Sequence[float]], samples: Table
     ) -> None:
         """As `Backend.log`."""
-        self._try(lambda: self._backend.log(numbers, histograms, samples))
+
+        def report() -> None:
+            logged: dict[str, Any] = dict(numbers)
+            for name, values in histograms.items():
+                logged[name] = self._package.Histogram(list(values), num_bins=BINS)
+            if samples:
+                columns = list(samples[0])
+                rows = [[row[column] for column in columns] for row in samples]
+                logged["samples"] = self._package.Table(columns=columns, data=rows)
+            self._run.log(logged)
+
+        self._try(report)
 
     def finish(self) -> None:
         """As `Backend.finish`, within `FINISH_S`."""
-        last = Thread(target=lambda: self._try(self._backend.finish), daemon=True)
-        with _silent() if self._silent else nullcontext():
+        last = Thread(target=lambda: self._try(self._run.finish), daemon=True)
+        with _silent() if self._is_silent else nullcontext():
             last.start()
             last.join(FINISH_S)
         if last.is_alive():
@@ -99,7 +117,7 @@ def wandb_backend(name: str, settings: Mapping[str, Any]) -> Backend:
             run = wandb.init(project=PROJECT, name=name, config=dict(settings))
     except wandb.Error as error:
         raise ConfigError(f"--env.use_wandb: {error}") from error
-    return Tolerated("Weights & Biases", _Charts(run, wandb))
+    return Charts("Weights & Biases", run, wandb)
 
 
 def trackio_backend(name: str, settings: Mapping[str, Any]) -> Backend:
@@ -122,29 +140,7 @@ def trackio_backend(name: str, settings: Mapping[str, Any]) -> Backend:
             )
     except Exception as error:  # it has no error of its own
         raise ConfigError(f"--env.use_trackio: {without_credentials(str(error))}") from error
-    return Tolerated("trackio", _Charts(run, trackio), silent=True)
-
-
-class _Charts:
-    """A run of a package that has wandb's names: `Histogram`, `Table`, `run.log`, `run.finish`."""
-
-    def __init__(self, run: Any, package: Any) -> None:
-        self._run, self._package = run, package
-
-    def log(
-        self, numbers: Mapping[str, float], histograms: Mapping[str, Sequence[float]], samples: Table
-    ) -> None:
-        logged: dict[str, Any] = dict(numbers)
-        for name, values in histograms.items():
-            logged[name] = self._package.Histogram(list(values), num_bins=BINS)
-        if samples:
-            columns = list(samples[0])
-            rows = [[row[column] for column in columns] for row in samples]
-            logged["samples"] = self._package.Table(columns=columns, data=rows)
-        self._run.log(logged)
-
-    def finish(self) -> None:
-        self._run.finish()
+    return Charts("trackio", run, trackio, is_silent=True)
 
 
 @contextmanager

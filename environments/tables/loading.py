@@ -1,19 +1,17 @@
 """`turnwise.load` and `turnwise.features`: records for `datasets`, with every type declared."""
 
 import hashlib
-import os
 from pathlib import Path
-from threading import get_native_id
 from typing import Any, get_args
 
 import datasets
 from datasets import config as datasets_config
 
-from environments.record.private_file import private
+from environments.record.private_file import private, write_whole
 from environments.record.run_folder import record_at
 from environments.tables.arrow_rows import Per, arrow, schema_of
 from environments.tables.parquet_file import tables_of
-from tools.errors import RecordError, UsageError
+from tools.errors import UsageError
 
 # Only partly typed.
 _hf: Any = datasets
@@ -72,22 +70,14 @@ def load(path: str | Path, per: Per = "group", *, cache_dir: str | Path | None =
 
 
 def _write(record: Path, per: Per, table: Path) -> None:
-    # Of its own, also among threads that load one record at once.
-    unfinished = table.with_name(f"{table.name}.{os.getpid()}.{get_native_id()}.part")
-    try:
+    with write_whole(table) as unfinished:
         table.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with (
-                open(unfinished, "wb", opener=private) as file,
-                arrow.ipc.new_stream(file, schema_of(per)) as stream,
-            ):
-                for each in tables_of(record, per):
-                    stream.write_table(each)
-            unfinished.replace(table)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except OSError as error:
-        raise RecordError(f"cannot write {table}: {error.strerror}; choose another cache_dir") from error
+        with (
+            open(unfinished, "wb", opener=private) as file,
+            arrow.ipc.new_stream(file, schema_of(per)) as stream,
+        ):
+            for each in tables_of(record, per):
+                stream.write_table(each)
 
 
 def _content_key(record: Path, per: Per) -> str:

@@ -197,7 +197,7 @@ def test_a_signal_ends_it_without_a_file_of_its_own(record, tmp_path, sent, code
         [sys.executable, "-m", "turnwise", "recredit", *arguments], stdout=subprocess.PIPE
     )
     assert command.stdout.readline() == b"going\n"
-    assert [path.name for path in out.parent.iterdir()] == ["new.jsonl.part"]
+    assert [path.suffix for path in out.parent.iterdir()] == [".part"]
     command.send_signal(sent)
     assert command.wait(30) == code
     assert not out.parent.exists()

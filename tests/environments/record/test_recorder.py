@@ -25,13 +25,14 @@ def test_a_line_is_on_disk_when_append_returns(tmp_path):
 
 
 def test_a_new_record_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch):
-    path, part = tmp_path / "new.jsonl", tmp_path / "new.jsonl.part"
+    path = tmp_path / "new.jsonl"
     synced = []
     sync = os.fsync
 
     def fsync(fd):
-        if part.exists() and os.path.samestat(os.fstat(fd), part.stat()):
-            synced.append(part.stat().st_size)
+        (unfinished,) = tmp_path.glob(".new.jsonl.*.part")
+        if os.path.samestat(os.fstat(fd), unfinished.stat()):
+            synced.append(unfinished.stat().st_size)
         sync(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -67,6 +68,9 @@ def test_a_torn_last_line_is_cut_off_and_counted(tmp_path):
         assert recorder.torn_bytes > 0
         assert recorder.finished == {("a", 0)}
     assert path.read_bytes() == whole
+
+
+EDITED = ("rows", "prompt", "turns", "advantages", "rewards")
 
 
 def test_a_malformed_line_in_the_middle_is_named_and_left_alone(tmp_path):
@@ -120,14 +124,31 @@ def test_a_file_that_something_else_wrote_is_never_touched(tmp_path):
     assert path.read_text() == '{"tokens": []}\n'
 
 
-@pytest.mark.parametrize("name", ["item_id", "epoch", "fingerprint", "item_hash", "estimator_params"])
-def test_a_line_whose_group_was_edited_into_something_else_is_refused(tmp_path, name):
+def test_a_line_whose_group_was_edited_into_something_else_is_refused(tmp_path):
     path = tmp_path / "r.jsonl"
     line = encode_group(credited(TWO))
-    path.write_bytes(line + orjson.dumps(orjson.loads(line) | {name: [1]}) + b"\n")
-    for opened in (Recorder, read_contents):
-        with pytest.raises(RecordError, match=rf"r\.jsonl, line 2: .* {name}: \[1\]"):
-            opened(path)
+    for name in ("item_id", "epoch", "fingerprint", "item_hash", "estimator_params", "status"):
+        path.write_bytes(line + orjson.dumps(orjson.loads(line) | {name: [1]}) + b"\n")
+        for opened in (Recorder, read_contents):
+            with pytest.raises(RecordError, match=rf"r\.jsonl, line 2: .* {name}: \[1\]"):
+                opened(path)
+
+
+def test_a_line_whose_rollouts_were_edited_into_something_else_is_refused(tmp_path):
+    path = tmp_path / "r.jsonl"
+    line = encode_group(credited(TWO))
+    fields = orjson.loads(line)
+    first, *others = fields["trajectories"]
+    for name, value in [
+        ("status", "done"),
+        ("failures", None),
+        ("failures", ["lost"]),
+        ("trajectories", {}),
+        *(("trajectories", [first | {part: 1}, *others]) for part in first if part in EDITED),
+    ]:
+        path.write_bytes(line + orjson.dumps(fields | {name: value}) + b"\n")
+        with pytest.raises(RecordError, match=rf"r\.jsonl, line 2: .* {name}"):
+            Recorder(path)
 
 
 def test_fresh_starts_over(tmp_path):

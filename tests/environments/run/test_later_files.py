@@ -86,6 +86,12 @@ def test_a_resume_that_would_read_another_file_is_refused_by_its_name(folder):
     assert "../corpus/a.txt, which rollouts read, changed" in done.stderr
     assert len((folder / "r").read_bytes().splitlines()) == 2
 
+    (folder / "corpus/a.txt").unlink()
+    done = run(folder, *TRAINING)
+    assert done.returncode == 2
+    assert "../corpus/a.txt, which rollouts read, is gone" in done.stderr
+
+    (folder / "corpus/a.txt").write_text("b")
     assert run(folder, *TRAINING, "--accept").returncode == 0
     assert run(folder, *TRAINING).returncode == 0
     assert later(folder / "r") != before

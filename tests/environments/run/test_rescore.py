@@ -324,13 +324,17 @@ async def test_a_record_that_is_there_is_not_written_over(path):
     assert out.read_text() == "mine\n"
 
 
-async def test_two_at_once_do_not_take_each_others_file(path):
+async def test_a_record_that_came_meanwhile_is_not_written_over(path):
     await recorded(path)
     out = path.with_suffix(".new")
-    with Recorder(out.with_name(out.name + ".part")) as other:
-        with pytest.raises(RecordError, match="is being written by another process"):
-            await rescored(path)
-        assert other.path.exists()
+
+    async def meanwhile(self, item, trajectory, ctx):
+        out.write_text("another's\n")
+        return 1.0
+
+    with pytest.raises(RecordError, match="exists; rescore writes a new record"):
+        await rescored(path, compute_outcome=meanwhile)
+    assert out.read_text() == "another's\n"
 
 
 async def test_where_nothing_can_be_scored_no_record_is_written(path):

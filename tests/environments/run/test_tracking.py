@@ -11,14 +11,14 @@ import pytest
 from environments.config import AgentEnvConfig
 from environments.credit import credited
 from environments.run.group_note import MAX_SAMPLES, TEXT_CHARS, note_of
-from environments.run.tracking import MOST_WARNINGS, WINDOW, Tolerated, Tracker, group_numbers, tracked
+from environments.run.tracking import MOST_WARNINGS, WINDOW, Charts, Tracker, group_numbers, tracked
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup
 from tests.environments.write_file import WriteFile
 from tools.errors import ConfigError
 
 
-class Charts:
+class Kept:
     """A backend that keeps its steps."""
 
     def __init__(self):
@@ -38,7 +38,7 @@ def done(rewards):
 
 
 def charted(groups):
-    charts = Charts()
+    charts = Kept()
     tracker = Tracker([charts])
     for group in groups:
         tracker.add(note_of(group, is_charted=True))
@@ -142,7 +142,7 @@ class Broken:
 
 
 def test_a_service_that_breaks_is_warned_of_a_few_times_and_ends_nothing(caplog):
-    backend = Tolerated("charts", Broken())
+    backend = Charts("charts", Broken(), None)
     for _ in range(10):
         backend.log({}, {}, ())
     backend.finish()
@@ -151,12 +151,12 @@ def test_a_service_that_breaks_is_warned_of_a_few_times_and_ends_nothing(caplog)
 
 
 def test_a_service_that_hangs_at_its_end_keeps_no_run(monkeypatch, caplog):
-    class Hangs(Charts):
+    class Hangs(Kept):
         def finish(self):
             time.sleep(100)
 
     monkeypatch.setattr("environments.run.tracking.FINISH_S", 0.05)
-    Tolerated("charts", Hangs()).finish()
+    Charts("charts", Hangs(), None).finish()
     assert "the run ends without it" in caplog.text
 
 
@@ -165,7 +165,7 @@ def test_settings_that_may_be_secrets_are_sent_to_nobody(monkeypatch):
 
     def made(name, settings):
         sent.append((name, settings))
-        return Charts()
+        return Kept()
 
     monkeypatch.setattr("environments.run.tracking.wandb_backend", made)
 

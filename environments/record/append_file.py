@@ -1,4 +1,4 @@
-"""A file that grows by whole lines: locked, each on disk before the next, and nobody else's."""
+"""A file that grows by whole lines: locked by one process, each line on disk before the next."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ _TAIL_BYTES = 64
 
 
 class AppendFile:
-    """Lines on disk. What somebody else does to the file is noticed before the next line."""
+    """Lines on disk. A change from outside is noticed before the next line."""
 
     def __init__(self, path: Path, *, fresh: bool, each_on_disk: bool = True) -> None:
         """Open or create the file, locked; `fresh` empties it.
@@ -31,7 +31,7 @@ class AppendFile:
         self.path = path
         self._each_on_disk = each_on_disk
         self._end, self._tail = 0, b""
-        """How far the file goes, and the bytes that it ends with, while nobody else writes it."""
+        """Length of the file, and its last bytes, as this process left them."""
         self._lost: str | None = None
         """Why nothing is written any more."""
         # Threads append: a line that failed must not be cut off behind another's back.
@@ -60,11 +60,11 @@ class AppendFile:
         """Write a line and, unless `each_on_disk` is off, wait until it is on disk.
 
         Raises:
-            RecordError: the disk is full or gone, or somebody else changed the file. What was written before
-                is safe, and nothing is written any more.
+            RecordError: the disk is full or gone, or the file was changed from outside. What was written
+                before is safe, and nothing is written any more.
         """
         with self._one_at_a_time:
-            self._lost = self._lost or self._what_others_did()
+            self._lost = self._lost or self._outside_change()
             if self._lost is not None:
                 raise RecordError(self._lost)
             try:
@@ -99,8 +99,8 @@ class AppendFile:
             os.close(self._fd)
             self._fd = -1
 
-    def _what_others_did(self) -> str | None:
-        """What somebody did to the file since our last line, in words; `None`: nothing."""
+    def _outside_change(self) -> str | None:
+        """What happened to the file since our last line, in words; `None`: nothing."""
         ours = os.fstat(self._fd)
         try:
             named = self.path.stat()

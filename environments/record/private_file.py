@@ -72,6 +72,6 @@ def folder_for(path: Path) -> Generator[None]:
         yield
     except BaseException:
         for folder in made:
-            with suppress(OSError):  # somebody else's file came into it
+            with suppress(OSError):  # another file came into it
                 folder.rmdir()
         raise

@@ -81,7 +81,7 @@ class Recorder:
         """What fingerprints stand for that the file does not say yet."""
         self.more_facts: Callable[[], Mapping[str, str]] = dict[str, str]
         """Gives what the next line has to add to what the fingerprint stands for."""
-        # Threads append, and a line that somebody has written is counted before the next.
+        # Threads append, and a line that was written is counted before the next.
         self._one_at_a_time = Lock()
         self._file = AppendFile(path, fresh=fresh, each_on_disk=each_on_disk)
         try:

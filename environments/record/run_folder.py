@@ -12,9 +12,6 @@ RUNS = Path("runs")
 RECORD = "record.jsonl"
 _LONGEST_NAME = 200
 """Of an environment's folder, in bytes: file systems take 255."""
-_SHOWN_RUNS = 8
-_BELOW = ("*", "*/*")
-"""Where the runs of an environment are, and the arms and seeds of `turnwise learn`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +73,7 @@ def record_at(place: Path) -> Path:
                 return RunFolder(path).record
         elif os.path.exists(path):  # noqa: PTH110
             return path
-    known = f"; there are {', '.join(runs)}" if (runs := _runs_of(place)) else ""
     raise RecordError(
-        f"no record at {place}: give a rollout JSONL, the folder of a run, or ENV/NAME of one below {RUNS}/"
-        f"{known}"
+        f"no record at {place}: give a rollout JSONL, the folder of a run, or ENV/NAME of one below {RUNS}/, "
+        f"as `turnwise runs` lists them"
     )
-
-
-def _runs_of(place: Path) -> list[str]:
-    """The first runs in a folder that is none itself: an environment's, or one of several records."""
-    for folder in (RUNS / place, place):
-        is_inside = folder.parent != folder and ".." not in place.parts  # not all of a disk
-        if is_inside and os.path.isdir(folder):  # noqa: PTH112
-            records = sorted(record for below in _BELOW for record in folder.glob(f"{below}/{RECORD}"))
-            more = ["…"] if len(records) > _SHOWN_RUNS else []
-            return [str(place / each.parent.relative_to(folder)) for each in records[:_SHOWN_RUNS]] + more
-    return []

@@ -49,8 +49,6 @@ _CLAUSE = re.compile(
 or after the name of a hook, ends none; nor does a function's ()."""
 BETWEEN_CALLS = "between calls"
 _NO_VERSIONS = {"oldest": None, "newest": None}
-_REST = ("", "")
-"""Stands in a tally for the texts that it does not keep; first in order, so that it is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,38 +113,30 @@ class Spread:
         return {"count": self.count, **{name: _finite(value) for name, value in known.items()}}
 
 
-class Tally(dict[tuple[str, str], int]):
-    """How often each text came, by kind and text; of those beyond `MAX_TEXTS` only the sum is kept.
+class Tally(dict[str, int]):
+    """How often each text came; of the texts beyond `MAX_TEXTS` only the sum is kept, as `OTHER`.
 
     The first in order are kept, so that they are the same in whatever order they came.
     """
 
     @staticmethod
-    def of(texts: Iterable[str | tuple[str, str]]) -> "Tally":
-        """Of texts, or of texts with their kinds."""
-        pairs = ((OTHER, each) if isinstance(each, str) else each[::-1] for each in texts)
-        return Tally(Counter((kind, " ".join(text.split())[:TEXT_CHARS]) for kind, text in pairs))
+    def of(texts: Iterable[str]) -> "Tally":
+        """Count texts."""
+        return Tally(Counter(" ".join(text.split())[:TEXT_CHARS] for text in texts))
 
     def merged(self, other: "Tally") -> "Tally":
         """The texts of both."""
-        sums = Tally(self)
-        for key, count in other.items():
-            sums[key] = sums.get(key, 0) + count
-        for key in sorted(sums.keys() - {_REST})[MAX_TEXTS:]:
-            sums[_REST] = sums.get(_REST, 0) + sums.pop(key)
-        return sums
+        sums = Counter(self) + Counter(other)
+        for text in sorted(sums.keys() - {OTHER})[MAX_TEXTS:]:
+            sums[OTHER] += sums.pop(text)
+        return Tally(sums)
 
     def counts(self) -> dict[str, int]:
-        """By text: the most frequent, and the others by their kind."""
-        frequent = sorted(self.keys() - {_REST}, key=lambda key: (-self[key], key[1]))
-        shown = set(frequent[:MAX_NAMES])
-        counts, kinds = Counter[str](), Counter[str]()
-        for key, count in self.items():
-            kind, text = key
-            (counts if key in shown else kinds)[text if key in shown else kind or OTHER] += count
-        for rank, (kind, count) in enumerate(kinds.most_common()):
-            counts[kind if rank < MAX_NAMES else OTHER] += count
-        return dict(counts)
+        """The most frequent, and how many others there are."""
+        frequent = sorted(self.keys() - {OTHER}, key=lambda text: (-self[text], text))
+        counts = {text: self[text] for text in frequent[:MAX_NAMES]}
+        others = sum(self.values()) - sum(counts.values())
+        return counts | ({OTHER: others} if others else {})
 
 
 class NamedSpreads(dict[str, Spread]):
@@ -472,23 +462,23 @@ def _times(of: Trajectory | Failure | TrajectoryGroup) -> dict[str, Any]:
     return times
 
 
-def _stop_reason(trajectory: Trajectory) -> tuple[str, str]:
+def _stop_reason(trajectory: Trajectory) -> str:
     stopped, why = trajectory.stop_reason.value, trajectory.end_reason
-    return stopped if why is None else f"{stopped}: {why}", stopped
+    return stopped if why is None else f"{stopped}: {why}"
 
 
 def _error_class(failure: Failure) -> str:
     return failure.error_class or failure.error.partition(": ")[0]
 
 
-def _error_text(failure: Failure) -> tuple[str, str]:
-    """Class, first clause and place of an error, and its kind."""
+def _error_text(failure: Failure) -> str:
+    """Class, first clause and place of an error."""
     name, message = _error_class(failure), failure.error.partition(": ")[2]
     found = _CLAUSE.match(" ".join(message.split()))
     clause = found[1].strip() if found else ""
     where = "" if failure.where is None else f" ({failure.where})"
     text = f"{name}: {clause}" if clause else name
-    return f"{text[:TEXT_CHARS]}{where}", f"{name}: other texts"
+    return f"{text[:TEXT_CHARS]}{where}"
 
 
 def _sandbox(trajectory: Trajectory) -> str:

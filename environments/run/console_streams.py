@@ -12,7 +12,7 @@ from typing import TextIO
 
 
 class _OutlivedFile(io.FileIO):
-    """A descriptor whose first error makes it lead nowhere, for whoever else writes to it too."""
+    """A descriptor that leads nowhere after its first error, for all of its writers."""
 
     def write(self, data: object, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  # `None` there: would block
         view = memoryview(data)  # pyright: ignore[reportArgumentType]
@@ -26,7 +26,7 @@ class _OutlivedFile(io.FileIO):
 
 
 class _OutlivedText(io.TextIOWrapper):
-    """A stream that others write to as well: whoever closes it has only written all that there was."""
+    """A stream with several writers: closing it only flushes it."""
 
     def close(self) -> None:
         self.flush()
@@ -74,7 +74,7 @@ def _outlived(stream: TextIO | None) -> TextIO:
     if stream is None:
         return Path(os.devnull).open("w", encoding="utf-8")
     if stream not in (sys.__stdout__, sys.__stderr__):
-        return stream  # whoever put it there answers for it
+        return stream  # a stream of the program's own
     try:
         stream.flush()
     except OSError:

@@ -111,7 +111,7 @@ def _settings(config: AgentEnvConfig) -> dict[str, str]:
 
 
 def _servers(servers: Sequence[ServerConfig]) -> dict[str, str]:
-    """How model servers are asked, where somebody says so; where they are decides nothing."""
+    """How model servers are asked, where that is set; their addresses do not count."""
     return {
         name if len(servers) == 1 else f"{name} of server {index}": stable_text(getattr(server, name))[:_LONG]
         for index, server in enumerate(servers)

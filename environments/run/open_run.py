@@ -117,7 +117,7 @@ class OpenRun:
         }
 
     def broke(self, error: BaseException) -> None:
-        """Say in the summary that an error ended the run, or whoever cancelled it."""
+        """Write into the summary that an error or a cancellation ended the run."""
         if self.folder is None:
             return
         state = "stopped" if isinstance(error, asyncio.CancelledError) else "broke"
@@ -269,11 +269,11 @@ def put_aside(folder: Path, locked: Path, say: Callable[[str], None]) -> None:
 
     Args:
         folder: it.
-        locked: the file in it that whoever writes there has locked.
+        locked: the file in it that a process which writes there has locked.
         say: shows where it is.
 
     Raises:
-        RecordError: somebody writes there, or it cannot be moved.
+        RecordError: a process writes there, or it cannot be moved.
     """
     file = AppendFile(locked, fresh=False)
     try:

@@ -5,7 +5,6 @@ sandbox and its state, is refused, and ends the command.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +24,7 @@ from environments.record.contents import Contents
 from environments.record.origin import RunOrigin, differences
 from environments.record.recorder import Recorder, new_record, read_groups
 from environments.record.summary import counts, lines
-from environments.record.totals import Spread, Tally
+from environments.record.totals import Summary, Tally
 from environments.reward_context import RolloutContext
 from environments.rollout.boundary import Boundary, Slots, failure_of
 from environments.run.experiment import origin_of
@@ -51,26 +50,19 @@ _LIVE = frozenset({"sandbox", "fresh_sandbox", "state", "verify"})
 class Change:
     """What rescoring came to. Only `add` changes it."""
 
-    before: Spread = field(default_factory=Spread)
-    """Scores."""
-    after: Spread = field(default_factory=Spread)
-    rollouts: int = 0
+    before: Summary = field(default_factory=Summary)
+    after: Summary = field(default_factory=Summary)
     changed: int = 0
     """Rollouts whose rewards differ."""
-    statuses: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
-    """Of the groups, before and after."""
     failures: Tally = field(default_factory=Tally)
     """Why rollouts and groups failed that had not."""
 
     def add(self, old: CreditedGroup, new: CreditedGroup) -> None:
         """Take one group in."""
-        for status, credited in zip(self.statuses, (old, new), strict=True):
-            status[credited.status] += 1
-        self.before = self.before.merged(Spread.of(each.score for each in old.group.trajectories))
-        self.after = self.after.merged(Spread.of(each.score for each in new.group.trajectories))
+        self.before.add(old)
+        self.after.add(new)
         left = {each.sibling: each for each in new.group.trajectories}
         failed = {each.sibling: each.error for each in new.group.failures}
-        self.rollouts += len(old.group.trajectories)
         for each in old.group.trajectories:
             if each.sibling not in left:
                 self._fail(failed.get(each.sibling, "it cannot be recorded"))
@@ -81,11 +73,16 @@ class Change:
 
     def text(self) -> str:
         """A few lines for people."""
-        before, after = self.statuses
+        before, after = self.before.values(), self.after.values()
+        rollouts = before["rollouts"]["kept"]
+        means = [
+            "-" if each["score"]["mean"] is None else f"{each['score']['mean']:.3f}"
+            for each in (before, after)
+        ]
         rows = [
-            f"{before.total()} groups, {self.rollouts} rollouts: rewards of {self.changed} changed",
-            f"mean score {_mean(self.before)} -> {_mean(self.after)}",
-            f"groups     {counts(before)} -> {counts(after)}",
+            f"{self.before.done} groups, {rollouts} rollouts: rewards of {self.changed} changed",
+            f"mean score {' -> '.join(means)}",
+            f"groups     {counts(self.before.groups)} -> {counts(self.after.groups)}",
             *([f"failed now {lines(self.failures.counts())}"] if self.failures else []),
         ]
         return "\n".join(rows)
@@ -137,8 +134,8 @@ async def _rewrite(
         recorder.explain({origin.fingerprint: origin.facts()})
         new = replace(new, group=replace(new.group, fingerprint=origin.fingerprint))
         change.add(old, await asyncio.to_thread(recorder.append, new))
-    before, after = change.statuses
-    if after.total() == after["failed"] > before["failed"]:
+    failed = change.after.groups["failed"]
+    if change.after.done == failed > change.before.groups["failed"]:
         raise RunError(
             f"every group of {record} failed, and no record was written: {lines(change.failures.counts())}"
         )
@@ -157,10 +154,6 @@ def _rescored_origin(
     return replace(now, experiment={**now.experiment, **came})
 
 
-def _mean(spread: Spread) -> str:
-    return "-" if spread.mean is None else f"{spread.mean:.3f}"
-
-
 class LiveAccess:
     """What the hooks asked for that a record does not have; an environment that asks cannot be rescored."""
 
@@ -171,7 +164,7 @@ class LiveAccess:
         """Why, for people."""
 
     def refuse(self, hook: str, what: str) -> NoReturn:
-        """Raise ConfigError, and remember the first: whoever asks may catch it."""
+        """Raise ConfigError, and remember the first: the code that asks may catch it."""
         reason = f"environment {self._env!r} cannot be rescored: {hook} {what}"
         self.refusal = self.refusal or reason
         raise ConfigError(reason)
@@ -328,7 +321,7 @@ class Replay:
         hooks = RolloutHooks(self._env, ctx, calls)
         turns = [replace(turn, trained=True) for turn in recorded.turns]
         for index, turn in enumerate(turns):
-            if turn.kind == "act":  # a summary is said to nobody
+            if turn.kind == "act":  # a summary is no part of the conversation
                 ctx.see((*ctx.messages, *turn.messages))
             ctx.metrics.update(turn.noted)
             if index == len(turns) - 1:

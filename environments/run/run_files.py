@@ -35,7 +35,7 @@ MOST_FILES = 2_000
 SHOWN_LINES = 40
 _MOST_EARLIER = 100
 _LONGEST_DIFF_BYTES = 256 * 1024
-"""A diff of longer files takes long, and nobody reads it."""
+"""A diff of longer files takes long and is of no use."""
 _OF_ONE_COMMAND = frozenset({
     "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_path", "outbox_groups", "run_name", "fresh",
     "accept", "use_wandb", "use_trackio", "wandb_name", "profile",
@@ -44,7 +44,7 @@ _OF_ONE_COMMAND = frozenset({
 _SECRET_NAME = re.compile(r".*(key|secret|password|passwd|credentials?|authorization)", re.IGNORECASE)
 _TOKEN_NAME = re.compile(r".*[_-]?(token|auth)", re.IGNORECASE)
 _SHORTEST_TOKEN = 12
-"""In characters: a token that lets somebody in, and not one of a text, such as `</s>`."""
+"""In characters: an access token, and not one of a text, such as `</s>`."""
 _HIDDEN = "**********"
 """What pydantic shows of a `SecretStr`."""
 

@@ -24,7 +24,7 @@ def run_whole(main: Coroutine[Any, Any, T]) -> T:
     """What `asyncio.run` gives, but a callback that exits or stops the loop ends nothing.
 
     Raises:
-        RunError: code that nobody asked to cancelled all of it.
+        RunError: code of the environment cancelled all of it.
     """
     with asyncio.Runner() as runner:
         work = runner.get_loop().create_task(main)
@@ -45,7 +45,7 @@ def _go_on(runner: asyncio.Runner, work: "asyncio.Task[Any]") -> None:
     try:
         runner.run(_end_of(work))
     except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
-        # Where nobody handles it, `asyncio.Runner` makes one of a second ^C.
+        # Without a handler `asyncio.Runner` makes one of a second ^C.
         interrupted = isinstance(error, KeyboardInterrupt) and _handles_no_interrupt()
         if interrupted or work.done() or runner.get_loop().is_closed():
             raise

@@ -27,7 +27,7 @@ class StoppedError(Exception):
 
 
 class LostWorkerError(StoppedError):
-    """A worker was cancelled, or work is left, although nobody asked for an end."""
+    """A worker was cancelled, or work is left, without a request to end."""
 
 
 async def run_groups(
@@ -93,7 +93,7 @@ def groups_at_once(max_rollouts: int, group_size: int) -> int:
 
 
 def refuse_stray_cancellation() -> None:
-    """Raise LostWorkerError from a task that met a cancellation which nobody asked of it."""
+    """Raise LostWorkerError from a task that met a cancellation which was not requested."""
     if not _is_cancelled():
         raise LostWorkerError("a group was cancelled by code that nobody asked to")
 
@@ -169,7 +169,7 @@ class FirstAlone:
 
         Raises:
             AlikeFailuresError: it is one of too many that failed alike.
-            ConfigError: it asks a judge or a user that nobody plays, which no item changes.
+            ConfigError: it asks a judge or a user without a model, which no item changes.
         """
         failure = next(iter(group.failures), None)
         if failure is not None and failure.error_class == _NOBODY_PLAYS:

@@ -117,7 +117,7 @@ _LONGEST_WAIT_S = 15.0
 
 
 class ModelWatch:
-    """Asks only when somebody has reason to: a server that answers is left alone."""
+    """Asks the model server only after a sign that it is away."""
 
     def __init__(
         self, probe: Callable[[], Awaitable[None]], stop: asyncio.Event, say: Callable[[str], None]
@@ -182,7 +182,7 @@ class Rollouts:
     """Raises ConfigError while the model server cannot be used; buys no completion."""
     origin: RunOrigin
     track: Track | None = None
-    """Takes each group for charts; `None`: nobody asked for any."""
+    """Takes each group for charts; `None`: there are no charts."""
 
 
 class GroupTries:

@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 _REASON_CHARS = 10_000
 _PRIVATE = 0o600
-"""Rollouts are nobody else's business."""
+"""Rollouts are readable for their owner alone."""
 Fact = Literal["run_id", "env_id", "origin", "settled", "place", "met"]
 
 
@@ -123,7 +123,7 @@ class Outbox:
                 self._finish(number)
 
     def met(self) -> list[str]:
-        """Versions of the weights that whoever put the last group had met then, oldest first."""
+        """Versions of the weights that were met when the last group was put, oldest first."""
         return orjson.loads(self.fact("met") or "[]")
 
     def finish(self, number: int) -> None:
@@ -327,7 +327,7 @@ class OutboxThread:
 
     def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
-        """For whoever runs before the thread does."""
+        """For use before the thread runs."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outbox")
 
     async def __call__(self, work: Callable[[Outbox], Result]) -> Result:

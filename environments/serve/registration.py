@@ -31,7 +31,7 @@ class Registration:
 
     The API knows an environment only by a number that starts at 0 again when it restarts, and rows sent
     under another environment's number are held back or counted for that one. So every sign of a restart
-    (a new connection, an error on the way, no trainer, a step that fell, a number that is nobody's) means
+    (a new connection, an error on the way, no trainer, a step that fell, an unknown number) means
     to register anew before anything is sent.
     """
 
@@ -119,7 +119,7 @@ class Registration:
         return lost
 
     def send_again(self) -> None:
-        """Register anew as if the API had forgotten us, since nobody can tell any more what it has."""
+        """Register anew as if the API had forgotten us, since what it has is no longer known."""
         self._send_again = True
         self.drop()
 

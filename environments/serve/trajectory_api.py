@@ -32,7 +32,7 @@ _POST_TIMEOUT_S = 120.0
 _ABOUT_THE_POST = frozenset({400, 411, 413, 414, 415, 422, 431})
 """Statuses that the same post would get again; any other 4xx speaks of the way there, such as a proxy."""
 _NOT_TAKEN = frozenset({404, 408, 425, 429, 503})
-"""Statuses of whoever did not pass the request on, or not yet."""
+"""Statuses of a proxy or server that did not pass the request on, or not yet."""
 Model = TypeVar("Model")
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Size = Annotated[int, Field(ge=-(2**31), lt=2**31)]
@@ -114,7 +114,7 @@ class ApiUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawAnswer:
-    """What came, of whoever."""
+    """An HTTP answer, of the API or of something else."""
 
     status: int
     body: bytes
@@ -124,96 +124,6 @@ class RawAnswer:
     problem: str | None
     """Why the body cannot be read."""
     retry_after_s: float
-
-
-class ApiConnection:
-    """Requests over one connection. `count` grows whenever a new one was needed, as after a restart."""
-
-    def __init__(self, url: str) -> None:
-        """Prepare a connection.
-
-        Raises:
-            ConfigError: the URL is none.
-        """
-        self._endpoint = endpoint(url, name="rollout_server_url", example="http://localhost:8000")
-        self.url = self._endpoint.url
-        """As it can be shown."""
-        self.count = 0
-        self._may_open = True
-        self._session: aiohttp.ClientSession | None = None
-
-    async def call(
-        self, method: str, path: str, body: bytes | None, *, timeout_s: float, may_open: bool = True
-    ) -> RawAnswer:
-        """The answer to one request.
-
-        Args:
-            method: GET or POST.
-            path: of the API.
-            body: JSON, gzipped where no new connection may be opened.
-            timeout_s: wall clock.
-            may_open: whether a new connection will do.
-
-        Raises:
-            ApiUnavailableError: none came.
-        """
-        self._may_open = may_open
-        try:
-            async with self._open().request(
-                method,
-                self._endpoint.at(path),
-                data=None if body is None else aiohttp.BytesPayload(body),
-                headers={} if may_open else {"Content-Encoding": "gzip"},
-                timeout=aiohttp.ClientTimeout(total=timeout_s),
-                allow_redirects=False,
-            ) as response:
-                content, problem = await _content(response)
-        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
-            raise ConfigError(f"{self.url!r} is no URL; give one such as http://localhost:8000") from None
-        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            # Not as its cause: what a library says may quote the URL.
-            text = self._endpoint.without_secrets(reason_of_loss(error))
-            raise ApiUnavailableError(f"{self.url} does not answer: {one_line(text)}") from None
-        start = content[:_SHOWN_BYTES].decode("utf-8", "replace")
-        return RawAnswer(
-            status=response.status,
-            body=content,
-            shown=one_line(self._endpoint.without_secrets(start)),
-            problem=problem,
-            retry_after_s=_seconds(response.headers.get("Retry-After", "")),
-        )
-
-    async def close(self) -> None:
-        """Close the connection."""
-        if self._session is not None:
-            await self._session.close()
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            trace = aiohttp.TraceConfig()
-            trace.on_connection_create_start.append(self._before_connecting)
-            trace.on_connection_create_end.append(self._after_connecting)
-            # One connection: a state that was read and the post after it reach the same process.
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=300),
-                headers={
-                    "Content-Type": "application/json",
-                    "Accept-Encoding": ACCEPTED_ENCODINGS,
-                    **self._endpoint.headers,
-                },
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                trace_configs=[trace],
-            )
-        return self._session
-
-    async def _before_connecting(self, _: aiohttp.ClientSession, __: SimpleNamespace, ___: object) -> None:
-        # The API may be another than the one that was looked at, and without a trainer a post blocks it.
-        if not self._may_open:
-            raise ApiUnavailableError(f"{self.url} closed the connection before a post", not_taken=True)
-
-    async def _after_connecting(self, _: aiohttp.ClientSession, __: SimpleNamespace, ___: object) -> None:
-        self.count += 1
 
 
 async def _content(response: aiohttp.ClientResponse) -> tuple[bytes, str | None]:
@@ -284,15 +194,14 @@ class TrajectoryApi:
         Raises:
             ConfigError: it is none.
         """
-        self._connection = ApiConnection(url)
-        self.url = self._connection.url
+        self._endpoint = endpoint(url, name="rollout_server_url", example="http://localhost:8000")
+        self.url = self._endpoint.url
         """As it can be shown."""
-        self._recognised = False
-
-    @property
-    def connections(self) -> int:
+        self.connections = 0
         """How many were opened; more than before after a restart."""
-        return self._connection.count
+        self._may_open = True
+        self._session: aiohttp.ClientSession | None = None
+        self._recognised = False
 
     async def state(self, env_id: int | None = None, *, group_size: int = 1) -> ApiState:
         """The API's step, queue and trainer.
@@ -348,9 +257,7 @@ class TrajectoryApi:
             ApiUnavailableError: it may or may not have arrived.
             PostRefusedError: it never will.
         """
-        answer = await self._connection.call(
-            "POST", "/scored_data", body, timeout_s=_POST_TIMEOUT_S, may_open=False
-        )
+        answer = await self._call("POST", "/scored_data", body, timeout_s=_POST_TIMEOUT_S, may_open=False)
         if answer.status in _ABOUT_THE_POST:
             raise PostRefusedError(f"the API answered {answer.status}: {answer.shown}")
         return self._read("/scored_data", answer, _TAKEN, known=True).status
@@ -361,7 +268,8 @@ class TrajectoryApi:
 
     async def close(self) -> None:
         """Close the connection."""
-        await self._connection.close()
+        if self._session is not None:
+            await self._session.close()
 
     async def _get(
         self, path: str, model: TypeAdapter[Model], body: Mapping[str, Any] | None = None
@@ -369,7 +277,7 @@ class TrajectoryApi:
         """The answer to a question, asked again where it was none; `None`: it knows no such number."""
         data = None if body is None else json.dumps(body).encode()
         for attempt, wait_s in enumerate((*GET_RETRY_WAITS_S, None)):
-            answer = await self._connection.call("GET", path, data, timeout_s=_CALL_TIMEOUT_S)
+            answer = await self._call("GET", path, data, timeout_s=_CALL_TIMEOUT_S)
             if attempt and body and answer.status == 500:
                 break
             try:
@@ -382,7 +290,7 @@ class TrajectoryApi:
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> RawAnswer:
         data = json.dumps(dict(body)).encode()
-        return await self._connection.call("POST", path, data, timeout_s=_CALL_TIMEOUT_S)
+        return await self._call("POST", path, data, timeout_s=_CALL_TIMEOUT_S)
 
     def _read(self, path: str, answer: RawAnswer, model: TypeAdapter[Model], *, known: bool = False) -> Model:
         """The value of an answer.
@@ -408,6 +316,67 @@ class TrajectoryApi:
                 retry_after_s=answer.retry_after_s,
             )
         raise ConfigError(f"no trajectory API at {self.url}: {problem}; start one with `run-api`")
+
+    async def _call(
+        self, method: str, path: str, body: bytes | None, *, timeout_s: float, may_open: bool = True
+    ) -> RawAnswer:
+        """The answer to one request; its body is JSON, gzipped where no new connection may be opened.
+
+        Raises:
+            ApiUnavailableError: none came.
+        """
+        self._may_open = may_open
+        try:
+            async with self._open().request(
+                method,
+                self._endpoint.at(path),
+                data=None if body is None else aiohttp.BytesPayload(body),
+                headers={} if may_open else {"Content-Encoding": "gzip"},
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+                allow_redirects=False,
+            ) as response:
+                content, problem = await _content(response)
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
+            raise ConfigError(f"{self.url!r} is no URL; give one such as http://localhost:8000") from None
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            # Not as its cause: what a library says may quote the URL.
+            text = self._endpoint.without_secrets(reason_of_loss(error))
+            raise ApiUnavailableError(f"{self.url} does not answer: {one_line(text)}") from None
+        start = content[:_SHOWN_BYTES].decode("utf-8", "replace")
+        return RawAnswer(
+            status=response.status,
+            body=content,
+            shown=one_line(self._endpoint.without_secrets(start)),
+            problem=problem,
+            retry_after_s=_seconds(response.headers.get("Retry-After", "")),
+        )
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            trace = aiohttp.TraceConfig()
+            trace.on_connection_create_start.append(self._before_connecting)
+            trace.on_connection_create_end.append(self._after_connecting)
+            # One connection: a state that was read and the post after it reach the same process.
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=300),
+                headers={
+                    "Content-Type": "application/json",
+                    "Accept-Encoding": ACCEPTED_ENCODINGS,
+                    **self._endpoint.headers,
+                },
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trace_configs=[trace],
+            )
+        return self._session
+
+    async def _before_connecting(self, _: aiohttp.ClientSession, __: SimpleNamespace, ___: object) -> None:
+        # The API may be another than the one that was looked at, and without a trainer a post blocks it.
+        if not self._may_open:
+            raise ApiUnavailableError(f"{self.url} closed the connection before a post", not_taken=True)
+
+    async def _after_connecting(self, _: aiohttp.ClientSession, __: SimpleNamespace, ___: object) -> None:
+        self.connections += 1
 
 
 def _waiting_rows(ours: EnvStatus, queued: int, group_size: int) -> int:

@@ -83,6 +83,6 @@ def _write(record: Path, per: Per, table: Path) -> None:
 def _content_key(record: Path, per: Per) -> str:
     """Other for a record that is another, or is not as it was, and for other columns."""
     known = record.stat()
-    # The time of change, which nobody can set: an edited record may have its size and its date of before.
+    # The time of change, which cannot be set: an edited record may have its size and its date of before.
     facts = (record.resolve(), known.st_dev, known.st_ino, known.st_size, known.st_ctime_ns, schema_of(per))
     return hashlib.sha256(repr([str(each) for each in facts]).encode()).hexdigest()[:16]

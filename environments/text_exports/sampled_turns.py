@@ -124,7 +124,7 @@ def sampled_turns(credited: CreditedGroup, notes: Counter[str]) -> Iterator[Samp
 
     Raises:
         CreditError: rewards that are missing, or no numbers.
-        ValueError: somebody else than the assistant speaks in a turn.
+        ValueError: a turn's message is not the assistant's.
     """
     notes[NO_TOOLS] += lacks_tools(credited)
     trajectories = credited.group.trajectories
@@ -160,7 +160,7 @@ def returns_of(credited: CreditedGroup) -> list[list[float | None]]:
 
 
 def lacks_tools(credited: CreditedGroup) -> bool:
-    """Whether tools were called that nobody recorded."""
+    """Whether tools were called that are not in the record."""
     return any(
         turn.message.tool_calls
         for each in credited.group.trajectories

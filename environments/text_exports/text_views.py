@@ -39,7 +39,7 @@ def openai_chat(
     A turn that another row holds too is trained in the row that it was sampled in.
 
     Raises:
-        ValueError: somebody else than the assistant speaks in a turn.
+        ValueError: a turn's message is not the assistant's.
     """
     notes[NO_TOOLS] += lacks_tools(credited)
     for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):

@@ -18,7 +18,7 @@ class RowMessages:
         """Write every message once.
 
         Raises:
-            ValueError: somebody else than the assistant speaks in a turn, or answers it as the assistant.
+            ValueError: a turn's message is not the assistant's, or a reply to it is.
         """
         self.all: list[Shown] = [message.to_openai() for message in trajectory.messages]
         """The whole conversation."""

@@ -208,20 +208,6 @@ def test_a_record_is_found_by_its_file_its_folder_and_its_name():
     )
 
 
-def test_the_name_of_an_environment_alone_is_answered_with_its_runs():
-    run()
-    with pytest.raises(RecordError, match="there are chat/default"):
-        record_at(Path("chat"))
-
-
-def test_a_folder_of_several_records_is_answered_with_them():
-    record = RunFolder(Path("learned/scalar/seed-0")).record
-    record.parent.mkdir(parents=True)
-    record.touch()
-    with pytest.raises(RecordError, match="there are learned/scalar/seed-0"):
-        record_at(Path("learned"))
-
-
 @pytest.mark.parametrize(
     "place", ["..", "/", "a\0b", "a" * 300, "*"], ids=["up", "root", "nul", "long", "star"]
 )

@@ -11,7 +11,7 @@ from environments.lifecycle import rollout_hooks
 from environments.run.evaluation_run import judged
 from tests.adversarial.misbehaving_env import AROUND_A_YIELD, NO_HOOKS, ORDINARY, TASK, first, misbehaving
 from tests.adversarial.misbehaviour import HANGS, KINDS, RAISED, breaks
-from tests.tables import seldom
+from tests.tables import cases
 
 HOOKS = [spot for spot in ORDINARY if spot not in NO_HOOKS]
 
@@ -30,45 +30,41 @@ EVERYWHERE = {
 """Hooks are called alike, in `hook_calls`; a tool and a policy are not."""
 
 
-@pytest.mark.parametrize(
-    ("spot", "kind"),
-    [
-        pytest.param(spot, *kind.values, id=f"{spot}-{kind.id}", marks=kind.marks)
-        for spot in [*ORDINARY, "before the yield"]
-        for kind in seldom(
-            {kind: kind for kind in KINDS if breaks(kind, spot)},
-            [
-                kind
-                for kind in KINDS
-                if breaks(kind, spot)
-                and (kind in EVERYWHERE or spot in {"compute_outcome", "prepare", "tool", "policy"})
-            ],
-        )
-    ],
-)
-async def test_what_breaks_costs_one_sibling_and_says_what_it_was(spot, kind):
-    group = await misbehaving(spot, KINDS[kind]).rollout_group(TASK, 3)
-    assert len(group.trajectories) == 2
-    (failure,) = group.failures
-    assert failure.error.startswith(failure.error_class)
-    assert len(failure.error.encode()) < 2_500
-    assert len(failure.traceback.encode()) < 25_000
+WHOLE = {"compute_outcome", "prepare", "tool", "policy"}
+"""Where every kind is tried without `--soak`, too."""
 
 
-@pytest.mark.parametrize(
-    "kind",
-    seldom(
-        {kind: kind for kind in KINDS if breaks(kind, "after the yield")},
-        [kind for kind in EVERYWHERE if breaks(kind, "after the yield")],
-    ),
-)
-async def test_what_breaks_when_a_state_is_closed_costs_no_scored_rollout(kind, caplog):
-    group = await misbehaving("after the yield", KINDS[kind]).rollout_group(TASK, 3)
-    assert (len(group.trajectories), len(group.failures)) == (3, 0)
-    assert caplog.text.count("misbehaving, item bad: prepare, after its yield: ") == 1
+def kinds_in(spot, soak):
+    """What breaks there: one kind per mechanism, or all of them."""
+    wanted = KINDS if soak or spot in WHOLE else EVERYWHERE
+    return [kind for kind in KINDS if kind in wanted and breaks(kind, spot)]
 
 
-@pytest.mark.parametrize("name", [name for name in RAISED if "a class" not in name])
+@pytest.mark.parametrize("spot", [*ORDINARY, "before the yield"])
+async def test_what_breaks_costs_one_sibling_and_says_what_it_was(spot, soak):
+    @cases("kind", kinds_in(spot, soak))
+    async def check(kind):
+        group = await misbehaving(spot, KINDS[kind]).rollout_group(TASK, 3)
+        assert len(group.trajectories) == 2
+        (failure,) = group.failures
+        assert failure.error.startswith(failure.error_class)
+        assert len(failure.error.encode()) < 2_500
+        assert len(failure.traceback.encode()) < 25_000
+
+    await check()
+
+
+async def test_what_breaks_when_a_state_is_closed_costs_no_scored_rollout(soak, caplog):
+    @cases("kind", kinds_in("after the yield", soak))
+    async def check(kind, caplog):
+        group = await misbehaving("after the yield", KINDS[kind]).rollout_group(TASK, 3)
+        assert (len(group.trajectories), len(group.failures)) == (3, 0)
+        assert caplog.text.count("misbehaving, item bad: prepare, after its yield: ") == 1
+
+    await check(caplog=caplog)
+
+
+@cases("name", [name for name in RAISED if "a class" not in name])
 async def test_the_class_of_what_was_raised_is_told(name):
     env = misbehaving("compute_outcome", KINDS[f"async raises {name}"])
     (failure,) = (await env.rollout_group(TASK, 3)).failures
@@ -83,12 +79,14 @@ async def test_the_traceback_begins_at_the_environments_own_code():
     assert "environments/" not in failure.traceback
 
 
-@pytest.mark.parametrize("kind", {**KINDS, "hangs": HANGS["hangs"], "blocks": HANGS["blocks in def"]})
+VERDICTS = {**KINDS, "hangs": HANGS["hangs"], "blocks": HANGS["blocks in def"]}
+
+
+@cases("kind", VERDICTS)
 async def test_a_verdict_that_breaks_costs_the_rollout_that_it_is_about(kind):
-    env = misbehaving("none", None, hook_timeout_s=2)
+    env = misbehaving("none", None, hook_timeout_s=1)
     group = await env.rollout_group(TASK, 3)
-    breaks = {**KINDS, "hangs": HANGS["hangs"], "blocks": HANGS["blocks in def"]}[kind]
-    env.passed = first(breaks, lambda item, trajectory: True, skipped=0)
+    env.passed = first(VERDICTS[kind], lambda item, trajectory: True, skipped=0)
     left = await judged(env, TASK, group, nullcontext)
     assert ([each.passed for each in left.trajectories], len(left.failures)) == ([True, True], 1)
 
@@ -98,14 +96,24 @@ def impatient(monkeypatch):
     monkeypatch.setattr(hook_calls, "_CANCEL_S", 0.3)
 
 
-@pytest.mark.parametrize("kind", HANGS)
-async def test_a_hook_that_never_ends_costs_one_sibling_and_is_named_with_its_limit(kind, impatient):
-    envs = [misbehaving(spot, HANGS[kind], hook_timeout_s=2) for spot in HOOKS]
-    groups = await asyncio.gather(*(env.rollout_group(TASK, 3) for env in envs))
-    for spot, group in zip(HOOKS, groups, strict=True):
-        assert len(group.trajectories) == 2
-        (failure,) = group.failures
-        assert f"{spot} took longer than 2 s (--env.hook_timeout_s)" in failure.error
+async def groups_of(made):
+    """The groups of environments by their names, rolled out at once."""
+    groups = await asyncio.gather(*(env.rollout_group(TASK, 3) for env in made.values()))
+    return list(zip(made, groups, strict=True))
+
+
+# What spins keeps the loop from whatever else waits.
+@pytest.mark.parametrize("kinds", [["spins at awaits"], [kind for kind in HANGS if "spins" not in kind]])
+async def test_a_hook_that_never_ends_costs_one_sibling_and_is_named_with_its_limit(kinds, impatient):
+    made = {
+        (kind, spot): misbehaving(spot, HANGS[kind], hook_timeout_s=2) for kind in kinds for spot in HOOKS
+    }
+    found = {name: [each.error for each in group.failures] for name, group in await groups_of(made)}
+    assert [
+        (name, errors)
+        for name, errors in found.items()
+        if len(errors) != 1 or f"{name[1]} took longer than 2 s (--env.hook_timeout_s)" not in errors[0]
+    ] == []
 
 
 async def test_a_condenser_that_never_ends_costs_one_sibling_and_is_named_with_its_limit(impatient):
@@ -117,34 +125,39 @@ async def test_a_condenser_that_never_ends_costs_one_sibling_and_is_named_with_i
         assert "condenser own took longer than 1 s (--env.hook_timeout_s)" in failure.error
 
 
-@pytest.mark.parametrize("kind", HANGS)
-async def test_a_state_that_is_never_made_or_closed_keeps_nothing(kind, impatient, monkeypatch, caplog):
+async def test_a_state_that_is_never_made_or_closed_keeps_nothing(impatient, monkeypatch, caplog):
     monkeypatch.setattr(rollout_hooks, "_AFTERWARDS_S", 1.0)
-    envs = [misbehaving(spot, HANGS[kind], hook_timeout_s=1) for spot in AROUND_A_YIELD]
-    before, after = await asyncio.gather(*(env.rollout_group(TASK, 3) for env in envs))
-    assert [each.error.partition(";")[0] for each in before.failures] == [
-        "TimeLimitExceeded: prepare took longer than 1 s (--env.hook_timeout_s)"
-    ]
-    assert (len(after.trajectories), len(after.failures)) == (3, 0)
-    assert "TimeLimitExceeded: prepare, after its yield took longer than 1 s" in caplog.text
+    made = {
+        (kind, spot): misbehaving(spot, HANGS[kind], hook_timeout_s=1)
+        for kind in HANGS
+        for spot in AROUND_A_YIELD
+    }
+    for (_, spot), group in await groups_of(made):
+        before = spot == "before the yield"
+        assert (len(group.trajectories), len(group.failures)) == ((2, 1) if before else (3, 0))
+        assert [each.error.partition(";")[0] for each in group.failures] == [
+            "TimeLimitExceeded: prepare took longer than 1 s (--env.hook_timeout_s)"
+        ] * before
+    told = caplog.text.count("TimeLimitExceeded: prepare, after its yield took longer than 1 s")
+    assert told >= len(HANGS)
 
 
-@pytest.mark.parametrize(
-    ("spot", "kind"), [*(("tool", kind) for kind in HANGS), ("method", "hangs"), ("method", "blocks in def")]
-)
-async def test_a_tool_that_never_ends_is_told_to_the_model_or_costs_one_sibling(spot, kind, impatient):
-    env = misbehaving(spot, HANGS[kind], tool_timeout_s=1)
-    group = await env.rollout_group(TASK, 3)
-    assert len(group.trajectories) + len(group.failures) == 3
-    if group.failures:
-        assert "tool act, turn 1 took longer than 1 s (--env.tool_timeout_s)" in group.failures[0].error
-    told = [r for t in group.trajectories for turn in t.turns for r in turn.tool_results if r.timed_out]
-    assert [result.content for result in told] == (
-        [] if group.failures else ["[stopped: still running after 1 s]"]
-    )
-    # What goes on may still change what the rollout is judged by.
-    goes_on = not inspect.iscoroutinefunction(HANGS[kind]) or "swallows" in kind or "clean-up" in kind
-    assert bool(group.failures) == goes_on
+TOOLS = [*(("tool", kind) for kind in HANGS), ("method", "hangs"), ("method", "blocks in def")]
+
+
+async def test_a_tool_that_never_ends_is_told_to_the_model_or_costs_one_sibling(impatient):
+    made = {(spot, kind): misbehaving(spot, HANGS[kind], tool_timeout_s=1) for spot, kind in TOOLS}
+    for (_, kind), group in await groups_of(made):
+        assert len(group.trajectories) + len(group.failures) == 3
+        if group.failures:
+            assert "tool act, turn 1 took longer than 1 s (--env.tool_timeout_s)" in group.failures[0].error
+        told = [r for t in group.trajectories for turn in t.turns for r in turn.tool_results if r.timed_out]
+        assert [result.content for result in told] == (
+            [] if group.failures else ["[stopped: still running after 1 s]"]
+        )
+        # What goes on may still change what the rollout is judged by.
+        goes_on = not inspect.iscoroutinefunction(HANGS[kind]) or "swallows" in kind or "clean-up" in kind
+        assert bool(group.failures) == goes_on, kind
 
 
 async def test_a_policy_that_never_ends_uses_up_the_rollouts_time(impatient):
@@ -157,7 +170,7 @@ async def test_a_policy_that_never_ends_uses_up_the_rollouts_time(impatient):
     assert {env.policy_name for env in envs} == {"scripted"}
 
 
-@pytest.mark.parametrize("kind", ["hangs", "hangs and swallows cancellation", "blocks in def"])
+@cases("kind", ["hangs", "hangs and swallows cancellation", "blocks in def"])
 async def test_a_cancellation_from_outside_is_no_failure_and_waits_for_nothing(kind, impatient):
     group = asyncio.ensure_future(misbehaving("compute_outcome", HANGS[kind]).rollout_group(TASK, 3))
     await asyncio.sleep(0.1)
@@ -167,7 +180,7 @@ async def test_a_cancellation_from_outside_is_no_failure_and_waits_for_nothing(k
             await group
 
 
-@pytest.mark.parametrize("kind", ["hangs and swallows cancellation", "blocks in def"])
+@cases("kind", ["hangs and swallows cancellation", "blocks in def"])
 def test_the_end_of_a_loop_does_not_wait_for_what_was_abandoned(kind, impatient):
     async def main():
         env = misbehaving("prepare", HANGS[kind], hook_timeout_s=1)

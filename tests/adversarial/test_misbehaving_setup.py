@@ -8,6 +8,7 @@ import pytest
 from environments.cli.main import main
 from tests.adversarial.misbehaving_env import misbehaving
 from tests.adversarial.misbehaviour import HANGS, KINDS
+from tests.tables import cases
 from tools.errors import ConfigError, RunError
 
 RAISING = {name: kind for name, kind in KINDS.items() if "long text" not in name}
@@ -30,8 +31,8 @@ def broken(hook, kind):
     return cls(env.config, ())
 
 
-@pytest.mark.parametrize("kind", RAISING)
 @pytest.mark.parametrize("hook", ["setup", "load_items", "teardown"])
+@cases("kind", RAISING)
 async def test_a_hook_outside_of_the_rollouts_that_breaks_is_named(hook, kind):
     with pytest.raises((RunError, ConfigError)) as caught:
         async with broken(hook, RAISING[kind]):
@@ -54,8 +55,8 @@ async def test_a_cancellation_ends_a_setup_that_hangs():
         await opening
 
 
-@pytest.mark.parametrize("kind", ["def raises SystemExit", "async raises CancelledError", "exits in a task"])
-@pytest.mark.parametrize("hook", ["setup", "load_items", "teardown"])
+@cases("kind", ["def raises SystemExit", "async raises CancelledError", "exits in a task"])
+@cases("hook", ["setup", "load_items", "teardown"])
 def test_no_command_takes_it_for_success(hook, kind, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("broken_env.py").write_text(FILE.format(hook=hook, kind=kind))

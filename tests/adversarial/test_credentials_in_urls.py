@@ -111,6 +111,7 @@ def test_process_is_let_in_and_keeps_nothing(model, tmp_path):
     nothing_secret_in(tmp_path, done.stdout, done.stderr)
 
 
+@pytest.mark.soak  # wandb takes most of a minute to start on a busy machine
 def test_wandb_keeps_no_copy_of_them(model, tmp_path):
     with Guard(model) as guard:
         url = ["--env.rollout_server_url", secret_url(guard.port)]
@@ -135,8 +136,10 @@ def test_a_proxy_of_the_shell_is_asked_and_its_password_kept_nowhere(model, tmp_
     nothing_secret_in(tmp_path, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("command", ["process", "evaluate", "serve"])
-@pytest.mark.parametrize("fault", ["refused", "gone"])
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [("process", "refused"), ("evaluate", "gone"), ("serve", "refused"), ("serve", "gone")],
+)
 def test_a_model_server_that_cannot_be_used_is_named_without_them(command, fault, tmp_path):
     with Guard(1, password="another") as guard:
         port = guard.port if fault == "refused" else loopback.free_port()

@@ -21,9 +21,9 @@ from tests.environments.serve.loopback import TURNWISE
 
 SEED = 7
 GROUP_SIZE = 4
-COMPLETIONS = 10_000
+COMPLETIONS = 3_000
 """With `--soak`."""
-GROUPS = {"chat": {True: 1_300, False: 150}, "completions": {True: 1_300, False: 100}}
+GROUPS = {"chat": {True: 450, False: 150}, "completions": {True: 450, False: 100}}
 """Soak or not."""
 LONGEST_HOLD_S = 0.5
 """Of CPU: 0.1 seen, which a busy machine doubles. A bomb that is read whole takes many seconds."""

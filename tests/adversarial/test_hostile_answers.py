@@ -126,7 +126,7 @@ async def test_checks_whose_processes_are_killed_are_done_again(soak):
     rng = random.Random(0)
     answers = {str(number): number == 1 for number in range(8)}
     with contextlib.closing(MathChecker()) as checker:
-        for _ in range(50 if soak else 3):
+        for _ in range(20 if soak else 3):
             asked = [asyncio.ensure_future(checker.equal(answer, "1")) for answer in answers]
             await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
             with contextlib.suppress(ProcessLookupError):

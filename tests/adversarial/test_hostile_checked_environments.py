@@ -39,7 +39,6 @@ def check(tmp_path, text, *args):
     ("hook", "row", "found"),
     [
         (f"{SCORE}os._exit(0)", "rollout", "the process ended with exit code 0 in compute_reward"),
-        (f"{SCORE}os.kill(os.getpid(), signal.SIGKILL)", "rollout", "signal SIGKILL in compute_reward"),
         (f"{SCORE}ctypes.string_at(0)", "rollout", "signal SIGSEGV in compute_reward"),
         (f"{SCORE}os.closerange(3, 64)", "rollout", "the process ended"),
         (f"{SCORE}sys.exit(0)", "rollout", "SystemExit: 0"),
@@ -50,7 +49,7 @@ def check(tmp_path, text, *args):
         ),
         ("def setup(self):\n        os._exit(0)", "opens", "exit code 0 in setup"),
     ],
-    ids=["os-exit", "kill", "segfault", "descriptors", "sys-exit", "cancel", "setup"],
+    ids=["os-exit", "segfault", "descriptors", "sys-exit", "cancel", "setup"],
 )
 def test_a_process_that_ends_is_a_row(tmp_path, hook, row, found):
     checked = check(tmp_path, HOSTILE.format(hook=hook))

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from scripts.mutate import COPIED, ROOT, nearest, walked
 
 FILES = {
@@ -28,6 +30,7 @@ def test_a_note_is_added():
 }
 
 
+@pytest.mark.soak  # it runs pytest four times
 def test_it_names_the_mutant_that_no_test_notices_and_none_that_one_does(tmp_path):
     for name in COPIED:
         (tmp_path / name).touch() if "." in name else (tmp_path / name).mkdir()

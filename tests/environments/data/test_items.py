@@ -235,6 +235,7 @@ def test_an_unreachable_hub_is_not_asked_again(hub_unreachable, monkeypatch):
     assert delays == []
 
 
+@pytest.mark.soak  # it imports the hub client anew
 def test_a_hub_that_does_not_know_the_dataset_is_quoted(hub_answering_404, tmp_path):
     # In its own process: the hub client reads its endpoint once, when it is imported.
     env = os.environ | {"HF_ENDPOINT": hub_answering_404, "HF_HOME": str(tmp_path)}

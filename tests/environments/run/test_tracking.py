@@ -53,6 +53,7 @@ def rollouts(tmp_path, *options):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
 
 
+@pytest.mark.soak
 def test_nothing_is_tracked_unless_asked_for(tmp_path):
     assert rollouts(tmp_path).returncode == 0
     assert not list(tmp_path.glob("wandb*"))
@@ -67,6 +68,7 @@ def test_a_tracked_run_leaves_its_groups_windows_and_samples_with_wandb(tmp_path
     assert list(tmp_path.glob("wandb/offline-run-*/files/media/table/samples*"))
 
 
+@pytest.mark.soak
 def test_without_a_key_tracking_is_refused_in_one_line(tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
     command = [sys.executable, "-m", "turnwise", "process", "terminal_tasks", "--env.use_wandb", "true"]

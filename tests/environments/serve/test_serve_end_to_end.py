@@ -60,7 +60,7 @@ def tiny_model_server(env):
         yield port
 
 
-@pytest.mark.parametrize("env", ENVS)
+@pytest.mark.parametrize("env", ["WriteWord", pytest.param("Talk", marks=pytest.mark.soak)])
 def test_token_advantages_arrive_token_for_token_as_they_were_computed(api, tmp_path, env):
     api.start_trainer(batch_size=8, max_token_len=40_000)
     with scripted_model(env) as port, served(api, tmp_path, port=port, env=env) as record:
@@ -84,7 +84,9 @@ def test_masks_of_0_and_1_arrive_from_an_environment_without_turn_rewards_with_a
     assert any(value for row in group["advantages"] for value in row)
 
 
-@pytest.mark.parametrize(("view", "size"), [("token_advantages", 4), ("turn_rows", 1)])
+@pytest.mark.parametrize(
+    ("view", "size"), [("token_advantages", 4), pytest.param("turn_rows", 1, marks=pytest.mark.soak)]
+)
 def test_rows_of_condensed_rollouts_arrive_in_full_posts_as_they_were_computed(api, tmp_path, view, size):
     api.start_trainer(batch_size=16, max_token_len=40_000)
     condensed = ("--env.condenser", "summarise", "--env.condenser_turns", "2", "--env.credit_view", view)
@@ -133,7 +135,7 @@ def test_replies_arrive_as_context_without_a_mask_a_logprob_or_credit(api, tmp_p
     assert replies > 5
 
 
-@pytest.mark.parametrize("env", ["Talk", "Retail"])
+@pytest.mark.parametrize("env", ["Talk", pytest.param("Retail", marks=pytest.mark.soak)])
 def test_replies_arrive_as_user_messages_in_their_places(api, tmp_path, env):
     api.start_trainer(batch_size=16, max_token_len=40_000)
     with served(api, tmp_path, env=env) as record:
@@ -177,9 +179,13 @@ def turns_shown(credited, view):
 
 @pytest.mark.parametrize(
     ("view", "env"),
-    [("token_advantages", "WriteWord"), ("turn_rows", "WriteWord"), ("prefix_rows", "WriteWord"),
-     ("turn_rows", "Talk")],
-)  # fmt: skip
+    [
+        pytest.param("token_advantages", "WriteWord", marks=pytest.mark.soak),
+        pytest.param("turn_rows", "WriteWord", marks=pytest.mark.soak),
+        ("prefix_rows", "WriteWord"),
+        ("turn_rows", "Talk"),
+    ],
+)
 def test_every_view_brings_each_turns_credit_by_name(api, tmp_path, view, env):
     api.start_trainer(batch_size=12, max_token_len=40_000)
     with served(api, tmp_path, "--env.credit_view", view, env=env) as record:

@@ -184,7 +184,7 @@ def flat_memory(api, tmp_path, *options, env, groups, bound):
 
 @pytest.mark.timeout(300)
 def test_groups_for_a_trainer_that_stalls_leave_memory_flat(api, tmp_path, soak):
-    flat_memory(api, tmp_path, env="Instant", groups=2000 if soak else 200, bound=64 if soak else 8)
+    flat_memory(api, tmp_path, env="Instant", groups=1000 if soak else 200, bound=64 if soak else 8)
 
 
 @pytest.mark.soak

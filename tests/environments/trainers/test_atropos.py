@@ -312,6 +312,7 @@ def test_atropos_own_command_line_takes_the_estimators_parameters_as_json(tmp_pa
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 1
 
 
+@pytest.mark.soak  # importing Atropos takes most of a minute on a busy machine
 def test_wrong_input_on_atropos_own_command_line_is_one_line_and_exit_code_2(tmp_path):
     done = cli(tmp_path, "--env.estimator_params", '{"gama": 0.5}')
     assert done.returncode == 2

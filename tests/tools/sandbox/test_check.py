@@ -34,7 +34,7 @@ IN_C = {
 }
 """Topics in which C gives or lacks other things than B, and why; the rest is the same code, which B runs."""
 
-IN_DOCKER = (limits, isolation, lifecycle, concurrency, reach, verification, truth)
+IN_DOCKER = (isolation, reach)
 """Topics in which the engine does what namespaces do in B; of the others these stand for the rest."""
 OF_EACH_OTHER = {
     "read_and_write_file_binary",
@@ -44,6 +44,12 @@ OF_EACH_OTHER = {
     "exec_input_large",
     "cancellation_kills_the_tree",
     "daemons_die_with_the_timeout",
+    "fork_bomb_stays_below_the_limit",
+    "enforced_limits_match_a_probe",
+    "a_killed_host_leaves_nothing_alive",
+    "a_sweep_spares_the_living",
+    "parallel_commands_in_many_sandboxes",
+    "a_verifiers_files_cannot_be_changed",
     "endless_output_is_capped_and_killed",
     "output_cannot_forge_the_status",
     "directory_variables_and_functions_persist",

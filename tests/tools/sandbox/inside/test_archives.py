@@ -18,6 +18,7 @@ from tools.sandbox.local.backend import open_local
 
 ONE = pack({"one": ArchivedFile(data=b"1")})
 SIX_MB = b"x" * (6 << 20)
+TIERS = ("B", "C", "docker")
 
 
 @pytest.fixture(params=["B", "C", pytest.param("docker", marks=pytest.mark.docker)])
@@ -67,7 +68,7 @@ HOSTILE = {name: name for name in hostile_archives()}
 OF_EACH_KIND = ("`..`", "an absolute path", "a file behind its own link", "a character device")
 
 
-@across(HOSTILE, OF_EACH_KIND, "sandbox", ("B", "C", "docker"))
+@across(HOSTILE, OF_EACH_KIND, "sandbox", TIERS)
 async def test_the_inside_too_takes_nothing_hostile(sandbox, case, monkeypatch):
     monkeypatch.setattr(archive, "check", lambda archive: None)
     with pytest.raises(OSError) as raised:  # noqa: PT011  # which one depends on what is wrong
@@ -81,19 +82,22 @@ async def test_the_inside_too_takes_nothing_hostile(sandbox, case, monkeypatch):
     assert seen.stdout == b""
 
 
-@pytest.mark.parametrize(
-    ("setup", "name", "error"),
-    [
-        ("ln -s /tmp in/way", "way/one", NotADirectoryError),
-        ("ln -s /tmp/one in/one", "one", OSError),
-        ("ln -s ../outside in/way; mkdir outside", "way/deep/one", NotADirectoryError),
-        ("mkfifo in/one", "one", OSError),
-        ("mkdir in/one", "one", IsADirectoryError),
-        ("echo >in/one", "one/two", NotADirectoryError),
-        ("chmod 500 in", "one", PermissionError),
-    ],
+IN_THE_WAY = {
+    "ln -s /tmp in/way": ("way/one", NotADirectoryError),
+    "ln -s /tmp/one in/one": ("one", OSError),
+    "ln -s ../outside in/way; mkdir outside": ("way/deep/one", NotADirectoryError),
+    "mkfifo in/one": ("one", OSError),
+    "mkdir in/one": ("one", IsADirectoryError),
+    "echo >in/one": ("one/two", NotADirectoryError),
+    "chmod 500 in": ("one", PermissionError),
+}
+
+
+@across(
+    {setup: (setup, *rest) for setup, rest in IN_THE_WAY.items()}, ["ln -s /tmp in/way"], "sandbox", TIERS
 )
-async def test_nothing_is_put_through_what_is_in_the_way(sandbox, setup, name, error):
+async def test_nothing_is_put_through_what_is_in_the_way(sandbox, case):
+    setup, name, error = case
     await sandbox.exec(f"mkdir in; {setup}")
     before = await listed(sandbox, ".") + await listed(sandbox, "/tmp")
     with pytest.raises(error, match=f"in/{name}"):
@@ -141,19 +145,20 @@ async def test_links_and_special_files_never_come_out(sandbox):
     assert files == {"file": ArchivedFile(data=b"x\n"), "hard": ArchivedFile(data=b"x\n")}
 
 
-@pytest.mark.parametrize(
-    ("setup", "error"),
-    [
-        ("", FileNotFoundError),
-        ("echo >out", NotADirectoryError),
-        ("mkfifo out", NotADirectoryError),
-        ("mkdir -p out/deep; echo >out/deep/locked; chmod 0 out/deep/locked", PermissionError),
-        ("mkdir -p out/locked; chmod 0 out/locked", PermissionError),
-        ("mkdir out; truncate -s 12M out/large", OSError),
-        ("mkdir out; cd out; for i in $(seq 120); do mkdir d; cd d; done", OSError),
-    ],
-)
-async def test_a_folder_that_cannot_be_packed_is_an_error(sandbox, setup, error):
+NO_PACKING = {
+    "": FileNotFoundError,
+    "echo >out": NotADirectoryError,
+    "mkfifo out": NotADirectoryError,
+    "mkdir -p out/deep; echo >out/deep/locked; chmod 0 out/deep/locked": PermissionError,
+    "mkdir -p out/locked; chmod 0 out/locked": PermissionError,
+    "mkdir out; truncate -s 12M out/large": OSError,
+    "mkdir out; cd out; for i in $(seq 120); do mkdir d; cd d; done": OSError,
+}
+
+
+@across({setup: (setup, error) for setup, error in NO_PACKING.items()}, ["mkfifo out"], "sandbox", TIERS)
+async def test_a_folder_that_cannot_be_packed_is_an_error(sandbox, case):
+    setup, error = case
     await sandbox.exec(setup)
     with pytest.raises(error, match="out"):
         await sandbox.get_archive("out")

@@ -1,70 +1,38 @@
 """`CodeDebugEnv`: find and fix the bug in a Python function, with a reward for every turn."""
 
-import asyncio
-import hashlib
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Self
+from importlib.resources import files
+from typing import Any, Self, cast
 
+import jsonlines
 from pydantic import Field, model_validator
 
 from environments.base_env import AgentEnv
-from environments.code_debug_env.diagnosis import calls_fail, note_calls, terminal_commands
-from environments.code_debug_env.hidden_checks import CheckLimits, CheckReport, run_checks
-from environments.code_debug_env.row_checks import check_rows
 from environments.code_debug_env.script import debug_script
-from environments.code_debug_env.signals import (
-    SOLUTION,
-    SignalWeights,
-    TurnFacts,
-    turn_signals,
-)
-from environments.code_debug_env.workspace import (
-    EXAMPLES_CPU_S,
-    REQUIRED_FIELDS,
-    SYSTEM_PROMPT,
-    buggy_text,
-    embedded_tasks,
-    task_prompt,
-    workspace_files,
-)
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice
 from environments.reward_context import Reward, RolloutContext
+from environments.rewards.code_judge.checks import REQUIRED_FIELDS, Task, buggy_text
+from environments.rewards.code_judge.judge import CodeJudge, Unsound
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.calls import ToolSpec
-from tools.errors import DatasetError
 from tools.files import file
 from tools.sandbox.base import Sandbox
 from tools.terminal import terminal
 
 logger = logging.getLogger(__name__)
 
-MAX_REPORTS = 16
-"""Of an item."""
-Task = Mapping[str, Any]
-"""One task in the schema of HumanEvalPack."""
-
-
-@dataclass(slots=True, kw_only=True)
-class JudgedSoFar:
-    """What is known about one rollout so far."""
-
-    start: CheckReport
-    """The hidden checks of the buggy solution."""
-    solution: bytes
-    """The solution file after the last turn."""
-    report: CheckReport
-    """Its hidden checks."""
-    facts: list[TurnFacts]
+SOLUTION, EXAMPLES = "solution.py", "test_example.py"
+EXAMPLES_CPU_S = 0.3
+"""Of the embedded tasks: a hundred times what right solutions take, so that a bug that hangs costs little."""
 
 
 class CodeDebugConfig(AgentEnvConfig):
-    """Settings of `CodeDebugEnv`: the most that each signal can give in one trajectory."""
+    """The most that each signal can give in one trajectory."""
 
     weight_test_signal: float = Field(
         default=0.5, ge=0, le=1, description="What fixing every hidden check is worth."
@@ -74,7 +42,7 @@ class CodeDebugConfig(AgentEnvConfig):
     )
     weight_efficiency: float = Field(default=0.2, ge=0, le=1, description="What fixing in one turn is worth.")
 
-    unsound_items: Literal["drop", "refuse", "keep"] = Field(
+    unsound_items: Unsound = Field(
         default="drop",
         description="Items of a dataset whose own solution fails a hidden check, or whose buggy one fails "
         "none: leave them out, start nothing, or roll them out all the same. They are named in each case.",
@@ -88,15 +56,49 @@ class CodeDebugConfig(AgentEnvConfig):
         return self
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFacts:
+    """What is known about one turn."""
+
+    fraction: float
+    """Hidden checks that hold after the turn, from 0 to 1."""
+    changed: bool = False
+    """Whether the solution file was changed in this turn."""
+    reproduced: bool = False
+    """Whether a command of this turn made the function fail as it was at the start."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """What is known about one rollout so far."""
+
+    start: float
+    """The share of hidden checks that the buggy solution holds."""
+    solution: bytes
+    """The solution file after the last turn."""
+    fraction: float
+    """The share that it holds."""
+    facts: list[TurnFacts] = field(default_factory=list[TurnFacts])
+
+
 class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
     """A buggy function, its docstring and a few examples; hidden checks say how much of it works."""
 
     name = "code_debug"
     tools = (terminal, file)
-    system_prompt = SYSTEM_PROMPT
+    system_prompt = (
+        "You are a careful software engineer. You work in a sandbox through tools, one small step at a time. "
+        "First see the failure, then change the code, then check that it works. When you are done, answer "
+        "without calling a tool."
+    )
     required_fields = REQUIRED_FIELDS
     env_config_cls = CodeDebugConfig
     config: CodeDebugConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # narrowed, as env_config_cls says
+
+    @cached_property
+    def judge(self) -> CodeJudge:
+        """Runs the hidden checks, in sandboxes of their own."""
+        return CodeJudge()
 
     async def load_items(self) -> Sequence[Task]:
         """The tasks that the config names, or the embedded ones."""
@@ -111,62 +113,50 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
             DatasetError: an item cannot be judged and `unsound_items` is `refuse`, or none can.
         """
         await super().preflight(notify)
-        if not (self.config.dataset_name or self.config.dataset_path):
-            return  # Our own are checked by the tests.
-        notify(f"running the hidden checks of {len(self.items)} items against their own solutions")
-        report = await check_rows(self.items, self.open_sandbox)
-        names = [item["task_id"] for item in self.items]
-        self._limits.update(zip(names, report.limits, strict=True))
-        if not report.unsound:
-            return
-        policy = self.config.unsound_items
-        found = f"{len(report.unsound)} of {len(self.items)} items cannot be judged ({policy}): "
-        found += report.describe(self.item_ids)
-        if policy == "refuse" or (policy == "drop" and len(report.unsound) == len(self.items)):
-            raise DatasetError(
-                f"{found}; --env.unsound_items says what to do with them: drop, refuse or keep"
-            )
-        notify(found)
-        if policy == "drop":
-            sound = [index for index in range(len(self.items)) if index not in report.unsound]
-            self._items, self.item_ids = [self.items[i] for i in sound], [self.item_ids[i] for i in sound]
+        if self.config.dataset_name or self.config.dataset_path:  # our own are checked by the tests
+            items = dict(zip(self.item_ids, self.items, strict=True))
+            kept = await self.judge.sound_items(items, self.open_sandbox, self.config.unsound_items, notify)
+            self._items, self.item_ids = list(kept.values()), list(kept)
 
     def format_prompt(self, item: Task) -> str:
         """What is broken and how it is judged."""
-        return task_prompt(item)
+        examples = f"`{EXAMPLES}` holds a few examples (run `python3 {EXAMPLES}`). "
+        return (
+            f"The function `{item['entry_point']}` in `{SOLUTION}` has a bug: it does not do what its "
+            f"docstring says. Find the bug and fix it in `{SOLUTION}`. "
+            f"{examples if item.get('example_test') else ''}"
+            f"Your fix is judged by hidden checks of the described behaviour, so keep the name and the "
+            f"parameters of the function."
+        )
 
     async def prepare(self, item: Task, sandbox: Sandbox) -> None:
         """The buggy solution and its example test."""
-        limits = self._limits.get(item["task_id"])
+        limits = self.judge.learned_limits.get(item["task_id"])
         examples_cpu_s = EXAMPLES_CPU_S if limits is None else limits.total_s
         for name, text in workspace_files(item, examples_cpu_s).items():
             await sandbox.write_file(name, text.encode())
 
     async def score_turn(self, item: Task, turn: Turn, ctx: RolloutContext) -> None:
         """Note what this turn did to the solution; the rewards follow when the last turn is known."""
-        judged = await self._judged(item, ctx)
+        progress = await self._progress(item, ctx)
         solution = await _read_solution(ctx.sandbox)
-        changed = solution != judged.solution
+        changed = solution != progress.solution
         if changed:
-            judged.solution, judged.report = solution, await self._checks(item, solution, ctx)
-        untold = not changed and not any(fact.changed or fact.reproduced for fact in judged.facts)
-        reproduced = untold and await self._shows_failure(item, terminal_commands(turn), ctx)
-        judged.facts.append(
-            TurnFacts(fraction=judged.report.fraction, changed=changed, reproduced=reproduced)
+            report = await self.judge.check(ctx.verify, ctx.item_id, item, solution)
+            progress.solution, progress.fraction = solution, report.fraction
+        is_open = not changed and not any(fact.changed or fact.reproduced for fact in progress.facts)
+        reproduced = is_open and await self.judge.shows_failure(
+            ctx.verify, ctx.item_id, item, turn, ctx.sandbox.workdir
         )
+        progress.facts.append(TurnFacts(fraction=progress.fraction, changed=changed, reproduced=reproduced))
 
     async def compute_turn_rewards(
         self, item: Task, trajectory: Trajectory, ctx: RolloutContext
     ) -> Sequence[Reward]:
         """Per turn: what its tests, its diagnosis and its economy are worth."""
-        judged = await self._judged(item, ctx)
-        ctx.metrics["checks_held"] = judged.report.fraction
-        weights = SignalWeights(
-            test_signal=self.config.weight_test_signal,
-            diagnosis=self.config.weight_diagnosis,
-            efficiency=self.config.weight_efficiency,
-        )
-        return turn_signals(judged.start.fraction, judged.facts, self.config.max_turns, weights)
+        progress = await self._progress(item, ctx)
+        ctx.metrics["checks_held"] = progress.fraction
+        return turn_signals(progress.start, progress.facts, self.config)
 
     def passed(self, item: Task, trajectory: Trajectory) -> bool:
         """Passed is fixed: every hidden check holds at the end."""
@@ -178,57 +168,68 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         """An agent that knows the fix, and makes mistakes as its skill allows."""
         return debug_script(item, messages, tools, skill)
 
-    async def _judged(self, item: Task, ctx: RolloutContext) -> JudgedSoFar:
+    async def _progress(self, item: Task, ctx: RolloutContext) -> Progress:
         """The notes of this rollout, started when there are none."""
-        judged = ctx.notes.get("judged")
-        if not isinstance(judged, JudgedSoFar):
+        if "progress" not in ctx.notes:
             solution = buggy_text(item).encode()
-            start = await self._checks(item, solution, ctx)
-            judged = ctx.notes["judged"] = JudgedSoFar(start=start, solution=solution, report=start, facts=[])
-        return judged
+            start = (await self.judge.check(ctx.verify, ctx.item_id, item, solution)).fraction
+            ctx.notes["progress"] = Progress(start=start, solution=solution, fraction=start)
+        return cast(Progress, ctx.notes["progress"])
 
-    async def _shows_failure(self, item: Task, commands: Sequence[str], ctx: RolloutContext) -> bool:
-        """Whether the commands of a turn made the function fail, as it was at the start."""
-        limits = self._limits.get(item["task_id"], CheckLimits())
-        notes = await note_calls(ctx, item, commands, limits) if commands else ""
-        if not notes:
-            return False
-        # Siblings run the same examples.
-        async with self._judging[ctx.item_id]:
-            if self._compared.get(ctx.item_id, ("", False))[0] != notes:
-                self._compared[ctx.item_id] = notes, await calls_fail(ctx.verify, item, notes, limits)
-            return self._compared[ctx.item_id][1]
 
-    async def _checks(self, item: Task, solution: bytes, ctx: RolloutContext) -> CheckReport:
-        """The hidden checks of a solution; siblings often write the same one, which is judged once."""
-        limits = self._limits.get(item["task_id"], CheckLimits())
-        digest = hashlib.sha256(solution).digest()
-        async with self._judging[ctx.item_id]:
-            reports = self._reports[ctx.item_id]
-            if digest not in reports:
-                if len(reports) >= MAX_REPORTS:
-                    del reports[next(iter(reports))]
-                reports[digest] = await run_checks(ctx.verify, item, solution, limits)
-            return reports[digest]
+def embedded_tasks() -> list[dict[str, Any]]:
+    """The bugs that come with this environment."""
+    with files("environments.code_debug_env").joinpath("bugs.jsonl").open("rb") as lines:
+        return list(jsonlines.Reader(lines))
 
-    @cached_property
-    def _limits(self) -> dict[str, CheckLimits]:
-        """Of the tasks of a dataset, with room for their right solutions; ours need none."""
-        return {}
 
-    @cached_property
-    def _compared(self) -> dict[str, tuple[str, bool]]:
-        """Of each item the calls that were compared last, and whether one failed."""
-        return {}
+def workspace_files(task: Task, examples_cpu_s: float = EXAMPLES_CPU_S) -> dict[str, str]:
+    """The files that the agent finds, by name; the examples end themselves after that processor time."""
+    contents = {SOLUTION: buggy_text(task)}
+    if task.get("example_test"):
+        contents[EXAMPLES] = (
+            "import signal\n\n"
+            f"from solution import *\nfrom solution import {task['entry_point']}\n\n"
+            "# The examples take far less processor time: a loop without an end is stopped.\n"
+            f"signal.setitimer(signal.ITIMER_VIRTUAL, {examples_cpu_s:g})\n\n\n"
+            f"{task['example_test'].strip()}\nprint('all examples pass')\n"
+        )
+    return contents
 
-    @cached_property
-    def _reports(self) -> defaultdict[str, dict[bytes, CheckReport]]:
-        """The hidden checks of each item's solutions, by a hash of their text."""
-        return defaultdict(dict)
 
-    @cached_property
-    def _judging(self) -> defaultdict[str, asyncio.Lock]:
-        return defaultdict(asyncio.Lock)
+def turn_signals(start: float, facts: Sequence[TurnFacts], config: CodeDebugConfig) -> list[dict[str, float]]:
+    """Per turn, its reward by signal.
+
+    `test_signal`: progress p = (f - f₀) / (1 - f₀), kept in 0..1; each turn gets its difference, so the
+    turns add up to the final progress. `diagnosis`: once, for the first turn that reproduced the failure
+    before the solution was touched, times the final progress. `efficiency`: on the last turn, the final
+    progress times the share of turns that were not needed. So without progress there is nothing to gain, and
+    one more turn never gains.
+    """
+    signals: list[dict[str, float]] = []
+    before, diagnosed, touched = 0.0, False, False
+    final = mended(facts[-1].fraction, start) if facts else 0.0
+    for index, turn in enumerate(facts):
+        after = mended(turn.fraction, start)
+        touched = touched or turn.changed
+        diagnosis = turn.reproduced and not touched and not diagnosed
+        diagnosed = diagnosed or diagnosis
+        last = index == len(facts) - 1
+        unused = max(0.0, 1 - index / config.max_turns)
+        signals.append(
+            {
+                "test_signal": config.weight_test_signal * (after - before),
+                "diagnosis": config.weight_diagnosis * final * diagnosis,
+                "efficiency": config.weight_efficiency * final * unused * last,
+            }
+        )
+        before = after
+    return signals
+
+
+def mended(fraction: float, start: float) -> float:
+    """How much of what was broken at the start is mended, from 0 to 1."""
+    return 0.0 if start >= 1 else min(max((fraction - start) / (1 - start), 0.0), 1.0)
 
 
 async def _read_solution(sandbox: Sandbox) -> bytes:

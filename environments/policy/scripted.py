@@ -111,6 +111,15 @@ def say(content: str, *, reasoning: str | None = None) -> Message:
     return Message(role="assistant", content=content, reasoning=reasoning)
 
 
+def choices(*parts: tuple[float, Sequence[Message]]) -> list[Choice]:
+    """Choices of several kinds: each part is a probability, which its messages share evenly."""
+    return [
+        Choice(probability=probability / len(messages), message=message)
+        for probability, messages in parts
+        for message in messages
+    ]
+
+
 def call(name: str, arguments: Mapping[str, Any] | str, *, content: str = "") -> Message:
     """An assistant message that calls one tool; arguments given as text are sent as they are."""
     text = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), ensure_ascii=False)

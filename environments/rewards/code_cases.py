@@ -36,10 +36,10 @@ class Verify(Protocol):
         self,
         *,
         command: str | Sequence[str],
-        artefacts: Sequence[str],
-        files: Mapping[str, bytes | str] | None,
-        stdin: bytes,
-        timeout_s: float,
+        artefacts: Sequence[str] = (),
+        files: Mapping[str, bytes | str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float = 30.0,
     ) -> ExecResult:
         """Run it."""
         ...
@@ -85,9 +85,7 @@ async def program_cases(
         SandboxError: a sandbox is broken, which the agent cannot cause.
     """
     results = [
-        await verify(
-            command=command, artefacts=artefacts, files=None, stdin=given.encode(), timeout_s=timeout_s
-        )
+        await verify(command=command, artefacts=artefacts, stdin=given.encode(), timeout_s=timeout_s)
         for given, _ in _checked(cases)
     ]
     held = [

@@ -2,8 +2,8 @@
 
 import pytest
 
-from environments.code_debug_env.hidden_checks import CheckLimits, run_checks
 from environments.reward_context import RolloutContext
+from environments.rewards.code_judge.checks import CheckLimits, run_checks
 from tools.sandbox import open_sandbox
 
 QUICK = CheckLimits(cpu_s=0.5, wall_s=0.8, next_cpu_s=0.1, next_wall_s=0.3, total_s=2.0)
@@ -57,8 +57,8 @@ KILLS = {
     "a program of its own": "import os, sys\nos.execv(sys.executable, ['python3', '-c', "
     "'import os; os.kill(os.getppid(), 9)'])",
     "a harness of its own": "import os, shutil\nos.rename('environments', 'moved')\n"
-    "os.makedirs('environments/code_debug_env')\n"
-    "open('environments/code_debug_env/harness.py', 'w').write('import os; os.kill(os.getppid(), 9)')\n"
+    "os.makedirs('environments/rewards/code_judge')\n"
+    "open('environments/rewards/code_judge/harness.py', 'w').write('import os; os.kill(os.getppid(), 9)')\n"
     "os._exit(0)",
 }
 

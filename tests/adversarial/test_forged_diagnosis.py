@@ -2,10 +2,9 @@
 
 import pytest
 
-from environments.code_debug_env.diagnosis import calls_fail, note_calls
-from environments.code_debug_env.hidden_checks import CheckLimits
-from environments.code_debug_env.workspace import embedded_tasks, workspace_files
+from environments.code_debug_env.env import embedded_tasks, workspace_files
 from environments.reward_context import RolloutContext
+from environments.rewards.code_judge.checks import CheckLimits, calls_fail, note_calls
 from tools.sandbox import open_sandbox
 
 TASK = next(task for task in embedded_tasks() if task["entry_point"] == "moving_average")
@@ -56,7 +55,10 @@ async def ctx():
 
 
 async def shown(ctx: RolloutContext, *commands: str) -> bool:
-    notes = await note_calls(ctx, TASK, commands, CheckLimits(), total_s=3.0)
+    workspace = ctx.sandbox.workdir
+    notes = await note_calls(
+        ctx.verify, TASK, commands, workspace=workspace, limits=CheckLimits(), total_s=3.0
+    )
     return bool(notes) and await calls_fail(ctx.verify, TASK, notes, CheckLimits())
 
 
@@ -66,7 +68,7 @@ async def test_a_fake_shows_no_failure(ctx, command: str):
 
 
 async def test_files_left_in_the_workspace_forge_nothing(ctx):
-    for name in ("sitecustomize.py", "json.py", "ast.py", "environments/code_debug_env/observer.py"):
+    for name in ("sitecustomize.py", "json.py", "ast.py", "environments/rewards/code_judge/observer.py"):
         await ctx.sandbox.write_file(name, b"print('shown')\nraise SystemExit(0)\n")
     await ctx.sandbox.write_file("test_example.py", b"raise IndexError\n")
     assert not await shown(ctx, "python3 test_example.py")

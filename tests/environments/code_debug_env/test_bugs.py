@@ -1,8 +1,9 @@
 import asyncio
 from collections import Counter
 
-from environments.code_debug_env.hidden_checks import prepare_test, run_checks
-from environments.code_debug_env.workspace import buggy_text, embedded_tasks, fixed_text
+from environments.code_debug_env.env import embedded_tasks
+from environments.rewards.code_judge.checks import buggy_text, fixed_text, run_checks
+from environments.rewards.code_judge.prepared_test import prepare_test
 
 BUGS = embedded_tasks()
 NAMES = [bug["entry_point"] for bug in BUGS]

@@ -6,10 +6,9 @@ from pydantic import ValidationError
 
 from environments.code_debug_env import CodeDebugEnv
 from environments.code_debug_env.env import CodeDebugConfig
-from environments.code_debug_env.hidden_checks import run_checks
-from environments.code_debug_env.workspace import fixed_text
 from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
+from environments.rewards.code_judge.checks import fixed_text, run_checks
 from environments.trajectory import Message, Trajectory, TrajectoryGroup
 from tools.errors import DatasetError
 
@@ -170,7 +169,7 @@ async def test_equal_solutions_of_siblings_are_judged_once(monkeypatch):
         asked.append(solution)
         return await run_checks(verify, task, solution, limits)
 
-    monkeypatch.setattr("environments.code_debug_env.env.run_checks", counted)
+    monkeypatch.setattr("environments.rewards.code_judge.judge.run_checks", counted)
     fixed = fixed_text(await item_of("moving_average"))
     Played.moves = (await write(fixed), DONE)
     env = open_env(Played)

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from environments.code_debug_env.env import embedded_tasks
 from environments.code_debug_env.script import debug_script, smallest_edit, wrong_text
-from environments.code_debug_env.workspace import buggy_text, embedded_tasks, fixed_text
+from environments.rewards.code_judge.checks import buggy_text, fixed_text
 from environments.trajectory import Message
 from tests.tables import cases
 from tools.files import file

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.code_debug_env.signals import TurnFacts, progress, turn_signals
+from environments.code_debug_env.env import CodeDebugConfig, TurnFacts, mended, turn_signals
 
 FRACTION = st.floats(min_value=0, max_value=1)
 FACTS = st.lists(
@@ -15,11 +15,14 @@ MENDED = TurnFacts(fraction=1.0, changed=True)
 
 
 def total(start: float, facts: list[TurnFacts], max_turns: int) -> float:
-    return math.fsum(math.fsum(signals.values()) for signals in turn_signals(start, facts, max_turns))
+    return math.fsum(
+        math.fsum(signals.values())
+        for signals in turn_signals(start, facts, CodeDebugConfig(max_turns=max_turns))
+    )
 
 
 def column(name: str, start: float, facts: list[TurnFacts], max_turns: int = 10) -> list[float]:
-    return [signals[name] for signals in turn_signals(start, facts, max_turns)]
+    return [signals[name] for signals in turn_signals(start, facts, CodeDebugConfig(max_turns=max_turns))]
 
 
 @given(START, FACTS, st.integers(min_value=1, max_value=30))
@@ -30,7 +33,7 @@ def test_a_session_gives_between_0_and_1(start: float, facts: list[TurnFacts], m
 @given(START, FACTS)
 def test_the_test_rewards_add_up_to_the_final_progress(start: float, facts: list[TurnFacts]):
     given_in_all = math.fsum(column("test_signal", start, facts))
-    assert given_in_all == pytest.approx(0.5 * progress(facts[-1].fraction, start))
+    assert given_in_all == pytest.approx(0.5 * mended(facts[-1].fraction, start))
 
 
 @given(START, FACTS, st.data())

@@ -10,7 +10,7 @@ from tools.sandbox.conformance.bench import Bench, host_status, marker, sleeper
 from tools.sandbox.conformance.checks import check, equal, holds
 
 _SETTINGS = ("/usr/local/etc", "/usr/etc")
-_MODULES = "tools environments turnwise environments.code_debug_env"
+_MODULES = "tools environments turnwise environments.code_debug_env environments.rewards.code_judge"
 _IMPORTS = f"""
 import importlib
 for name in "{_MODULES}".split():

@@ -5,8 +5,8 @@ import pytest
 
 from environments.code_debug_env import CodeDebugEnv
 from environments.code_debug_env.env import CodeDebugConfig
-from environments.code_debug_env.hidden_checks import CheckLimits
-from environments.code_debug_env.row_checks import check_rows
+from environments.rewards.code_judge.checks import CheckLimits
+from environments.rewards.code_judge.judge import CodeJudge
 from tools.errors import DatasetError
 from tools.sandbox import open_sandbox
 
@@ -34,30 +34,27 @@ UNSOLVABLE = {
 }
 
 
-async def report_of(*rows: dict[str, str]):
-    return await check_rows(rows, lambda: open_sandbox("local"))
+async def judged(*rows: dict[str, str]) -> tuple[CodeJudge, list[str], list[str]]:
+    """The judge, the indices of the rows that are left, and its lines."""
+    judge, lines = CodeJudge(), list[str]()
+    tasks = {str(index): row for index, row in enumerate(rows)}
+    kept = await judge.sound_items(tasks, lambda: open_sandbox("local"), "drop", lines.append)
+    return judge, [*kept], lines
 
 
-async def test_what_is_as_it_should_be_is_kept():
-    assert (await report_of(SOUND)).unsound == frozenset()
-
-
-async def test_what_nobody_can_solve_is_found_among_others():
+async def test_what_cannot_be_solved_is_found_among_others():
     rows = [row for change in UNSOLVABLE.values() for row in (SOUND, {**SOUND, **change})]
-    assert (await report_of(*rows, SOUND)).unsolvable == tuple(range(1, len(rows), 2))
+    _, kept, lines = await judged(*rows, SOUND)
+    assert kept == [str(index) for index in range(0, len(rows) + 1, 2)]
+    assert lines[-1].startswith(f"{len(UNSOLVABLE)} of {len(rows) + 1} items cannot be judged (drop): 1: its")
 
 
 async def test_a_slow_right_solution_widens_the_limits_of_its_task():
-    slow = "    import time\n    end = time.process_time() + 0.1\n    while time.process_time() < end: pass\n"
-    report = await report_of(SOUND, {**SOUND, "canonical_solution": f"{slow}    return 2 * x\n"})
-    quick, slow = report.limits
-    assert (quick, report.unsound) == (CheckLimits(), frozenset())
-    assert slow.cpu_s >= 1.0
-
-
-async def test_what_is_solved_already_is_found():
-    report = await report_of(SOUND, {**SOUND, "buggy_solution": "    return x * 2\n"})
-    assert (report.unsolvable, report.solved) == ((), (1,))
+    busy = "    import time\n    end = time.process_time() + 0.1\n    while time.process_time() < end: pass\n"
+    slow = {**SOUND, "task_id": "slow", "canonical_solution": f"{busy}    return 2 * x\n"}
+    judge, kept, _ = await judged(SOUND, slow)
+    assert (kept, judge.learned_limits["sound"]) == (["0", "1"], CheckLimits())
+    assert judge.learned_limits["slow"].cpu_s >= 1.0
 
 
 @pytest.fixture
@@ -83,8 +80,8 @@ async def test_unsound_items_are_left_out_and_named_in_one_line(dataset: str):
     ids, lines = await opened(dataset)
     assert ids == ["sound"]
     assert lines[-1] == (
-        "2 of 3 items cannot be judged (drop): their own solution fails a check: wrong; "
-        "the buggy solution holds every check: solved"
+        "2 of 3 items cannot be judged (drop): wrong: its own solution fails a check; "
+        "solved: the buggy solution holds every check"
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from environments.code_debug_env.solution_server import MAX_INT_DIGITS, LostAnswer, SolutionServer
+from environments.rewards.code_judge.solution_server import MAX_INT_DIGITS, LostAnswer, SolutionServer
 
 Kind = Literal["returned", "raised", "lost"]
 

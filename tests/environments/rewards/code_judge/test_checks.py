@@ -1,3 +1,4 @@
+import ast
 import asyncio
 import json
 import os
@@ -7,13 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from environments.code_debug_env.hidden_checks import (
-    CheckLimits,
-    CheckReport,
-    run_checks,
-)
-from tests.tables import seldom
-from tools.errors import RewardError
+from environments.rewards.code_judge.checks import CheckLimits, CheckReport, run_checks
+from environments.rewards.code_judge.prepared_test import prepare_test
+from tools.errors import DatasetError, RewardError
 from tools.sandbox.base import ExecResult
 
 HUMANEVALPACK = Path("../shared/data/humanevalpack_python.jsonl")
@@ -90,22 +87,21 @@ async def test_arguments_that_the_solution_changes_are_changed_for_the_test(veri
     assert await held(verify, solution, changed) == (True,) * 4
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "None",
-        "(1, 'a', b'b', 2.5, 1j)",
-        "{'k': [1, {2, 3}], (1, 2): frozenset([4])}",
-        "float('inf')",
-        "10 ** 5000",
-        "'\\ud800'",
-        "-0.0",
-        "True",
-    ],
+PLAIN = (
+    "None",
+    "(1, 'a', b'b', 2.5, 1j)",
+    "{'k': [1, {2, 3}], (1, 2): frozenset([4])}",
+    "float('inf')",
+    "10 ** 5000",
+    "'\\ud800'",
+    "-0.0",
+    "True",
 )
-async def test_plain_data_passes_both_ways_unchanged(verify, value: str):
-    same = task(f"value = {value}\nassert double(value) == value\nassert type(double(value)) is type(value)")
-    assert await held(verify, "def double(x): return x\n", same) == (True, True)
+
+
+async def test_plain_data_passes_both_ways_unchanged(verify):
+    lines = [f"assert repr(double({value})) == repr({value})" for value in PLAIN]
+    assert await held(verify, "def double(x): return x\n", task("\n".join(lines))) == (True,) * len(PLAIN)
 
 
 async def test_state_between_calls_is_kept(verify):
@@ -128,28 +124,34 @@ async def test_an_expected_exception_is_recognised(verify):
     assert await held(verify, solution, expects) == (True, False)
 
 
-@pytest.mark.parametrize(
-    "death",
-    [
-        "raise SystemExit(0)",
-        "raise KeyboardInterrupt",
-        "import os; os._exit(0)",
-        "return double(x)",
-        "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
-        "import sys; sys.setrecursionlimit(10 ** 9); return double(x)",
-        "import threading; threading.main_thread().join(0); raise GeneratorExit",
-    ],
+DEATHS = (
+    "raise SystemExit(0)",
+    "raise KeyboardInterrupt",
+    "import os; os._exit(0)",
+    "return double(x)",
+    "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+    "import sys; sys.setrecursionlimit(10 ** 9); return double(x)",
+    "import threading; threading.main_thread().join(0); raise GeneratorExit",
 )
-async def test_a_solution_that_dies_fails_only_that_assertion(verify, death: str):
-    solution = f"def double(x):\n    if x == 2:\n        {death}\n    return 2 * x\n"
-    assert await held(verify, solution) == (True, False, True)
 
 
-@pytest.mark.parametrize("hang", ["while True: pass", "import time; time.sleep(1000)"])
-async def test_a_solution_that_hangs_fails_only_that_assertion(verify, hang: str):
-    solution = f"def double(x):\n    if x == 2:\n        {hang}\n    return 2 * x\n"
-    report = await run_checks(verify, THREE, solution, QUICK)
-    assert (report.held, report.hung) == ((True, False, True), True)
+async def test_a_solution_that_dies_fails_only_that_assertion(verify, failing):
+    async def only_that(death: str) -> bool:
+        solution = f"def double(x):\n    if x == 2:\n        {death}\n    return 2 * x\n"
+        return await held(verify, solution) == (True, False, True)
+
+    assert await failing({death: death for death in DEATHS}, only_that) == []
+
+
+async def test_a_solution_that_hangs_fails_only_that_assertion(verify, failing):
+    async def only_that(hang: str) -> bool:
+        solution = f"def double(x):\n    if x == 2:\n        {hang}\n    return 2 * x\n"
+        report = await run_checks(verify, THREE, solution, QUICK)
+        return (report.held, report.hung) == ((True, False, True), True)
+
+    assert (
+        await failing({"loop": "while True: pass", "sleep": "import time; time.sleep(1000)"}, only_that) == []
+    )
 
 
 async def test_a_solution_that_always_hangs_ends_within_the_time_of_the_whole_run(verify):
@@ -190,20 +192,22 @@ def test_limits_have_room_for_a_right_solution():
     assert CheckLimits.beyond(1e-5, 1e-4) == CheckLimits()
 
 
-@pytest.mark.parametrize(
-    "solution",
-    [
-        "",
-        "def double(x)\n",
-        "import nothing_of_this_name\n",
-        "raise SystemExit\n",
-        "double = 3\n",
-        "\0",
-        "def other(): pass",
-    ],
+UNLOADABLE = (
+    "",
+    "def double(x)\n",
+    "import nothing_of_this_name\n",
+    "raise SystemExit\n",
+    "double = 3\n",
+    "\0",
+    "def other(): pass",
 )
-async def test_a_solution_that_cannot_be_loaded_holds_nothing(verify, solution: str):
-    assert await held(verify, solution) == (False, False, False)
+
+
+async def test_a_solution_that_cannot_be_loaded_holds_nothing(verify, failing):
+    async def holds_nothing(solution: str) -> bool:
+        return not any(await held(verify, solution))
+
+    assert await failing({text: text for text in UNLOADABLE}, holds_nothing) == []
 
 
 FORGERIES = {
@@ -290,10 +294,13 @@ os.kill(os.getppid(), 9)
 }
 
 
-@pytest.mark.parametrize("solution", FORGERIES.values(), ids=FORGERIES)
-async def test_results_cannot_be_forged(verify, solution: str):
+async def test_results_cannot_be_forged(verify, failing):
     of = task(THREE["test"].replace("assert f(1) == 2", "assert f(1) == 3"))
-    assert not any(await held(verify, solution, of))
+
+    async def holds_nothing(solution: str) -> bool:
+        return not any(await held(verify, solution, of))
+
+    assert await failing(FORGERIES, holds_nothing) == []
 
 
 async def test_the_solution_is_alone_with_the_harness():
@@ -303,16 +310,14 @@ async def test_the_solution_is_alone_with_the_harness():
         files_seen.update(files)
         nonce = json.loads(stdin)["nonce"]
         return ExecResult(
-            exit_code=0, stdout=f"{nonce} ready\n".encode(), stderr=b"", stdout_total=0, stderr_total=0
+            exit_code=0, stdout=f"{nonce} ready null\n".encode(), stderr=b"", stdout_total=0, stderr_total=0
         )
 
     await run_checks(spy, THREE, "text")
     assert files_seen == {
         "solution.py",
-        *(
-            f"environments/code_debug_env/{name}.py"
-            for name in ("harness", "solution_server", "confinement", "object_graph")
-        ),
+        "environments/rewards/code_judge/harness.py",
+        "environments/rewards/code_judge/solution_server.py",
     }
 
 
@@ -344,9 +349,11 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("test", EXPECTED.values(), ids=EXPECTED)
-async def test_what_must_not_be_reached_holds_when_it_was_not(verify, test: str):
-    assert await held(verify, RAISES, task(test)) == (True,)
+async def test_what_must_not_be_reached_holds_when_it_was_not(verify, failing):
+    async def holds(test: str) -> bool:
+        return await held(verify, RAISES, task(test)) == (True,)
+
+    assert await failing(EXPECTED, holds) == []
 
 
 OTHERWISE = {
@@ -358,16 +365,17 @@ OTHERWISE = {
 OF_EACH_FORM = ("bare except", "after a try with return", "pytest.raises", "if")
 
 
-@pytest.mark.parametrize(
-    ("solution", "test"),
-    [
-        pytest.param(solution, *test.values, id=f"{name}-{test.id}", marks=test.marks)
+async def test_what_must_not_be_reached_does_not_hold_otherwise(verify, failing):
+    cases = {
+        f"{name}: {form}": (solution, EXPECTED[form])
         for name, solution in OTHERWISE.items()
-        for test in seldom(EXPECTED, EXPECTED if name == "returns" else OF_EACH_FORM)
-    ],
-)
-async def test_what_must_not_be_reached_does_not_hold_otherwise(verify, solution: str, test: str):
-    assert await held(verify, solution, task(test)) == (False,)
+        for form in (EXPECTED if name == "returns" else OF_EACH_FORM)
+    }
+
+    async def does_not_hold(case: tuple[str, str]) -> bool:
+        return await held(verify, case[0], task(case[1])) == (False,)
+
+    assert await failing(cases, does_not_hold) == []
 
 
 async def test_an_exception_of_another_kind_costs_that_assertion_alone(verify):
@@ -398,3 +406,15 @@ async def test_humanevalpack_solutions_hold_everything_and_buggy_ones_do_not(ver
     lines = HUMANEVALPACK.read_text().splitlines()[:: 1 if soak else 8]
     await asyncio.gather(*map(judge, lines))
     assert wrong == []
+
+
+def test_a_test_without_assertions_is_refused():
+    for text in ("def check(", "x = 1", "assert True, 'always'"):
+        with pytest.raises(DatasetError, match="task 't'"):
+            prepare_test(text, "t")
+
+
+def test_the_prepared_test_is_python_with_one_record_per_assertion():
+    prepared, total = prepare_test("assert a\nif b:\n    assert c\nassert True", "t")
+    ast.parse(prepared)
+    assert (total, prepared.count("evaluating(")) == (2, 2)

@@ -1,4 +1,4 @@
-"""The program that judges a solution inside a fresh sandbox (`hidden_checks.py` starts it).
+"""The program that judges a solution inside a fresh sandbox (`checks.py` starts it).
 
 The judge holds the hidden test and evaluates every assertion itself; the solution server is another process,
 which runs the untrusted solution and only answers calls with plain data. So a solution never sees the test,
@@ -11,15 +11,15 @@ verdicts in one line: a judge that did not come to its end has found nothing out
 Only the standard library is there when this runs.
 """
 
+import contextlib
 import ctypes
 import json
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from environments.code_debug_env.solution_server import MAX_INT_DIGITS, LostAnswer, SolutionServer
+from environments.rewards.code_judge.solution_server import MAX_INT_DIGITS, LostAnswer, SolutionServer
 
 PR_SET_DUMPABLE = 4
 
@@ -45,19 +45,19 @@ def judge(request: Mapping[str, Any]) -> None:
     namespace[request["entry_point"]] = server.call
     namespace["__assertions__"] = records
     server.start()
-    say(request["nonce"], "ready")
-    stopped = ""
+    report(request["nonce"], "ready")
     try:
-        exec(prepared, namespace)  # trusted data
-    except (Exception, LostAnswer) as error:  # noqa: BLE001  # those behind it were not reached
-        stopped = f"{type(error).__name__}: {error}"[:300]
+        with contextlib.suppress(Exception, LostAnswer):  # assertions behind it were not reached
+            exec(prepared, namespace)  # trusted data
     finally:
         server.kill()
-    say(request["nonce"], "end", {"held": records.held(), "hung": server.hung, "stopped": stopped})
+    verdict = {"held": records.held(), "hung": server.hung}
+    times = {"slowest_s": server.slowest_s, "cpu_s": server.cpu_s}
+    report(request["nonce"], "end", {**verdict, **times})
 
 
-def say(nonce: str, word: str, data: Any = None) -> None:
-    """Report a line that only the holder of the nonce can write."""
+def report(nonce: str, word: str, data: Any = None) -> None:
+    """Print a line that only the holder of the nonce can write."""
     print(nonce, word, json.dumps(data), flush=True)  # noqa: T201
 
 
@@ -77,7 +77,7 @@ class Records:
         """Whether there is anything left to learn: an assertion in a loop that failed once has failed."""
         return self._held.get(index, True)
 
-    @contextmanager
+    @contextlib.contextmanager
     def evaluating(self, *indices: int) -> Generator[None]:
         """Around assertions: whatever is raised in it means that they do not hold."""
         lost = self._lost()
@@ -88,7 +88,7 @@ class Records:
         else:
             self._record(indices, self._lost() == lost)
 
-    @contextmanager
+    @contextlib.contextmanager
     def raising(self, index: int, kind: Any, *_: Any, **__: Any) -> Generator[SimpleNamespace]:
         """Around what must raise an exception of the kind."""
         raised = SimpleNamespace(value=None, type=None)

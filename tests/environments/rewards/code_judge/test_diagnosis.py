@@ -1,13 +1,12 @@
+import math
 from functools import partial
 from types import SimpleNamespace
 
-from environments.code_debug_env import observer
-from environments.code_debug_env.comparison import NotedCall, Outcome, alike, noted_calls
-from environments.code_debug_env.diagnosis import calls_fail, note_calls
-from environments.code_debug_env.hidden_checks import CheckLimits
-from environments.code_debug_env.workspace import embedded_tasks, workspace_files
+from environments.code_debug_env.env import embedded_tasks, workspace_files
 from environments.reward_context import RolloutContext
-from tests.tables import cases
+from environments.rewards.code_judge import observer
+from environments.rewards.code_judge.checks import CheckLimits, calls_fail, note_calls
+from environments.rewards.code_judge.comparison import NotedCall, Outcome, alike, noted_calls
 from tests.tools.sandbox.conftest import tier_c  # noqa: F401  # a fixture
 from tools.sandbox import Opening, SandboxLimits, open_sandbox
 from tools.sandbox.local.backend import open_local
@@ -40,13 +39,12 @@ async def shown(entry_point: str, *commands: str, opened=open_sandbox, **files: 
             await sandbox.write_file(name, text.encode())
         ctx = RolloutContext(env="code_debug", item_id="t", sandbox=sandbox, fresh_sandbox=opened)
         named = [command.replace("WORKSPACE", sandbox.workdir) for command in commands]
-        notes = await note_calls(ctx, task, named, CheckLimits())
+        notes = await note_calls(ctx.verify, task, named, workspace=sandbox.workdir, limits=CheckLimits())
         return bool(notes) and await calls_fail(ctx.verify, task, notes, CheckLimits())
 
 
-@cases("command", SHOWS.values(), ids=SHOWS)
-async def test_a_call_that_fails_shows_the_failure(command: str):
-    assert await shown("moving_average", command)
+async def test_a_call_that_fails_shows_the_failure(failing):
+    assert await failing(SHOWS, lambda command: shown("moving_average", command)) == []
 
 
 async def test_the_workspace_may_be_called_by_a_name_that_no_other_sandbox_has(tier_c):  # noqa: F811
@@ -64,34 +62,17 @@ async def test_one_command_of_several_is_enough():
     assert await shown("moving_average", "ls", "python3 test_example.py", "true")
 
 
-async def test_a_hang_is_a_failure():
-    assert await shown("binary_search", "python3 test_example.py")
+async def test_hangs_and_other_exceptions_are_failures(failing):
+    deep = next(name for name, task in TASKS.items() if task["failure_symptoms"] == "stackoverflow")
+    names = {name: name for name in ("binary_search", "parse_port", deep)}
+    assert await failing(names, lambda name: shown(name, "python3 test_example.py")) == []
 
 
-async def test_an_exception_of_the_wrong_kind_is_a_failure():
-    assert await shown("parse_port", "python3 test_example.py")
-
-
-async def test_a_recursion_without_end_is_a_failure():
-    deep = [name for name, task in TASKS.items() if task["failure_symptoms"] == "stackoverflow"]
-    assert await shown(deep[0], "python3 test_example.py")
-
-
-@cases(
-    ("expected", "found", "same"),
-    [
-        (0.1 + 0.2, 0.3, True),
-        ([1.0, {"a": (0.3,)}], [1.0, {"a": (0.1 + 0.2,)}], True),
-        (float("nan"), float("nan"), True),
-        ([1], [1, 2], False),
-        ([1, 2], (1, 2), False),
-        ({1: 2}, {1: 3}, False),
-        ({1}, {1, 2}, False),
-        (1, 2, False),
-    ],
-)
-def test_values_are_compared_but_for_rounding(expected: object, found: object, same: bool):
-    assert alike(expected, found) is same
+def test_values_are_compared_but_for_rounding():
+    same = [(0.3, [1.0, {"a": (0.3,)}], math.nan), (0.1 + 0.2, [1.0, {"a": (0.1 + 0.2,)}], math.nan)]
+    assert alike(*same)
+    others = [([1], [1, 2]), ([1, 2], (1, 2)), ({1: 2}, {1: 3}), ({1}, {1, 2}), (1, 2)]
+    assert [pair for pair in others if alike(*pair)] == []
 
 
 def test_a_call_without_an_outcome_never_came_back():

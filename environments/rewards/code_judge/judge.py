@@ -1,0 +1,172 @@
+"""`CodeJudge`: what an environment asks about the solutions of its items, equal questions once."""
+
+import asyncio
+import hashlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal, get_args
+
+from environments.rewards.code_cases import Verify
+from environments.rewards.code_judge.checks import (
+    CheckLimits,
+    CheckReport,
+    Task,
+    buggy_text,
+    calls_fail,
+    fixed_text,
+    note_calls,
+    run_checks,
+)
+from environments.trajectory import Turn
+from tools.errors import DatasetError, RewardError
+from tools.sandbox.base import ExecResult, Sandbox
+
+MAX_REPORTS = 16
+"""Of an item."""
+ROOMY = CheckLimits(cpu_s=5.0, wall_s=10.0, total_s=10.0)
+"""For the right solution of a dataset's item, which says what limits the others get."""
+MAX_NAMED = 20
+Unsound = Literal["drop", "refuse", "keep"]
+OpenSandbox = Callable[[], AbstractAsyncContextManager[Sandbox]]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """What is known about one item; siblings write equal solutions and run equal examples."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    reports: dict[bytes, CheckReport] = field(default_factory=dict[bytes, CheckReport])
+    """By a hash of the solution."""
+    compared: tuple[str, bool] = ("", False)
+    """The calls that were compared last, and whether one failed."""
+
+
+class CodeJudge:
+    """Judges the solutions of an environment's items, which have the schema of HumanEvalPack."""
+
+    def __init__(self) -> None:
+        self.learned_limits: dict[str, CheckLimits] = {}
+        """What solutions may take, by `task_id`, with room for the right one; as learned of a dataset."""
+        self._items: defaultdict[str, _Known] = defaultdict(_Known)
+
+    async def check(self, verify: Verify, item_id: str, task: Task, solution: bytes) -> CheckReport:
+        """The hidden checks of a solution, as `run_checks`; an equal one of a sibling is judged once."""
+        known, digest = self._items[item_id], hashlib.sha256(solution).digest()
+        async with known.lock:
+            if digest not in known.reports:
+                if len(known.reports) >= MAX_REPORTS:
+                    del known.reports[next(iter(known.reports))]
+                known.reports[digest] = await run_checks(verify, task, solution, self._limits(task))
+            return known.reports[digest]
+
+    async def shows_failure(
+        self, verify: Verify, item_id: str, task: Task, turn: Turn, workspace: str
+    ) -> bool:
+        """Whether a terminal command of the turn made the function fail, as it was at the start.
+
+        Found by running the commands again, not in their output; see `note_calls` and `calls_fail`.
+
+        Args:
+            verify: `ctx.verify` of the rollout, directly after the turn.
+            item_id: Of the task.
+            task: The task.
+            turn: With its tool results.
+            workspace: The folder of the agent's sandbox.
+        """
+        known, limits = self._items[item_id], self._limits(task)
+        commands = terminal_commands(turn)
+        if not commands:
+            return False
+        notes = await note_calls(verify, task, commands, workspace=workspace, limits=limits)
+        if not notes:
+            return False
+        async with known.lock:
+            if known.compared[0] != notes:
+                known.compared = notes, await calls_fail(verify, task, notes, limits)
+            return known.compared[1]
+
+    async def sound_items(
+        self,
+        tasks: Mapping[str, Task],
+        open_sandbox: OpenSandbox,
+        unsound: Unsound,
+        notify: Callable[[str], None],
+    ) -> Mapping[str, Task]:
+        """The items that can be judged: their right solution holds every check, the buggy one does not.
+
+        Of those the limits are learned: solutions of an item get room for ten times the right one's time.
+
+        Args:
+            tasks: By their ids.
+            open_sandbox: Opens one; only a dataset's own code runs in it.
+            unsound: Whether the others are left out, refused, or kept.
+            notify: Gets one line before the checks, and one that names the others.
+
+        Raises:
+            DatasetError: an item cannot be judged and is refused, or none can.
+            SandboxError: a sandbox is broken.
+        """
+        notify(f"running the hidden checks of {len(tasks)} items against their own solutions")
+        slots = asyncio.Semaphore(min(4, os.cpu_count() or 1))
+
+        async def problem(task: Task) -> str:
+            async with slots, open_sandbox() as sandbox:
+                return await self._problem(task, _within(sandbox))
+
+        found = await asyncio.gather(*map(problem, tasks.values()))
+        problems = {item_id: text for item_id, text in zip(tasks, found, strict=True) if text}
+        if not problems:
+            return tasks
+        named = "; ".join(f"{item_id}: {text}" for item_id, text in islice(problems.items(), MAX_NAMED))
+        line = f"{len(problems)} of {len(tasks)} items cannot be judged ({unsound}): {named}"
+        if unsound == "refuse" or (unsound == "drop" and len(problems) == len(tasks)):
+            raise DatasetError(f"{line}; --env.unsound_items is one of {', '.join(get_args(Unsound))}")
+        notify(line)
+        return {each: tasks[each] for each in tasks if unsound == "keep" or each not in problems}
+
+    async def _problem(self, task: Task, verify: Verify) -> str:
+        try:
+            right = await run_checks(verify, task, fixed_text(task), ROOMY)
+            if right.fraction == 1:
+                limits = CheckLimits.beyond(right.slowest_s, right.cpu_s)
+                self.learned_limits[task["task_id"]] = limits
+                buggy = await run_checks(verify, task, buggy_text(task))
+                return "the buggy solution holds every check" if buggy.fraction == 1 else ""
+        except (DatasetError, RewardError) as error:
+            return str(error)
+        return "its own solution fails a check"
+
+    def _limits(self, task: Task) -> CheckLimits:
+        return self.learned_limits.get(task["task_id"], CheckLimits())
+
+
+def terminal_commands(turn: Turn) -> Sequence[str]:
+    """The commands that the turn ran in the terminal."""
+    ran = {result.call_id for result in turn.tool_results if result.exit_code is not None}
+    calls = [call for call in turn.message.tool_calls if call.name == "terminal" and call.id in ran]
+    # They ran, so their arguments are objects with a command.
+    return [str(json.loads(call.arguments)["command"]) for call in calls]
+
+
+def _within(sandbox: Sandbox) -> Verify:
+    """As `ctx.verify`, in a sandbox that is open already."""
+
+    async def run(
+        *,
+        command: str | Sequence[str],
+        artefacts: Sequence[str] = (),
+        files: Mapping[str, bytes | str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float = 30.0,
+    ) -> ExecResult:
+        assert not artefacts
+        for name, data in (files or {}).items():
+            await sandbox.write_file(name, data.encode() if isinstance(data, str) else data)
+        return await sandbox.exec(command, stdin=stdin, timeout_s=timeout_s)
+
+    return run

@@ -1,0 +1,435 @@
+"""The process of a solution: started, confined, called, stopped and started again by a judge.
+
+It answers calls with plain data and cannot reach the judge, although both run as the same user.
+Only the standard library is there when this runs.
+"""
+
+import builtins
+import contextlib
+import ctypes
+import json
+import os
+import platform
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+MAX_REPLY_BYTES = 4 << 20
+POLL_S = 0.02
+START_S = 20.0
+"""For the start of Python, which takes a thousandth of it."""
+MAX_INT_DIGITS = 100_000
+"""Reading a number takes time that grows with the square of its length."""
+PROGRAM = "environments.rewards.code_judge.solution_server"
+PYTHON = (sys.executable, "-E", "-s", "-S", "-m")
+_ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
+
+
+class LostAnswer(BaseException):
+    """The solution gave no usable answer: it hung, died, or raised what no test can expect.
+
+    No `Exception`: a test that expects one must not take it for that.
+    """
+
+
+class TookTooLong(LostAnswer):
+    """A call beyond its limits."""
+
+
+class Spent:
+    """What another process used since now."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._cpu_s, self._waited_s, self._started = _cpu_s(pid), _waited_s(pid), time.monotonic()
+
+    def cpu_s(self) -> float:
+        """Processor time."""
+        return _cpu_s(self._pid) - self._cpu_s
+
+    def wall_s(self) -> float:
+        """Wall clock, without that in which it could have gone on and others had the processors."""
+        return time.monotonic() - self._started - max(0.0, _waited_s(self._pid) - self._waited_s)
+
+
+class SolutionServer:
+    """The solution's process, started when it is first needed and again after it was lost.
+
+    No time in which it waited for a processor counts, so that a busy machine makes no verdict.
+    """
+
+    def __init__(self, solution: str, entry_point: str, limits: Mapping[str, float]) -> None:
+        self._argv = [*PYTHON, PROGRAM, solution, entry_point]
+        self._limits = dict(limits)
+        self._left_s = limits["total_s"]
+        """Of the time for all calls."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self.hung = False
+        """Whether a call had to be stopped."""
+        self.lost = 0
+        """Calls that got no usable answer."""
+        self.slowest_s = 0.0
+        """Processor time of the slowest call, and of all."""
+        self.cpu_s = 0.0
+
+    def start(self) -> None:
+        """Start the process; nothing of the solution runs yet.
+
+        Raises:
+            LostAnswer: it cannot be started, whatever the solution is.
+        """
+        self._process = subprocess.Popen(
+            self._argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+            # Here, not in the program: the solution could put another one in its place.
+            preexec_fn=confine,  # this process has one thread
+        )
+        try:
+            _talk(self._process, b"", cpu_s=START_S, wall_s=START_S)
+        except (LostAnswer, OSError) as error:
+            self.kill()
+            raise LostAnswer(f"no process for the solution: {error}") from None
+
+    def call(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the solution's function; arguments that it changed are changed here too."""
+        graph = ObjectGraph(own=1)
+        request = json.dumps(graph.encode([args, kwargs])).encode() + b"\n"
+        try:
+            reply = json.loads(self._exchange(request))
+            if "lost" in reply:
+                raise LostAnswer(reply["lost"])
+            if "raised" not in reply:
+                result, _, _ = graph.decode(reply["returned"])
+                return result
+            error = _exception(reply["raised"], str(reply["message"]))
+        except (Exception, LostAnswer) as error:  # noqa: BLE001  # whatever the solution's process made of its reply
+            self.lost += 1
+            raise LostAnswer(str(error)) from None
+        raise error
+
+    def kill(self) -> None:
+        """End the process and everything in its group."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            # Not until its pipes end: something that left the group may hold them.
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            self._process.wait()
+            self._process = None
+
+    def _exchange(self, request: bytes) -> bytes:
+        if self._left_s <= 0:
+            raise LostAnswer("the time for the whole test is up")
+        if self._process is None:
+            self.start()
+        process = cast("subprocess.Popen[bytes]", self._process)
+        spent = Spent(process.pid)
+        limits = {"cpu_s": self._limits["cpu_s"], "wall_s": min(self._limits["wall_s"], self._left_s)}
+        try:
+            reply = _talk(process, request, **limits)
+        except (LostAnswer, OSError) as error:
+            if isinstance(error, TookTooLong):
+                self.hung = True
+                # One hang is enough to know; the others must not use up the time of the whole test.
+                self._limits.update(cpu_s=self._limits["next_cpu_s"], wall_s=self._limits["next_wall_s"])
+            self._count(spent)
+            self.kill()
+            raise LostAnswer(str(error)) from None
+        self._count(spent)
+        return reply
+
+    def _count(self, spent: Spent) -> None:
+        self._left_s -= spent.wall_s()
+        self.slowest_s = max(self.slowest_s, spent.cpu_s())
+        self.cpu_s += spent.cpu_s()
+
+
+def _talk(process: "subprocess.Popen[bytes]", request: bytes, *, cpu_s: float, wall_s: float) -> bytes:
+    """Send one line and read one, without ever waiting longer than the limits."""
+    requests, replies = (cast(Any, pipe).fileno() for pipe in (process.stdin, process.stdout))
+    os.set_blocking(requests, False)
+    os.set_blocking(replies, False)
+    spent, unread = Spent(process.pid), b""
+    while not unread.endswith(b"\n"):
+        readable, writable, _ = select.select([replies], [requests] if request else [], [], POLL_S)
+        if writable:
+            request = request[os.write(requests, request) :]
+        if readable:
+            data = os.read(replies, 1 << 16)
+            unread += data
+            if not data or len(unread) > MAX_REPLY_BYTES:
+                raise LostAnswer("the process ended" if not data else "the reply is too long")
+        if spent.cpu_s() > cpu_s or spent.wall_s() > wall_s:
+            raise TookTooLong("the call took too long")
+    return unread
+
+
+def _exception(names: list[str], message: str) -> Exception:
+    """The builtin exception nearest to what the solution raised, so that a test can expect it.
+
+    Raises:
+        LostAnswer: there is none, or one that would end a loop of the test itself.
+    """
+    for name in names:
+        kind = getattr(builtins, name, None)
+        if isinstance(kind, type) and issubclass(kind, Exception) and kind not in _ENDS_OF_LOOPS:
+            with contextlib.suppress(TypeError):
+                return kind(message)
+    raise LostAnswer(f"{names[0]}: {message}")
+
+
+def _cpu_s(pid: int) -> float:
+    """Processor time of another process: on a busy machine a slow answer is no hang."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of the process, as in clock_getcpuclockid
+    except OSError:
+        return 0.0
+
+
+def _waited_s(pid: int) -> float:
+    """For how long another process waited for a processor; 0 where the kernel does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+# The process itself.
+
+
+def serve(solution: Path, entry_point: str) -> None:
+    """Answer calls on standard input and output, which the solution itself does not get."""
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    with contextlib.suppress(OSError):
+        # A shortage of memory ends this process, not the judge.
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    module = ModuleType("solution")
+    module.__file__ = str(solution)
+    sys.modules["solution"] = module
+    broken: BaseException | None = None
+    # From here on what happens is the solution's doing.
+    replies.write(b"{}\n")
+    replies.flush()
+    try:
+        exec(compile(solution.read_bytes(), "solution.py", "exec"), module.__dict__)  # sandboxed
+    except BaseException as error:  # noqa: BLE001  # the answer to every call
+        broken = error
+    for line in requests:
+        reply = _answer(getattr(module, entry_point, None), line) if broken is None else _lost(broken)
+        replies.write(json.dumps(reply).encode() + b"\n")
+        replies.flush()
+
+
+def _answer(function: Any, line: bytes) -> dict[str, Any]:
+    graph = ObjectGraph(own=-1)
+    args, kwargs = graph.decode(json.loads(line))
+    if not callable(function):
+        return _lost(TypeError("there is no such function"))
+    try:
+        returned: Any = function(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001  # the judge's to compare
+        return {"raised": [kind.__name__ for kind in type(error).__mro__], "message": _message(error)}
+    try:
+        return {"returned": graph.encode([returned, args, kwargs])}
+    except BaseException as error:  # noqa: BLE001  # no plain data, or an iterator that raises
+        return _lost(error)
+
+
+def _lost(error: BaseException) -> dict[str, Any]:
+    return {"lost": f"{type(error).__name__}: {_message(error)}"}
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[:1000]
+    except Exception:  # noqa: BLE001  # the solution's own __str__
+        return ""
+
+
+class ObjectGraph:
+    """Plain data as JSON and back, keeping which mutable objects are one and the same.
+
+    Both sides of a call hold one: objects that came with the request are recognised in the reply and updated
+    in place, as if the call had been made in one process.
+    """
+
+    def __init__(self, *, own: int) -> None:
+        """`own` is 1 or -1: the sign of the numbers that this side gives to objects it has seen first."""
+        self._own = own
+        self._objects: dict[int, Any] = {}
+        self._numbers: dict[int, int] = {}
+
+    def encode(self, value: Any) -> Any:
+        """JSON for a value.
+
+        Raises:
+            TypeError: it is not plain data.
+        """
+        return self._encode(value, set())
+
+    def decode(self, node: Any) -> Any:
+        """The value of JSON that `encode` made on the other side.
+
+        Raises:
+            TypeError: the JSON is not of that form.
+        """
+        if not isinstance(node, list):
+            return node
+        kind, *rest = cast(list[Any], node)
+        if kind in _ATOMS:
+            return _ATOMS[kind](*rest)
+        if kind in _IMMUTABLE:
+            return _IMMUTABLE[kind][1]([self.decode(entry) for entry in rest[0]])
+        number = rest[0]
+        if kind == "ref":
+            return self._objects[number]
+        found: Any = self._objects.setdefault(number, _MUTABLE[kind]())
+        if type(found) is not _MUTABLE[kind]:
+            raise TypeError(f"object {number} is no {kind}")
+        self._numbers[id(found)] = number
+        entries = [self.decode(entry) for entry in rest[1]]
+        found.clear()
+        found.extend(entries) if kind == "list" else found.update(entries)
+        return found
+
+    def _encode(self, value: Any, sent: set[int]) -> Any:
+        match value:
+            case None | bool() | int() | float() | str():
+                return value
+            case complex():
+                return ["complex", value.real, value.imag]
+            case bytes() | bytearray():
+                return ["bytes", value.hex()]
+            case tuple() | frozenset() | Iterator():
+                kind = next(kind for kind, (plain, _) in _IMMUTABLE.items() if isinstance(value, plain))
+                return [kind, self._encode_all(cast(Iterable[Any], value), sent)]
+            case list() | set() | dict():
+                return self._encode_mutable(cast(list[Any] | set[Any] | dict[Any, Any], value), sent)
+            case _:
+                raise TypeError(f"{type(value).__name__} is not plain data")
+
+    def _encode_all(self, values: Iterable[Any], sent: set[int]) -> list[Any]:
+        return [self._encode(value, sent) for value in values]
+
+    def _encode_mutable(self, value: list[Any] | set[Any] | dict[Any, Any], sent: set[int]) -> Any:
+        number = self._numbers.setdefault(id(value), self._own * (len(self._numbers) + 1))
+        if number in sent:
+            return ["ref", number]
+        sent.add(number)
+        self._objects[number] = value
+        kind = next(kind for kind, plain in _MUTABLE.items() if isinstance(value, plain))
+        return [kind, number, self._encode_all(value.items() if isinstance(value, dict) else value, sent)]
+
+
+_ATOMS: Mapping[str, Callable[..., Any]] = {"complex": complex, "bytes": bytes.fromhex}
+_IMMUTABLE: Mapping[str, tuple[type, Callable[[list[Any]], Any]]] = {
+    "tuple": (tuple, tuple),
+    "frozenset": (frozenset, frozenset),
+    "iterator": (Iterator, iter),
+}
+_MUTABLE: Mapping[str, type] = {"list": list, "set": set, "dict": dict}
+
+
+# What it gives up before a line of the solution runs.
+
+_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 22, 38, 2
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_ALLOW, _EPERM = 0x7FFF0000, 0x00050001
+_NUMBER_AT, _ARCH_AT = 0, 4
+_X32_BIT = 0x40000000
+
+_CALLS: Mapping[str, tuple[int, tuple[int, ...]]] = {
+    "x86_64": (
+        0xC000003E,
+        (62, 200, 234, 129, 297, 424, 101, 310, 311, 440, 302, 203, 142, 144, 314, 141, 251),
+    ),
+    "aarch64": (
+        0xC00000B7,
+        (129, 130, 131, 138, 240, 424, 117, 270, 271, 440, 261, 122, 118, 119, 274, 140, 30),
+    ),
+}
+"""By machine: its audit number, and kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo,
+pidfd_send_signal, ptrace, process_vm_readv, process_vm_writev, process_madvise, prlimit64, sched_setaffinity,
+sched_setparam, sched_setscheduler, sched_setattr, setpriority and ioprio_set."""
+_SET_OWNERS: Mapping[str, tuple[int, int]] = {"x86_64": (72, 16), "aarch64": (25, 29)}
+"""fcntl and ioctl: they can make the kernel send a signal to any process of the user."""
+_OWNER_COMMANDS = (8, 10, 15)
+"""F_SETOWN, F_SETSIG and F_SETOWN_EX."""
+_OWNER_REQUESTS = (0x8901, 0x8902)
+"""FIOSETOWN and SIOCSPGRP."""
+_SECOND_ARGUMENT_AT = 24
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
+
+
+def confine() -> None:
+    """Give up signals to, control over and memory of other processes, for good.
+
+    No privilege is needed, and what the solution starts inherits it.
+
+    Raises:
+        OSError: the kernel refuses. A machine whose call numbers are not known here goes without: what the
+            solution does to the judge then costs it the verdict.
+    """
+    calls = _CALLS.get(platform.machine())
+    if calls is None:
+        return
+    code = _filter(*calls, *_SET_OWNERS[platform.machine()])
+    libc = ctypes.CDLL(None, use_errno=True)
+    program = _Program(len(code) // 8, code)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(
+        _PR_SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0
+    ):
+        raise OSError(ctypes.get_errno(), "the solution cannot be confined")
+
+
+def _filter(audit_arch: int, denied: tuple[int, ...], fcntl: int, ioctl: int) -> bytes:
+    code = [
+        _statement(_LOAD, _ARCH_AT),
+        _jump(_JUMP_EQUAL, audit_arch, 1, 0),
+        _statement(_RETURN, _EPERM),
+        _statement(_LOAD, _NUMBER_AT),
+        _jump(_JUMP_AT_LEAST, _X32_BIT, 0, 1),
+        _statement(_RETURN, _EPERM),
+    ]
+    for number in denied:
+        code += [_jump(_JUMP_EQUAL, number, 0, 1), _statement(_RETURN, _EPERM)]
+    for number, values in ((fcntl, _OWNER_COMMANDS), (ioctl, _OWNER_REQUESTS)):
+        body = [_statement(_LOAD, _SECOND_ARGUMENT_AT)]
+        for value in values:
+            body += [_jump(_JUMP_EQUAL, value, 0, 1), _statement(_RETURN, _EPERM)]
+        body.append(_statement(_RETURN, _ALLOW))
+        code += [_jump(_JUMP_EQUAL, number, 0, len(body)), *body]
+    return b"".join([*code, _statement(_RETURN, _ALLOW)])
+
+
+def _statement(operation: int, value: int) -> bytes:
+    return struct.pack("HBBI", operation, 0, 0, value)
+
+
+def _jump(operation: int, value: int, if_true: int, if_false: int) -> bytes:
+    return struct.pack("HBBI", operation, if_true, if_false, value)
+
+
+if __name__ == "__main__":
+    sys.set_int_max_str_digits(MAX_INT_DIGITS)
+    del sys.path[0]
+    serve(Path(sys.argv[1]), sys.argv[2])

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from tests.adversarial.body_faults import kinds as body_kinds
-from tests.adversarial.call_faults import kinds as call_kinds
 from tests.adversarial.fault_kinds import Exchange, Fault
 from tests.adversarial.hostile_server import answer
 from tests.adversarial.message_faults import POISON
@@ -17,7 +16,7 @@ from tests.adversarial.sampled_replies import ANSWERS, PATHS, call_text, sampled
 from tests.adversarial.token_faults import chat_kinds, token_kinds
 from tests.adversarial.transport_faults import kinds as transport_kinds
 
-_TABLES = (transport_kinds, body_kinds, message_kinds, call_kinds, chat_kinds, token_kinds)
+_TABLES = (transport_kinds, body_kinds, message_kinds, chat_kinds, token_kinds)
 FAULTS = {fault.name: fault for kinds in _TABLES for fault in kinds()}
 """Every kind by its name."""
 

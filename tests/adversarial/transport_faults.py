@@ -28,18 +28,12 @@ def kinds():
 
 def _status_lines(table):
     table.raw("100 continue, then the answer", lambda c: _interim(100) + answer(c), READ, runs=1)
-    table.raw("103 early hints, then the answer", lambda c: _interim(103) + answer(c), READ, runs=1)
     table.raw("many 102, then the answer", lambda c: _interim(102) * 50 + answer(c), READ, runs=1)
     table.raw("101 another protocol", b"HTTP/1.1 101 X\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", LOST)
-    table.raw("199 and nothing", b"HTTP/1.1 199 X\r\n\r\n", RETRIED)
     table.raw("no reason phrase", lambda c: answer(c).replace(b" X\r\n", b"\r\n", 1), READ, runs=1)
     table.raw("no http", b"SSH-2.0-OpenSSH_9\r\n\r\n", RETRIED)
     table.raw("http 0.9", lambda c: c, RETRIED)
-    table.raw("http 7.7", lambda c: answer(c).replace(b"HTTP/1.1", b"HTTP/7.7"), RETRIED)
     table.raw("status in letters", lambda c: answer(c).replace(b"200", b"two"), RETRIED)
-    table.raw("status of four digits", lambda c: answer(c, status=2000), RETRIED)
-    table.raw("tls", b"\x15\x03\x01\x00\x02\x02\x28", RETRIED)
-    table.raw("zeros", bytes(5000), RETRIED)
 
 
 def _interim(status):
@@ -47,30 +41,20 @@ def _interim(status):
 
 
 def _lengths(table):
-    headers = {
-        "no length, then the end": lambda c: OK + b"Connection: close\r\n\r\n" + c,
-        "lower-case headers": lambda c: OK.lower().replace(b"http", b"HTTP") + _length(c).lower() + c,
-    }
-    for name, make in headers.items():
-        table.raw(name, make, READ, runs=1)
+    table.raw("no length, then the end", lambda c: OK + b"Connection: close\r\n\r\n" + c, READ, runs=1)
     broken = {
         "length too large": lambda c: OK + b"Content-Length: 999999\r\n\r\n" + c,
-        "length in letters": lambda c: OK + b"Content-Length: x\r\n\r\n" + c,
         "length negative": lambda c: OK + b"Content-Length: -1\r\n\r\n" + c,
-        "length of 30 digits": lambda c: OK + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n" + c,
-        "length in hex": lambda c: OK + b"Content-Length: 0x10\r\n\r\n" + c,
         "two lengths": lambda c: OK + b"Content-Length: 2\r\n" + _length(c) + c,
         "length and chunks": lambda c: OK + b"Transfer-Encoding: chunked\r\n" + _length(c) + c,
         "headers without end": lambda c: OK + b"X-A: b\r\n",
         "a header without colon": lambda c: OK + b"nonsense\r\n" + _length(c) + c,
-        "a header with a zero": lambda c: OK + b"X-A: \0b\r\n" + _length(c) + c,
         "20,000 headers": lambda c: OK + b"".join(b"X-%d: y\r\n" % n for n in range(20_000)) + _length(c) + c,
         "a header of 1 MB": lambda c: OK + b"X: " + b"y" * 1_000_000 + b"\r\n" + _length(c) + c,
     }
     for name, make in broken.items():
         table.raw(name, make, RETRIED)
     table.raw("length too small", lambda c: OK + b"Content-Length: 10\r\n\r\n" + c, RETRIED)
-    table.raw("length zero", lambda c: OK + b"Content-Length: 0\r\n\r\n" + c, RETRIED)
 
 
 def _length(content):
@@ -85,21 +69,11 @@ def _chunked(content, size=100):
 def _chunks(table):
     chunked = OK + b"Transfer-Encoding: chunked\r\n\r\n"
     table.raw("chunks", lambda c: chunked + _chunked(c) + b"0\r\n\r\n", READ, runs=1)
-    table.raw("chunks of a byte", lambda c: chunked + _chunked(c, 1) + b"0\r\n\r\n", READ, runs=1)
-    table.raw(
-        "chunks with extensions",
-        lambda c: chunked + f"{len(c):x};a=b\r\n".encode() + c + b"\r\n0\r\n\r\n",
-        READ,
-        runs=1,
-    )
-    table.raw("chunks with trailers", lambda c: chunked + _chunked(c) + b"0\r\nX-A: b\r\n\r\n", READ, runs=1)
     broken = {
         "a chunk size that is none": lambda c: chunked + b"zz\r\n" + c,
-        "a chunk size that is negative": lambda c: chunked + b"-5\r\n" + c,
         "a chunk size of 64 bits": lambda c: chunked + b"ffffffffffffffffff\r\n" + c,
         "a chunk longer than its size": lambda c: chunked + b"3\r\n" + c + b"\r\n0\r\n\r\n",
         "chunks without a last one": lambda c: chunked + _chunked(c),
-        "an unknown transfer encoding": lambda c: OK + b"Transfer-Encoding: smoke\r\n" + _length(c) + c,
     }
     for name, make in broken.items():
         table.raw(name, make, RETRIED)
@@ -111,30 +85,18 @@ def _encodings(table):
         table.raw(name, lambda c: answer(make(c), headers=head), expected, **fields)
 
     encoded("gzip", "gzip", gzip.compress, READ, runs=1)
-    encoded("x-gzip in capitals", "X-GZIP", gzip.compress, READ, runs=1)
     encoded("deflate with a header", "deflate", zlib.compress, READ, runs=1)
     encoded("bare deflate", "deflate", lambda c: zlib.compress(c, wbits=-15), READ, runs=1)
-    encoded("identity", "identity", lambda c: c, READ, runs=1)
     encoded("two gzip members", "gzip", lambda c: gzip.compress(c[:50]) + gzip.compress(c[50:]), READ, runs=1)
     encoded("gzip that is none", "gzip", lambda c: c, LOST)
-    encoded("deflate that is none", "deflate", lambda c: c, LOST)
     encoded("cut gzip", "gzip", lambda c: gzip.compress(c)[:-20], RETRIED)
     encoded("gzip and garbage", "gzip", lambda c: gzip.compress(c) + b"garbage", LOST)
-    encoded("gzip with a wrong checksum", "gzip", lambda c: gzip.compress(c)[:-8] + bytes(8), LOST)
     encoded("gzip twice", "gzip, gzip", lambda c: gzip.compress(gzip.compress(c)), LOST)
     encoded("50,000 empty members", "gzip", lambda c: gzip.compress(b"") * 50_000, LOST)
     encoded("br", "br", lambda c: b"\x0b\x02\x80{}\x03", LOST)
-    encoded("zstd", "zstd", lambda c: b"\x28\xb5\x2f\xfd\x00\x00", LOST)
-    encoded("an encoding that is none", "rot13", lambda c: c, LOST)
     encoded("gzip without saying so", "identity", gzip.compress, LOST)
     encoded("a gzip bomb", "gzip", lambda c: _bomb(gzip_bomb), LOST, heavy=True)
     encoded("a deflate bomb", "deflate", lambda c: _bomb(zlib_bomb), LOST, heavy=True)
-    table.raw(
-        "a bomb of an error",
-        lambda c: answer(_bomb(gzip_bomb), status=400, headers=["Content-Encoding: gzip"]),
-        LOST,
-        heavy=True,
-    )
     table.raw("80 MB of blanks", lambda c: answer(b" " * (MEBIBYTES << 20)), LOST, heavy=True)
 
 
@@ -146,9 +108,6 @@ def _bomb(make):
 def _resets(table):
     async def nothing(exchange):
         pass
-
-    async def half_a_status(exchange):
-        await exchange.send(b"HTTP/1.1 20")
 
     async def after_headers(exchange):
         await exchange.send(OK + _length(exchange.content))
@@ -163,25 +122,12 @@ def _resets(table):
         await exchange.send(answer(exchange.content)[:-30])
         _reset(exchange.writer)
 
-    async def rst_after_headers(exchange):
-        await exchange.send(OK + _length(exchange.content))
-        _reset(exchange.writer)
-
     async def eof_and_open(exchange):
         await exchange.send(answer(exchange.content)[:-30])
         exchange.writer.write_eof()
         await asyncio.sleep(0.05)
 
-    for play in (
-        nothing,
-        half_a_status,
-        after_headers,
-        half_a_body,
-        rst_before,
-        rst_within,
-        rst_after_headers,
-        eof_and_open,
-    ):
+    for play in (nothing, after_headers, half_a_body, rst_before, rst_within, eof_and_open):
         table.add(f"hangs up: {play.__name__.replace('_', ' ')}", play, RETRIED)
 
 
@@ -214,12 +160,10 @@ def _slowness(table):
         "before headers": lambda c: b"",
         "in headers": lambda c: OK,
         "in a body": lambda c: answer(c)[:-30],
-        "in a chunk": lambda c: OK + b"Transfer-Encoding: chunked\r\n\r\nff\r\n{",
     }.items():
         table.add(f"stalls {name}", _stalls(begin), RETRIED, stalls=True)
     for name, (first, more) in {
         "a body": (OK + b"Content-Length: 100000\r\n\r\n", b" "),
-        "chunks": (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
         "headers": (OK, b"X-A: b\r\n"),
         "early answers": (b"", _interim(100)),
     }.items():
@@ -258,18 +202,7 @@ def _connections(table):
         table.add(name, play, expected, runs=int(expected == READ))
 
     kept("garbage after the answer", lambda c: answer(c) + b"garbage\r\n\r\n", RETRIED)
-    kept("blank lines after the answer", lambda c: answer(c) + b"\r\n\r\n")
     kept("an answer more than was asked for", lambda c: answer(c) + answer(b"{}"))
     kept("half an answer more", lambda c: answer(c) + OK)
-    kept("an error more than was asked for", lambda c: answer(c) + answer(b"{}", status=500))
     table.raw("closes after each answer", lambda c: answer(c, headers=["Connection: close"]), READ, runs=1)
-    table.raw(
-        "says keep-alive, and closes", lambda c: answer(c, headers=["Connection: keep-alive"]), READ, runs=1
-    )
     table.raw("http 1.0", lambda c: answer(c).replace(b"HTTP/1.1", b"HTTP/1.0"), READ, runs=1)
-    table.raw(
-        "sets cookies",
-        lambda c: answer(c, headers=["Set-Cookie: a=b; Domain=.example.com"] * 50),
-        READ,
-        runs=1,
-    )

@@ -1,10 +1,9 @@
-"""CPU per model call: ours, its floor and its peers, all against one server whose CPU is not counted.
+"""CPU per model call: ours, its floor and the `openai` client, against one server whose CPU is not counted.
 
     python -m tests.benchmarks.bench_client [--calls 3000] [--prompt-tokens 600] [--sampled-tokens 64]
-        [--peer verifiers=PYTHON] [--peer inspect=PYTHON]
 
 Each figure is `process_time` of a client's process per call, after all connections are open. The least of
-`--repeats` runs is shown. Aims: chat at most 3 times the floor, a quarter of every peer; tokens at most twice
+`--repeats` runs is shown. Aims: chat at most 3 times the floor, a quarter of `openai`; tokens at most twice
 their floor; 512 in flight at most 1.3 times 64.
 """
 
@@ -31,9 +30,9 @@ def canned_server(*options):
             server.kill()
 
 
-def cost_ms(python, client, url, in_flight, options):
+def cost_ms(client, url, in_flight, options):
     """Milliseconds per call, the least of some runs, or why there are none."""
-    command = [python, str(LOOPS), client, url, str(in_flight), str(options.calls)]
+    command = [sys.executable, str(LOOPS), client, url, str(in_flight), str(options.calls)]
     costs, problem = [], ""
     for _ in range(options.repeats):
         try:
@@ -63,19 +62,15 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, default=600)
     parser.add_argument("--sampled-tokens", type=int, default=64)
     parser.add_argument("--only", nargs="*", help="clients; default: all")
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
     options = parser.parse_args()
-    pythons = dict.fromkeys(("floor", "chat", "token_floor", "tokens", "openai", "atropos"), sys.executable)
-    pythons |= dict(peer.split("=", 1) for peer in options.peer)
-    for missing in {"verifiers", "inspect"} - set(pythons):
-        print(f"{missing}: skipped, no --peer {missing}=PYTHON")
+    names = options.only or ("floor", "chat", "token_floor", "tokens", "openai")
     sampled_ids = ",".join(map(str, token_loop()[2]))
     sizes = ("--prompt-tokens", options.prompt_tokens, "--sampled-tokens", options.sampled_tokens)
     costs = {}
     with canned_server(*sizes, "--sampled-ids", sampled_ids) as url:
         print(f"{'ms of CPU per call':18}" + "".join(f"{count:>9}" for count in IN_FLIGHT))
-        for name in options.only or pythons:
-            row = [cost_ms(pythons[name], name, url, count, options) for count in IN_FLIGHT]
+        for name in names:
+            row = [cost_ms(name, url, count, options) for count in IN_FLIGHT]
             costs[name] = row
             shown = "".join(f"{each:9.3f}" if isinstance(each, float) else f"  {each}" for each in row)
             base = {"chat": "floor", "tokens": "token_floor"}.get(name, "chat")

@@ -4,8 +4,7 @@
 
 Budgets: a shell command at most 2 times a plain one, and on docker a fifth of a one-shot `docker exec`; start
 to first result at most 10 ms alone and 300 ms for 64 at once; 60 ms from docker's warm pool; 1,000 idle local
-sandboxes in 1.5 GB; the loop stands still for at most 50 ms while 64 start; 1,000 lifecycles under random
-cancellations and kills leave nothing.
+sandboxes in 1.5 GB; the loop stands still for at most 50 ms while 64 start.
 """
 
 import argparse
@@ -18,7 +17,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from tests.tools.sandbox import chaos
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.check import Target
 from tools.sandbox.conformance import hosts
@@ -57,8 +55,6 @@ async def main() -> None:
     print(f"loop stall      {found['stall_ms']:.1f} ms at most while {CROWD} start")
     if options.idle:
         await idle(target, options.idle)
-    if options.lifecycles:
-        await ordeal(target, options.lifecycles, options.seed)
 
 
 def arguments() -> argparse.Namespace:
@@ -71,8 +67,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--commands", type=int, default=300)
     parser.add_argument("--starts", type=int, default=30)
     parser.add_argument("--idle", type=int, default=1000)
-    parser.add_argument("--lifecycles", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=7, help="of the lifecycles' ends")
     return parser.parse_args()
 
 
@@ -195,17 +189,6 @@ async def idle(target: Target, count: int) -> None:
         print(
             f"{count} idle       {pss:.0f} MB of processes, {less:.0f} MB in all, open after {opened:.1f} s"
         )
-
-
-async def ordeal(target: Target, count: int, seed: int) -> None:
-    """Lifecycles under random cancellations and kills, of whole host processes too."""
-    started = time.perf_counter()
-    told = await chaos.run(target, count, seed=seed)
-    hosts_killed = f"{told['in_killed_hosts']} in {told['killed_hosts']} killed hosts"
-    print(f"{count} lifecycles {told['ended']}, {hosts_killed}, seed {seed}")
-    print(f"took            {time.perf_counter() - started:.0f} s")
-    verdict = "nothing" if told["before"] == told["after"] else "SOMETHING"
-    print(f"left            {verdict}: before {told['before']}, after {told['after']}")
 
 
 async def timed(call: Callable[[], Awaitable[object]]) -> float:

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/client_loops.py CLIENT URL IN_FLIGHT CALLS
 
-Runs in any environment that has the client installed, ours or a peer's. Prints milliseconds.
+Prints milliseconds.
 """
 
 import asyncio
@@ -153,58 +153,7 @@ async def openai(url, in_flight):
     return call
 
 
-async def atropos(url, in_flight):
-    """The server handling that environments of atroposlib call."""
-    from atroposlib.envs.server_handling.openai_server import OpenAIServer
-    from atroposlib.envs.server_handling.server_baseline import APIServerConfig
-
-    config = APIServerConfig(base_url=url, api_key="k", model_name="m", num_max_requests_at_once=in_flight)
-    server = OpenAIServer(config)
-
-    async def call():
-        return await server.chat_completion(
-            model="m", messages=MESSAGES, tools=TOOLS, **SAMPLING, extra_body={"return_token_ids": True}
-        )
-
-    return call
-
-
-async def inspect(url, in_flight):
-    """`Model.generate` of inspect_ai, as its solvers call it, with its provider for such servers."""
-    from inspect_ai.model import GenerateConfig, get_model, messages_from_openai
-    from inspect_ai.tool import ToolInfo, ToolParams
-
-    config = GenerateConfig(
-        max_connections=in_flight, temperature=1.0, top_p=1.0, max_tokens=1024, logprobs=True
-    )
-    model = get_model("openai-api/local/m", base_url=url, api_key="k", config=config)
-    messages = await messages_from_openai(MESSAGES)
-    functions = [each["function"] for each in TOOLS]
-    tools = [ToolInfo(**each | {"parameters": ToolParams(**each["parameters"])}) for each in functions]
-
-    async def call():
-        return await model.generate(messages, tools=tools)
-
-    return call
-
-
-async def verifiers(url, in_flight):
-    """What a rollout of verifiers asks its server with, apart from the proxy between it and its harness."""
-    from verifiers.v1 import EvalClientConfig, resolve_client
-    from verifiers.v1.dialects.chat import ChatDialect
-    from verifiers.v1.types import SamplingConfig
-
-    client, dialect = resolve_client(EvalClientConfig(base_url=url, api_key_var="NO_KEY")), ChatDialect()
-    body = {"model": "m", "messages": MESSAGES, "tools": TOOLS, **SAMPLING, "return_token_ids": True}
-    sampling = SamplingConfig(temperature=1.0, top_p=1.0, max_tokens=1024)
-
-    async def call():
-        return await client.get_response(dialect, body, sampling, session_id="rollout")
-
-    return call
-
-
-LOOPS = (floor, token_floor, chat, tokens, openai, atropos, inspect, verifiers)
+LOOPS = (floor, token_floor, chat, tokens, openai)
 CLIENTS = {each.__name__: each for each in LOOPS}
 
 

@@ -22,11 +22,12 @@ from environments.config import (
     server_configs,
 )
 from environments.containment.hook_calls import HookCalls
+from environments.containment.hook_threads import MOST_PINNED
 from environments.containment.user_code import InFlight, Watch
 from environments.credit import GroupRules, comparable, credited, missing_outcome_of, read_params
 from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
-from environments.hooks import Item, refuse_missing_parts, refuse_no_reward
+from environments.hooks import Item, pins_thread, refuse_missing_parts, refuse_no_reward
 from environments.lifecycle.env_lifecycle import Lifecycle
 from environments.lifecycle.group_reward import NewJudge, not_compared, with_group_reward
 from environments.lifecycle.hook_signatures import check_hooks, refuse_other_states
@@ -290,7 +291,8 @@ class AgentEnv(Lifecycle):
         refuse_no_summariser(self, self.condensers, self.second_models.roles)
         self._served = None if policy is not None else served_policy(config, self.servers, self.renderer)
         self.policy = self._served if policy is None else checked_policy(policy)
-        self._slots = Slots(config.max_concurrent_rollouts)
+        most = MOST_PINNED if pins_thread(self) else config.max_concurrent_rollouts
+        self._slots = Slots(min(most, config.max_concurrent_rollouts))
         super().__init__()
 
     @classmethod

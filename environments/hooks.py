@@ -1,6 +1,7 @@
 """What an environment writes: its hooks, each with what it gives by default."""
 
 from collections.abc import Awaitable, Mapping, Sequence
+from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any, TypeVar
 
 from environments.config import AgentEnvConfig
@@ -28,8 +29,9 @@ Replies = str | Said | Sequence[Said] | None
 class Hooks:
     """Only the prompt and a reward have no default; `TurnLevelRewardMixin` adds the hooks of turn rewards.
 
-    Each may be `async def`, which runs on the event loop, or `def`, which runs on the rollout's own thread.
-    Those with `*args, **kwargs` may take the rollout's context, `ctx`, as their last argument.
+    Each may be `async def`, which runs on the event loop, or `def`, which runs on a thread: always the same
+    one of a rollout where `prepare` is a `def`. Those with `*args, **kwargs` may take the rollout's context,
+    `ctx`, as their last argument.
     """
 
     name: str = ""
@@ -47,6 +49,8 @@ class Hooks:
     """Of a rollout without an outcome, or without any reward, beside siblings with one."""
     condenser: Condenser | Sequence[Condenser] | None = None
     """What keeps long conversations short unless `--env.condenser` says; several are asked in order."""
+    own_thread: bool = False
+    """Whether all `def` code of a rollout runs on one thread also where `prepare` is `async def`."""
     env_config_cls: type[AgentEnvConfig] = AgentEnvConfig
 
     config: AgentEnvConfig
@@ -182,6 +186,12 @@ class Hooks:
 def writes(env: Hooks, hook: str) -> bool:
     """Whether an environment has a hook of its own, in its class or set on the object."""
     return getattr(getattr(env, hook), "__func__", None) is not getattr(Hooks, hook)
+
+
+def pins_thread(env: Hooks) -> bool:
+    """Whether a rollout has a thread of its own: where `prepare` is a `def`, or the class asks for it."""
+    is_async = iscoroutinefunction(env.prepare) or isasyncgenfunction(env.prepare)
+    return env.own_thread or (writes(env, "prepare") and not is_async)
 
 
 def refuse_missing_parts(env: Hooks, estimator: str) -> None:

@@ -2,70 +2,80 @@
 
 import asyncio
 import inspect
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import Context, copy_context
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Final, Self
 
-from environments.containment.hook_thread import HookThread, contain_threads
-from environments.containment.owned import END, OwnedGenerator, owned_sandbox
+from environments.containment.hook_threads import HookThreads, OwnThread
 from environments.containment.user_code import (
     IN_USER_CODE,
-    Abandoned,
+    ContainedCoroutine,
     Ended,
     InFlight,
-    Raised,
-    contain_exits,
+    UserCode,
+    contain,
+    end_of,
     ended_await,
-    value_of,
+    ended_call,
 )
 from environments.time_profile import Profiler, TimeProfile, handed_on, handed_to, profiled, timed
 from environments.trajectory import JudgeCall
 from tools.errors import ConfigError, TimeLimitExceeded
 from tools.sandbox.base import Sandbox
+from tools.waiting import to_the_end
 
+END: Final = object()
+"""What a generator gives that has ended."""
 _CANCEL_S = 5.0
 """For code to end after it was cancelled; what goes on is abandoned."""
 _KILL_S = 5.0
 """For a sandbox to end a command that reached its own limit while its caller reached this one."""
+_CLOSE_S = 30.0
+"""For a sandbox to close; one that takes longer is closed while other rollouts go on."""
+_POLL_S = 0.1
+
+_LOG = logging.getLogger(__name__)
 
 
 class HookCalls:
     """The calls of one rollout, or of an environment's setup: one after the other, or one in another.
 
-    `async def` runs in a task of its own, `def` on a thread that all calls share. Code that is over its limit
-    is cancelled, and abandoned when it goes on. What it raises comes out as an `Exception`, whatever it is.
+    `async def` runs in a task of its own, `def` on a thread. Code that is over its limit is cancelled, and
+    abandoned when it goes on. What it raises comes out as an `Exception`, whatever it is.
     """
 
     def __init__(
         self,
         in_flight: InFlight,
-        abandoned: Abandoned,
+        threads: HookThreads,
         *,
         hook_timeout_s: float,
+        own_thread: bool = False,
         is_profiled: bool = False,
     ) -> None:
+        """Nothing is called yet; with `own_thread` all `def` code is called on the same thread."""
         self._in_flight = in_flight
-        self._abandoned = abandoned
+        self._threads = threads
         self._hook_timeout_s = hook_timeout_s
-        self._thread = HookThread()
-        self._left: list[HookThread] = []
+        self._has_own_thread = own_thread
+        self._own_thread: OwnThread | None = None
         self._running: list[str] = []
         self._profiler = Profiler() if is_profiled else None
         self._profiled = profiled(self._profiler)
-        self._is_over = False
+        self._is_over = self._has_abandoned = False
         self.asked: dict[str, list[JudgeCall]] = {}
         """What its hooks asked second models so far, by their role."""
+        self._code = UserCode(threads=threads)
         # One for all calls, so that what `prepare` sets is there for the rewards.
         self._context = copy_context()
-        self._context.run(IN_USER_CODE.set, True)
+        self._context.run(IN_USER_CODE.set, self._code)
 
     def __enter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        contain_exits(loop)
-        contain_threads(loop)
+        contain(asyncio.get_running_loop())
         self._profiled.__enter__()
         return self
 
@@ -73,20 +83,14 @@ class HookCalls:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_over = True
+        self._code.is_given_up = self._has_abandoned
         self._profiled.__exit__(kind, error, trace)
-        for thread in (*self._left, self._thread):
-            thread.close()
-
-    def sandbox(
-        self, opener: Callable[[], AbstractAsyncContextManager[Sandbox]]
-    ) -> AbstractAsyncContextManager[Sandbox]:
-        """A sandbox for the rollout, see `owned_sandbox`."""
-        self._in_flight.doing = "opening a sandbox"
-        return owned_sandbox(opener, self._abandoned, limit_s=self._hook_timeout_s)
+        if self._own_thread is not None:
+            self._own_thread.close()
 
     @property
     def profile(self) -> TimeProfile | None:
-        """Where the time went so far; `None` where nobody asked."""
+        """Where the time went so far; `None` without a profiler."""
         return None if self._profiler is None else self._profiler.profile()
 
     @property
@@ -95,11 +99,11 @@ class HookCalls:
         return self._in_flight.doing
 
     async def hook(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """What a hook gives.
+        """Returns what a hook returns.
 
         Raises:
             TimeLimitExceeded: it took longer than `hook_timeout_s`.
-            UserCodeBroke: it raised what is no `Exception`.
+            UserCodeBroke: it raised something else than an `Exception`.
             Exception: what it raised.
         """
         given = await self.run(
@@ -117,13 +121,13 @@ class HookCalls:
         busy: Callable[[], bool] = bool,
         is_parallel: bool = False,
     ) -> Any:
-        """What a function of the environment's gives.
+        """Returns what a function of the environment's returns.
 
         Args:
             function: `def`, `async def`, or anything else that gives a value or an awaitable.
             doing: what it is, for people: its name in a profile, and behind a comma which of those it is. It
                 stands behind a `: ` where the hook named before it waits for it.
-            limit_s: wall clock; `None`: no limit.
+            limit_s: wall clock, without what a `def` waits for a thread; `None`: no limit.
             setting: where the limit comes from, if it can be set.
             busy: whether the sandbox is just ending a command for it, which is waited for.
             is_parallel: whether others run beside it, so that it gets context variables of its own.
@@ -134,14 +138,16 @@ class HookCalls:
         """
         if self._is_over:
             raise ConfigError(f"{doing} is called after its rollout was over; use ctx while it goes on")
-        ends = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
         limit = doing if limit_s is None else f"{doing} took longer than {limit_s:.3g} s"
         limit = f"{limit} (--env.{setting})" if setting else limit
         with self._doing(doing), timed(doing.rpartition(": ")[2].partition(", ")[0]):
-            given = function() if _is_async(function) else await self._in_thread(function, ends, limit)
+            if inspect.iscoroutinefunction(function):
+                given, left_s = function(), limit_s
+            else:
+                given, left_s = await self._in_thread(function, limit_s, limit)
             if inspect.isawaitable(given):
                 context = handed_to(self._context.copy()) if is_parallel else self._context
-                given = await self._in_task(given, ends, limit, busy, context)
+                given = await self._in_task(given, left_s, limit, busy=busy, context=context)
         return given
 
     @contextmanager
@@ -156,76 +162,197 @@ class HookCalls:
             if self._running:
                 self._in_flight.doing = self._running[-1]
 
-    def owned(self, generator: Iterator[Any] | AsyncGenerator[Any, Any]) -> Callable[[], Awaitable[Any]]:
-        """What gives the next value of a generator, or `END`: always in the same task, or on this thread."""
-        if isinstance(generator, AsyncGenerator):
-            return OwnedGenerator(generator, self._context).next
-        return partial(self._on, self._thread, partial(next, generator, END), None, "a generator")
-
-    async def _in_thread(self, function: Callable[[], Any], ends: float | None, limit: str) -> Any:
-        thread = self._thread
+    async def _in_thread(
+        self, function: Callable[[], Any], limit_s: float | None, limit: str
+    ) -> tuple[Any, float | None]:
+        """What it returns, and what is left of the limit."""
+        thread = await self._pinned() if self._has_own_thread else self._threads
         try:
-            return await self._on(thread, function, ends, limit)
-        except TimeLimitExceeded as error:
-            if error.still_running and thread is self._thread:
-                self._thread = HookThread()
+            return await self._on(thread, function, limit_s, limit)
+        except TimeLimitExceeded:
+            # The thread hangs; what has to be closed there waits for it, and all else goes to others.
+            self._has_own_thread = False
             raise
 
+    async def _pinned(self) -> OwnThread:
+        while self._own_thread is None:
+            if (thread := self._threads.own_thread()) is None:
+                await asyncio.sleep(_POLL_S)  # until a rollout that has one is over
+            self._own_thread = thread
+        return self._own_thread
+
     async def _on(
-        self, thread: HookThread, function: Callable[[], Any], ends: float | None, limit: str
-    ) -> Any:
+        self,
+        thread: HookThreads | OwnThread,
+        function: Callable[[], Any],
+        limit_s: float | None = None,
+        limit: str = "a generator",
+    ) -> tuple[Any, float | None]:
         # With a copy of the variables, as `asyncio.to_thread` does it: a task may be using the others.
-        answer = thread.call(function, handed_to(self._context.copy()))
+        context = handed_to(self._context.copy())
+        call = thread.submit(ended_call, partial(context.run, function))
+        call.what = limit
+        answer = asyncio.wrap_future(call)
         try:
-            await asyncio.wait({answer}, timeout=_seconds_to(ends))
+            while not call.done() and (left_s := call.seconds_left(limit_s)) != 0.0:
+                await asyncio.wait({answer}, timeout=left_s)
         finally:
-            if not answer.done() and thread not in self._left:
-                # It ends with the rollout: what it opened can only be closed there.
-                self._left.append(thread)
-                self._abandoned.add(limit, lambda: not answer.done())
-        if not answer.done():
+            if not call.done():
+                call.cancel()
+                answer.cancel()
+        if call.cancelled() or not call.done():
             raise TimeLimitExceeded(f"{limit}; its thread goes on", still_running=True)
-        return value_of(answer.result())
+        return call.result().result(), call.seconds_left(limit_s)
 
     async def _in_task(
         self,
         awaitable: Awaitable[Any],
-        ends: float | None,
+        limit_s: float | None,
         limit: str,
-        busy: Callable[[], bool],
-        context: Context,
+        *,
+        busy: Callable[[], bool] = bool,
+        context: Context | None = None,
+        cancel_s: float | None = None,
     ) -> Any:
-        task = asyncio.get_running_loop().create_task(handed_on(ended_await(awaitable)), context=context)
+        task = self._new_task(handed_on(ended_await(awaitable)), context or copy_context())
         try:
-            await asyncio.wait({task}, timeout=_seconds_to(ends))
+            await asyncio.wait({task}, timeout=limit_s)
             if not task.done() and busy():
                 await asyncio.wait({task}, timeout=_KILL_S)
             in_time = task.done()
         finally:
-            await self._stop(task, limit)
-        if not in_time and task.done():
+            await self._stop(task, limit, _CANCEL_S if cancel_s is None else cancel_s)
+        if in_time:
+            return end_of(task).result()
+        if task.done():
             raise TimeLimitExceeded(limit)
-        if not in_time:
-            raise TimeLimitExceeded(f"{limit}; it goes on although it was cancelled", still_running=True)
-        # A task that cancelled itself ends as cancelled, whatever it returned.
-        return value_of(Raised(asyncio.CancelledError()) if task.cancelled() else task.result())
+        raise TimeLimitExceeded(f"{limit}; it goes on although it was cancelled", still_running=True)
 
-    async def _stop(self, task: "asyncio.Task[Ended[Any]]", limit: str) -> None:
+    def _new_task(self, coro: Any, context: Context) -> "asyncio.Task[Ended]":
+        loop = asyncio.get_running_loop()
+        return loop.create_task(ContainedCoroutine(coro, self._code), context=context)
+
+    async def _stop(self, task: "asyncio.Task[Ended]", limit: str, cancel_s: float) -> None:
         if task.done():
             return
         task.cancel()
         try:
-            await asyncio.wait({task}, timeout=_CANCEL_S)
+            await asyncio.wait({task}, timeout=cancel_s)
         finally:
             if not task.done():
-                self._abandoned.add_task(limit, task)
+                self._has_abandoned = True
+                self._threads.abandon(limit, lambda: not task.done())
+
+    # What one task, or one thread, opens and closes.
+
+    def owned(self, generator: Iterator[Any] | AsyncGenerator[Any, Any]) -> Callable[[], Awaitable[Any]]:
+        """Returns what gives the next value of a generator that yields once, or `END`.
+
+        It is always called on this rollout's thread, or in the same task.
+        """
+        if isinstance(generator, AsyncGenerator):
+            return _OwnedGenerator(generator, partial(self._new_task, context=self._context)).next
+
+        async def following() -> Any:
+            return (await self._on(await self._pinned(), partial(next, generator, END)))[0]
+
+        return following
+
+    @asynccontextmanager
+    async def sandbox(
+        self, opener: Callable[[], AbstractAsyncContextManager[Sandbox]]
+    ) -> AsyncGenerator[Sandbox]:
+        """A sandbox; one that does not close as it should is logged, and costs nothing that was scored.
+
+        Raises:
+            TimeLimitExceeded: it could not be opened in time.
+            UserCodeBroke, Exception: what opening it raised.
+        """
+
+        async def opened() -> AsyncGenerator[Sandbox]:
+            async with opener() as sandbox:
+                yield sandbox
+
+        # In a context of our own: what backends open is no file of the environment's.
+        owner = _OwnedGenerator(opened(), partial(self._new_task, context=copy_context()))
+        limit_s = self._hook_timeout_s
+        limit = f"opening a sandbox took longer than {limit_s:g} s (--env.hook_timeout_s)"
+        with self._doing("opening a sandbox"), timed("opening a sandbox"):
+            sandbox = await self._in_task(owner.next(), limit_s, limit, cancel_s=_CLOSE_S)
+        try:
+            yield sandbox
+        finally:
+            limit = f"closing a sandbox took longer than {_CLOSE_S:g} s"
+            with timed("closing a sandbox"):
+                try:
+                    await to_the_end(self._in_task(owner.next(), _CLOSE_S, limit))
+                except Exception as error:  # noqa: BLE001  # logged: what was scored stays
+                    _LOG.warning("a sandbox did not close as it should", exc_info=error.__cause__ or error)
+
+
+class _OwnedGenerator:
+    """An async generator whose task begins with its first step and ends with it.
+
+    Cancel scopes and task groups belong to a task. A generator that is cancelled at its `yield`, as by a task
+    group whose child broke, sees it there.
+    """
+
+    def __init__(
+        self, generator: AsyncGenerator[Any], new_task: Callable[[Any], "asyncio.Task[Ended]"]
+    ) -> None:
+        self._generator, self._new_task = generator, new_task
+        self._yielded: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._goes_on = asyncio.Event()
+        self._task: asyncio.Task[Ended] | None = None
+        self._is_given_up = False
+
+    async def next(self) -> Any:
+        """Returns the value that it yields, and then what follows it; `END`, too, once it was cancelled.
+
+        Raises:
+            Exception: what it raised, as for `HookCalls`.
+        """
+        if self._is_given_up:
+            return END
+        awaited: set[asyncio.Future[Any]]
+        if self._task is None:
+            self._task = self._new_task(ended_await(self._run()))
+            awaited = {self._task, self._yielded}
+        else:
+            self._goes_on.set()
+            awaited = {self._task}
+        try:
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._is_given_up = True
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            raise
+        if not self._task.done():
+            return self._yielded.result()
+        ended = end_of(self._task)
+        return END if isinstance(ended.error, StopAsyncIteration) else ended.result()
+
+    async def _run(self) -> Any:
+        state = await anext(self._generator, END)
+        if state is END:
+            return END
+        task = asyncio.current_task()
+        try:
+            if task is not None and task.cancelling():
+                await asyncio.sleep(0)  # where the cancellation arrives that its own code asked for
+            self._yielded.set_result(state)
+            await self._goes_on.wait()
+        except asyncio.CancelledError as error:
+            return await self._generator.athrow(error)
+        return await anext(self._generator, END)
 
 
 def finished(given: Any, doing: str) -> Any:
-    """What a hook gave, of which nothing is left to be run.
+    """Returns what a hook returned, if nothing of it is left to be run.
 
     Raises:
-        ConfigError: it gave a generator, or a call that was not awaited.
+        ConfigError: it is a generator, or a call that was not awaited.
     """
     if inspect.isgenerator(given) or inspect.isasyncgen(given):
         raise ConfigError(f"{doing} is a generator; return what it gives, with no `yield`")
@@ -233,15 +360,3 @@ def finished(given: Any, doing: str) -> Any:
         given.close()
         raise ConfigError(f"{doing} gave a call that nobody awaited, {given.__qualname__}; write `await`")
     return given
-
-
-def _is_async(function: Any) -> bool:
-    """Whether calling it runs nothing yet: a coroutine function, also as a partial or as an object's call."""
-    while isinstance(function, partial):
-        function = cast("partial[Any]", function).func
-    call: Any = getattr(cast("type[Any]", type(function)), "__call__", None)  # noqa: B004  # what it is, not whether
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
-
-
-def _seconds_to(ends: float | None) -> float | None:
-    return None if ends is None else max(0.0, ends - asyncio.get_running_loop().time())

@@ -1,125 +1,21 @@
-"""Code that is not ours: what is in flight, how a call ended, and what it left running.
+"""Code that is not ours: what is in flight, how a call of it ended, and the tasks and threads that it makes.
 
-How it ended is a value, so that `SystemExit` ends no task and no loop.
+How a call ended is a value, so that `SystemExit` ends no task and no loop.
 """
 
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import iscoroutine
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from tools.errors import RunError, UserCodeBroke
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Returned(Generic[T]):
-    """What it gave."""
-
-    value: T
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """What it raised instead."""
-
-    error: BaseException
-
-
-Ended = Returned[T] | Raised
-
-
-def ended_call(function: Callable[[], T]) -> Ended[T]:
-    """Call it now."""
-    process = os.getpid()
-    try:
-        return Returned(function())
-    except BaseException as error:  # noqa: BLE001  # handed on
-        return Raised(error)
-    finally:
-        _end_fork_of(process)
-
-
-async def ended_await(awaitable: Awaitable[T]) -> Ended[T]:
-    """Await it now."""
-    process = os.getpid()
-    try:
-        return Returned(await awaitable)
-    except BaseException as error:  # noqa: BLE001  # handed on
-        # What Python makes of a `StopIteration` in a coroutine does not say where it was raised.
-        return Raised(error.__cause__ if isinstance(error.__cause__, StopIteration) else error)
-    finally:
-        _end_fork_of(process)
-
-
-def value_of(ended: Ended[Any]) -> Any:
-    """What it gave.
-
-    Raises:
-        Exception: what it raised.
-        UserCodeBroke: it raised what would be taken for a sign of our own: of a cancellation, an exit, an
-            iterator's end.
-    """
-    if isinstance(ended, Returned):
-        return ended.value
-    if isinstance(ended.error, Exception) and not isinstance(ended.error, StopIteration | StopAsyncIteration):
-        raise ended.error
-    raise UserCodeBroke from ended.error
-
-
-def _end_fork_of(process: int) -> None:
-    """End a process that the code forked and that came back from it: one has this run, and its files."""
-    if os.getpid() != process:
-        os._exit(1)
-
-
-MOST = 32
-"""Abandoned calls that may still run; each one keeps a thread or a connection."""
-
-
-class Abandoned:
-    """The calls of one environment that did not end when they were told to."""
-
-    def __init__(self) -> None:
-        self._still_running: list[Callable[[], bool]] = []
-        self._last = ""
-
-    def add(self, what: str, still_running: Callable[[], bool]) -> None:
-        """Note a call that goes on."""
-        self._still_running.append(still_running)
-        self._last = what
-
-    def add_task(self, what: str, task: "asyncio.Task[object]") -> None:
-        """Note a task that goes on when it is cancelled; the end of the loop will not wait for it either."""
-        self.add(what, lambda: not task.done())
-        leave_behind(task)
-
-    @property
-    def count(self) -> int:
-        """How many still run."""
-        self._still_running = [still_running for still_running in self._still_running if still_running()]
-        return len(self._still_running)
-
-    def refuse_more(self, env: str) -> None:
-        """Raise RunError when more than `MOST` still run."""
-        if (count := self.count) > MOST:
-            raise RunError(
-                f"environment {env!r}: {count} calls of its code still run beyond their limit, the last one "
-                f"{self._last}; give what they wait for a timeout of its own"
-            )
-
-
-def leave_behind(task: "asyncio.Task[Any]") -> None:
-    """Let the loop end without a task that may go on although it was cancelled."""
-    # `asyncio.run` cancels and awaits every task that asyncio knows of: this one would keep it for ever.
-    asyncio._unregister_task(task)  # pyright: ignore[reportPrivateUsage]  # documented for who extends asyncio
-    task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]  # who left it tells
+from tools.errors import UserCodeBroke
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,7 +34,73 @@ Watch = Callable[[InFlight], AbstractContextManager[object]]
 """Entered for as long as a rollout is in flight."""
 
 
-IN_USER_CODE: ContextVar[bool] = ContextVar("turnwise_in_user_code", default=False)
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a call ended: with a value, or with what it raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+    def result(self) -> Any:
+        """Returns the value, or raises the error.
+
+        Raises:
+            UserCodeBroke: from what would be taken for a sign of our own: a cancellation, an exit, the end of
+                an iterator.
+        """
+        if self.error is None:
+            return self.value
+        if isinstance(self.error, StopIteration | StopAsyncIteration) or not isinstance(
+            self.error, Exception
+        ):
+            raise UserCodeBroke from self.error
+        raise self.error
+
+
+def ended_call(function: Callable[[], Any]) -> Ended:
+    """Calls a function now."""
+    process = os.getpid()
+    try:
+        return Ended(function())
+    except BaseException as error:  # noqa: BLE001  # handed on
+        return Ended(error=error)
+    finally:
+        _end_fork_of(process)
+
+
+async def ended_await(awaitable: Awaitable[Any]) -> Ended:
+    """Awaits it now."""
+    process = os.getpid()
+    try:
+        return Ended(await awaitable)
+    except BaseException as error:  # noqa: BLE001  # handed on
+        # What Python makes of a `StopIteration` in a coroutine does not say where it was raised.
+        return Ended(error=error.__cause__ if isinstance(error.__cause__, StopIteration) else error)
+    finally:
+        _end_fork_of(process)
+
+
+def end_of(task: "asyncio.Task[Ended]") -> Ended:
+    """How a task that is done ended; one that cancelled itself ends as cancelled, whatever it returned."""
+    return Ended(error=asyncio.CancelledError()) if task.cancelled() else task.result()
+
+
+def _end_fork_of(process: int) -> None:
+    if os.getpid() != process:  # the code forked, and the child came back: one process has this run
+        os._exit(1)
+
+
+@dataclass(slots=True, kw_only=True)
+class UserCode:
+    """The code of one rollout, as the tasks know it that it makes."""
+
+    threads: Executor
+    """Runs its blocking calls."""
+    is_given_up: bool = False
+    """Whether the rollout is over and left code that swallows cancellations: the next one ends it."""
+
+
+IN_USER_CODE: ContextVar[UserCode | None] = ContextVar("turnwise_in_user_code", default=None)
 """Set in the context of hooks, tools and policies, which the tasks that they make inherit."""
 
 
@@ -146,48 +108,35 @@ class CodeExit(Exception):  # named like the `SystemExit` that it stands for
     """`SystemExit` or `KeyboardInterrupt` in a task that an environment's code made."""
 
 
-def contain_exits(loop: asyncio.AbstractEventLoop) -> None:
-    """Let no task that an environment's code makes end the loop; other tasks stay as they are."""
-    factory: Any = loop.get_task_factory()
-    if not isinstance(factory, _TaskFactory):
-        loop.set_task_factory(_TaskFactory(factory or _new_task))
+class ContainedCoroutine(Coroutine[Any, Any, Any]):
+    """A coroutine of an environment's code: its exit is an error, and in the end nothing waits for it.
 
+    Asyncio lets `SystemExit` of any task leave the loop before the one that awaits the task can catch it, and
+    `asyncio.run` waits for tasks that swallow their cancellation.
+    """
 
-class _TaskFactory:
-    """Asyncio lets `SystemExit` of any task leave the loop, before whoever awaits the task can catch it."""
-
-    def __init__(self, make: Callable[..., Any]) -> None:
-        self._make = make
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> Any:
-        contained = _Contained(coro) if IN_USER_CODE.get() and iscoroutine(coro) else coro
-        return self._make(loop, contained, **options)
-
-
-def _new_task(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> "asyncio.Task[Any]":
-    return asyncio.Task(coro, loop=loop, **options)
-
-
-class _Contained(Coroutine[Any, Any, Any]):
-    """A coroutine whose `SystemExit` and `KeyboardInterrupt` come out as an ordinary error."""
-
-    def __init__(self, coro: Any) -> None:
-        self._coro = coro
+    def __init__(self, coro: Any, code: UserCode) -> None:
+        self._coro, self.code = coro, code
 
     def send(self, value: Any) -> Any:
+        """As that of the coroutine."""
         return _contained(self._coro.send, value)
 
     def throw(self, *error: Any) -> Any:
+        """As that of the coroutine, unless it is given up."""
+        if self.code.is_given_up and isinstance(error[0], asyncio.CancelledError):
+            raise error[0]
         return _contained(self._coro.throw, *error)
 
     def close(self) -> None:
+        """As that of the coroutine."""
         self._coro.close()
 
     def __await__(self) -> Any:
         return self._coro.__await__()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._coro, name)  # `cr_frame` and its like, for who looks at tasks
+        return getattr(self._coro, name)  # `cr_frame` and its like, for what looks at tasks
 
 
 def _contained(step: Callable[..., Any], *args: Any) -> Any:
@@ -195,3 +144,30 @@ def _contained(step: Callable[..., Any], *args: Any) -> Any:
         return step(*args)
     except (SystemExit, KeyboardInterrupt) as error:
         raise CodeExit(f"{type(error).__name__} in a task of its own") from error
+
+
+def contain(loop: asyncio.AbstractEventLoop) -> None:
+    """Contains the tasks and the threads that an environment's code makes; all others stay as they are."""
+    make: Any = loop.get_task_factory() or asyncio.Task
+    if not _is_ours(make, _make_task):
+        loop.set_task_factory(partial(_make_task, make))
+    if not _is_ours(loop.run_in_executor, _run_in_executor):
+        # A pool that blocked calls of an environment have filled would be there for nothing else.
+        run = partial(_run_in_executor, loop.run_in_executor)
+        loop.run_in_executor = run  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _is_ours(function: Any, ours: Callable[..., Any]) -> bool:
+    return getattr(function, "func", None) is ours
+
+
+def _make_task(make: Callable[..., Any], loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> Any:
+    code = IN_USER_CODE.get()
+    if code is not None and iscoroutine(coro):
+        coro = ContainedCoroutine(coro, code)
+    return make(coro, loop=loop, **options) if make is asyncio.Task else make(loop, coro, **options)
+
+
+def _run_in_executor(run: Callable[..., Any], executor: Any, *call: Any) -> Any:
+    code = IN_USER_CODE.get()
+    return run(code.threads if executor is None and code is not None else executor, *call)

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from environments.containment.hook_calls import HookCalls, finished
-from environments.containment.user_code import Abandoned, InFlight
+from environments.containment.hook_threads import HookThreads
+from environments.containment.user_code import InFlight
 from environments.data.item_json import item_ids
 from environments.data.items import checked_items
 from environments.data.tasks import (
@@ -25,7 +26,7 @@ from environments.data.tasks import (
     plan,
     plan_for_ever,
 )
-from environments.hooks import Hooks, Item, writes
+from environments.hooks import Hooks, Item, pins_thread, writes
 from environments.lifecycle.opened_files import OpenedFiles
 from environments.lifecycle.sandboxes import ItemImages, Sandboxes
 from environments.lifecycle.weight_versions import WeightVersions
@@ -137,7 +138,7 @@ class Lifecycle(Hooks):
         self._order = IN_ORDER
         self._is_open = False
         self._opened: AbstractAsyncContextManager[Self] | None = None
-        self._abandoned = Abandoned()
+        self.hook_threads = HookThreads()
 
     @asynccontextmanager
     async def opened(
@@ -184,7 +185,7 @@ class Lifecycle(Hooks):
                 closing.push_async_callback(self._served.aclose)
             closing.push_async_callback(self.second_models.aclose)
             # One thread for all of them: what a `def setup` opened there, a `def teardown` can close.
-            calls = closing.enter_context(self.hook_calls(InFlight(item_id="", sibling=0)))
+            calls = closing.enter_context(self.hook_calls(InFlight(item_id="", sibling=0), own_thread=True))
             with self.opened_files.watched():
                 await self._hook(calls, "setup", self.setup)
                 closing.push_async_exit(partial(self._tear_down, calls))
@@ -209,11 +210,14 @@ class Lifecycle(Hooks):
             finally:
                 self.toolset = before
 
-    def hook_calls(self, in_flight: InFlight) -> HookCalls:
-        """How the hooks of one rollout are called."""
-        limit_s, is_profiled = self.config.hook_timeout_s, self.config.profile
+    def hook_calls(self, in_flight: InFlight, *, own_thread: bool | None = None) -> HookCalls:
+        """How the hooks of one rollout are called; `own_thread`: on one thread, whatever the class says."""
         return self.new_hook_calls(
-            in_flight, self._abandoned, hook_timeout_s=limit_s, is_profiled=is_profiled
+            in_flight,
+            self.hook_threads,
+            hook_timeout_s=self.config.hook_timeout_s,
+            own_thread=pins_thread(self) if own_thread is None else own_thread,
+            is_profiled=self.config.profile,
         )
 
     async def _hook(
@@ -303,7 +307,7 @@ class Lifecycle(Hooks):
 
     def refuse_abandoned(self) -> None:
         """Raise RunError while too much of the environment's code goes on beyond its limits."""
-        self._abandoned.refuse_more(self.name)
+        self.hook_threads.refuse_more(self.name)
 
     def refuse_rollouts_before_setup(self) -> None:
         """Raise ConfigError while `setup`, which the class writes, was not called."""

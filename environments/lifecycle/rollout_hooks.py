@@ -9,8 +9,7 @@ from functools import partial
 from inspect import isasyncgen, isgenerator
 from typing import Any, cast
 
-from environments.containment.hook_calls import HookCalls
-from environments.containment.owned import END
+from environments.containment.hook_calls import END, HookCalls
 from environments.hooks import Hooks, writes
 from environments.lifecycle.hook_signatures import takes_context
 from environments.reward_context import RolloutContext

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from environments.containment.user_code import Abandoned
+from environments.containment.user_code import ContainedCoroutine
 from tools.errors import RunError
 
 T = TypeVar("T")
@@ -70,7 +70,8 @@ async def _end_of_others() -> None:
         _, left = await asyncio.wait(others, timeout=_CANCEL_S)
         for task in left:
             _LOG.warning("a task goes on although it was cancelled, and is not waited for: %r", task)
-            Abandoned().add_task("", task)
+            if isinstance(coro := task.get_coro(), ContainedCoroutine):
+                coro.code.is_given_up = True  # so that the end of the loop, which cancels it again, ends it
 
 
 def _handles_no_interrupt() -> bool:

@@ -4,7 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from environments.containment.hook_calls import HookCalls
-from environments.containment.user_code import Abandoned, InFlight
+from environments.containment.hook_threads import HookThreads
+from environments.containment.user_code import InFlight
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, say
 from environments.rollout.agent_loop import AgentLoop
@@ -107,7 +108,7 @@ async def played(
         reply = steps[acts].reply if acts < len(steps) else None
         return () if reply is None else (Message(role="user", content=reply),)
 
-    with HookCalls(InFlight(item_id="i", sibling=0), Abandoned(), hook_timeout_s=30) as calls:
+    with HookCalls(InFlight(item_id="i", sibling=0), HookThreads(), hook_timeout_s=30) as calls:
         loop = AgentLoop(
             policy=policy,
             toolset=Toolset("reading", (read,)),

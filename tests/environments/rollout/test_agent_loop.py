@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from environments.containment.hook_calls import HookCalls
-from environments.containment.user_code import Abandoned, InFlight
+from environments.containment.hook_threads import HookThreads
+from environments.containment.user_code import InFlight
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
 from environments.rollout.agent_loop import AgentLoop
@@ -76,7 +77,7 @@ def playing(*messages):
 
 
 async def run(policy, *, budget=ROOMY, calls=None):
-    with HookCalls(InFlight(item_id="sum", sibling=0), Abandoned(), hook_timeout_s=60) as hook_calls:
+    with HookCalls(InFlight(item_id="sum", sibling=0), HookThreads(), hook_timeout_s=60) as hook_calls:
         loop = AgentLoop(
             policy=policy,
             toolset=(calls or Calls()).toolset,

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from environments.containment.hook_calls import HookCalls
-from environments.containment.user_code import Abandoned, InFlight
+from environments.containment.hook_threads import HookThreads
+from environments.containment.user_code import InFlight
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
 from environments.rollout.agent_loop import AgentLoop
@@ -91,7 +92,7 @@ class Meeting:
         policy = ScriptedPolicy(
             lambda *_: [Choice(probability=1.0, message=said)], skill=1.0, renderer=RENDERER
         )
-        with HookCalls(self.in_flight, Abandoned(), hook_timeout_s=60) as hook_calls:
+        with HookCalls(self.in_flight, HookThreads(), hook_timeout_s=60) as hook_calls:
             loop = AgentLoop(
                 policy=policy,
                 toolset=self.toolset,

@@ -383,7 +383,7 @@ class AgentEnvConfig(EvaluationConfig):
     )
     estimator: str | None = Field(
         default=None,
-        description="Advantage estimator (see `turnwise estimators`); unset: turn_return with turn rewards, "
+        description="Advantage estimator (see `turnwise credit`); unset: turn_return with turn rewards, "
         "grpo without.",
     )
     estimator_preset: str | None = Field(
@@ -392,7 +392,7 @@ class AgentEnvConfig(EvaluationConfig):
     estimator_params: dict[str, Any] = Field(
         default={},
         description="The estimator's parameters, --env.estimator_params.NAME VALUE; unset: the preset's, or "
-        "the estimator's own defaults. `turnwise estimators` names them.",
+        "the estimator's own defaults. `turnwise credit` names them.",
     )
 
     # Serving.
@@ -594,7 +594,7 @@ class ServerConfig(ModelServerConfig):
     family: str | None = Field(
         default=None,
         description="The model's chat format, for its token ids and for tool calls that it writes as text: "
-        "chatml, or a name of `turnwise check-model --families`. Unset: by the model's name.",
+        "chatml, or a name of `turnwise doctor model --families`. Unset: by the model's name.",
     )
     context_tokens: int | None = Field(
         default=None, ge=16, description="The model's context window; unset: as the server says, if it does."

@@ -11,7 +11,7 @@ from environments.credit import GroupRules, credited, describe, missing_outcome_
 from environments.credit.estimator_registry import Value
 from environments.run.loading import load
 from environments.trajectory import CreditedGroup, MissingOutcome, TrajectoryGroup
-from tools.errors import CreditError
+from tools.errors import CreditError, UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +41,13 @@ class CreditOptions:
 
 
 def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Options whose values the command gets as `credit`; without a default the estimator must be named."""
-    # No default of `None` beside `required`: click takes the option for given.
-    unnamed: dict[str, Any] = (
-        {"required": True} if default is None else {"default": default, "show_default": True}
-    )
+    """Options whose values the command gets as `credit`: `None` where no estimator is given."""
     options = (
         click.option(
             "--estimator",
-            **unnamed,
-            help="Advantage estimator, see `turnwise estimators`.",
+            default=default,
+            show_default=default is not None,
+            help="Advantage estimator; `turnwise credit` lists them.",
         ),
         click.option("--preset", default=None, help="Use the constants of this trainer."),
         click.option(
@@ -60,8 +57,8 @@ def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any
         click.option(
             "--missing-outcome",
             "missing",
-            default="refuse",
             metavar="WHAT",
+            show_default="refuse",
             help="Of a rollout without an outcome beside others: refuse, drop or a number.",
         ),
         click.option(
@@ -77,16 +74,19 @@ def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def command(
-            *,
-            estimator: str,
+            *args: Any,
+            estimator: str | None,
             preset: str | None,
             settings: Sequence[str],
             baseline: str | None,
-            missing: str,
+            missing: str | None,
             **rest: Any,
         ) -> Any:
             every = settings if baseline is None else [*settings, f"baseline={baseline}"]
-            return function(credit=_read(estimator, preset, every, missing), **rest)
+            if estimator is None and (preset or every or missing):
+                raise UsageError("options of an estimator need one: --estimator NAME")
+            credit = None if estimator is None else _read(estimator, preset, every, missing or "refuse")
+            return function(*args, credit=credit, **rest)
 
         given: Callable[..., Any] = command
         for option in reversed(options):

@@ -115,7 +115,7 @@ def _report(console: Console, summary: Summary, logged: SessionFile, out: Path, 
     console.print(Text(str(out), style="bold"), soft_wrap=True)
     if failed := summary.groups["failed"]:
         console.print(
-            f"{failed} of {summary.done} groups failed; `turnwise recredit --missing-outcome` settles a "
+            f"{failed} of {summary.done} groups failed; `turnwise credit --missing-outcome` settles a "
             f"missing outcome",
             soft_wrap=True,
         )

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from threading import current_thread, main_thread
 from types import ModuleType
-from typing import Any, Literal, NoReturn, cast, get_args
+from typing import Any, NoReturn, cast
 
 import click
 
@@ -26,129 +26,103 @@ FAILED_EXIT = 1
 USAGE_EXIT = 2
 _DESCRIPTORS = 65_536
 _STDOUT = 1
-CommandGroup = Literal["First steps", "Run", "Look", "Credit", "Models", "Trainers", "Sandboxes"]
-"""What a command is for; `--help` shows them in this order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LazyCommand:
     """A command that is imported when it runs."""
 
-    target: str
-    """`module:attribute`, a `click.Command`."""
+    module: str
+    """Its `command` is a `click.Command`."""
     help: str
+    group: str = "Commands"
+    """What it is for; `--help` shows commands below these."""
     runs_env: bool = False
     """Whether it works on one environment, so that `MyEnv.cli()` offers it too."""
-    group: CommandGroup = "Look"
 
 
 COMMANDS: Mapping[str, LazyCommand] = {
     "new": LazyCommand(
-        target="environments.cli.new:command",
+        module="environments.cli.new",
         help="Make a folder with an environment that runs: code, data, test, README.",
         group="First steps",
     ),
     "check": LazyCommand(
-        target="environments.cli.check_env:command",
+        module="environments.cli.check_env",
         help="Find out whether an environment is right, without a model.",
-        runs_env=True,
         group="First steps",
+        runs_env=True,
     ),
     "list": LazyCommand(
-        target="environments.cli.list_environments:command",
+        module="environments.cli.list_environments",
         help="Name the environments: those that are shipped, and those of installed packages.",
         group="First steps",
     ),
     "process": LazyCommand(
-        target="environments.cli.process:command",
+        module="environments.cli.process",
         help="Roll out an environment's items into a rollout JSONL.",
-        runs_env=True,
         group="Run",
+        runs_env=True,
     ),
     "evaluate": LazyCommand(
-        target="environments.cli.evaluate:command",
+        module="environments.cli.evaluate",
         help="Run the evaluation items several times each and report score and pass@k.",
-        runs_env=True,
         group="Run",
+        runs_env=True,
     ),
     "serve": LazyCommand(
-        target="environments.cli.serve:command",
+        module="environments.cli.serve",
         help="Roll out for ever and feed a trainer behind an Atropos trajectory API.",
-        runs_env=True,
         group="Run",
-    ),
-    "learn": LazyCommand(
-        target="environments.cli.learn:command",
-        help="Let a small policy learn in a minute, with turn credit and with scalar credit.",
         runs_env=True,
-        group="Credit",
+    ),
+    "mock-model": LazyCommand(
+        module="environments.cli.mock_model",
+        help="Serve an environment's scripted agent as an OpenAI-compatible model.",
+        group="Run",
+        runs_env=True,
+    ),
+    "view": LazyCommand(
+        module="environments.cli.view",
+        help="Show a rollout JSONL or a run: one HTML file, or --text in the terminal.",
+        group="Look",
     ),
     "runs": LazyCommand(
-        target="environments.cli.runs:command",
+        module="environments.cli.runs",
         help="List what has been run: groups, score, fingerprint, finished or not.",
         group="Look",
     ),
-    "view": LazyCommand(
-        target="environments.cli.view:command",
-        help="Make one HTML file of a rollout JSONL or a run, to be looked at.",
-        group="Look",
-    ),
-    "show": LazyCommand(
-        target="environments.cli.show:command",
-        help="Print a rollout JSONL or a run in the terminal: its groups, or an item turn by turn.",
-        group="Look",
-    ),
     "compare": LazyCommand(
-        target="environments.cli.compare_runs:command",
+        module="environments.cli.compare_runs",
         help="Put two runs, evaluations or records side by side.",
         group="Look",
     ),
-    "recredit": LazyCommand(
-        target="environments.cli.recredit:command",
-        help="Give a rollout JSONL new advantages with another estimator.",
+    "credit": LazyCommand(
+        module="environments.cli.credit",
+        help="List the estimators; compute a record's credit, or its rewards, anew.",
         group="Credit",
-    ),
-    "rescore": LazyCommand(
-        target="environments.cli.rescore:command",
-        help="Compute a rollout JSONL's rewards anew, without rolling out.",
         runs_env=True,
+    ),
+    "learn": LazyCommand(
+        module="environments.cli.learn",
+        help="Let a small policy learn in a minute, with turn credit and with scalar credit.",
         group="Credit",
+        runs_env=True,
     ),
     "export": LazyCommand(
-        target="environments.cli.export:command",
+        module="environments.cli.export",
         help="Write a rollout JSONL as the rows that a trainer would get, as text or as a table.",
-        group="Credit",
+        group="Records",
     ),
     "import": LazyCommand(
-        target="environments.cli.import_sessions:command",
+        module="environments.cli.import_sessions",
         help="Make a rollout JSONL of logged conversations with votes and outcomes.",
-        group="Credit",
+        group="Records",
     ),
-    "estimators": LazyCommand(
-        target="environments.cli.estimators:command",
-        help="Name the advantage estimators, with their parameters and bias.",
-        group="Credit",
-    ),
-    "check-model": LazyCommand(
-        target="environments.cli.check_model:command",
-        help="Find out what a model server gives: token ids, logprobs, tool calls, and what to set.",
-        group="Models",
-    ),
-    "mock-model": LazyCommand(
-        target="environments.cli.mock_model:command",
-        help="Serve an environment's scripted agent as an OpenAI-compatible model.",
-        runs_env=True,
-        group="Models",
-    ),
-    "probe-trainer": LazyCommand(
-        target="environments.cli.probe_trainer:command",
-        help="Find out whether your trainer takes the gradient that per-turn credit says.",
-        group="Trainers",
-    ),
-    "sandbox": LazyCommand(
-        target="environments.cli.sandbox:command",
-        help="Prove a sandbox backend, list sandboxes, remove orphans.",
-        group="Sandboxes",
+    "doctor": LazyCommand(
+        module="environments.cli.doctor",
+        help="Examine a model server, a trainer or the sandboxes of this machine.",
+        group="Examine",
     ),
 }
 
@@ -172,8 +146,7 @@ class LazyGroup(click.Group):
         """Import a command."""
         if cmd_name not in self.lazy:
             return None
-        module, _, attribute = self.lazy[cmd_name].target.partition(":")
-        return getattr(_imported(module), attribute)
+        return _imported(self.lazy[cmd_name].module).command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -189,11 +162,10 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands from their one-line help, by what they are for."""
         width = max(map(len, self.lazy))
-        for group in get_args(CommandGroup):
+        for group in dict.fromkeys(each.group for each in self.lazy.values()):
             rows = [(name.ljust(width), each.help) for name, each in self.lazy.items() if each.group == group]
-            if rows:
-                with formatter.section(group):
-                    formatter.write_dl(rows)
+            with formatter.section(group):
+                formatter.write_dl(rows)
 
 
 def _imported(name: str) -> ModuleType:

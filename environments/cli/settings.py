@@ -545,7 +545,7 @@ def _estimator_help(estimator: str, key: str) -> str:
         lines += ["", f"  {parameter.name}", *_facts(_parameter_facts(parameter), "    ")]
     if not shown:
         lines += ["", "  It has no parameters."]
-    return "\n".join([*lines, "", "  --env.estimator chooses another; `turnwise estimators` describes all."])
+    return "\n".join([*lines, "", "  --env.estimator chooses another; `turnwise credit` describes all."])
 
 
 def _parameter_facts(parameter: Parameter) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""`turnwise view`: a record as one HTML file that opens from disk, or as a page that follows it."""
+"""`turnwise view`: a record as one HTML file, as a page that follows it, or as text in the terminal."""
 
 import asyncio
 import os
@@ -18,16 +18,21 @@ from environments.viewer.demo_record import demo_record
 from environments.viewer.page_server import LiveRecord, serve_page
 from environments.viewer.page_values import PageContent, TextCutter, TokenTexts
 from environments.viewer.record_page import PageSize, write_record_page
+from environments.viewer.text_view import item_lines, run_lines
 from tools.errors import ConfigError
 
 _MB = 1_000_000
 _DIGITS = 15
+_PAGE_CHARS = 100_000
+_TERMINAL_CHARS = 4_000
 
 
 @click.command(name="view")
 @click.argument("record", required=False, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="The HTML file; else beside the record.")
 @click.option("--demo", is_flag=True, help="Show a record that comes with Turnwise, as demo.html here.")
+@click.option("--text", "as_text", is_flag=True, help="Print its groups in the terminal instead.")
+@click.option("--item", metavar="ID", help="--text: print the rollouts of this item turn by turn.")
 @click.option("--open", "opens", is_flag=True, help="Open it in a browser, where there is a display.")
 @click.option("--serve", is_flag=True, help="Serve it on loopback instead, and follow RECORD as it grows.")
 @click.option("--port", type=click.IntRange(0, 65535), help="--serve: where.  [default: a free one]")
@@ -45,8 +50,7 @@ _DIGITS = 15
 @click.option(
     "--max-text",
     type=click.IntRange(min=100),
-    default=100_000,
-    show_default=True,
+    show_default="100,000, --text: 4,000",
     help="Characters of one text beyond which its middle is cut.",
 )
 @click.option(
@@ -61,11 +65,15 @@ _DIGITS = 15
     is_eager=True,
 )
 def command(record: Path | None, **options: Any) -> None:
-    """Make one HTML file of RECORD, a rollout JSONL or a run, to be looked at.
+    """Show RECORD, a rollout JSONL or a run, as one HTML file that opens from disk, or as --text.
 
-    It opens from disk and asks nobody for anything. The middle of long texts is left out, and said.
+    Siblings are aligned by turn, each turn with its credit ledger: reward, what follows it, whom it was
+    compared with, advantage. Text of models can drive neither the page nor the terminal.
     """
     _check(record, options)
+    if options["as_text"]:
+        _print(record_at(record or Path()), options["item"], options["max_text"] or _TERMINAL_CHARS)
+        return
     with ExitStack() as stack:
         if options["demo"]:
             record, page = stack.enter_context(demo_record()), Path("demo.html")
@@ -75,7 +83,7 @@ def command(record: Path | None, **options: Any) -> None:
         token_texts = None if options["no_tokens"] else TokenTexts.of(options["tokenizer"])
 
         def content() -> PageContent:
-            cutter = TextCutter(max_chars=options["max_text"])
+            cutter = TextCutter(max_chars=options["max_text"] or _PAGE_CHARS)
             return PageContent(cutter=cutter, tokens=not options["no_tokens"], token_texts=token_texts)
 
         if options["serve"]:
@@ -94,6 +102,13 @@ def _check(record: Path | None, options: Mapping[str, Any]) -> None:
             raise ConfigError(f"--{given[0]} is of a file, and --serve writes none")
     elif options["port"] is not None:
         raise ConfigError("--port is for --serve")
+    if options["item"] is not None and not options["as_text"]:
+        raise ConfigError("--item is for --text")
+
+
+def _print(record: Path, item: str | None, max_chars: int) -> None:
+    lines = run_lines(record) if item is None else item_lines(record, item, max_chars=max_chars)
+    click.echo_via_pager(f"{line}\n" for line in lines)
 
 
 def _write(record: Path, page: Path, content: PageContent, options: Mapping[str, Any]) -> None:

@@ -39,7 +39,7 @@ async def check_items(checked: CheckedEnv) -> Answer:
     if unrecordable:
         return "warn", (
             f"{count}; {len(unrecordable)} hold what JSON has no form for ({unrecordable[0]}), so that the "
-            f"record leaves them out, and `rescore` takes them from the environment"
+            f"record leaves them out, and `credit --rewards` takes them from the environment"
         )
     if unnamed:
         return "ok", f"{count}; {unnamed} have no {' or '.join(ID_FIELDS)}, and are named by their content"

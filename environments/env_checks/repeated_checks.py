@@ -249,7 +249,7 @@ async def check_model(checked: CheckedEnv) -> Answer:
         f"{len(results)} tool calls, {sum(result.error is not None for result in results)} refused or failed"
     )
     if not all(each.exact for each in rollouts):
-        found += "; token ids are made from its text (see `turnwise check-model`)"
+        found += "; token ids are made from its text (see `turnwise doctor model`)"
     if has_tools and not results:
         return "warn", f"{found}: it calls no tool"
     if len(scores) > 1 and len(set(scores)) == 1:

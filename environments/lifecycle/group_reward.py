@@ -69,7 +69,7 @@ async def with_group_reward(
 
 
 def not_compared(env: Hooks, group: TrajectoryGroup, reason: str) -> TrajectoryGroup:
-    """A group that fails before it is compared; `recredit`, which asks no hook, cannot settle that either."""
+    """A group that fails before it is compared; `credit`, which asks no hook, cannot settle that either."""
     if not has_group_reward(env) or comparable(group, ANY_GROUP)[1] is None:
         return group
     return replace(group, error=f"{reason} (score_group was not asked)")

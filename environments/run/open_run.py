@@ -231,7 +231,7 @@ def begin_record(
     if others:
         say(
             f"the groups in {recorder.path} keep the advantages of {', '.join(others)}; "
-            f"`turnwise recredit` computes all of them anew"
+            f"`turnwise credit` computes all of them anew"
         )
     return accepted
 

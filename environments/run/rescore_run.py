@@ -1,4 +1,4 @@
-"""`rescore`: the groups of a record with rewards as the environment gives them now, into a new record.
+"""`credit --rewards`: a record with rewards as the environment gives them now, as a new record.
 
 The reward hooks are asked once more about each recorded rollout, in order; what only a live rollout has, its
 sandbox and its state, is refused, and ends the command.
@@ -102,7 +102,7 @@ async def rescore(env: AgentEnv, record: Path, contents: Contents, out: Path, co
     progress = Progress(console)
     with watchdog_of(env, progress) as watchdog:
         async with env.loaded():
-            with new_record(out, doing="rescore") as recorder, watchdog.armed():
+            with new_record(out, doing="credit") as recorder, watchdog.armed():
                 change = await _rewrite(env, record, contents, recorder, progress)
     console.print(Text(change.text()), soft_wrap=True)
     console.print(Text(str(out), style="bold"), soft_wrap=True)

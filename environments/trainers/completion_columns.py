@@ -219,7 +219,7 @@ def shifted_rows(credited: CreditedGroup) -> list[ShiftedRow]:
             if row.logprobs is None:
                 raise WireError(
                     f"group {credited.group.group_id} has tokens without log-probabilities, which the loss "
-                    f"divides by; sample with a server that gives them (`turnwise check-model URL`)"
+                    f"divides by; sample with a server that gives them (`turnwise doctor model URL`)"
                 )
             rows += _shifted(row.tokens, row.mask, row.logprobs, row.advantages)
     return rows

@@ -85,7 +85,7 @@ def check_settings(
     if unknown:
         inexact(
             f"{known.trainer}: what {', '.join(unknown)} does to the step was never tried; "
-            f"`turnwise probe-trainer` finds out",
+            f"`turnwise doctor trainer` finds out",
             "warn",
         )
 

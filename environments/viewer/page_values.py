@@ -1,4 +1,4 @@
-"""What a page shows, as JSON values: `page/` is written against these names, and `show` reads them too.
+"""What a page shows, as JSON values: `page/` is written against these names.
 
 A page holds one `RunIndex` and, in blocks that are read when they are needed, a `GroupBlock` per group and
 one `RolloutBlock` or more per rollout. Blocks are gzip'd JSON: base64 text in a file, bytes from a server.

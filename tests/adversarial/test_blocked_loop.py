@@ -42,7 +42,7 @@ def test_no_sandbox_outlives_a_run_that_was_ended(tmp_path):
     with running(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as ended:
         owner = identity(ended.pid)
         assert ended.wait(60) == 1
-    subprocess.run([TURNWISE, "sandbox", "reap", "local"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([TURNWISE, "doctor", "sandbox", "local", "--reap"], check=True, stdout=subprocess.DEVNULL)
     assert groups_and_folders({owner}) == []
 
 

@@ -69,7 +69,7 @@ def test_text_that_the_console_cannot_encode_ends_no_run(tmp_path):
     assert b"failed alike" in ended.stdout
 
 
-@pytest.mark.parametrize("command", [["list"], ["estimators"], ["process", "--help"]])
+@pytest.mark.parametrize("command", [["list"], ["credit"], ["process", "--help"]])
 def test_a_command_that_only_prints_ends_quietly_like_any_other_when_nobody_reads(command):
     with closed_pipe() as gone:
         ended = run([TURNWISE, *command], stdout=gone, stderr=subprocess.PIPE)

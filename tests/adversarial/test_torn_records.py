@@ -14,13 +14,15 @@ READERS = {
     "groups": lambda path, _: len(list(read_groups(path))),
     "contents": lambda path, _: len(read_contents(path).finished),
     "load": lambda path, _: len(turnwise.load(path, cache_dir=path.parent)),
-    "recredit": lambda path, out: written(out, "recredit", path, "--estimator", "grpo"),
+    "credit": lambda path, out: written(out, "credit", path, "--estimator", "grpo"),
     "export": lambda path, out: written(out, "export", path, "--view", "token_advantages"),
 }
 
+OUT = {"credit": "--write", "export": "--out"}
+
 
 def written(out, command, path, *options):
-    assert main([command, str(path), *options, "--out", str(out)]) == 0
+    assert main([command, str(path), *options, OUT[command], str(out)]) == 0
     return len(out.read_bytes().splitlines())
 
 
@@ -36,7 +38,7 @@ def test_every_reader_takes_the_whole_lines_and_no_other(tmp_path, read, cut, gr
 
 
 @pytest.mark.parametrize(
-    "command", ["recredit --estimator grpo", "export --view openai"], ids=["recredit", "export"]
+    "command", ["credit --estimator grpo", "export --view openai"], ids=["credit", "export"]
 )
 def test_what_makes_a_file_of_a_cut_record_says_so(tmp_path, caplog, command):
     record = recorded(tmp_path / "r.jsonl", group_of([[1.0], [0.0]]))

@@ -121,13 +121,13 @@ async def test_a_record_is_credited_anew_from_the_command_line(tmp_path):
     command = [
         "-m",
         "turnwise",
-        "recredit",
+        "credit",
         str(record),
         "--estimator",
         "grpo",
         "--preset",
         "verl",
-        "--out",
+        "--write",
         str(out),
     ]
     subprocess.run([sys.executable, *command], check=True, capture_output=True, timeout=60)

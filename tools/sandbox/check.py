@@ -1,6 +1,6 @@
 """The conformance suite that every sandbox backend passes, ours or a user's: checks with stable names.
 
-A backend proves itself with `turnwise sandbox check NAME`, or in pytest with `run_check`.
+A backend proves itself with `turnwise doctor sandbox NAME`, or in pytest with `run_check`.
 """
 
 import asyncio

@@ -171,7 +171,7 @@ def open_probe(folder: Path) -> Probe:
     try:
         asked = Asked(**json.loads((folder / _ASKED).read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{folder} is no folder of `turnwise probe-trainer begin`: {error}") from error
+        raise ConfigError(f"{folder} is no folder of `turnwise doctor trainer begin`: {error}") from error
     return Probe(folder=folder, asked=asked)
 
 

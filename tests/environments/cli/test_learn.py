@@ -70,8 +70,8 @@ def test_each_run_is_a_record_that_can_be_shown_and_credited_anew(stop, tmp_path
         assert len(groups) == 2 * (values["arms"][arm]["steps"][1] or 60)
         assert {each.policy for each in groups} == {f"learned:{arm}:seed-1"}
     record = str(out / "turn_return" / "seed-0")
-    assert main(["show", record]) == 0
-    assert main(["recredit", record, "--estimator", "rloo", "--out", str(tmp_path / "rloo.jsonl")]) == 0
+    assert main(["view", record, "--text"]) == 0
+    assert main(["credit", record, "--estimator", "rloo", "--write", str(tmp_path / "rloo.jsonl")]) == 0
     assert "learned:turn_return:seed-0" in capfd.readouterr().out
 
 

@@ -136,14 +136,12 @@ def test_an_environment_that_makes_its_own_items_does_not_wait_for_dataset_reade
 
 @cases("name", COMMANDS)
 def test_every_command_can_be_loaded(name):
-    module, _, attribute = COMMANDS[name].target.partition(":")
-    assert isinstance(getattr(importlib.import_module(module), attribute), click.Command)
+    assert isinstance(importlib.import_module(COMMANDS[name].module).command, click.Command)
 
 
 @cases("name", COMMANDS)
 def test_the_commands_that_take_an_environment_are_marked(name):
-    module, _, attribute = COMMANDS[name].target.partition(":")
-    command = getattr(importlib.import_module(module), attribute)
+    command = importlib.import_module(COMMANDS[name].module).command
     assert COMMANDS[name].runs_env == any(param.name == "env" for param in command.params)
 
 

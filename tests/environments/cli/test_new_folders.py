@@ -7,8 +7,9 @@ from environments.cli.main import main
 COMMANDS = {
     "export": ["--view", "openai"],
     "import": [],
-    "recredit": ["--estimator", "rloo"],
+    "credit": ["--estimator", "rloo"],
 }
+OUT = {"credit": "--write"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -19,7 +20,7 @@ def test_a_wrong_input_makes_no_folder(tmp_path, capfd, command, exists):
         given.write_text("no line of anything\n")
     before = set(tmp_path.iterdir())
     out = tmp_path / "new" / "folder" / "out.jsonl"
-    assert main([command, str(given), *COMMANDS[command], "--out", str(out)]) == 2
+    assert main([command, str(given), *COMMANDS[command], OUT.get(command, "--out"), str(out)]) == 2
     assert set(tmp_path.iterdir()) == before
 
 
@@ -30,6 +31,6 @@ def test_a_folder_that_was_there_stays(tmp_path, capfd):
     assert not list((tmp_path / "old").iterdir())
 
 
-def test_recredit_without_an_estimator_says_what_is_missing(tmp_path, capfd):
-    assert main(["recredit", str(tmp_path / "r.jsonl"), "--out", str(tmp_path / "new.jsonl")]) == 2
-    assert "Missing option '--estimator'" in capfd.readouterr().err
+def test_credit_without_an_estimator_says_what_is_missing(tmp_path, capfd):
+    assert main(["credit", str(tmp_path / "r.jsonl"), "--write", str(tmp_path / "new.jsonl")]) == 2
+    assert "no estimator given" in capfd.readouterr().err

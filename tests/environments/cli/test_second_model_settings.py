@@ -94,7 +94,7 @@ def test_help_shows_both_sections(capsys):
 
 
 def test_check_model_takes_the_settings_of_one_server(capsys):
-    assert main(["check-model", "http://127.0.0.1:9/v1", "--judge.model_name", "m"]) == 2
+    assert main(["doctor", "model", "http://127.0.0.1:9/v1", "--judge.model_name", "m"]) == 2
     assert "give its settings as --openai.NAME" in capsys.readouterr().err
 
 

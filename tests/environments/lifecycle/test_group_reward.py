@@ -237,7 +237,7 @@ async def test_a_group_that_lost_a_rollout_afterwards_stays_failed():
 
 @pytest.mark.parametrize("missing", ["drop", 0.0])
 async def test_a_group_that_was_refused_before_it_was_asked_gets_no_credit_without_its_part(missing):
-    """What `recredit` settles would be a group that was never compared."""
+    """What `credit` settles would be a group that was never compared."""
 
     async def compute_outcome(self, item, trajectory, ctx):
         return None if trajectory.sibling == 1 else 1.0

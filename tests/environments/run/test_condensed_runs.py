@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from environments.cli import export, recredit
+from environments.cli import credit, export
 from environments.long_math_env import LongMathEnv
 from environments.record.recorder import read_contents, read_groups
 from environments.run.evaluation_run import evaluate
@@ -97,9 +97,9 @@ async def test_summaries_have_no_reward_and_are_no_turns_to_a_summary(record_of,
 async def test_records_are_exported_and_credited_anew(record_of, tmp_path, view):
     path, _ = await record_of("summarise")
     anew, rows = tmp_path / "anew.jsonl", tmp_path / "rows.jsonl"
-    command = [str(path), "--estimator", "turn_return", "--set", "gamma=0.9", "--out", str(anew)]
+    command = [str(path), "--estimator", "turn_return", "--set", "gamma=0.9", "--write", str(anew)]
 
-    credited_anew = CliRunner().invoke(recredit.command, command, catch_exceptions=False)
+    credited_anew = CliRunner().invoke(credit.command, command, catch_exceptions=False)
     CliRunner().invoke(
         export.command, [str(anew), "--view", view, "--out", str(rows)], catch_exceptions=False
     )

@@ -36,6 +36,6 @@ def test_what_a_killed_program_leaves_is_counted_until_it_is_taken_away():
     assert has_groups == any(path.is_relative_to(CONTROL_GROUPS) for path in left)
     assert all(Path(path).is_dir() for path in left)
 
-    subprocess.run([TURNWISE, "sandbox", "reap", "local"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([TURNWISE, "doctor", "sandbox", "local", "--reap"], check=True, stdout=subprocess.DEVNULL)
     assert groups_and_folders({owner}) == []
     assert process.pid not in dict(living_children())

@@ -51,5 +51,5 @@ def test_kills_lose_no_group_repeat_none_and_tear_no_line(tmp_path, soak):
     counts = Counter((each.group.item_id, each.group.epoch) for each in groups if each.status != "failed")
     assert len(groups) == len(counts) == planned
     assert set(counts.values()) == {1}
-    subprocess.run([TURNWISE, "sandbox", "reap", "local"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([TURNWISE, "doctor", "sandbox", "local", "--reap"], check=True, stdout=subprocess.DEVNULL)
     assert groups_and_folders(owners) == []

@@ -1,4 +1,4 @@
-"""`rescore`: rewards of a record, computed again by the code of today from what it holds."""
+"""`credit --rewards`: rewards of a record, computed again by the code of today from what it holds."""
 
 from dataclasses import replace
 from functools import partial
@@ -319,7 +319,7 @@ async def test_a_record_that_is_there_is_not_written_over(path):
     await recorded(path)
     out = path.with_suffix(".new")
     out.write_text("mine\n")
-    with pytest.raises(RecordError, match="exists; rescore writes a new record"):
+    with pytest.raises(RecordError, match="exists; credit writes a new record"):
         await rescored(path)
     assert out.read_text() == "mine\n"
 

@@ -1,4 +1,4 @@
-"""`rescore` of records as environments make them: the shipped ones, and one whose judge is a model server."""
+"""`credit --rewards` of records of the shipped environments, and of one whose judge is a model server."""
 
 import pytest
 

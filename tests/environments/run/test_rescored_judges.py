@@ -1,4 +1,4 @@
-"""`rescore` and judges: what a judge was asked in the same words is answered from the record."""
+"""`credit --rewards` and judges: what a judge was asked in the same words is answered from the record."""
 
 from dataclasses import replace
 

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.cli import export, recredit
+from environments.cli import credit, export
 from environments.cli.main import main
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import read_contents, read_groups
@@ -182,7 +182,7 @@ def test_credit_computed_anew_keeps_to_that(tmp_path, arguments, first):
     imported(tmp_path, voted(1, 0.5))
     anew = tmp_path / "anew.jsonl"
     record = tmp_path / "record.jsonl"
-    invoke(recredit.command, record, "--estimator", "turn_return", *arguments, "--out", anew)
+    invoke(credit.command, record, "--estimator", "turn_return", *arguments, "--write", anew)
     (group,) = read_groups(anew)
     assert group.advantages[0][0] == first
 

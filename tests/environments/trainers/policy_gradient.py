@@ -44,7 +44,7 @@ def gradient_of(value, model):
 
 
 def probed(uphill):
-    """What `turnwise probe-trainer` says of a path that gives a model's gradient, for the canaries at once.
+    """What `turnwise doctor trainer` says of a path that gives a model's gradient, for the canaries at once.
 
     Args:
         uphill: takes a model and credited groups, and gives what is added, as `gradient_of`.

@@ -1,4 +1,4 @@
-"""`turnwise probe-trainer`: over the API with a real `run-api`, from files, and of a user's function."""
+"""`turnwise doctor trainer`: over the API with a real `run-api`, from files, and of a user's function."""
 
 import json
 import subprocess
@@ -71,7 +71,7 @@ def mean_per_row(model, posts):
 def served(api, folder, *options, rows):
     """What the trainer took, its step, and what the command said."""
     api.start_trainer(batch_size=rows, max_token_len=4096)
-    command = [TURNWISE, "probe-trainer", "begin", str(folder), "--api", api.url, *options]
+    command = [TURNWISE, "doctor", "trainer", "begin", str(folder), "--api", api.url, *options]
     with running(command, stdout=subprocess.PIPE, text=True) as process:
         posts = take(api, 1)
         said, _ = process.communicate(timeout=60)
@@ -95,12 +95,12 @@ def test_the_step_of_a_trainer_behind_the_api_is_read_from_its_checkpoint(
     posts, said = served(api, folder, *options, rows=33 + PADDING_ROWS)
     assert (
         said.splitlines()[-1]
-        == f"when the trainer has saved: turnwise probe-trainer read {folder} CHECKPOINT"
+        == f"when the trainer has saved: turnwise doctor trainer read {folder} CHECKPOINT"
     )
     model = open_probe(folder).before
     after = model.head + mean_per_row(model, posts)
     write_safetensors(tmp_path / "model.safetensors", {HEAD: after.astype(np.float32)})
-    assert main(["probe-trainer", "read", str(folder), str(tmp_path)]) == code
+    assert main(["doctor", "trainer", "read", str(folder), str(tmp_path)]) == code
     assert capsys.readouterr().out.splitlines()[code].strip() == line
 
 
@@ -133,7 +133,7 @@ def test_what_cannot_be_one_step_is_refused(api, tmp_path, trainer, queued, mess
     if queued:
         api.post("/scored_data", {"tokens": [[1, 2]], "masks": [[1, 2]], "scores": [0.0]})
     options = ("--api", api.url, "--view", "turn_rows")
-    command = [TURNWISE, "probe-trainer", "begin", str(tmp_path / "probe"), *options]
+    command = [TURNWISE, "doctor", "trainer", "begin", str(tmp_path / "probe"), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
@@ -143,7 +143,8 @@ def test_an_api_that_dies_while_the_canaries_wait_there_ends_the_command(fresh_a
     fresh_api.start_trainer(batch_size=40, max_token_len=4096)
     command = [
         TURNWISE,
-        "probe-trainer",
+        "doctor",
+        "trainer",
         "begin",
         str(tmp_path),
         "--api",
@@ -172,7 +173,7 @@ def test_an_api_that_dies_while_the_canaries_wait_there_ends_the_command(fresh_a
         (["begin", "{here}/new", "--lr", "inf"], "a learning rate is a number above 0"),
         (["step", "{here}/steps.py:broken"], "the step failed: KeyError: 'weights'"),
         (["step", "{here}/steps.py:leaving"], "the step failed: SystemExit: 0"),
-        (["read", "{here}", "{here}"], "is no folder of `turnwise probe-trainer begin`"),
+        (["read", "{here}", "{here}"], "is no folder of `turnwise doctor trainer begin`"),
         (["read", "{here}/begun", "{here}"], "has no *.safetensors and no pytorch_model*.bin"),
         (["step", "exact"], "names no function"),
         (["step", "{here}/steps.py:none"], "has no function 'none'"),
@@ -191,19 +192,19 @@ def test_an_api_that_dies_while_the_canaries_wait_there_ends_the_command(fresh_a
 def test_wrong_use_is_one_line(tmp_path, capsys, arguments, message):
     (tmp_path / "steps.py").write_text(STEP)
     (tmp_path / "other" / "model").mkdir(parents=True)
-    main(["probe-trainer", "begin", str(tmp_path / "begun")])
+    main(["doctor", "trainer", "begin", str(tmp_path / "begun")])
     capsys.readouterr()
-    assert main(["probe-trainer", *(part.format(here=tmp_path) for part in arguments)]) == 2
+    assert main(["doctor", "trainer", *(part.format(here=tmp_path) for part in arguments)]) == 2
     said = capsys.readouterr().err.splitlines()
     assert message in said[-1]
 
 
 def test_a_function_of_the_users_takes_the_step(tmp_path, capsys):
     (tmp_path / "steps.py").write_text(STEP)
-    assert main(["probe-trainer", "step", f"{tmp_path}/steps.py:exact", "--lr", "0.5", "--json"]) == 0
+    assert main(["doctor", "trainer", "step", f"{tmp_path}/steps.py:exact", "--lr", "0.5", "--json"]) == 0
     verdict = json.loads(capsys.readouterr().out)
     assert (verdict["exact"], verdict["scale"], verdict["findings"]) == (True, "the sum", [])
-    assert main(["probe-trainer", "step", f"{tmp_path}/steps.py:idle"]) == 1
+    assert main(["doctor", "trainer", "step", f"{tmp_path}/steps.py:idle"]) == 1
 
 
 def test_the_record_of_the_canaries_is_on_policy_for_the_model(probe):

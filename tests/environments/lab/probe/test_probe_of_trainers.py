@@ -135,7 +135,7 @@ def test_trl_is_probed_through_the_adapter_as_the_docs_show(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     Path("my_trl.py").write_text(shown_code("my_trl.py"))
-    assert main(["probe-trainer", "step", "my_trl.py:step"]) == 0
+    assert main(["doctor", "trainer", "step", "my_trl.py:step"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] in PAGE.splitlines()
 
 
@@ -146,7 +146,7 @@ def test_the_trainer_of_the_docs_is_told_what_the_docs_say(tmp_path, capsys, div
     (tmp_path / "my_trainer.py").write_text(
         code if divided else code.replace(" / mask.sum().clamp(min=1)", "")
     )
-    assert main(["probe-trainer", "step", f"{tmp_path}/my_trainer.py:step"]) == 1 - verdict
+    assert main(["doctor", "trainer", "step", f"{tmp_path}/my_trainer.py:step"]) == 1 - verdict
     said = capsys.readouterr().out
     number = r"\d+\.\d+"
     assert re.sub(number, "N", said) == re.sub(number, "N", shown[verdict])
@@ -229,7 +229,7 @@ def test_the_example_trainer_is_told_what_it_does_with_a_view(
     trainer_api.register_trainer(config)
     trainer_api.get_batch(api.url)
     folder = tmp_path / "probe"
-    command = [TURNWISE, "probe-trainer", "begin", str(folder), "--api", api.url, *options]
+    command = [TURNWISE, "doctor", "trainer", "begin", str(folder), "--api", api.url, *options]
     with running(command, stdout=subprocess.DEVNULL) as process:
         (batches,), _ = data.get_data(rows, config.seq_len, api.url)
         assert process.wait(60) == 0
@@ -242,5 +242,5 @@ def test_the_example_trainer_is_told_what_it_does_with_a_view(
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model")
     saved = checkpointing.save_checkpoint(model, tokenizer, str(tmp_path / "saved"), 1)
     capsys.readouterr()
-    assert main(["probe-trainer", "read", str(folder), saved]) == code
+    assert main(["doctor", "trainer", "read", str(folder), saved]) == code
     assert said in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`turnwise check-model` prints what a server gives, and ends with a command to copy."""
+"""`turnwise doctor model` prints what a server gives, and ends with a command to copy."""
 
 import asyncio
 import shlex
@@ -20,7 +20,7 @@ async def checked(*options, **settings):
         lambda _: script, skill=1, renderer=ChatMLRenderer.embedded(), settings=MockSettings(**settings)
     )
     async with running_mock_server(app) as url:
-        return await asyncio.to_thread(main, ["check-model", url, *options])
+        return await asyncio.to_thread(main, ["doctor", "model", url, *options])
 
 
 async def test_the_last_lines_are_a_command_whose_settings_exist(capsys):
@@ -59,7 +59,7 @@ async def test_settings_of_the_user_are_in_the_command_and_secrets_are_not(capsy
 async def test_what_a_url_has_to_let_somebody_in_is_left_out_and_that_is_said(capsys):
     app = mock_app(lambda _: script, skill=1, renderer=ChatMLRenderer.embedded())
     async with running_mock_server(app) as url:
-        assert await asyncio.to_thread(main, ["check-model", url.replace("//", "//me:s3cret@")]) == 0
+        assert await asyncio.to_thread(main, ["doctor", "model", url.replace("//", "//me:s3cret@")]) == 0
     out = capsys.readouterr().out
     assert "s3cret" not in out
     assert "user, password and query are left out" in out
@@ -91,12 +91,12 @@ async def test_wrong_input_is_one_line_and_exit_code_2(options, told, capsys):
 
 @pytest.mark.parametrize("url", [[], ["http://127.0.0.1:9/v1"], ["no url"]], ids=["none", "nobody", "odd"])
 def test_no_server_is_one_line_and_exit_code_2(url, capsys):
-    assert main(["check-model", *url]) == 2
+    assert main(["doctor", "model", *url]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_families_are_listed_a_line_each(capsys):
-    assert main(["check-model", "--families"]) == 0
+    assert main(["doctor", "model", "--families"]) == 0
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     assert [name for name, *_ in lines] == list(family_names())
     assert [name for name, *note in lines if note] == list(TEXT_FAMILIES)

@@ -1,4 +1,4 @@
-"""`turnwise sandbox`: checks by line or JSON, lists, reaps, and exit codes that say how it went."""
+"""`turnwise doctor sandbox`: checks by line or JSON, lists, reaps, and exit codes that say how it went."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def _failing(monkeypatch):
 
 
 def test_one_line_per_check_and_the_sum(capsys):
-    assert main(["sandbox", "check", "local", "--only", "exec_output", "--only", "exec_as_user"]) == 0
+    assert main(["doctor", "sandbox", "local", "--only", "exec_output", "--only", "exec_as_user"]) == 0
     done, skipped, total = capsys.readouterr().out.splitlines()
     assert done == "ok       23 exec_output"
     assert skipped.startswith("skipped  39 exec_as_user: commands run as the sandbox's one unprivileged user")
@@ -36,12 +36,12 @@ def test_one_line_per_check_and_the_sum(capsys):
 
 @pytest.mark.usefixtures("_failing")
 def test_a_failure_says_why_in_its_line_and_the_exit_code_is_1(capsys):
-    assert main(["sandbox", "check", "--only", "fails"]) == 1
+    assert main(["doctor", "sandbox", "--only", "fails"]) == 1
     assert capsys.readouterr().out.splitlines()[0] == "failed  200 fails: got 1, wanted 2"
 
 
 def test_json_is_one_object_per_line_and_nothing_else(capsys):
-    assert main(["sandbox", "check", "--json", "--only", "exec_output", "--only", "cwd_custom"]) == 0
+    assert main(["doctor", "sandbox", "--json", "--only", "exec_output", "--only", "cwd_custom"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["number"], line["name"], line["status"]) for line in lines] == [
         (23, "exec_output", "ok"),
@@ -52,14 +52,14 @@ def test_json_is_one_object_per_line_and_nothing_else(capsys):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["check", "lokal"], "did you mean 'local'?"),
-        (["check", "--only", "exec_outptu"], "did you mean 'exec_output'?"),
-        (["check", "--tier", "Z"], "'Z' is not one of 'B', 'C'"),
-        (["list", "vm"], "choose from ['docker', 'local']"),
+        (["lokal"], "did you mean 'local'?"),
+        (["--only", "exec_outptu"], "did you mean 'exec_output'?"),
+        (["--tier", "Z"], "'Z' is not one of 'B', 'C'"),
+        (["vm", "--list"], "choose from ['docker', 'local']"),
     ],
 )
 def test_a_wrong_name_is_one_line_and_exit_code_2(args, message, capsys):
-    assert main(["sandbox", *args]) == 2
+    assert main(["doctor", "sandbox", *args]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -74,20 +74,22 @@ def orphan(tmp_path, monkeypatch):
 
 
 def test_an_orphan_is_listed(orphan, capsys):
-    assert main(["sandbox", "list", "local"]) == 0
+    assert main(["doctor", "sandbox", "local", "--list"]) == 0
     assert f"local   orphan   process 1        {orphan.name}" in capsys.readouterr().out.splitlines()
 
 
 def test_a_program_that_looks_for_the_first_time_takes_nothing_away(orphan):
     turnwise = Path(sys.executable).with_name("turnwise")
-    listed = subprocess.run([turnwise, "sandbox", "list", "local", "--json"], capture_output=True, check=True)
+    listed = subprocess.run(
+        [turnwise, "doctor", "sandbox", "local", "--list", "--json"], capture_output=True, check=True
+    )
     entry = {"backend": "local", "name": orphan.name, "owner": 1, "state": "orphan"}
     assert entry in [json.loads(line) for line in listed.stdout.splitlines()]
     assert orphan.exists()
 
 
 def test_an_orphan_is_reaped(orphan, capsys):
-    assert main(["sandbox", "reap", "local"]) == 0
+    assert main(["doctor", "sandbox", "local", "--reap"]) == 0
     assert f"local   removed {orphan.name}" in capsys.readouterr().out.splitlines()
     assert not orphan.exists()
 
@@ -97,13 +99,13 @@ def test_the_group_of_an_orphan_is_reaped():
     parent = next(directory for directory, _ in cgroup.controllers().values())
     group = parent / _ORPHAN
     group.mkdir(exist_ok=True)
-    assert main(["sandbox", "reap", "local"]) == 0
+    assert main(["doctor", "sandbox", "local", "--reap"]) == 0
     assert not group.exists()
 
 
 @pytest.mark.usefixtures("tier_c")
 def test_tier_c_is_checked_with_the_network_that_it_cannot_take_away(capsys):
-    args = ["sandbox", "check", "local", "--tier", "C", "--network", "full"]
+    args = ["doctor", "sandbox", "local", "--tier", "C", "--network", "full"]
     assert main([*args, "--only", "exec_output", "--only", "there_is_no_network"]) == 0
     done, skipped, _ = capsys.readouterr().out.splitlines()
     assert done == "ok       23 exec_output"
@@ -112,7 +114,7 @@ def test_tier_c_is_checked_with_the_network_that_it_cannot_take_away(capsys):
 
 @pytest.mark.usefixtures("tier_c")
 def test_a_part_that_is_passed_over_is_told(capsys):
-    args = ["sandbox", "check", "local", "--tier", "C", "--network", "full"]
+    args = ["doctor", "sandbox", "local", "--tier", "C", "--network", "full"]
     assert main([*args, "--only", "host_processes_are_invisible"]) == 0
     line = capsys.readouterr().out.splitlines()[0]
     assert line.startswith(
@@ -129,7 +131,7 @@ def test_a_part_that_is_passed_over_is_told(capsys):
     ids=["network", "image"],
 )
 def test_options_that_no_sandbox_opens_with_are_told_once_and_not_per_check(capsys, options, reason):
-    assert main(["sandbox", "check", "local", *options]) == 2
+    assert main(["doctor", "sandbox", "local", *options]) == 2
     told = capsys.readouterr()
     assert (told.out, told.err.count("\n")) == ("", 1)
     assert reason in told.err
@@ -139,7 +141,7 @@ def test_options_that_no_sandbox_opens_with_are_told_once_and_not_per_check(caps
 @pytest.mark.usefixtures("docker_engine")
 def test_making_an_image_ready_is_shown_before_the_checks(tmp_path, capsys):
     (tmp_path / "Dockerfile").write_text(f"FROM {TEST_IMAGE}\nENV B=1\n")
-    assert main(["sandbox", "check", "docker", "--image", str(tmp_path), "--only", "exec_output"]) == 0
+    assert main(["doctor", "sandbox", "docker", "--image", str(tmp_path), "--only", "exec_output"]) == 0
     seen = capsys.readouterr()
     assert seen.err.splitlines()[0] == f"building {tmp_path}"
     assert seen.out.splitlines()[0] == "ok       23 exec_output"

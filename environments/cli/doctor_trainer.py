@@ -1,4 +1,4 @@
-"""`turnwise probe-trainer`: whether a trainer, in its settings, takes the step that per-turn credit says."""
+"""`turnwise doctor trainer`: whether a trainer, in its settings, takes the step that per-turn credit says."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ _gradient = click.option(
 )
 
 
-@click.group("probe-trainer")
+@click.group("trainer")
 def command() -> None:
     """Find out whether a trainer takes the policy gradient of per-turn credit.
 
@@ -71,7 +71,7 @@ def begin(folder: Path, api_url: str | None, view: str | None, score_divisor: st
         click.echo(
             f"the canaries are a record, {folder / 'canaries.jsonl'}: `turnwise export` writes every view"
         )
-    click.echo(f"when the trainer has saved: turnwise probe-trainer read {folder} CHECKPOINT")
+    click.echo(f"when the trainer has saved: turnwise doctor trainer read {folder} CHECKPOINT")
 
 
 @command.command()

@@ -1,4 +1,4 @@
-"""`turnwise check-model`: a short conversation with a model server, and a table of what it gives."""
+"""`turnwise doctor model`: a short conversation with a model server, and a table of what it gives."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ from environments.policy.rendering.renderer import Renderer
 from tools.errors import ConfigError
 
 _STYLES: dict[Verdict, str] = {"ok": "green", "no": "red", "not seen": "yellow"}
-_FLAGS = "check_model.flags"
+_FLAGS = "turnwise.doctor.flags"
 _UNNAMED = ServerConfig().model_name
 _SECRETS = frozenset({"api_key", "proxy"})
 _DECIDED = frozenset({"base_url", "model_name", "server_type", "token_wire", "family", "context_tokens"})
@@ -43,7 +43,7 @@ class _WithSettings(click.Command):
         return super().parse_args(ctx, rest)
 
 
-@click.command("check-model", cls=_WithSettings)
+@click.command("model", cls=_WithSettings)
 @click.argument("url", required=False)
 @click.option("--model", "model_name", help="The model to ask for; needed where the server has several.")
 @click.option("--api-key", help="The server's key.")
@@ -86,7 +86,7 @@ def _settings(flags: Overrides, options: dict[str, str | None]) -> Settings:
     tokenizer = {name: given.pop(name) for name in ("tokenizer_name",) if name in given}
     if flags.second:
         raise ConfigError(
-            f"check-model looks at one server; give its settings as --openai.NAME, not as "
+            f"doctor model looks at one server; give its settings as --openai.NAME, not as "
             f"--{next(iter(flags.second))}.NAME"
         )
     openai: Any = flags.openai

@@ -1,4 +1,4 @@
-"""`turnwise recredit` writes a valid record with other advantages, and says how they moved."""
+"""`turnwise credit` lists estimators, shows how another moves a record's credit, and writes it."""
 
 import signal
 import subprocess
@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from environments.cli.recredit import command
-from environments.credit import credited
+from environments.cli.credit import command
+from environments.credit import ESTIMATORS, credited, describe
 from environments.record.recorder import Recorder, read_groups
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
@@ -64,7 +64,7 @@ def run(*arguments):
 def test_the_new_record_holds_the_same_groups_with_the_new_advantages(record, tmp_path):
     out = tmp_path / "new.jsonl"
 
-    assert run(record, "--estimator", "gigpo", "--set", "gamma=1", "--out", out).exit_code == 0
+    assert run(record, "--estimator", "gigpo", "--set", "gamma=1", "--write", out).exit_code == 0
 
     old, new = list(read_groups(record)), list(read_groups(out))
     assert [each.group for each in new] == [each.group for each in old]
@@ -73,10 +73,10 @@ def test_the_new_record_holds_the_same_groups_with_the_new_advantages(record, tm
 
 def test_a_failed_group_stays_as_it_is(record, tmp_path):
     out = tmp_path / "new.jsonl"
-    output = run(record, "--estimator", "grpo", "--out", out).output
+    output = run(record, "--estimator", "grpo", "--write", out).output
 
     assert list(read_groups(out))[2] == list(read_groups(record))[2]
-    assert "1 failed groups were copied" in output
+    assert "1 failed groups stay" in output
 
 
 def test_a_stale_group_stays_without_credit(tmp_path):
@@ -84,7 +84,7 @@ def test_a_stale_group_stays_without_credit(tmp_path):
     stale = replace(group("a", [[0.5, 0.0], [0.0, 1.0]], [1.0, 0.0]), stale="stale: 2 newer versions")
     with Recorder(record) as recorder:
         recorder.append(credited(stale, "turn_return", policy="scripted"))
-    output = run(record, "--estimator", "rloo", "--out", out).output
+    output = run(record, "--estimator", "rloo", "--write", out).output
 
     (after,) = read_groups(out)
     assert (after.estimator, after.status, after.reason) == ("rloo", "no_credit", "stale: 2 newer versions")
@@ -95,7 +95,7 @@ def test_a_stale_group_stays_without_credit(tmp_path):
 
 def test_a_group_that_no_longer_has_credit_says_so(record, tmp_path):
     out = tmp_path / "new.jsonl"
-    run(record, "--estimator", "grpo", "--out", out)
+    run(record, "--estimator", "grpo", "--write", out)
 
     assert [each.status for each in read_groups(out)] == ["ok", "no_credit", "failed"]
 
@@ -115,7 +115,7 @@ def without_outcomes(request, tmp_path):
 def test_what_a_missing_outcome_counts_as_can_be_said_afterwards(without_outcomes, tmp_path, missing, left):
     record, before = without_outcomes
     out = tmp_path / "new.jsonl"
-    output = run(record, "--estimator", "turn_return", "--missing-outcome", missing, "--out", out).output
+    output = run(record, "--estimator", "turn_return", "--missing-outcome", missing, "--write", out).output
     (after,) = read_groups(out)
     assert after.status == "ok"
     assert [each.sibling for each in after.group.trajectories] == left
@@ -127,22 +127,22 @@ def test_a_missing_outcome_stays_refused_unless_something_is_said(without_outcom
     record, before = without_outcomes
     if before == "ok":
         with pytest.raises(CreditError, match=r"line 1: no outcome beside siblings with one: siblings 0"):
-            run(record, "--estimator", "rloo", "--out", tmp_path / "new.jsonl")
+            run(record, "--estimator", "rloo", "--write", tmp_path / "new.jsonl")
     else:
-        output = run(record, "--estimator", "rloo", "--out", tmp_path / "new.jsonl").output
-        assert "1 failed groups were copied as they are" in output
+        output = run(record, "--estimator", "rloo", "--write", tmp_path / "new.jsonl").output
+        assert "1 failed groups stay as they are" in output
 
 
 def test_the_preset_is_recorded_as_the_parameters_it_stands_for(record, tmp_path):
     out = tmp_path / "new.jsonl"
-    run(record, "--estimator", "grpo", "--preset", "torchtitan", "--out", out)
+    run(record, "--estimator", "grpo", "--preset", "torchtitan", "--write", out)
 
     first = next(read_groups(out))
     assert (first.estimator, first.estimator_params["norm_by_std"]) == ("grpo", False)
 
 
 def test_it_prints_how_credit_moved(record, tmp_path):
-    output = run(record, "--estimator", "rloo", "--out", tmp_path / "new.jsonl").output
+    output = run(record, "--estimator", "rloo", "--write", tmp_path / "new.jsonl").output
 
     assert "2 groups, 6 turns" in output
     assert "rank correlation within groups" in output
@@ -154,7 +154,7 @@ def test_it_prints_how_credit_moved(record, tmp_path):
 def test_the_same_estimator_again_changes_nothing(record, tmp_path):
     out = tmp_path / "new.jsonl"
 
-    output = run(record, "--estimator", "turn_return", "--out", out).output
+    output = run(record, "--estimator", "turn_return", "--write", out).output
 
     assert "0 changed, 0 changed sign; rank correlation within groups 1.000" in output
     assert out.read_bytes() == record.read_bytes()
@@ -172,7 +172,7 @@ def test_the_same_estimator_again_changes_nothing(record, tmp_path):
 )
 def test_a_wrong_setting_is_refused_before_anything_is_written(record, tmp_path, arguments, message):
     with pytest.raises(UsageError, match=message):
-        run(record, *arguments, "--out", tmp_path / "new.jsonl")
+        run(record, *arguments, "--write", tmp_path / "new.jsonl")
 
     assert [path.name for path in tmp_path.iterdir()] == ["rollouts.jsonl"]
 
@@ -180,9 +180,9 @@ def test_a_wrong_setting_is_refused_before_anything_is_written(record, tmp_path,
 def test_an_estimator_of_the_users_own_file_is_found(record, tmp_path):
     code, out = tmp_path / "my_estimators.py", tmp_path / "new.jsonl"
     code.write_text(OWN_ESTIMATOR)
-    arguments = [record, "--load", code, "--estimator", "flat", "--set", "height=2", "--out", out]
+    arguments = [record, "--load", code, "--estimator", "flat", "--set", "height=2", "--write", out]
     # A process of its own: what is registered stays.
-    subprocess.run([sys.executable, "-m", "turnwise", "recredit", *arguments], check=True)
+    subprocess.run([sys.executable, "-m", "turnwise", "credit", *arguments], check=True)
     given = [each.advantages for each in read_groups(out) if each.status == "ok"]
     assert given == [((2.0, 2.0), (2.0, 2.0)), ((2.0,), (2.0,))]
 
@@ -192,9 +192,9 @@ def test_a_signal_ends_it_without_a_file_of_its_own(record, tmp_path, sent, code
     estimator, out = tmp_path / "my_estimators.py", tmp_path / "made" / "new.jsonl"
     body = "import time\n    print('going', flush=True)\n    time.sleep(60)\n    return []"
     estimator.write_text(f"{OWN_ESTIMATOR.partition('    return')[0]}    {body}\n")
-    arguments = [record, "--load", estimator, "--estimator", "flat", "--out", out]
+    arguments = [record, "--load", estimator, "--estimator", "flat", "--write", out]
     command = subprocess.Popen(
-        [sys.executable, "-m", "turnwise", "recredit", *arguments], stdout=subprocess.PIPE
+        [sys.executable, "-m", "turnwise", "credit", *arguments], stdout=subprocess.PIPE
     )
     assert command.stdout.readline() == b"going\n"
     assert [path.suffix for path in out.parent.iterdir()] == [".part"]
@@ -205,20 +205,56 @@ def test_a_signal_ends_it_without_a_file_of_its_own(record, tmp_path, sent, code
 
 def test_a_file_to_load_that_is_not_there_is_named(record, tmp_path):
     with pytest.raises(ConfigError, match=r"no file gone\.py"):
-        run(record, "--load", "gone.py", "--estimator", "flat", "--out", tmp_path / "new.jsonl")
+        run(record, "--load", "gone.py", "--estimator", "flat", "--write", tmp_path / "new.jsonl")
 
 
 def test_an_existing_record_is_never_overwritten(record):
     before = record.read_bytes()
 
     with pytest.raises(RecordError, match="exists"):
-        run(record, "--estimator", "grpo", "--out", record)
+        run(record, "--estimator", "grpo", "--write", record)
 
     assert record.read_bytes() == before
 
 
 def test_a_group_that_cannot_be_credited_leaves_no_half_record(record, tmp_path):
     with pytest.raises(CreditError, match=r"rollouts.jsonl, line 2: every score of the group is 1"):
-        run(record, "--estimator", "grpo", "--set", "zero_variance=error", "--out", tmp_path / "new.jsonl")
+        run(record, "--estimator", "grpo", "--set", "zero_variance=error", "--write", tmp_path / "new.jsonl")
 
     assert [path.name for path in tmp_path.iterdir()] == ["rollouts.jsonl"]
+
+
+def test_without_write_it_shows_how_credit_would_move(record, tmp_path):
+    shown = run(record, "--estimator", "rloo").output
+    written = run(record, "--estimator", "rloo", "--write", tmp_path / "new.jsonl").output
+    assert shown == written.removesuffix(f"{tmp_path / 'new.jsonl'}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no estimator given"),
+        (["--preset", "verl"], "options of an estimator need one"),
+        (["--estimator", "rloo", "--env.max_turns", "3"], "are for --rewards"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(record, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        run(record, *arguments)
+
+
+def words(text):
+    return "".join(text.split())
+
+
+def test_each_estimator_is_shown_with_formula_bias_source_and_parameters():
+    for name in ESTIMATORS:
+        output, spec = words(run("--estimator", name).output), describe(name)
+        assert all(words(text) in output for text in (spec.name, spec.formula, spec.bias, spec.source))
+        assert all(words(parameter.name) in output for parameter in spec.parameters)
+
+
+def test_all_estimators_are_shown_with_the_default_first():
+    lines = run().output.splitlines()
+    assert lines[0] == "turn_return"
+    assert set(ESTIMATORS) <= set(lines)

@@ -1,11 +1,11 @@
-"""`turnwise sandbox`: prove a backend with the conformance suite, see sandboxes and take away orphans."""
+"""`turnwise doctor sandbox`: prove a backend with the conformance suite, list sandboxes, remove orphans."""
 
 import asyncio
 import difflib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import click
 import orjson
@@ -20,14 +20,11 @@ _OPENS_WITHIN_S = 60
 _COLOURS: Mapping[str, str] = {"ok": "green", "failed": "red", "skipped": "yellow"}
 
 
-@click.group("sandbox", no_args_is_help=True)
-def command() -> None:
-    """Sandboxes: prove a backend, list what is there, remove what dead programs left."""
-
-
-@command.command("check")
-@click.argument("backend", default="local")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per check.")
+@click.command("sandbox")
+@click.argument("backend", required=False)
+@click.option("--list", "lists", is_flag=True, help="List the sandboxes on this machine, and check nothing.")
+@click.option("--reap", "reaps", is_flag=True, help="Remove sandboxes whose owner is provably dead.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per check, or sandbox of --list.")
 @click.option(
     "--only", metavar="NAME", multiple=True, help="Run only this check; may be given several times."
 )
@@ -50,19 +47,26 @@ def command() -> None:
     show_default=True,
     help="Sandboxes that checks open at once.",
 )
-def check(
-    backend: str,
-    as_json: bool,
+def command(
+    backend: str | None,
+    *,
     only: tuple[str, ...],
     crowd: int,
     network: Literal["none", "full"],
-    **options: str | None,
+    **options: Any,
 ) -> int:
-    """Run the conformance suite on BACKEND: local, docker or one that a package registers.
+    """Run the conformance suite on BACKEND: local [default], docker or one that a package registers.
 
     One line per check: ok, failed with the reason, or skipped with what is missing. The exit code is 1 when
-    one failed, and 2 when no sandbox can be opened with these options.
+    one failed, and 2 when no sandbox can be opened with these options. --list and --reap are about the
+    sandboxes of BACKEND, or of all.
     """
+    lists, reaps, as_json = (options.pop(name) for name in ("lists", "reaps", "as_json"))
+    if lists or reaps:
+        entries = asyncio.run(_ask(reap_sandboxes if reaps else list_sandboxes, backend))
+        _show_entries(entries, removed=reaps, as_json=as_json)
+        return 0
+    backend = backend or "local"
     find_backend(backend)
     given = {name: value for name, value in options.items() if value is not None}
     target = Target(backend=backend, options=given, limits=SandboxLimits(network=network))
@@ -70,31 +74,18 @@ def check(
     return asyncio.run(_check(target, checks, crowd, as_json))
 
 
-@command.command("list")
-@click.argument("backends", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per sandbox.")
-def list_command(backends: tuple[str, ...], as_json: bool) -> None:
-    """Show the sandboxes on this machine and whose they are; of BACKENDS or of all."""
-    entries = asyncio.run(_ask(list_sandboxes, backends))
+def _show_entries(entries: Sequence[SandboxEntry], *, removed: bool, as_json: bool) -> None:
     if as_json:
         for entry in entries:
             click.echo(orjson.dumps(entry).decode())
         return
     for entry in entries:
         owner = "unknown" if entry.owner is None else f"process {entry.owner}"
-        click.echo(f"{entry.backend:<8}{entry.state:<9}{owner:<17}{entry.name}")
+        state = "removed " if removed else f"{entry.state:<9}{owner:<17}"
+        click.echo(f"{entry.backend:<8}{state}{entry.name}")
     orphans = sum(entry.state == "orphan" for entry in entries)
-    click.echo(f"{len(entries)} sandboxes, {orphans} of them orphans")
-
-
-@command.command("reap")
-@click.argument("backends", nargs=-1)
-def reap_command(backends: tuple[str, ...]) -> None:
-    """Remove sandboxes whose owner is provably dead; of BACKENDS or of all."""
-    removed = asyncio.run(_ask(reap_sandboxes, backends))
-    for entry in removed:
-        click.echo(f"{entry.backend:<8}removed {entry.name}")
-    click.echo(f"{len(removed)} orphans removed")
+    total = "orphans removed" if removed else f"sandboxes, {orphans} of them orphans"
+    click.echo(f"{len(entries)} {total}")
 
 
 def _chosen(only: Sequence[str]) -> list[Check]:
@@ -104,9 +95,7 @@ def _chosen(only: Sequence[str]) -> list[Check]:
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
             meant = f"; did you mean {close[0]!r}?" if close else ""
-            raise ConfigError(
-                f"no check {name!r}{meant}; `turnwise sandbox check` runs and names all of them"
-            )
+            raise ConfigError(f"no check {name!r}{meant}; `turnwise doctor sandbox` runs and names all")
     return [each for each in checks if not only or each.name in only]
 
 
@@ -117,7 +106,7 @@ async def _refuse_what_never_opens(target: Target) -> None:
             pass
     except UsageError:
         raise
-    except Exception:  # noqa: BLE001  # what a backend cannot do is for the checks to tell
+    except Exception:  # noqa: BLE001  # the checks find out what a backend cannot do
         return
 
 
@@ -145,18 +134,17 @@ def _print(result: CheckResult, as_json: bool) -> None:
 
 
 async def _ask(
-    question: Callable[[str], Awaitable[Sequence[SandboxEntry]]], backends: Sequence[str]
+    question: Callable[[str], Awaitable[Sequence[SandboxEntry]]], backend: str | None
 ) -> list[SandboxEntry]:
-    """The answers of the backends given; without any, of those that answer."""
-    for backend in backends:
+    """Returns the answer of the backend given; without one, those of all that answer."""
+    if backend is not None:
         if backend not in INVENTORIES:
             raise ConfigError(f"no list of {backend!r} sandboxes; choose from {sorted(INVENTORIES)}")
+        return list(await question(backend))
     answers: list[SandboxEntry] = []
-    for backend in backends or INVENTORIES:
+    for each in INVENTORIES:
         try:
-            answers += await question(backend)
+            answers += await question(each)
         except IsolationError as error:
-            if backends:
-                raise
-            click.echo(f"{backend}: {error}", err=True)
+            click.echo(f"{each}: {error}", err=True)
     return answers

@@ -1,4 +1,4 @@
-"""`turnwise rescore` from a shell: one line where it refuses, a summary where it works."""
+"""`turnwise credit --rewards` from a shell: one line where it refuses, a summary where it works."""
 
 import subprocess
 import sys
@@ -57,13 +57,13 @@ def shell(recorded, tmp_path):
     return partial(run_in, tmp_path)
 
 
-def test_it_writes_beside_the_record_and_tells_how_scores_moved(shell, tmp_path):
+def test_it_writes_a_new_record_and_shows_how_scores_moved(shell, tmp_path):
     (tmp_path / "colour.py").write_text(ENV.replace("WORTH", "3.0"))
-    done = shell("rescore", "r.jsonl", "--env", "colour.py:Colour")
+    done = shell("credit", "r.jsonl", "--rewards", "--env", "colour.py:Colour", "--write", "new.jsonl")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("2 groups, 8 rollouts: rewards of ")
-    assert done.stdout.endswith("r.rescored.jsonl\n")
-    before, after = (list(read_groups(tmp_path / name)) for name in ("r.jsonl", "r.rescored.jsonl"))
+    assert done.stdout.endswith("new.jsonl\n")
+    before, after = (list(read_groups(tmp_path / name)) for name in ("r.jsonl", "new.jsonl"))
     for old, new in zip(before, after, strict=True):
         assert [3 * each.score for each in old.group.trajectories] == [
             each.score for each in new.group.trajectories
@@ -71,20 +71,20 @@ def test_it_writes_beside_the_record_and_tells_how_scores_moved(shell, tmp_path)
 
 
 def test_the_script_of_an_environment_offers_it_too(shell, tmp_path):
-    done = shell("rescore", "r.jsonl", "--out", "new.jsonl", script="colour.py")
+    done = shell("credit", "r.jsonl", "--rewards", "--write", "new.jsonl", script="colour.py")
     assert (done.returncode, done.stderr) == (0, "")
     assert len(list(read_groups(tmp_path / "new.jsonl"))) == 2
 
 
 def test_a_need_of_the_live_rollout_is_one_line_and_2(shell, tmp_path):
     (tmp_path / "colour.py").write_text(ENV.replace("WORTH", "(ctx.state or 1.0)"))
-    refused = shell("rescore", "r.jsonl", "--env", "colour.py:Colour")
+    refused = shell("credit", "r.jsonl", "--rewards", "--env", "colour.py:Colour", "--write", "new.jsonl")
     assert refused.returncode == 2
     assert refused.stderr == (
         "turnwise: error: r.jsonl, line 1: environment 'colour' cannot be rescored: score_turn uses "
         "ctx.state, which a rollout has and its record has not\n"
     )
-    assert not (tmp_path / "r.rescored.jsonl").exists()
+    assert not (tmp_path / "new.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_a_need_of_the_live_rollout_is_one_line_and_2(shell, tmp_path):
     ids=["no-file", "no-env", "no-record", "other-env", "setting"],
 )
 def test_what_is_wrong_is_one_line_and_2(shell, arguments, text):
-    refused = shell("rescore", *arguments)
+    refused = shell("credit", *arguments, "--rewards", "--write", "new.jsonl")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert text in refused.stderr
     assert refused.stderr.count("\n") == 1
 
 
 def test_help_names_record_environment_and_settings(shell):
-    shown = shell("rescore", "--env", "colour.py:Colour", "--help").stdout
-    assert all(word in shown for word in ("[RECORD]", "--env ENV", "--out", "--env.missing_outcome"))
+    shown = shell("credit", "--env", "colour.py:Colour", "--help").stdout
+    assert all(word in shown for word in ("[RECORD]", "--env ENV", "--write", "--env.missing_outcome"))

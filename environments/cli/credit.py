@@ -1,0 +1,252 @@
+"""`turnwise credit`: list the estimators, or compute a record's credit or rewards anew without a model."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from environments.cli.credit_options import CreditOptions, credit_options
+from environments.cli.main import terminated_as_interrupted
+from environments.cli.settings import EnvCall, EnvCommand, Overrides, split_overrides
+from environments.credit import (
+    ESTIMATORS,
+    PRESETS,
+    Advantages,
+    CreditChange,
+    EstimatorSpec,
+    Parameter,
+    credit_change,
+    describe,
+)
+from environments.credit.crediting import ANY_GROUP, comparable
+from environments.record.group_line import decode_group
+from environments.record.recorder import Recorder, new_record, numbered_lines, read_contents
+from environments.record.run_folder import record_at
+from environments.run.console_streams import outlived_console
+from environments.run.rescore_run import recorded_seed, rescore
+from environments.run.whole_run import run_whole
+from environments.trajectory import CreditedGroup, Trajectory
+from tools.errors import CreditError, UsageError
+
+SHOWN_TURNS = 12
+_SETTINGS = "turnwise.credit.settings"
+_FIRST = "turn_return"
+"""The default, listed first."""
+
+
+class CreditCommand(EnvCommand):
+    """A command that works on an environment for --rewards, and on none otherwise."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the dotted settings, which only --rewards has a use for."""
+        ctx.meta[_SETTINGS], _ = split_overrides(args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run with the environment for --rewards, without one otherwise."""
+        options, settings = dict(ctx.params), ctx.meta[_SETTINGS]
+        if options["rewards"] or options["help"] or "help" in settings.env:
+            return super().invoke(ctx)
+        given = [options.pop(name, None) for name in ("env", "config", "help")]
+        if any(given) or settings != Overrides():
+            raise UsageError("an environment and its settings are for --rewards")
+        assert self.callback is not None
+        return ctx.invoke(self.callback, None, **options)
+
+
+@click.command("credit", cls=CreditCommand, env_is_option=True)
+@click.argument("record", type=click.Path(path_type=Path), required=False)
+@credit_options()
+@click.option("--rewards", is_flag=True, help="Compute the rewards anew, as --env ENV gives them now.")
+@click.option("--write", "out", type=click.Path(path_type=Path), metavar="OUT", help="Write a new record.")
+def command(
+    call: EnvCall | None, record: Path | None, credit: CreditOptions | None, rewards: bool, out: Path | None
+) -> None:
+    """Compute the advantages of RECORD with another estimator, and show how credit moves.
+
+    Groups that failed are copied as they are, but for those that --missing-outcome settles; those that were
+    stale (--env.max_staleness) stay without credit.
+
+    With --rewards, compute the rewards anew as well, with the environment's own estimator. Rewards that need
+    the live rollout (sandbox, state, ctx.verify) are refused.
+
+    Without RECORD, list the estimators, or show the one of --estimator: formula, parameters, known bias,
+    source.
+    """
+    if record is None:
+        if rewards or out:
+            raise click.UsageError("no record given", click.get_current_context())
+        _list_estimators(credit)
+    elif call is not None:
+        _rescore(call, record, credit, out)
+    elif credit is None:
+        raise UsageError("no estimator given: --estimator NAME; `turnwise credit` lists them")
+    else:
+        _recredit(record, credit, out)
+
+
+def _rescore(call: EnvCall, record: Path, credit: CreditOptions | None, out: Path | None) -> None:
+    if credit is not None:
+        raise UsageError("with --rewards the estimator is a setting of the environment: --env.estimator")
+    if out is None:
+        raise UsageError("--rewards writes a new record: --write OUT")
+    record = record_at(record)
+    contents = read_contents(record)
+    env = call.open(flags={"seed": recorded_seed(contents)})
+    run_whole(rescore(env, record, contents, out, Console(highlight=False)))
+
+
+def _recredit(record: Path, credit: CreditOptions, out: Path | None) -> None:
+    record = record_at(record)
+    writing = nullcontext() if out is None else new_record(out, doing="credit")
+    with terminated_as_interrupted(), writing as recorder:
+        done = _rewrite(record, recorder, credit)
+    with outlived_console():  # the work is done, whether or not it can be reported
+        before = " and ".join(sorted(done.before))
+        _report(Console(highlight=False), credit_change(done.pairs), before=before, after=credit.estimator)
+        if done.failed:
+            click.echo(f"{done.failed} failed groups stay as they are")
+        if done.stale:
+            click.echo(f"{done.stale} stale groups stay without credit")
+        if out is not None:
+            click.echo(str(out))
+
+
+@dataclass(slots=True, kw_only=True)
+class Recredited:
+    """How credit moved."""
+
+    pairs: list[tuple[Advantages, Advantages]] = field(default_factory=list[tuple[Advantages, Advantages]])
+    """Of the acts of each group that had credit, before and after."""
+    before: set[str] = field(default_factory=set[str])
+    """Their estimators."""
+    failed: int = 0
+    stale: int = 0
+
+
+def _rewrite(record: Path, recorder: Recorder | None, credit: CreditOptions) -> Recredited:
+    """Credit every group anew, and write it where there is a recorder.
+
+    Raises:
+        RecordError: a line is malformed.
+        CreditError: a group cannot be credited.
+    """
+    done = Recredited()
+    if recorder is not None:
+        recorder.explain(read_contents(record).origins)
+    for number, line in numbered_lines(record, warn=True):
+        old = decode_group(line, record, number)
+        try:
+            new = _recredited(old, credit, done)
+        except CreditError as error:
+            raise CreditError(f"{record}, line {number}: {error}") from error
+        if recorder is not None:
+            recorder.append(new)
+    return done
+
+
+def _recredited(old: CreditedGroup, credit: CreditOptions, done: Recredited) -> CreditedGroup:
+    if old.status == "failed":
+        # What siblings that cannot be compared missed can be settled afterwards.
+        can_be_settled = comparable(old.group, ANY_GROUP)[1] is not None
+        settled = credit.credited(old.group, old.policy) if can_be_settled else old
+        done.failed += settled.status == "failed"
+        return old if settled.status == "failed" else settled
+    new = credit.credited(old.group, old.policy)
+    if new.status == "failed":
+        raise CreditError(new.reason or "")
+    if new.group.stale is not None:
+        done.stale += 1
+    else:
+        done.before.add(old.estimator)
+        done.pairs.append((_of_the_left(old, new), _of_acts(new.group.trajectories, new.advantages)))
+    return new
+
+
+def _of_the_left(old: CreditedGroup, new: CreditedGroup) -> Advantages:
+    """The former advantages of the siblings that were not dropped."""
+    left = {trajectory.sibling for trajectory in new.group.trajectories}
+    before = _of_acts(old.group.trajectories, old.advantages)
+    return [
+        row
+        for trajectory, row in zip(old.group.trajectories, before, strict=True)
+        if trajectory.sibling in left
+    ]
+
+
+def _of_acts(trajectories: Sequence[Trajectory], advantages: Sequence[Sequence[float]]) -> Advantages:
+    """Without those of summaries, which move as the acts do that they lead to."""
+    return [
+        [value for value, turn in zip(row, trajectory.turns, strict=True) if turn.kind == "act"]
+        for trajectory, row in zip(trajectories, advantages, strict=True)
+    ]
+
+
+def _report(console: Console, change: CreditChange, *, before: str, after: str) -> None:
+    rank = "undefined" if change.rank_correlation is None else f"{change.rank_correlation:.3f}"
+    console.print(
+        Text(
+            f"{change.groups} groups, {change.turns} turns; {change.changed} changed, "
+            f"{change.flipped} changed sign; rank correlation within groups {rank}"
+        ),
+        soft_wrap=True,
+    )
+    table = Table(box=None, pad_edge=False)
+    for title in ("turn", "turns", f"mean {before}", f"mean {after}", "change"):
+        table.add_column(title, justify="right")
+    for row in change.by_turn[:SHOWN_TURNS]:
+        means = (f"{row.mean_before:+.4f}", f"{row.mean_after:+.4f}", f"{row.mean_change:+.4f}")
+        table.add_row(str(row.turn + 1), str(row.count), *means)
+    console.print(table)
+    if len(change.by_turn) > SHOWN_TURNS:
+        console.print(Text(f"… and {len(change.by_turn) - SHOWN_TURNS} more turn indices"))
+
+
+def _list_estimators(credit: CreditOptions | None) -> None:
+    console = Console(highlight=False)
+    names = [_FIRST, *sorted(ESTIMATORS.keys() - {_FIRST})] if credit is None else [credit.estimator]
+    with console.capture() as shown:  # rich ends the process when the reader has gone
+        for each in names:
+            _show_estimator(console, describe(each))
+        if credit is None:
+            console.print(Text("r: turn reward · O: outcome · S: score · i, j: trajectories · k, l: turns"))
+    click.echo(shown.get(), nl=False)
+
+
+def _show_estimator(console: Console, spec: EstimatorSpec) -> None:
+    presets = sorted(preset for preset, covered in PRESETS.items() if spec.name in covered)
+    console.print(Text(spec.name, style="bold"))
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
+    for title, text in (
+        ("", spec.summary),
+        ("formula", spec.formula),
+        ("bias", spec.bias),
+        ("source", spec.source),
+        ("presets", " · ".join(presets)),
+    ):
+        if text:
+            facts.add_row(Text(title), Text(text))
+    console.print(Padding(facts, (0, 0, 0, 2)))
+    if spec.parameters:
+        console.print(Padding(_parameters(spec.parameters), (0, 0, 0, 2)))
+    console.print()
+
+
+def _parameters(parameters: tuple[Parameter, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("parameter", "default", "possible", "meaning"):
+        table.add_column(Text(title, style="underline"), overflow="fold")
+    for parameter in parameters:
+        default = parameter.default
+        shown = str(default).lower() if isinstance(default, bool) or default is None else str(default)
+        table.add_row(parameter.name, shown, parameter.possible, Text(parameter.description))
+    return table

@@ -332,7 +332,7 @@ async def test_a_record_that_came_meanwhile_is_not_written_over(path):
         out.write_text("another's\n")
         return 1.0
 
-    with pytest.raises(RecordError, match="exists; rescore writes a new record"):
+    with pytest.raises(RecordError, match="exists; credit writes a new record"):
         await rescored(path, compute_outcome=meanwhile)
     assert out.read_text() == "another's\n"
 

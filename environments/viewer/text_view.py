@@ -4,7 +4,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import orjson
@@ -20,6 +19,7 @@ from tools.errors import UsageError
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Categories of characters that act instead of being seen: escapes, marks of direction, joiners."""
+_NOTHING: Mapping[str, float] = {}
 _NAMED_ITEMS = 8
 _NAMED_PEERS = 8
 _COLOURS = {"ok": "green", "no_credit": "yellow", "failed": "red"}
@@ -171,8 +171,8 @@ def _turn_lines(trajectory: Trajectory, number: int, entry: TurnLedger, text: _T
         yield from text.block(result.content, "    ")
     for reply in turn.replies:
         yield from text.with_role(reply)
-    parts = rewards.turn_components[number] if rewards and rewards.turn_components else {}
-    raw = rewards.turn_raw[number] if rewards and rewards.turn_raw else {}
+    parts = _at(() if rewards is None else rewards.turn_components, number)
+    raw = _at(() if rewards is None else rewards.turn_raw, number)
     notes = {
         "finished": "" if turn.finish_reason in ("stop", "tool_calls") else turn.finish_reason,
         "parts": _numbers(parts),
@@ -190,12 +190,17 @@ def _end_lines(trajectory: Trajectory, text: _Text) -> Iterator[str]:
     end = f": {_line(trajectory.end_reason)}" if trajectory.end_reason else ""
     rest = f" · {trajectory.stop_reason.value}{end} · score {_number(trajectory.score)}"
     yield _heading(f"sibling {trajectory.sibling}", rest)
-    outcome = {} if trajectory.rewards is None else trajectory.rewards.outcome_parts
+    rewards = trajectory.rewards
+    outcome = _NOTHING if rewards is None else rewards.outcome_parts
     for name, values in {"outcome": outcome, "metrics": trajectory.metrics}.items():
         yield from _named(f"  {name}", _numbers(values)) if values else ()
     indices = {turn.index for turn in trajectory.turns}
     for role, calls in _second_models(trajectory, lambda call: call.turn not in indices):
         yield from text.asked(role, calls)
+
+
+def _at(parts: Sequence[Mapping[str, float]], number: int) -> Mapping[str, float]:
+    return parts[number] if parts else _NOTHING
 
 
 def _second_models(
@@ -304,7 +309,7 @@ def _added(value: float) -> str:
     return f"- {_precise(-value)}" if value < 0 else f"+ {_precise(value)}"
 
 
-def _numbers(named: Mapping[str, Any]) -> str:
+def _numbers(named: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {_number(value)}" for name, value in named.items())
 
 

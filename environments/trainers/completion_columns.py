@@ -38,39 +38,45 @@ class CompletionColumns:
     """1 where a token is trained, 0 where tools, the world or an untrained turn said it."""
     advantages: list[list[float]] = field(default_factory=list[list[float]])
     """Per token: its turn's advantage where `tool_mask` is 1, 0.0 elsewhere."""
-    is_padding: list[bool] = field(default_factory=list[bool])
-    """Whether a row only fills the place of a sibling that was dropped: nothing in it is trained."""
 
     @property
     def rows(self) -> int:
         """How many there are."""
         return len(self.prompt_ids)
 
-    def padded(self, rows: int, pad_id: int) -> "CompletionColumns":
-        """Itself, with padding for each row that is missing."""
-        missing = max(0, rows - self.rows)
-        padding = CompletionColumns(
-            prompt_ids=[[pad_id]] * missing,
-            completion_ids=[[pad_id]] * missing,
-            logprobs=[[0.0]] * missing,
-            tool_mask=[[0]] * missing,
-            advantages=[[0.0]] * missing,
-            is_padding=[True] * missing,
-        )
-        self.extend(padding)
-        return self
+    def add_group(self, credited: CreditedGroup, *, rows: int | None = None) -> None:
+        """Add the rows of a group, see `completion_columns`; none where it is left out."""
+        refuse_unfit(credited)
+        given = list(credited_rows(credited))
+        if rows is not None and len(given) > rows:
+            trajectories = credited.group.trajectories
+            forked = sum(len(trajectory.rows) > 1 for trajectory in trajectories)
+            raise GroupLeftOut(
+                f"group {credited.group.group_id} has {len(given)} token rows, since {forked} of its "
+                f"{len(trajectories)} trajectories forked, and {rows} are taken of a prompt"
+            )
+        for row in given:
+            sampled = [turn.span.start for turn in row.turns if turn.span.end > turn.span.start]
+            # A row in which nothing was sampled trains nothing; its last token stands for a completion.
+            start = min(sampled, default=len(row.tokens) - 1)
+            if self.logprobs is not None and row.logprobs is not None:
+                self.logprobs.append(_known(row.logprobs[start:]))
+            else:
+                self.logprobs = None
+            self.prompt_ids.append(row.tokens[:start])
+            self.completion_ids.append(row.tokens[start:])
+            self.tool_mask.append(_trained(row.mask[start:]))
+            self.advantages.append(row.advantages[start:])
 
-    def extend(self, others: "CompletionColumns") -> None:
-        """Add the rows of others."""
-        self.prompt_ids += others.prompt_ids
-        self.completion_ids += others.completion_ids
-        self.tool_mask += others.tool_mask
-        self.advantages += others.advantages
-        self.is_padding += others.is_padding
-        if self.logprobs is None or others.logprobs is None:
-            self.logprobs = None
-        else:
-            self.logprobs += others.logprobs
+    def pad(self, rows: int, pad_id: int) -> None:
+        """Add padding, up to so many rows."""
+        missing = max(0, rows - self.rows)
+        self.prompt_ids += [[pad_id]] * missing
+        self.completion_ids += [[pad_id]] * missing
+        self.tool_mask += [[0]] * missing
+        self.advantages += [[0.0]] * missing
+        if self.logprobs is not None:
+            self.logprobs += [[0.0]] * missing
 
 
 def completion_columns(
@@ -88,29 +94,10 @@ def completion_columns(
         GroupLeftOut: forked trajectories have more than `rows`, an advantage is too large for a trainer, or
             tokens were made of text.
     """
-    refuse_unfit(credited)
     columns = CompletionColumns()
-    for row in credited_rows(credited):
-        sampled = [turn.span.start for turn in row.turns if turn.span.end > turn.span.start]
-        # A row in which nothing was sampled trains nothing; its last token stands for a completion.
-        start = min(sampled, default=len(row.tokens) - 1)
-        one = CompletionColumns(
-            prompt_ids=[row.tokens[:start]],
-            completion_ids=[row.tokens[start:]],
-            logprobs=None if row.logprobs is None else [_known(row.logprobs[start:])],
-            tool_mask=[_trained(row.mask[start:])],
-            advantages=[row.advantages[start:]],
-            is_padding=[False],
-        )
-        columns.extend(one)
-    if rows is not None and columns.rows > rows:
-        trajectories = credited.group.trajectories
-        forked = sum(len(trajectory.rows) > 1 for trajectory in trajectories)
-        raise GroupLeftOut(
-            f"group {credited.group.group_id} has {columns.rows} token rows, since {forked} of its "
-            f"{len(trajectories)} trajectories forked, and {rows} are taken of a prompt"
-        )
-    return columns.padded(rows or 0, pad_id)
+    columns.add_group(credited, rows=rows)
+    columns.pad(rows or 0, pad_id)
+    return columns
 
 
 def refuse_unfit(credited: CreditedGroup) -> None:
@@ -171,11 +158,11 @@ def step_columns(
 ) -> StepColumns:
     """Every group, padded to `rows`; one of another status than `trained`, or with more rows, is padding."""
     step = StepColumns()
-    for group in groups:
-        columns, status = CompletionColumns(), str(group.status)
+    for index, group in enumerate(groups):
+        status, before = str(group.status), step.columns.rows
         if status in trained:
             try:
-                columns = completion_columns(group, rows=rows, pad_id=pad_id)
+                step.columns.add_group(group, rows=rows)
             except GroupLeftOut as error:
                 status, step.reason = "left_out", str(error)
         elif status == "failed":
@@ -183,12 +170,12 @@ def step_columns(
             step.reason = f"item {group.group.item_id}: {group.reason}{''.join(broken)}"
         if status in ("failed", "left_out"):
             _LOG.warning("a group is not trained on: %s", step.reason)
-        trajectories = group.group.trajectories if columns.rows else ()
-        scores = [each.score for each in trajectories for _ in each.rows]
-        step.scores += [*scores, *[None] * (rows - len(scores))]
-        step.columns.extend(columns.padded(rows, pad_id))
+        added = step.columns.rows - before
+        trajectories = group.group.trajectories if added else ()
+        step.scores += [each.score for each in trajectories for _ in each.rows] + [None] * (rows - added)
+        step.columns.pad(rows * (index + 1), pad_id)
         step.counts[status] += 1
-        step.counts["padding"] += sum(columns.is_padding)
+        step.counts["padding"] += rows - added
     return step
 
 

@@ -17,7 +17,7 @@ ESTIMATOR = "turnwise"
 """The name of the advantage estimator that the adapters to verl and SkyRL register."""
 
 Exact = Literal["refuse", "warn"]
-"""What becomes of a setting that changes the step: an error, or a warning with which the run goes on."""
+"""Whether a setting that changes the step is an error, or a warning."""
 
 Get = Callable[[str], Any]
 """The value of a setting, by its dotted name; `None`: there is none."""
@@ -55,13 +55,13 @@ class TrainerSettings:
 def check_settings(
     known: TrainerSettings, config: Any, *, changed: Iterable[str] = (), exact: Exact = "refuse"
 ) -> None:
-    """Hold a trainer's config to what is known about its settings.
+    """Hold a trainer's config, nested mappings or objects, to what is known about its settings.
 
     Args:
         known: the trainer's table.
-        config: mappings or objects, nested as the names of the settings are.
+        config: the trainer's.
         changed: names that are set away from their defaults; those that nothing is known about warn.
-        exact: what becomes of settings that change the step.
+        exact: see `Exact`.
 
     Raises:
         ConfigError: the first setting that would change the step, in one line that says what to use.
@@ -91,11 +91,7 @@ def check_settings(
 
 
 def inexact(message: str, exact: Exact) -> None:
-    """Refuse, or warn.
-
-    Raises:
-        ConfigError: with the message, for "refuse".
-    """
+    """Refuse with a `ConfigError`, or warn."""
     if exact == "refuse":
         raise ConfigError(message)
     warnings.warn(message, InexactStepWarning, stacklevel=2)
@@ -172,12 +168,6 @@ TRL = TrainerSettings(
                 use="loss_type dr_grpo, or dapo with steps_per_generation left out",
             ),
         },
-        "is what dr_grpo divides by": {
-            "max_completion_length": Rule(
-                is_exact=lambda length, get: get("loss_type") != "dr_grpo" or bool(length),
-                use="any number: it cuts nothing here",
-            ),
-        },
         "drops tokens or sessions": {
             "mask_truncated_completions": (False,),
             "top_entropy_quantile": (1.0,),
@@ -216,7 +206,7 @@ TRL = TrainerSettings(
     },
     harmless="""
         beta sync_ref_model ref_model_* use_bias_correction_kl entropy_* use_adaptive_entropy
-        router_aux_loss_coef sapo_* vespo_* reward_weights multi_objective_aggregation
+        max_completion_length router_aux_loss_coef sapo_* vespo_* reward_weights multi_objective_aggregation
         learning_rate lr_scheduler_* warmup_* optim optim_* adam_* weight_decay max_grad_norm
         num_train_epochs max_steps num_generations* generation_batch_size per_device_*
         average_tokens_across_devices label_smoothing_factor max_tool_calling_iterations pad_to_multiple_of

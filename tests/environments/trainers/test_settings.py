@@ -41,7 +41,6 @@ CHANGES_GRPO = [
     {"gradient_accumulation_steps": 1},
     {"gradient_accumulation_steps": 4},
     {"loss_type": "bnpo"},
-    {"loss_type": "dr_grpo", "max_completion_length": None},
     {"mask_truncated_completions": True},
     {"top_entropy_quantile": 0.2},
     {"off_policy_mask_threshold": 0.5},

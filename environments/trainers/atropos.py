@@ -7,7 +7,7 @@ none of it, and lose nothing where it does: see docs/serving.md.
 import logging
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from contextlib import nullcontext as unwatched
 from typing import Any, NoReturn, cast
@@ -114,22 +114,19 @@ class AtroposEnv(BaseEnv):
 
     async def process_manager(self) -> None:
         """Atropos' `process`, after which the environment is closed."""
-        try:
-            await super().process_manager()
-        finally:
-            await self.aclose()
+        await self._and_close(super().process_manager())
 
     async def env_manager(self) -> None:
         """Atropos' `serve`, after which the environment is closed."""
-        try:
-            await super().env_manager()
-        finally:
-            await self.aclose()
+        await self._and_close(super().env_manager())
 
     async def _run_evaluate(self) -> None:
         """Atropos' `evaluate`, after which the environment is closed."""
+        await self._and_close(super()._run_evaluate())  # pyright: ignore[reportUnknownMemberType]  # untyped
+
+    async def _and_close(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await super()._run_evaluate()  # pyright: ignore[reportUnknownMemberType]  # untyped there
+            await work
         finally:
             await self.aclose()
 

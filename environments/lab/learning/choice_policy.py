@@ -65,10 +65,9 @@ class Table:
             decisions: those whose logits were used.
             of_logits: `[decision][choice]`, the derivative by each logit.
         """
-        indices = [self._indices(decision) for decision in decisions]
         gradient = np.zeros_like(self.values)
-        for of_decision, values in zip(indices, of_logits, strict=True):
-            np.add.at(gradient, of_decision, values)
+        for decision, values in zip(decisions, of_logits, strict=True):
+            np.add.at(gradient, self._indices(decision), values)
         return gradient
 
     def _indices(self, decision: Decision) -> list[int]:
@@ -110,12 +109,10 @@ class ChoicePolicy(PlaysByScript):
 
         Raises:
             WireError: this policy has not begun it since then; or rollouts with its seed went different ways,
-                so that nobody knows which of them it is.
+                so that it may be any of them.
         """
-        count = len(trajectory.turns)
-        begun = [
-            tuple(each[:count]) for each in self._rollouts.get(trajectory.seed, ()) if len(each) >= count
-        ]
+        count, rollouts = len(trajectory.turns), self._rollouts.get(trajectory.seed, ())
+        begun = [tuple(each[:count]) for each in rollouts if len(each) >= count]
         if not begun:
             raise WireError(
                 f"item {trajectory.item_id!r}: sibling {trajectory.sibling} did not begin after the last "
@@ -237,7 +234,7 @@ class Learner:
         """The trained turns of a batch, read from the columns that a trainer gets.
 
         Raises:
-            WireError: the tokens of a turn are none of its choices.
+            WireError: see `ChoicePolicy.decisions_of`.
         """
         return [turn for credited in groups for turn in _turns(credited, self.policy)]
 
@@ -336,15 +333,12 @@ def _turns(credited: CreditedGroup, policy: ChoicePolicy) -> list[SampledTurn]:
             span = slice(turn.span.start, turn.span.end)
             if decision is None or not turn.trained or IGNORED in columns.mask[span]:
                 continue
-            tokens = tuple(columns.tokens[span])
-            if not any(ids[: len(tokens)] == tokens for ids in decision.choices):
-                raise WireError(f"turn {turn.index} sampled tokens that are none of its choices")
-            if columns.logprobs is None or columns.advantages is None:
-                raise WireError(f"group {credited.group.group_id} has no advantage per token")
+            assert columns.logprobs is not None
+            assert columns.advantages is not None
             turns.append(
                 SampledTurn(
                     decision=decision,
-                    tokens=tokens,
+                    tokens=tuple(columns.tokens[span]),
                     logprobs=columns.logprobs[span],
                     advantages=columns.advantages[span],
                 )

@@ -36,15 +36,6 @@ _TEMPERATURES = (*np.arange(0.3, 2.01, 0.05).round(2).tolist(), 2.5, 3.0, 4.0)
 _COARSE = 6
 """How many temperatures are passed over before the nearest are tried."""
 _ABOVE_ROUNDING = 100
-_FROZEN = (
-    "the head did not move: is it frozen (LoRA: modules_to_save=['lm_head']), or did the trainer take no "
-    "step?"
-)
-_NOT_FINITE = "the step has numbers that are not finite"
-_ROUNDED = "float32 rounds a step that is this small: take it with a larger learning rate"
-_SPREAD = "a little is wrong everywhere: several steps, or a small penalty"
-_TURNED = "the sign is turned: it goes down where it should go up"
-_REPLIES = "what tools and users say between turns is trained"
 _UNKNOWN_SCALE = (
     "  no count of rows, groups or tokens is that factor: a maximal length, a standard deviation, a clipped "
     "norm or a schedule may be, and the last three change it from step to step"
@@ -182,7 +173,7 @@ def diagnose(
     batch_rows: int | None = None,
     divisor: int | None = None,
 ) -> StepVerdict:
-    """Say what a step is.
+    """What a step is.
 
     Args:
         taken: the step.
@@ -193,30 +184,31 @@ def diagnose(
     """
     step, expected = taken.head, tokens.gradient(tokens.advantages)
 
-    def wrong(cosine: float, ratio: float, *findings: str) -> StepVerdict:
-        return StepVerdict(
-            exact=False,
-            cosine=cosine,
-            norm_ratio=ratio,
-            scale=None,
-            findings=findings,
-            source=taken.source,
+    is_finite = bool(np.isfinite(step).all())
+    ratio = float(np.linalg.norm(step) / np.linalg.norm(expected)) if is_finite else 0.0
+    cosine = _cosine(step, expected) if is_finite else 0.0
+    exact, scale, findings = False, None, list[str]()
+    if not is_finite:
+        findings.append("the step has numbers that are not finite")
+    elif ratio == 0:
+        findings.append(
+            "the head did not move: is it frozen (LoRA: modules_to_save=['lm_head']), or did the trainer "
+            "take no step?"
         )
-
-    if not np.isfinite(step).all():
-        return wrong(0.0, 0.0, _NOT_FINITE)
-    ratio = float(np.linalg.norm(step) / np.linalg.norm(expected))
-    if ratio == 0:
-        return wrong(0.0, 0.0, _FROZEN)
-    cosine = _cosine(step, expected)
-    if cosine >= EXACT and not _uneven(tokens.weights_in(step), tokens):
-        scale = _scale_of(ratio, tokens, batch_rows, divisor)
-        return StepVerdict(
-            exact=True, cosine=cosine, norm_ratio=ratio, scale=scale, findings=(), source=taken.source
-        )
-    if np.linalg.norm(step) < _ABOVE_ROUNDING * taken.rounding:
-        return wrong(cosine, ratio, _ROUNDED)
-    return wrong(cosine, ratio, *(_findings(step, tokens, model) or [_SPREAD]))
+    elif cosine >= EXACT and not _uneven(tokens.weights_in(step), tokens):
+        exact, scale = True, _scale_of(ratio, tokens, batch_rows, divisor)
+    elif np.linalg.norm(step) < _ABOVE_ROUNDING * taken.rounding:
+        findings.append("float32 rounds a step that is this small: take it with a larger learning rate")
+    else:
+        findings = _findings(step, tokens, model)
+    return StepVerdict(
+        exact=exact,
+        cosine=cosine,
+        norm_ratio=ratio,
+        scale=scale,
+        findings=tuple(findings),
+        source=taken.source,
+    )
 
 
 def _findings(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> list[str]:
@@ -235,7 +227,7 @@ def _findings(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> list[s
     if (noticed & tokens.columns["is_prompt"]).any():
         findings.append("prompts are trained")
     if (noticed & ~tokens.columns["is_prompt"]).any():
-        findings.append(_REPLIES)
+        findings.append("what tools and users say between turns is trained")
     findings += around
     if rest > _SEEN:
         findings.append(
@@ -243,7 +235,7 @@ def _findings(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> list[s
             f"an entropy bonus, dropout, several steps, or other tokens before them (padding, rows cut in "
             f"front)"
         )
-    return findings
+    return findings or ["a little is wrong everywhere: several steps, or a small penalty"]
 
 
 def _without_what_is_around(
@@ -343,7 +335,7 @@ def _nearest(weights: Numbers, tokens: CanaryTokens) -> tuple[float, list[str]]:
     least = max(map(abs, fits.values())) - _AS_GOOD
     good = [sentences for sentences, fit in fits.items() if abs(fit) >= least]
     best = min(good, key=lambda sentences: (len(sentences), -abs(fits[sentences])))
-    turned = [_TURNED] if fits[best] < 0 else []
+    turned = ["the sign is turned: it goes down where it should go up"] if fits[best] < 0 else []
     named = "; ".join([*best, *turned])
     return abs(fits[best]), [named] if named else []
 

@@ -5,8 +5,7 @@ import math
 import pickle
 import re
 import struct
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -47,6 +46,7 @@ _SIGNS_ALONE = (
     "checkpoint that has optimizer.pt. Or save the gradient of lm_head.weight as .npy and read it with "
     "--gradient, or take the step with plain SGD"
 )
+_TOO_COARSE = "{where} holds {dtype}, which rounds one step away; train and save the canary model in float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +77,16 @@ def taken_step(stepped: object, before: CanaryModel, lr: float, *, is_gradient: 
         raise ConfigError(
             "the step gave nothing; return the model, its state dict, the optimizer or a checkpoint's path"
         )
-    state = None if is_gradient else _optimizer_state(stepped)
-    if state is not None:
-        return TakenStep(head=-_first_moment(state, before), source="Adam's first moment")
-    head = _head_of(stepped)
+    path = Path(stepped) if isinstance(stepped, str | Path) else None
+    held = None if path is not None else _state_dict(stepped)
+    if not is_gradient:
+        moments = _saved_moments(path) if path is not None else _with_moments(held or {})
+        if moments is not None:
+            return TakenStep(head=-_first_moment(moments, before), source="Adam's first moment")
+    if path is not None:
+        head = read_head(path)
+    else:
+        head = _values(stepped, HEAD) if held is None else _head_in(held, "what the step gave")
     if head.shape != before.head.shape:
         raise ConfigError(f"{HEAD} has the shape {head.shape}, that of the canary model {before.head.shape}")
     if is_gradient:
@@ -98,17 +104,25 @@ def taken_step(stepped: object, before: CanaryModel, lr: float, *, is_gradient: 
     return TakenStep(head=moved, source="weights", rounding=rounding)
 
 
-def _optimizer_state(stepped: object) -> Mapping[str, Any] | None:
-    """The state dict of an optimizer with moments; `None`: there is none."""
-    if not isinstance(stepped, str | Path):
-        held = _state_dict(stepped)
-        return None if held is None else _with_moments(held)
-    path = Path(stepped)
+def read_head(path: Path) -> Weights:
+    """The head of a checkpoint, a folder or a file; torch's own format needs torch.
+
+    Raises:
+        ConfigError: it is not there, or is there twice, cannot be read, or holds numbers of 16 bits.
+    """
+    files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
+    files = files or sorted(path.glob("pytorch_model*.bin"))
+    if not files:
+        raise ConfigError(f"{path} has no *.safetensors and no pytorch_model*.bin")
+    return _head_in({file.name: _content(file) for file in files}, path)
+
+
+def _saved_moments(path: Path) -> Mapping[str, Any] | None:
+    """The state of an optimizer with moments, in a file or beside the weights in a folder."""
     files = [path] if path.is_file() else [path / name for name in _OPTIMIZER_FILES]
     for file in files:
         if file.is_file() and file.suffix not in {".npy", ".safetensors"}:
-            with _reading(file):
-                return _with_moments(_load_torch_file(file))
+            return _with_moments(_content(file))
     return None
 
 
@@ -151,63 +165,43 @@ def _is_gradient_of_head(gradient: Weights, before: CanaryModel) -> bool:
     return float(np.linalg.norm(rest)) > _SEEN * float(np.linalg.norm(gradient[CANARY_IDS:]))
 
 
-def _head_of(stepped: object) -> Weights:
-    if isinstance(stepped, str | Path):
-        return read_head(Path(stepped))
-    held = _state_dict(stepped)
-    if held is None:
-        return _values(stepped, HEAD)
+def _head_in(held: Mapping[str, Any], where: object) -> Weights:
+    """The only head of state dicts, also of those in them, and of a model in a wrapper."""
     if {"state", "param_groups"} <= held.keys():
         raise ConfigError(_NO_MOMENT)
-    heads = _heads_in(held, "what the step gave")
+    heads = list(_heads_in(held, where))
     if not heads:
-        raise ConfigError(f"no {HEAD} among what the step gave: {sorted(map(str, held))[:5]}")
-    return _only(heads, "what the step gave")
-
-
-def read_head(path: Path) -> Weights:
-    """The head of a checkpoint, a folder or a file; torch's own format needs torch.
-
-    Raises:
-        ConfigError: it is not there, or is there twice, cannot be read, or holds numbers of 16 bits.
-    """
-    files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
-    files = files or sorted(path.glob("pytorch_model*.bin"))
-    if not files:
-        raise ConfigError(f"{path} has no *.safetensors and no pytorch_model*.bin")
-    heads: list[Weights] = []
-    with _reading(path):
-        for file in files:
-            if file.suffix == ".npy":
-                heads.append(_values(np.load(file, allow_pickle=False), file))
-            elif file.suffix == ".safetensors":
-                heads += _heads_in_safetensors(file)
-            else:
-                heads += _heads_in(_load_torch_file(file), file)
-    if not heads:
-        raise ConfigError(f"{path} has no tensor {HEAD}; save the whole model, with adapters merged")
-    return _only(heads, path)
-
-
-def _only(heads: Sequence[Weights], where: object) -> Weights:
+        raise ConfigError(f"{where} has no tensor {HEAD}; save the whole model, with adapters merged")
     if len(heads) > 1:
         raise ConfigError(f"{where} has {HEAD} twice, of two models or two steps; give one of them")
     return heads[0]
 
 
-def _heads_in(tensors: Mapping[str, Any], where: object) -> list[Weights]:
-    """Those of a state dict and of the state dicts in it, also where a model wraps the model."""
-    heads: list[Weights] = []
-    for key, value in tensors.items():
+def _heads_in(held: Mapping[str, Any], where: object) -> Iterator[Weights]:
+    for key, value in held.items():
         if isinstance(value, Mapping):
-            heads += _heads_in(cast("Mapping[str, Any]", value), where)
+            yield from _heads_in(cast("Mapping[str, Any]", value), where)
         elif _is_name(str(key)):
-            heads.append(_values(value, f"{where}, {key},"))
-    return heads
+            yield _values(value, f"{where}, {key},")
 
 
-def _heads_in_safetensors(path: Path) -> list[Weights]:
-    heads: list[Weights] = []
+def _content(path: Path) -> Mapping[str, Any]:
+    """The tensors in a file, by name.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        if path.suffix == ".npy":
+            return {HEAD: np.load(path, allow_pickle=False)}
+        return _safetensors_heads(path) if path.suffix == ".safetensors" else _torch_content(path)
+    except _UNREADABLE as error:
+        (line, *_) = str(error).splitlines() or [""]
+        raise ConfigError(f"cannot read the weights in {path}: {type(error).__name__}: {line}") from error
+
+
+def _safetensors_heads(path: Path) -> dict[str, Any]:
+    heads: dict[str, Any] = {}
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > _MAX_HEADER_BYTES:
@@ -216,16 +210,16 @@ def _heads_in_safetensors(path: Path) -> list[Weights]:
         for key, entry in header.items():
             if not _is_name(key):
                 continue
-            start, end = entry["data_offsets"]
-            if entry["dtype"] not in _DTYPES:
-                raise ConfigError(_too_coarse(path, entry["dtype"]))
+            dtype, (start, end) = entry["dtype"], entry["data_offsets"]
+            if dtype not in _DTYPES:
+                raise ConfigError(_TOO_COARSE.format(where=path, dtype=dtype))
             file.seek(8 + length + start)
-            numbers = np.frombuffer(file.read(end - start), _DTYPES[entry["dtype"]])
-            heads.append(numbers.reshape(entry["shape"]).astype(np.float64))
+            numbers = np.frombuffer(file.read(end - start), _DTYPES[dtype])
+            heads[key] = numbers.reshape(entry["shape"])
     return heads
 
 
-def _load_torch_file(path: Path) -> Mapping[str, Any]:
+def _torch_content(path: Path) -> Mapping[str, Any]:
     """What `torch.save` wrote, tensors and plain values alone."""
     try:
         import torch  # noqa: PLC0415  # slow, and of the trainer's installation  # pyright: ignore[reportMissingImports]
@@ -245,20 +239,10 @@ def _values(tensor: Any, where: object) -> Weights:
     try:
         values: Any = tensor.detach().cpu() if hasattr(tensor, "detach") else np.asarray(tensor)
         if values.dtype.itemsize < 4:
-            raise ConfigError(_too_coarse(where, values.dtype))
+            raise ConfigError(_TOO_COARSE.format(where=where, dtype=values.dtype))
         return np.asarray(values, np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{where} is no tensor of numbers: {type(tensor).__name__}") from error
-
-
-@contextmanager
-def _reading(path: Path) -> Generator[None]:
-    """Around what reads a file: whatever is wrong with it is one line."""
-    try:
-        yield
-    except _UNREADABLE as error:
-        (line, *_) = str(error).splitlines() or [""]
-        raise ConfigError(f"cannot read the weights in {path}: {type(error).__name__}: {line}") from error
 
 
 def _state_dict(stepped: object) -> Mapping[str, Any] | None:
@@ -288,7 +272,3 @@ def _refuse_signs(step: Weights) -> None:
     sizes = np.abs(step[np.abs(step) > _SEEN * np.abs(step).max()])
     if len(sizes) > step.size / 10 and sizes.std() < _ONE_SIZE * sizes.mean():
         raise ConfigError(_SIGNS_ALONE.format(size=sizes.mean()))
-
-
-def _too_coarse(where: object, dtype: object) -> str:
-    return f"{where} holds {dtype}, which rounds one step away; train and save the canary model in float32"

@@ -179,7 +179,7 @@ def test_an_api_that_dies_while_the_canaries_wait_there_ends_the_command(fresh_a
         (["step", "{here}/steps.py:none"], "has no function 'none'"),
         (["step", "{here}/steps.py:half"], "holds float16"),
         (["step", "{here}/steps.py:narrow"], "has the shape (2, 3), that of the canary model (2048, 64)"),
-        (["step", "{here}/steps.py:other"], "no lm_head.weight among what the step gave: ['body']"),
+        (["step", "{here}/steps.py:other"], "what the step gave has no tensor lm_head.weight"),
         (["step", "{here}/steps.py:silent"], "the step gave nothing; return the model"),
         (["step", "{here}/steps.py:words"], "what the step gave, lm_head.weight, is no tensor of numbers"),
         (["step", "{here}/steps.py:foreign"], "not the weights of the canary model after a step"),

@@ -102,7 +102,10 @@ WRONG = {
         "has lm_head.weight twice, of two models",
     ),
     "transposed": (lambda before, _: {HEAD: before.head.T}, "lm_head.weight has the shape (64, 2048)"),
-    "tied": (lambda before, _: {EMBEDDING: before.embedding}, "no lm_head.weight among what the step gave"),
+    "tied": (
+        lambda before, _: {EMBEDDING: before.embedding},
+        "what the step gave has no tensor lm_head.weight",
+    ),
     "16 bits": (
         lambda before, _: {HEAD: np.float16(before.head)},
         "holds float16, which rounds one step away",

@@ -144,6 +144,13 @@ def _clips_no_ratio_of_1(above: float | None, get: Get) -> bool:
     return above is None or (above > 0.0 if get("loss_type") == "cispo" else above >= 0.0)
 
 
+_OWN_ADVANTAGES = "changes what are advantages already"
+_FOR_SCORES = "takes sums of advantages for scores"
+_WEIGHS = "weighs tokens by their session or their batch, or drops some"
+_CLIPS = "clips ratios that are 1 but for rounding"
+_OLDER = "trains on older samples, whose ratios are clipped"
+_OTHER_MODEL = "makes the loss that of another model than the one that sampled"
+
 TRL_LOSSES = ("dapo", "dr_grpo", "bnpo", "cispo", "luspo", "vespo")
 """They divide a sum over tokens by a number that all rows of a step share."""
 
@@ -155,7 +162,7 @@ TRL = TrainerSettings(
             "importance_sampling_level": ("token",),
         },
         "divides advantages by a deviation": {"scale_rewards": ("none", False)},
-        "takes steps on what older weights sampled, where ratios are clipped": {
+        _OLDER: {
             "num_iterations": (1,),
             "steps_per_generation": Rule(
                 is_exact=lambda steps, get: not get("gradient_accumulation_steps") % (steps or 1),
@@ -168,6 +175,11 @@ TRL = TrainerSettings(
                 use="loss_type dr_grpo, or dapo with steps_per_generation left out",
             ),
         },
+        "changes gradient_accumulation_steps behind TRL": {
+            "gradient_accumulation_kwargs": Rule(
+                is_exact=lambda given, _: "num_steps" not in (given or ()), use="gradient_accumulation_steps"
+            ),
+        },
         "drops tokens or sessions": {
             "mask_truncated_completions": (False,),
             "top_entropy_quantile": (1.0,),
@@ -178,21 +190,10 @@ TRL = TrainerSettings(
             "epsilon_high": Rule(is_exact=_clips_no_ratio_of_1, use="more than 0"),
             "delta": Rule(is_exact=lambda delta, _: (delta or 2.0) > 1.0, use="more than 1"),
         },
-        "makes the loss that of another model than the one that sampled": {
-            "neftune_noise_alpha": (None, 0),
-            "temperature": (1.0,),
-        },
-        "compares rollouts of evaluation items, as `turnwise evaluate` does": {
-            "eval_strategy": ("no",),
-            "eval_on_start": (False,),
-        },
-        "changes gradient_accumulation_steps behind TRL, which has made other settings from that": {
-            "gradient_accumulation_kwargs": Rule(
-                is_exact=lambda given, _: "num_steps" not in (given or ()), use="gradient_accumulation_steps"
-            ),
-        },
+        _OTHER_MODEL: {"neftune_noise_alpha": (None, 0), "temperature": (1.0,)},
+        "compares rollouts of evaluation items": {"eval_strategy": ("no",), "eval_on_start": (False,)},
         "has all processes roll out the same groups": {"world_size": (1,)},
-        "has no effect, since Turnwise samples from the trainer's own model and all of its distribution": {
+        "has no effect: Turnwise samples from the trainer's own model": {
             "use_vllm": (False,),
             "top_p": (1.0,),
             "top_k": (0, None),
@@ -228,22 +229,20 @@ _ROLLOUT_CORRECTION = "algorithm.rollout_correction"
 VERL = TrainerSettings(
     trainer="verl",
     inexact={
-        "makes advantages of its own from what are advantages already": {
+        _OWN_ADVANTAGES: {
             "algorithm.adv_estimator": (ESTIMATOR,),
+            "algorithm.use_kl_in_reward": (False, None),
             "reward.reward_model.enable": (False, None),
         },
-        "takes a penalty off the advantages; a KL term belongs in the loss": {
-            "algorithm.use_kl_in_reward": (False, None),
-        },
-        "takes sums of advantages for scores": {
+        _FOR_SCORES: {
             "algorithm.filter_groups.enable": (False, None),
             "trainer.val_before_train": (False,),
             "trainer.test_freq": (-1, 0),
         },
-        "divides sessions by their own length, or by that of the longest of their micro-batch": {
+        "divides sessions by their own length, or by the longest of a micro-batch": {
             f"{_ACTOR}.loss_agg_mode": ("token-mean", "token-sum", "seq-mean-token-sum"),
         },
-        "weighs tokens by their session or their batch, or drops some": {
+        _WEIGHS: {
             f"{_ACTOR}.policy_loss.loss_mode": (
                 *("vanilla", "gpg", "cispo", "dppo_tv", "dppo_kl", "bypass_mode"),
                 None,
@@ -251,21 +250,16 @@ VERL = TrainerSettings(
             f"{_ROLLOUT_CORRECTION}.rollout_is": ("token", None),
             f"{_ROLLOUT_CORRECTION}.rollout_is_batch_normalize": (False, None),
             f"{_ROLLOUT_CORRECTION}.rollout_rs": (None,),
+            "distillation.enabled": (False, None),
         },
-        "clips ratios that are 1 but for rounding": {
+        _CLIPS: {
             f"{_ACTOR}.clip_ratio": _from(0.01, use=0.2),
             f"{_ACTOR}.clip_ratio_low": _from(0.01, use=0.2),
             f"{_ACTOR}.clip_ratio_high": _from(0.01, use=0.2),
             f"{_ACTOR}.clip_ratio_c": _from(1.01, use=3.0),
         },
-        "takes steps on what older weights sampled, where ratios are clipped": {
-            f"{_ACTOR}.ppo_epochs": (1, None),
-            "trainer.v1.trainer_mode": ("sync", None),
-        },
-        "makes the loss that of another distribution than Turnwise samples from": {
-            "actor_rollout_ref.rollout.temperature": (1.0, None),
-        },
-        "may leave the policy's own loss out": {"distillation.enabled": (False, None)},
+        _OLDER: {f"{_ACTOR}.ppo_epochs": (1, None), "trainer.v1.trainer_mode": ("sync", None)},
+        _OTHER_MODEL: {"actor_rollout_ref.rollout.temperature": (1.0, None)},
     },
     # Of the sections `algorithm` and `actor_rollout_ref.actor`.
     harmless="""
@@ -286,21 +280,20 @@ _CORRECTION = "trainer.algorithm.off_policy_correction"
 SKYRL = TrainerSettings(
     trainer="SkyRL",
     inexact={
-        "makes advantages of its own from what are advantages already": {
+        _OWN_ADVANTAGES: {
             f"{_ALGORITHM}.advantage_estimator": (ESTIMATOR,),
             f"{_ALGORITHM}.advantage_batch_normalize": (False, None),
-        },
-        "takes a penalty off the advantages; a KL term belongs in the loss": {
             f"{_ALGORITHM}.use_kl_in_reward": (False, None),
+            "generator.step_wise_trajectories": (False, None),
         },
-        "takes sums of advantages for scores": {
+        _FOR_SCORES: {
             f"{_ALGORITHM}.dynamic_sampling.type": (None,),
             "trainer.eval_interval": (-1, 0),
         },
         "divides a part of the batch by the length of that part": {
             f"{_ALGORITHM}.loss_reduction": ("token_mean", "seq_mean_token_sum_norm"),
         },
-        "weighs tokens by their session, drops some, or reads no advantages": {
+        _WEIGHS: {
             f"{_ALGORITHM}.policy_loss_type": (
                 *("regular", "dual_clip", "cispo", "rollout_is", "dppo", "importance_sampling"),
             ),
@@ -311,7 +304,7 @@ SKYRL = TrainerSettings(
             f"{_CORRECTION}.token_mask_is_threshold_low": (None,),
             f"{_CORRECTION}.token_mask_is_threshold_high": (None,),
         },
-        "clips ratios that are 1 but for rounding": {
+        _CLIPS: {
             f"{_ALGORITHM}.eps_clip_low": _from(0.01, use=0.2),
             f"{_ALGORITHM}.eps_clip_high": _from(0.01, use=0.2),
             f"{_ALGORITHM}.dppo.delta_low": _from(0.01, use=0.2),
@@ -321,17 +314,11 @@ SKYRL = TrainerSettings(
             f"{_ALGORITHM}.cispo.cispo_eps_clip_low": _from(0.0, use=0.0),
             f"{_ALGORITHM}.cispo.cispo_eps_clip_high": _from(0.0, use=5.0),
         },
-        "takes steps on what older weights sampled, where ratios are clipped": {
-            "trainer.update_epochs_per_batch": (1, None),
-            "trainer.fully_async.enabled": (False, None),
-        },
-        "makes the loss that of another model than the one that sampled": {
+        _OLDER: {"trainer.update_epochs_per_batch": (1, None), "trainer.fully_async.enabled": (False, None)},
+        _OTHER_MODEL: {
             f"{_ALGORITHM}.temperature": (1.0, None),
             "generator.sampling_params.temperature": (1.0, None),
             "trainer.policy.model.lora.dropout": (0.0, None),
-        },
-        "gives the advantage of a session's last step to all of its steps": {
-            "generator.step_wise_trajectories": (False, None),
         },
     },
     # Of the section `trainer.algorithm`.
@@ -348,8 +335,8 @@ TINKER = TrainerSettings(
             "loss_fn": ("importance_sampling", "ppo", "cispo", None),
         },
         "may clip ratios that are 1": {"loss_fn_config": (None,)},
-        "is added to the advantages before the loss": {"kl_penalty_coef": (0.0, None)},
-        "trains on older weights, with a loss of its own": {"async_config": (None,)},
+        _OWN_ADVANTAGES: {"kl_penalty_coef": (0.0, None)},
+        _OLDER: {"async_config": (None,)},
     },
     # What a caller of `train_step` gives it, and the cookbook's own loop around that.
     harmless="""
@@ -372,17 +359,17 @@ EXAMPLE_TRAINER_DEFAULTS: Mapping[str, Any] = {
 EXAMPLE_TRAINER = TrainerSettings(
     trainer="Atropos' example trainer",
     inexact={
-        "has no credit in the scores, and this trainer ignores advantages": {
+        "has credit in advantages, and this trainer ignores advantages": {
             "credit_view": ("turn_rows", "prefix_rows"),
         },
-        "clips ratios that are 1 but for rounding": {"clip_eps": _from(0.001, use=0.2)},
-        "leaves the model server older weights meanwhile, whose ratios are clipped": {
+        _CLIPS: {"clip_eps": _from(0.001, use=0.2)},
+        _OLDER: {
             "vllm_restart_interval": Rule(
                 is_exact=lambda interval, get: interval == 1 or get("weight_bridge_mode") == "shared_vllm",
                 use="1, or weight_bridge_mode shared_vllm",
             ),
         },
-        "makes the loss that of another model than the one that sampled": {
+        _OTHER_MODEL: {
             "lora_dropout": Rule(
                 is_exact=lambda drop, get: drop == 0.0 or not get("weight_bridge_mode").startswith("lora"),
                 use="0.0",

@@ -1,8 +1,9 @@
-"""What trainers of completions get of a credited group."""
+"""What trainers get of a credited group: columns of completions, and rows of next-token losses."""
 
 import math
 from dataclasses import replace
 
+import orjson
 import pytest
 
 from environments.lab.probe.canaries import CANARIES, GROUP_SIZE, VOCABULARY, condensed_context
@@ -10,46 +11,42 @@ from environments.trainers.completion_columns import (
     GroupLeftOut,
     completion_columns,
     mean_score,
+    shifted_post,
+    shifted_rows,
 )
+from environments.trajectory import IGNORED, TokenRow
 from environments.wire.credited_rows import credited_rows
+from environments.wire.payloads import Shape, pack, post_text
+from tests.environments.wire.forked_groups import forked_group, with_credit
+from tests.tables import cases
+from tools.errors import WireError
 
 GROUPS = {name: make() for name, make in CANARIES.items()}
-every_canary = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)
+UNEQUAL, UNSCORED = GROUPS["unequal lengths"], GROUPS["unscored turns"]
+UNTRAINED = with_credit(
+    forked_group([[[5, 2], [9]], [[4]]], [[0.5, None, 1.0], [2.0]], untrained=frozenset({(0, 0), (0, 2)}))
+)
+every_canary = cases("credited", GROUPS.values(), ids=GROUPS)
+every_group = cases("credited", [*GROUPS.values(), UNTRAINED], ids=[*GROUPS, "untrained turns"])
 
 
 @every_canary
-def test_prompt_and_completion_are_the_row(credited):
+def test_a_row_is_cut_before_its_first_sampled_token_and_each_token_has_its_turns_advantage(credited):
     columns = completion_columns(credited)
-    whole = [
-        prompt + completion
-        for prompt, completion in zip(columns.prompt_ids, columns.completion_ids, strict=True)
-    ]
-    assert whole == [row.tokens for row in credited_rows(credited)]
-
-
-@every_canary
-def test_a_completion_begins_with_the_first_token_that_was_sampled(credited):
-    columns = completion_columns(credited)
-    starts = [row.turns[0].span.start for row in credited_rows(credited)]
-    assert [len(prompt) for prompt in columns.prompt_ids] == starts
-
-
-@every_canary
-def test_a_token_has_its_turns_advantage_where_it_is_trained_and_none_elsewhere(credited):
-    columns = completion_columns(credited)
-    for row, (mask, advantages) in zip(
-        credited_rows(credited), zip(columns.tool_mask, columns.advantages, strict=True), strict=True
-    ):
+    for index, row in enumerate(credited_rows(credited)):
+        start = row.turns[0].span.start
+        assert columns.prompt_ids[index] + columns.completion_ids[index] == row.tokens
+        assert len(columns.prompt_ids[index]) == start
         expected = {}
         for turn, advantage in zip(row.turns, row.turn_advantages, strict=True):
-            expected |= dict.fromkeys(range(turn.span.start, turn.span.end), advantage)
-        start = row.turns[0].span.start
-        assert mask == [int(start + index in expected) for index in range(len(mask))]
-        assert advantages == [expected.get(start + index, 0.0) for index in range(len(mask))]
+            expected |= dict.fromkeys(range(turn.span.start - start, turn.span.end - start), advantage)
+        width = range(len(columns.completion_ids[index]))
+        assert columns.tool_mask[index] == [int(token in expected) for token in width]
+        assert columns.advantages[index] == [expected.get(token, 0.0) for token in width]
 
 
 def test_logprobs_are_those_of_sampled_tokens_and_zero_elsewhere():
-    columns = completion_columns(GROUPS["unequal lengths"])
+    columns = completion_columns(UNEQUAL)
     for mask, logprobs in zip(columns.tool_mask, columns.logprobs, strict=True):
         assert [bool(label) for label in mask] == [value < 0 for value in logprobs]
 
@@ -78,24 +75,110 @@ def test_a_canary_has_room_in_a_group_and_small_ids(credited):
     assert credited.status == "ok"
 
 
-@pytest.mark.parametrize("advantage", [1e60, -1e60, math.nan], ids=["large", "small", "nan"])
-def test_an_advantage_that_is_no_float32_leaves_its_group_out(advantage):
-    group = GROUPS["unequal lengths"]
-    (first, *rest) = group.advantages
+@cases("advantage", [1e60, -1e60, math.nan])
+def test_an_advantage_that_is_no_float32_leaves_its_group_out(advantage, caplog):
+    (first, *rest) = UNEQUAL.advantages
+    wrong = replace(UNEQUAL, advantages=((advantage, *first[1:]), *rest))
     with pytest.raises(GroupLeftOut, match=r"group canary-unequal has an advantage of .*, too large"):
-        completion_columns(replace(group, advantages=((advantage, *first[1:]), *rest)))
+        completion_columns(wrong)
+    assert shifted_rows(wrong) == []
+    assert "too large for the float32 of a trainer" in caplog.text
 
 
 def test_tokens_that_were_never_sampled_leave_their_group_out():
-    done = GROUPS["unequal lengths"]
-    first, *rest = done.group.trajectories
-    made_up = replace(done.group, trajectories=(replace(first, exact=False), *rest))
+    first, *rest = UNEQUAL.group.trajectories
+    made_up = replace(UNEQUAL.group, trajectories=(replace(first, exact=False), *rest))
     with pytest.raises(GroupLeftOut, match=r"tokens that were never sampled \(sibling 0\)"):
-        completion_columns(replace(done, group=made_up))
+        completion_columns(replace(UNEQUAL, group=made_up))
 
 
 def test_a_rollout_without_a_score_is_not_counted_as_zero():
-    first, second, *_ = GROUPS["unscored turns"].group.trajectories
+    first, second, *_ = UNSCORED.group.trajectories
     unscored = replace(second, rewards=None)
     assert mean_score([first, unscored]) == first.score
     assert math.isnan(mean_score([unscored]))
+
+
+# Rows of next-token losses, of a group and of a post of it.
+
+
+def posts_of(credited, view="token_advantages"):
+    parts = pack(credited, Shape(group_size=GROUP_SIZE, view=view)).parts
+    return [orjson.loads(post_text(part.body)) for part in parts]
+
+
+@every_group
+def test_what_stands_at_an_index_is_about_the_token_after_it_in_groups_and_in_posts(credited):
+    whole = [row for row in credited_rows(credited) if any(label != IGNORED for label in row.mask)]
+    assert [row for post in posts_of(credited) for row in shifted_post(post)] == shifted_rows(credited)
+    for shifted, row in zip(shifted_rows(credited), whole, strict=True):
+        assert shifted.input_ids == row.tokens[:-1]
+        assert shifted.target_ids == row.tokens[1:]
+        assert shifted.mask == [int(label != IGNORED) for label in row.mask[1:]]
+        assert shifted.advantages == row.advantages[1:]
+
+
+def test_rows_in_which_nothing_is_trained_are_left_out():
+    assert len(list(credited_rows(UNTRAINED))) == 3
+    assert len(shifted_rows(UNTRAINED)) == 2
+
+
+def with_first(trajectory, advantages=UNEQUAL.advantages[0]):
+    """The canary with another first rollout."""
+    group = replace(UNEQUAL.group, trajectories=(trajectory, *UNEQUAL.group.trajectories[1:]))
+    return replace(UNEQUAL, group=group, advantages=(advantages, *UNEQUAL.advantages[1:]))
+
+
+def test_a_first_token_that_was_sampled_is_no_target_and_its_row_keeps_the_others():
+    first, *others = UNEQUAL.group.trajectories
+    begun, *turns = first.turns
+    turns = (replace(begun, span=replace(begun.span, start=0)), *turns)
+    row, *_ = shifted_rows(with_first(replace(first, turns=turns)))
+    assert sum(row.mask) == sum(turn.span.end - turn.span.start for turn in turns) - 1
+    assert len(row.mask) == len(row.advantages) == len(row.logprobs) == len(row.input_ids)
+    alone = replace(begun, span=replace(begun.span, start=0, end=1))
+    single = replace(first, turns=(alone,), rows=(TokenRow(token_ids=(7,), logprobs=(-0.5,)),))
+    assert len(shifted_rows(with_first(single, (0.5,)))) == len(others)
+
+
+def without_logprobs(credited):
+    trajectories = tuple(
+        replace(each, rows=tuple(TokenRow(token_ids=row.token_ids, logprobs=None) for row in each.rows))
+        for each in credited.group.trajectories
+    )
+    return replace(credited, group=replace(credited.group, trajectories=trajectories))
+
+
+def test_tokens_without_log_probabilities_are_refused():
+    with pytest.raises(WireError, match="without log-probabilities"):
+        shifted_rows(without_logprobs(UNTRAINED))
+    (post,) = posts_of(without_logprobs(UNSCORED))
+    with pytest.raises(WireError, match="no inference_logprobs"):
+        shifted_post(post)
+
+
+def test_posts_of_scores_are_refused_with_the_view_to_use():
+    with pytest.raises(WireError, match=r"no advantages; serve with --env\.credit_view token_advantages"):
+        shifted_post(posts_of(UNTRAINED, "turn_rows")[0])
+
+
+@cases(
+    ("column", "change", "message"),
+    [
+        ("masks", lambda rows: [[0] * len(row) for row in rows], "a mask is the token's id or -100"),
+        ("advantages", lambda rows: [row[1:] for row in rows], "advantages must be"),
+        ("advantages", lambda rows: [[1e39] * len(row) for row in rows], "too large"),
+        ("inference_logprobs", lambda rows: [[float("nan")] * len(row) for row in rows], "must be finite"),
+        ("tokens", lambda rows: rows[1:], "not of the same length"),
+    ],
+    ids=["ones_and_zeros", "short", "too_large", "nan", "a_row_less"],
+)
+def test_what_a_trainer_would_misread_in_a_post_is_refused(column, change, message):
+    (post,) = posts_of(UNSCORED)
+    with pytest.raises(WireError, match=message):
+        shifted_post(post | {column: change(post[column])})
+
+
+def test_a_post_without_group_overrides_is_read_as_labels():
+    (post,) = posts_of(UNSCORED)
+    assert shifted_post(post | {"group_overrides": None}) == shifted_post(post)

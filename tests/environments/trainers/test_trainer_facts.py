@@ -8,6 +8,7 @@ import pytest
 if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
     pytest.importorskip("torch", reason="needs torch, to run the example trainer's data path")
 data = importlib.import_module("example_trainer.data")
+LEFT_OUT = {"set_advantage_to_zero": True}
 
 
 def group(scores, **columns):
@@ -32,55 +33,33 @@ def advantages(*groups):
     return [value for (value,) in read(*groups)[2]]
 
 
-def test_a_row_alone_keeps_its_raw_score():
+def test_a_row_alone_keeps_its_raw_score_and_rows_together_are_normalised():
     assert advantages(group([0.25]), group([-3.0])) == [0.25, -3.0]
-
-
-def test_rows_together_are_normalised_so_that_a_turns_advantage_would_be_lost():
     assert advantages(group([1.0, 3.0])) == [-1.0, 1.0]
 
 
-def test_a_row_marked_so_is_trained_with_advantage_zero():
-    marked = group([5.0, 1.0, 3.0], overrides=[{"set_advantage_to_zero": True}, {}, {}])
-    assert advantages(marked)[0] == 0.0
-    assert advantages(group([5.0], overrides=[{"set_advantage_to_zero": True}])) == [0.0]
-
-
-def test_the_score_of_a_row_marked_so_counts_when_its_siblings_are_normalised():
-    assert advantages(group([1.0, 3.0, 2.0], overrides=[{}, {}, {"set_advantage_to_zero": True}])) == [
-        pytest.approx(-(1.5**0.5)),
-        pytest.approx(1.5**0.5),
-        0.0,
-    ]
+def test_a_row_marked_so_is_trained_with_advantage_zero_and_its_score_counts_for_its_siblings():
+    assert advantages(group([5.0], overrides=[LEFT_OUT])) == [0.0]
+    deviations = advantages(group([1.0, 3.0, 2.0], overrides=[{}, {}, LEFT_OUT]))
+    assert deviations == [pytest.approx(-(1.5**0.5)), pytest.approx(1.5**0.5), 0.0]
 
 
 def test_advantages_and_messages_are_not_read():
     assert read(group([0.5], advantages=[[0.0, 9.0, 9.0]], messages=[[]])) == read(group([0.5]))
 
 
-def test_a_mask_is_the_label_itself_so_a_mask_of_ones_trains_token_1():
-    labels = read(group([0.5], masks=[[0, 1, 1]]))[1][0]
-    assert labels[:2] == [1, 1]
-
-
-def test_padding_is_not_trained():
+def test_a_mask_is_the_label_itself_and_padding_is_not_trained():
     labels = read(group([0.5]))[1][0]
     assert labels == [8, 9] + [-100] * (len(labels) - 2)
+    assert read(group([0.5], masks=[[0, 1, 1]]))[1][0][:2] == [1, 1]
 
 
-def test_logprobs_are_aligned_with_the_labels():
-    logprobs = read(group([0.5]))[4][0]
-    assert logprobs[:3] == [-0.5, -0.25, 1.0]
-
-
-def test_rows_without_logprobs_break_it():
+def test_logprobs_are_aligned_with_the_labels_and_have_to_be_there():
+    assert read(group([0.5]))[4][0][:3] == [-0.5, -0.25, 1.0]
     with pytest.raises(TypeError):
         read(group([0.5], inference_logprobs=None))
 
 
-def test_without_a_word_about_it_the_temperature_is_1():
+def test_the_temperature_is_1_unless_generation_params_have_another():
     assert read(group([0.5]))[3] == [[[1.0]]]
-
-
-def test_the_temperature_of_generation_params_is_used():
     assert read(group([0.5], generation_params={"temperature": 0.5, "top_p": 1.0}))[3] == [[[0.5]]]

@@ -17,6 +17,7 @@ from tests.environments.lab.learning.paid_calls_env import (
     OneChoiceEnv,
     PaidCallsEnv,
 )
+from tests.tables import cases
 from tools.errors import ConfigError, CreditError, RunError
 from turnwise import Choice, say
 
@@ -41,30 +42,22 @@ def said(values, about):
     return [verdict["text"] for verdict in values["verdicts"] if verdict["about"] == about]
 
 
-def test_it_learns_by_the_estimator_of_the_environment(trial):
+def test_a_reward_for_each_call_is_named_as_gamed_and_the_score_is_seen_to_rise(trial):
     _, values = trial
     assert values["estimator"] == "turn_return"
+    (gamed,), (learnable,) = said(values, "gamed"), said(values, "learnable")
+    assert gamed.startswith("calls: ")
+    assert "with no better outcome" in gamed
+    assert learnable.startswith("yes: the score rises")
 
 
-def test_a_reward_for_each_call_is_named_as_gamed(trial):
-    _, values = trial
-    (text,) = said(values, "gamed")
-    assert text.startswith("calls: ")
-    assert "with no better outcome" in text
-
-
-def test_the_score_is_seen_to_rise(trial):
-    _, values = trial
-    assert said(values, "learnable")[0].startswith("yes: the score rises")
-
-
-def test_the_pass_rate_is_what_evaluate_would_say(trial):
+def test_the_pass_rate_is_what_evaluate_would_find(trial):
     _, values = trial
     assert "; passed " in said(values, "learnable")[0]
-    changes = {each["name"]: each for each in values["changes"]}
-    assert {key: changes["passed"][key] for key in ("start", "end", "reference")} == {
-        key: changes["outcome"][key] for key in ("start", "end", "reference")
-    }
+    passed, outcome = (
+        next(each for each in values["changes"] if each["name"] == name) for name in ("passed", "outcome")
+    )
+    assert passed == {**outcome, "name": "passed"}
 
 
 def test_each_group_is_in_the_record_with_who_played_and_which_weights(trial):
@@ -81,24 +74,16 @@ def test_each_group_is_in_the_record_with_who_played_and_which_weights(trial):
     assert {group.policy for group in reference} == {"scripted agent at skill 1"}
 
 
-def test_curves_have_a_value_for_each_seed_and_step(trial):
-    _, values = trial
-    curves = values["curves"]
-    assert [[len(seed) for seed in curve] for curve in curves.values()] == [[8, 8]] * len(curves)
-
-
-def test_the_likeliest_choice_of_a_state_comes_first_and_all_add_up(trial):
-    _, values = trial
-    state = values["states"][0]
-    shares = [choice["probability"] for choice in state["choices"]]
-    assert shares == sorted(shares, reverse=True)
-    assert sum(shares) == pytest.approx(1)
-
-
 def test_the_folder_has_the_values_and_the_page(trial):
     folder, values = trial
     assert json.loads((folder / RESULT).read_text()) == values
     assert (folder / PAGE).stat().st_size > 10_000
+    assert [[len(seed) for seed in curve] for curve in values["curves"].values()] == [[8, 8]] * len(
+        values["curves"]
+    )
+    shares = [choice["probability"] for choice in values["states"][0]["choices"]]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) == pytest.approx(1)
 
 
 def test_equal_trials_find_the_same(tmp_path):
@@ -111,35 +96,31 @@ def test_no_step_leaves_the_policy_as_it_was(tmp_path):
     assert all(each["start"] == each["end"] for each in values["changes"])
 
 
-def test_an_estimator_that_does_not_exist_is_refused_before_anything_plays(tmp_path):
-    with pytest.raises(CreditError, match="no estimator 'nonsense'"):
-        learned(PaidCallsEnv, tmp_path / "x", estimator="nonsense")
-
-
-def test_one_choice_at_every_turn_is_nothing_to_learn(tmp_path):
-    with pytest.raises(ConfigError, match="one choice at every turn"):
-        learned(OneChoiceEnv, tmp_path / "x")
-
-
-def test_an_environment_whose_first_rollouts_all_break_is_told_why(tmp_path):
-    with pytest.raises(RunError, match=r"every group of the reference failed.*ZeroDivisionError: no colours"):
-        learned(BrokenEnv, tmp_path / "x")
+@cases(
+    ("env_cls", "asked", "error", "message"),
+    [
+        (PaidCallsEnv, {"estimator": "nonsense"}, CreditError, "no estimator 'nonsense'"),
+        (PaidCallsEnv, {"seconds": 0.01, "steps": 500}, ConfigError, "give --seconds"),
+        (OneChoiceEnv, {}, ConfigError, "one choice at every turn"),
+        (BrokenEnv, {}, RunError, "every group of the reference failed.*ZeroDivisionError: no colours"),
+        (
+            DownEnv,
+            {"estimator": "rloo", "steps": 4},
+            RunError,
+            "every group of .* failed.*ConnectionError: the database is gone",
+        ),
+    ],
+    ids=["estimator", "too long", "one choice", "first rollouts break", "nothing is left of a step"],
+)
+def test_what_teaches_nothing_is_refused_and_why(tmp_path, env_cls, asked, error, message):
+    with pytest.raises(error, match=message):
+        learned(env_cls, tmp_path / "x", **asked)
 
 
 def test_rollouts_that_break_are_counted_and_end_nothing(tmp_path):
     values = learned(FlakyEnv, tmp_path / "x", estimator="rloo", steps=4)
     (text,) = [each for each in said(values, "note") if "rollouts broke" in each]
     assert "ConnectionError: the database is away" in text
-
-
-def test_a_step_of_which_nothing_is_left_ends_the_trial(tmp_path):
-    with pytest.raises(RunError, match=r"every group of .* failed.*ConnectionError: the database is gone"):
-        learned(DownEnv, tmp_path / "x", estimator="rloo", steps=4)
-
-
-def test_a_trial_too_long_for_its_seconds_is_refused_before_it_begins(tmp_path):
-    with pytest.raises(ConfigError, match="give --seconds"):
-        learned(PaidCallsEnv, tmp_path / "x", seconds=0.01, steps=500)
 
 
 class PathsEnv(PaidCallsEnv):
@@ -168,22 +149,19 @@ def test_an_unknown_estimator_leaves_a_former_trial_where_it_is(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["learn"]
 
 
-def test_a_fast_environment_gets_the_largest_plan():
-    assert plan_within(Asked(seconds=60), group_s=0.01, items=100) == Plan(seeds=3, steps=25, items=8)
+def test_the_plan_is_the_largest_that_fits_with_what_is_asked_for():
+    def plan(group_s, items=100, **asked):
+        found = plan_within(Asked(seconds=60, **asked), group_s=group_s, items=items)
+        return found.seeds, found.steps, found.items
 
-
-def test_a_slow_one_gets_fewer_steps_then_fewer_seeds():
-    plans = [plan_within(Asked(seconds=60), group_s=seconds, items=100) for seconds in (0.2, 0.75, 1.9)]
-    assert [(plan.seeds, plan.steps) for plan in plans] == [(3, 25), (2, 15), (2, 6)]
-
-
-def test_what_is_asked_for_stays_and_few_items_are_all_played():
-    plan = plan_within(Asked(seconds=60, seeds=5, steps=7), group_s=0.01, items=2)
-    assert (plan.seeds, plan.steps, plan.items) == (5, 7, 2)
-
-
-def test_no_steps_are_few_enough_to_be_asked_for():
-    assert plan_within(Asked(seconds=60, steps=0), group_s=0.01, items=9).steps == 0
+    assert [plan(seconds) for seconds in (0.01, 0.2, 0.75, 1.9)] == [
+        (3, 25, 8),
+        (3, 25, 8),
+        (2, 15, 6),
+        (2, 6, 4),
+    ]
+    assert plan(0.01, items=2, seeds=5, steps=7) == (5, 7, 2)
+    assert plan(0.01, items=9, steps=0) == (3, 0, 8)
 
 
 def test_an_environment_that_is_too_slow_is_told_how_long_it_takes():

@@ -127,18 +127,17 @@ class _Check:
         self.findings[name] = Finding(name=name, verdict=verdict, seen=seen, advice=advice)
 
     async def result(self) -> ModelCheck:
-        kind = f"{self.facts.kind} {self.facts.version or ''}".strip()
         if self.facts.kind == "unknown":
             self.found("server", "not seen", "it does not say what it is")
         else:
-            self.found("server", "ok", kind)
+            self.found("server", "ok", f"{self.facts.kind} {self.facts.version or ''}".strip())
         self._window()
         policy = self.checked.chat()
-        opening = await _opened(policy)
+        opening = await _ask(policy, _OPENING, tries=_TRIES)
         family = None if isinstance(opening, str) else _family_of_calls(opening.message)
         if family is not None:
             policy = replace(self.checked, family=family).chat()
-            opening = await _opened(policy)
+            opening = await _ask(policy, _OPENING, tries=_TRIES)
         if isinstance(opening, str):
             self.found("chat", "no", opening, "is it the right --model?" if "404" in opening else "")
         else:
@@ -153,32 +152,35 @@ class _Check:
         return self._concluded(opening, family)
 
     def _concluded(self, opening: Completion | str, text_family: str | None) -> ModelCheck:
-        findings, renderer = tuple(self.findings.values()), self.checked.renderer
-        misread = "read alike" in self.findings and self.findings["read alike"].verdict == "no"
-        if self.wires and renderer is not None and not misread:
+        checked, renderer = self.checked, self.checked.renderer
+        tokens: Literal["exact", "text", "none"] = "exact"
+        how = ["--openai.server_type chat", *([f"--openai.family {text_family}"] if text_family else [])]
+        if self.wires and renderer is not None and not self._is_no("read alike"):
             kind, wire = self.wires[0]
-            tokenizer = shlex.quote(self.checked.tokenizer_name)
+            tokenizer = shlex.quote(checked.tokenizer_name)
             how = [f"--openai.server_type {kind}", f"--openai.token_wire {wire}"]
             how += [f"--openai.family {renderer.name}", f"--env.tokenizer_name {tokenizer}"]
-            return ModelCheck(findings=findings, tokens="exact", conclusion=_IDS, flags=self._flags(how))
-        if isinstance(opening, str):
-            return ModelCheck(findings=findings, tokens="none", conclusion=f"It cannot be used: {opening}")
-        how = ["--openai.server_type chat"]
-        how += [] if text_family is None else [f"--openai.family {text_family}"]
-        if not opening.exact or opening.logprobs is None:
-            return ModelCheck(findings=findings, tokens="text", conclusion=_TEXT, flags=self._flags(how))
-        forks = _FORKS if self.findings["prefix"].verdict == "no" else ""
-        ids_too = _TAKES_IDS if self.facts.kind in {kind for kind, _ in WIRES} else ""
-        conclusion = f"{_MESSAGES}{forks}{ids_too}"
-        return ModelCheck(findings=findings, tokens="exact", conclusion=conclusion, flags=self._flags(how))
-
-    def _flags(self, how: Sequence[str]) -> tuple[str, ...]:
+            conclusion = _IDS
+        elif isinstance(opening, str):
+            tokens, conclusion = "none", f"It cannot be used: {opening}"
+        elif not opening.exact or opening.logprobs is None:
+            tokens, conclusion = "text", _TEXT
+        else:
+            ids_too = _TAKES_IDS if self.facts.kind in {kind for kind, _ in WIRES} else ""
+            conclusion = f"{_MESSAGES}{_FORKS if self._is_no('prefix') else ''}{ids_too}"
         # The model is named by the server, in a line that is copied into a shell.
-        model = shlex.quote(one_line(self.checked.model))
-        where = (f"--openai.base_url {shlex.quote(self.checked.server.base_url)}",)
-        window = self.checked.context_tokens
-        limit = () if window is None else (f"--openai.context_tokens {window}",)
-        return (*where, f"--openai.model_name {model}", *how, *limit)
+        where = [f"--openai.base_url {shlex.quote(checked.server.base_url)}"]
+        where += [f"--openai.model_name {shlex.quote(one_line(checked.model))}"]
+        limit = [f"--openai.context_tokens {checked.context_tokens}"] if checked.context_tokens else []
+        return ModelCheck(
+            findings=tuple(self.findings.values()),
+            tokens=tokens,
+            conclusion=conclusion,
+            flags=() if tokens == "none" else (*where, *how, *limit),
+        )
+
+    def _is_no(self, name: str) -> bool:
+        return name in self.findings and self.findings[name].verdict == "no"
 
     def _window(self) -> None:
         window = self.checked.context_tokens or self.facts.context_tokens
@@ -269,33 +271,30 @@ class _Check:
             self.found(name, "ok", f"they move with temperature and top_p{mode}")
         else:
             advice = (
-                "sample at temperature 1 and top_p 1, or start vLLM with --logprobs-mode processed_logprobs"
+                "sample at temperature and top_p 1, or start vLLM with --logprobs-mode processed_logprobs"
             )
             self.found(name, "no", f"they are those before temperature and top_p{mode}", advice)
 
     async def _long_prompt(self, policy: ChatPolicy) -> None:
         """Whether a prompt is taken whole, or refused where it does not fit: never cut in silence."""
+        name = "long prompt"
         try:
             long = await policy.complete(CompletionRequest(messages=(_LONG,), max_tokens=16))
         except ContextOverflow:
-            self.found("long prompt", "ok", f"{_LONG_WORDS} words are refused as too long")
-            return
+            return self.found(name, "ok", f"{_LONG_WORDS} words are refused as too long")
         except TurnwiseError as error:
-            self.found("long prompt", "no", str(error))
-            return
+            return self.found(name, "no", str(error))
         counted = len(long.prompt_ids) if long.exact else long.prompt_tokens
         if counted is None:
-            self.found("long prompt", "not seen", "taken; the server does not count its tokens")
-        elif counted >= _LONG_WORDS:
-            self.found("long prompt", "ok", f"taken whole, {counted} tokens")
-        else:
-            window = f" of {self.facts.context_tokens}" if self.facts.context_tokens else ""
-            advice = (
-                f"raise the server's window{window} (ollama: OLLAMA_CONTEXT_LENGTH), or stay below it: "
-                f"--openai.context_tokens {counted}"
-            )
-            seen = f"cut in silence: {counted} tokens of {_LONG_WORDS} words"
-            self.found("long prompt", "no", seen, advice)
+            return self.found(name, "not seen", "taken; the server does not count its tokens")
+        if counted >= _LONG_WORDS:
+            return self.found(name, "ok", f"taken whole, {counted} tokens")
+        window = f" of {self.facts.context_tokens}" if self.facts.context_tokens else ""
+        advice = (
+            f"raise the server's window{window} (ollama: OLLAMA_CONTEXT_LENGTH), or stay below it: "
+            f"--openai.context_tokens {counted}"
+        )
+        return self.found(name, "no", f"cut in silence: {counted} tokens of {_LONG_WORDS} words", advice)
 
     async def _token_wires(self, renderer: Renderer) -> None:
         """Ask each wire that a server of its kind may have."""
@@ -360,22 +359,19 @@ async def _ask(
     tools: tuple[ToolSpec, ...] = (WEATHER,),
     seed: int = 0,
     max_tokens: int = 1024,
+    tries: int = 1,
 ) -> Completion | str:
     """An answer, or why there is none."""
-    request = CompletionRequest(messages=messages, tools=tools, seed=seed, max_tokens=max_tokens)
-    try:
-        return await policy.complete(request)
-    except TurnwiseError as error:
-        return str(error)
-
-
-async def _opened(policy: ChatPolicy) -> Completion | str:
-    opening = ""
-    for seed in range(_TRIES):
-        opening = await _ask(policy, _OPENING, seed=seed)
-        if not isinstance(opening, str):
-            break
-    return opening
+    reason = ""
+    for attempt in range(tries):
+        request = CompletionRequest(
+            messages=messages, tools=tools, seed=seed + attempt, max_tokens=max_tokens
+        )
+        try:
+            return await policy.complete(request)
+        except TurnwiseError as error:
+            reason = str(error)
+    return reason
 
 
 def _family_of_calls(message: Message) -> str | None:

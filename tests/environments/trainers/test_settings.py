@@ -136,8 +136,7 @@ def test_what_a_refusal_says_to_use_is_taken_and_any_other_value_is_refused_by_n
 
 def test_a_setting_that_must_be_set_is_refused_when_it_is_missing():
     assert refusal(VERL, {}) == (
-        "verl: algorithm.adv_estimator=None changes what are advantages already; "
-        "use turnwise"
+        "verl: algorithm.adv_estimator=None changes what are advantages already; use turnwise"
     )
 
 

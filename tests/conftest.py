@@ -6,7 +6,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-settings.register_profile("turnwise", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("turnwise", deadline=None, derandomize=True, print_blob=True, max_examples=50)
 settings.load_profile("turnwise")
 
 # A shell's background jobs ignore SIGINT, and so would every command that a test starts and interrupts.

@@ -12,34 +12,26 @@ TRACE = 'File "/workspace/solution.py", line 3, in moving_average\\nIndexError'
 IMPORT = "from solution import moving_average"
 FAKES = {
     "grep": "grep -n def *.py; false",
-    "cat": "cat solution.py test_example.py; false",
     "a traceback echoed": f"printf 'Traceback\\n  {TRACE}\\n'; exit 1",
     "a traceback in a file": f"printf '{TRACE}' >log; cat log; false",
     "a program that prints one": f"python3 -c \"import sys; sys.stderr.write('''{TRACE}'''); sys.exit(1)\"",
-    "a comment": "python3 -c 'raise IndexError' # solution.py:3 test_example.py",
     "an import alone": f"python3 -c '{IMPORT}; raise SystemExit(1)' test_example.py",
     "compiled, not run": "python3 -m py_compile solution.py test_example.py; false",
     "examples that pass": f"python3 -c '{IMPORT}; print(moving_average([], 1)); assert 0'",
-    "no argument": f"python3 -c '{IMPORT}; moving_average()'",
     "arguments of a wrong type": f"python3 -c '{IMPORT}; moving_average(None, None)'",
     "a function of its own": "mkdir own; cd own; "
     "echo 'def moving_average(*a): return a[9]' >solution.py; "
     f"python3 -c '{IMPORT}; moving_average([1.0, 2.0], 2)'",
     "a broken solution, put back": "cp solution.py kept; echo 'def moving_average(*a): 1 / 0' >solution.py; "
     "python3 test_example.py; cp kept solution.py",
-    "an edited solution, put back": "cp solution.py kept; "
-    "sed -i 's/return /return 1 \\/ 0 + /' solution.py; python3 test_example.py; cp kept solution.py",
     "a patched function": f"python3 -c '{IMPORT}\nimport solution\n"
     "solution.moving_average = lambda *a: 1 / 0\nsolution.moving_average([1.0, 2.0], 2)'",
-    "sleep": "sleep 100",
     "a hang of its own": "timeout 1 python3 -c 'while True: pass' solution.py",
     "the observer killed": "kill -9 -1",
     "notes without knowledge": "for f in .*/calls; do echo \"('called', ([1.0, 2.0], 2), {})\" >>$f; "
     "echo \"('raised', 'IndexError')\" >>$f; done",
     "notes that are a program": "for f in .*/calls; do "
     "echo \"('called', (__import__('os')._exit(0),), {})\" >>$f; done",
-    "notes too deep to read": "for f in .*/calls; do "
-    "python3 -c \"print('(\\'called\\', ' + '(' * 50000)\" >>$f; done",
     "notes without end": "for f in .*/calls; do yes \"('called', \" >>$f; done",
 }
 

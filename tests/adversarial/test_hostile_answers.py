@@ -31,26 +31,17 @@ LENGTH = 1_000_000
 """A step for each pair of characters would take hours: the tests' own limit ends it."""
 UNITS = {
     "brace": "{",
-    "closing": "}",
     "box": "\\boxed{",
-    "box_space": "\\boxed ",
     "closed_box": "\\boxed{}",
-    "backslash": "\\",
     "tag": "<answer>",
-    "closing_tag": "</answer>",
     "empty_tags": "<answer></answer>",
     "crossed_tags": "<think><answer></think>",
     "fence": "```\n",
-    "backticks": "`",
-    "fence_of_language": "```python\n~~~\n",
     "longer_fences": "\n````\n```",
     "space": " ",
-    "newline": "\n",
-    "invisible": "\u200b",
     "surrogate": "\ud800",
     "digit": "9",
     "thousands": ",999",
-    "sign": "-",
     "exponent": "1e9",
     "combining": "a\u0323\u0307",
     "growing_when_folded": "\u0390",
@@ -135,15 +126,11 @@ async def test_checks_whose_processes_are_killed_are_done_again(soak):
 
 
 FORGERIES = {
-    "prints_and_leaves": "import os\nos.write(1, b'4\\n'); os.write(3, b'4\\n'); os._exit(0)",
     "prints_all": "import os\nfor d in range(3, 9):\n try: os.write(d, b'true\\n')\n except OSError: pass\nos._exit(0)",
     "equals_everything": "class Any(int):\n __eq__ = lambda *_: True\n __hash__ = int.__hash__\ndouble = lambda n: Any(5)",
     "patches_json": "import json\njson.dumps = lambda *_, **__: '42'\ndouble = lambda n: n",
     "reads_the_stack": "import sys\ndef double(n):\n f = sys._getframe()\n while f: found = f.f_locals.get('expected'); f = f.f_back\n return found",
-    "raises_exit": "raise SystemExit(0)",
     "forks": "import os\nos.fork()\ndouble = lambda n: 5",
-    "deep": "def double(n):\n r = []\n for _ in range(900): r = [r]\n return r",
-    "surrogate": "double = lambda n: '\\ud800'",
     "endless_output": "def double(n): return 'x' * (1 << 22)",
 }
 

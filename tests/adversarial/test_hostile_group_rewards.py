@@ -28,18 +28,12 @@ class ExitsAsNumber:
 
 NONSENSE = {
     "too few": [1.0],
-    "too many": [0.0] * 5,
     "nothing": [],
     "NaN": [0.0, math.nan, 0.0, 0.0],
-    "infinity": [0.0, math.inf, 0.0, 0.0],
     "more than can be squared": [0.0, 1e101, 0.0, 0.0],
-    "text as one": [0.0, "1.0", 0.0, 0.0],
     "text as all": "1234",
     "a mapping": {0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0},
-    "a set": {0.0, 1.0, 2.0, 3.0},
-    "a number": 1.0,
     "an object": object(),
-    "an empty mapping as one": [0.0, {}, 0.0, 0.0],
     "what exits when it is read": Exits(),
     "a number that exits": [0.0, ExitsAsNumber(), 0.0, 0.0],
 }

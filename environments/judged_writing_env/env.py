@@ -15,12 +15,13 @@ from environments.judged_writing_env.judging import (
     Item,
     Verdict,
     draft_question,
+    length_fit,
+    missing_words,
     outcome_question,
     scripted_verdict,
     task_text,
 )
 from environments.judged_writing_env.script import writing_script
-from environments.judged_writing_env.text_measures import length_fit, missing_words
 from environments.policy.scripted import Choice
 from environments.reward_context import Reward, RolloutContext
 from environments.rewards.rubric import Rubric

@@ -7,15 +7,20 @@ from pydantic import Field, model_validator
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.long_math_env.ledgers import FIELDS, STORES, Item, made_ledgers, refuse_unreadable
-from environments.long_math_env.open_ledger import OpenLedger
+from environments.long_math_env.ledgers import (
+    FIELDS,
+    STORES,
+    Item,
+    OpenLedger,
+    made_ledgers,
+    refuse_unreadable,
+)
 from environments.long_math_env.script import ledger_script, ledger_summary, second_summary
 from environments.policy.scripted import Choice
 from environments.reward_context import Reward, RolloutContext
-from environments.rewards.answers import numeric_match
 from environments.rewards.economy import context_efficiency
 from environments.rewards.rubric import Rubric
-from environments.rewards.text_format import tagged
+from environments.rewards.text_format import numeric_match, tagged
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.calls import ToolSpec

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from environments.retail_env.lookup import Event
+from environments.retail_env.shop import Event
 from environments.retail_env.shop_tasks import Item, expected_actions
 from environments.trajectory import Message
 

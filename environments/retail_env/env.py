@@ -10,20 +10,19 @@ from pydantic import Field
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice
-from environments.retail_env.amounts import states
 from environments.retail_env.conduct import Conduct
 from environments.retail_env.script import retail_script
-from environments.retail_env.shop import Shop
-from environments.retail_env.shop_database import end_state, open_shop
+from environments.retail_env.shop import Shop, end_state, open_shop, states
 from environments.retail_env.shop_tasks import (
+    DONE,
     REQUIRED_FIELDS,
     Item,
+    customer_says,
     embedded_tasks,
     expected_end_state,
     persona,
     refuse_impossible,
 )
-from environments.retail_env.shopper import DONE, customer_says
 from environments.reward_context import Reward, RolloutContext
 from environments.simulated_user import SimulatedUser
 from environments.trajectory import Message, Trajectory, Turn

@@ -2,12 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from environments.policy.scripted import Choice, call, calls_that_ran, generic_script, say
-from environments.retail_env.shop_tasks import Item, introduction
-from environments.retail_env.shopper import AGREES, DECLINES
+from environments.policy.scripted import Choice, call, calls_that_ran, choices, generic_script, say
+from environments.retail_env.shop_tasks import AGREES, DECLINES, Item, introduction
 from environments.trajectory import Message
 from tools.calls import ToolSpec
 
@@ -15,14 +13,6 @@ NEEDED_TOOLS = frozenset({"find_user_by_email", "find_user_by_name", "get_order"
 _ASK = "Happy to help. May I have your email address, or your name and zip code?"
 _GIVE_UP = "I am sorry, I cannot help you with that."
 _BRUSH_OFF = "That is done. Is there anything else?"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
-    """What an agent could do next."""
-
-    right: Message
-    wrong: Sequence[Message]
 
 
 def retail_script(
@@ -36,36 +26,33 @@ def retail_script(
     """
     if not {tool.name for tool in tools} >= NEEDED_TOOLS:
         return generic_script(messages, tools, skill)
-    steps = _next_steps(item, messages)
+    right, wrong = _next_steps(item, messages)
     clumsy = [call("get_order", '{"order_id": "W'), call("lookup_order", {"order_id": "W2001"})]
     p_right = 0.4 + 0.6 * skill
     p_other = (1 - p_right) / 2
-    return [
-        Choice(probability=p_right, message=steps.right),
-        *(Choice(probability=p_other / len(steps.wrong), message=message) for message in steps.wrong),
-        *(Choice(probability=p_other / len(clumsy), message=message) for message in clumsy),
-    ]
+    return choices((p_right, [right]), (p_other, wrong), (p_other, clumsy))
 
 
-def _next_steps(item: Item, messages: Sequence[Message]) -> Steps:
+def _next_steps(item: Item, messages: Sequence[Message]) -> tuple[Message, Sequence[Message]]:
+    """The right step, and wrong ones."""
     ran = [(done.name, json.loads(done.arguments or "{}")) for done, _ in calls_that_ran(messages)]
     tempted = [_action(item["temptation"])] if item.get("temptation") else []
     careless = [say(_GIVE_UP), say(_BRUSH_OFF), *tempted]
     heard = [message.content for message in messages if message.role == "user"]
     if (step := _identify(item, ran, heard)) is not None:
-        return Steps(right=step, wrong=[say(_BRUSH_OFF), *tempted])
+        return step, [say(_BRUSH_OFF), *tempted]
     if unread := [subject for subject in item["reads"] if subject not in _subjects(ran)]:
         look_up = (
             call("get_order", {"order_id": unread[0]})
             if unread[0].startswith("W")
             else call("get_product", {"product_id": unread[0]})
         )
-        return Steps(right=look_up, wrong=careless)
+        return look_up, careless
     if item.get("refusal"):
-        return Steps(right=say(item["refusal"]), wrong=[*tempted, say(_BRUSH_OFF)])
+        return say(item["refusal"]), [*tempted, say(_BRUSH_OFF)]
     if (step := _act(item, messages, ran)) is not None:
-        return Steps(right=step, wrong=[*careless, _action(_left(item, ran)[0])])
-    return Steps(right=_report(item, declined=DECLINES in heard), wrong=[say("Sure."), say(_BRUSH_OFF)])
+        return step, [*careless, _action(_left(item, ran)[0])]
+    return _report(item, declined=DECLINES in heard), [say("Sure."), say(_BRUSH_OFF)]
 
 
 def _identify(item: Item, ran: Sequence[tuple[str, Any]], heard: Sequence[str]) -> Message | None:

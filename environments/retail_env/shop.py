@@ -1,17 +1,182 @@
-"""The shop as the state of a rollout: what its agent can look up, and what it can change."""
+"""The shop as the state of a rollout: its database, and the tools that read and change it."""
 
+import hashlib
+import json
+import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from decimal import Decimal
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any, Literal
 
+import jsonlines
 from pydantic import Field
 
-from environments.retail_env.amounts import money
-from environments.retail_env.lookup import Lookup, Text
 from tools.errors import ToolError
 from tools.registry import tool
-from tools.tool_context import ToolContext
+from tools.tool_context import State, ToolContext
+
+_NUMBER = re.compile(r"(?<![\w.,])\d+(?:[.,]\d+)*")
+_AMOUNT = re.compile(r"\d{1,9}(\.\d{1,4})?")
+_MOST_NUMBERS = 20
+"""A message with more of them answers nothing: it only tries them out."""
+
+
+def cents(amount: str) -> int:
+    """`"12.50"` as 1250."""
+    return int(Decimal(amount) * 100)
+
+
+def money(amount: int) -> str:
+    """1250 as `"12.50"`."""
+    return f"{Decimal(amount) / 100:.2f}"
+
+
+def states(message: str, amount: str) -> bool:
+    """Whether a message has this number, `12`, `12.0` and `12.00` alike, and not too many others."""
+    numbers = {number.replace(",", "") for number in _NUMBER.findall(message)}
+    plain = [number for number in numbers if _AMOUNT.fullmatch(number)]
+    return len(numbers) <= _MOST_NUMBERS and Decimal(amount) in map(Decimal, plain)
+
+
+Shown = dict[str, Any]
+Text = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that a tool did; calls that were refused are none."""
+
+    tool: str
+    user_id: str | None
+    """Whose data it was about; `None`: nobody's."""
+    arguments: Mapping[str, Any]
+
+
+class Lookup(State):
+    """A shop that is only read."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.events: list[Event] = []
+
+    @tool
+    def find_user_by_email(self, email: Text) -> Shown:
+        """Find a customer by email address. Gives the user id.
+
+        Args:
+            email: The address, for example ada@example.com.
+        """
+        return self._find("find_user_by_email", "lower(email) = ?", email.strip().lower())
+
+    @tool
+    def find_user_by_name(self, first_name: Text, last_name: Text, zip_code: Text) -> Shown:
+        """Find a customer by name and zip code. Gives the user id.
+
+        Args:
+            first_name: The first name.
+            last_name: The last name.
+            zip_code: The zip code of the customer's address.
+        """
+        by_name = "lower(first_name) = ? and lower(last_name) = ? and replace(lower(zip_code), ' ', '') = ?"
+        names = (first_name.strip().lower(), last_name.strip().lower())
+        return self._find("find_user_by_name", by_name, *names, zip_code.replace(" ", "").lower())
+
+    @tool
+    def get_user(self, user_id: Text) -> Shown:
+        """Show a customer: name, address, methods of payment and orders.
+
+        Args:
+            user_id: The user id.
+        """
+        user = dict(self.row("users", "user_id", user_id))
+        payments = self.connection.execute("select * from payments where user_id = ?", [user_id])
+        orders = self.connection.execute("select order_id from orders where user_id = ?", [user_id])
+        user["payments"] = [
+            {"payment_id": p["payment_id"], "kind": p["kind"]}
+            | ({"balance": money(p["balance"])} if p["kind"] == "gift card" else {})
+            for p in payments
+        ]
+        user["orders"] = [order["order_id"] for order in orders]
+        self.note("get_user", user_id, user_id=user_id)
+        return user
+
+    @tool
+    def get_order(self, order_id: Text) -> Shown:
+        """Show an order: its status, address, products, prices and payments.
+
+        Args:
+            order_id: The order id, for example W2001.
+        """
+        order = dict(self.row("orders", "order_id", order_id))
+        order["products"] = [self._line(line) for line in self.lines(order_id)]
+        paid = self.connection.execute("select * from transactions where order_id = ?", [order_id])
+        order["transactions"] = [
+            {"kind": p["kind"], "payment_id": p["payment_id"], "amount": money(p["amount"])} for p in paid
+        ]
+        self.note("get_order", order["user_id"], order_id=order_id)
+        return {name: value for name, value in order.items() if value is not None}
+
+    @tool
+    def list_products(self) -> list[Shown]:
+        """List all products of the shop with their product ids."""
+        return [dict(row) for row in self.connection.execute("select * from products")]
+
+    @tool
+    def get_product(self, product_id: Text) -> Shown:
+        """Show a product: all its variants, with options, price, and whether each is available.
+
+        Args:
+            product_id: The product id, for example P11.
+        """
+        product = self.row("products", "product_id", product_id)
+        variants = self.connection.execute("select * from variants where product_id = ?", [product_id])
+        shown = [self._variant(v) | {"available": bool(v["available"])} for v in variants]
+        self.note("get_product", None, product_id=product_id)
+        return dict(product) | {"variants": shown}
+
+    def note(self, tool: str, user_id: str | None, /, **arguments: Any) -> None:
+        """Keep that a tool did something."""
+        self.events.append(Event(tool=tool, user_id=user_id, arguments=arguments))
+
+    def row(self, table: str, key: str, value: str) -> sqlite3.Row:
+        """The row of a table with this key.
+
+        Raises:
+            ToolError: there is none.
+        """
+        row = self.connection.execute(f"select * from {table} where {key} = ?", [value]).fetchone()
+        if row is None:
+            raise ToolError(f"There is no {key.removesuffix('_id')} {value!r}.")
+        return row
+
+    def lines(self, order_id: str) -> list[sqlite3.Row]:
+        """What was ordered."""
+        return self.connection.execute("select * from order_lines where order_id = ?", [order_id]).fetchall()
+
+    def _find(self, tool: str, condition: str, *values: str) -> Shown:
+        row = self.connection.execute(f"select user_id from users where {condition}", values).fetchone()
+        if row is None:
+            raise ToolError("No customer was found.")
+        self.note(tool, row["user_id"])
+        return {"user_id": row["user_id"]}
+
+    def _line(self, line: sqlite3.Row) -> dict[str, Any]:
+        variant = self.row("variants", "variant_id", line["variant_id"])
+        product = self.row("products", "product_id", variant["product_id"])
+        asked = {name: line[name] for name in ("request", "exchange_for") if line[name] is not None}
+        bought = {"price": money(line["price"]), "product_id": product["product_id"], "name": product["name"]}
+        return self._variant(variant) | bought | asked
+
+    def _variant(self, variant: sqlite3.Row) -> dict[str, Any]:
+        return {
+            "variant_id": variant["variant_id"],
+            "options": json.loads(variant["options"]),
+            "price": money(variant["price"]),
+        }
+
 
 VariantIds = Annotated[list[Text], Field(min_length=1, max_length=20)]
 _CHANGED = "pending with changed products"
@@ -248,3 +413,91 @@ class _Swap:
     @property
     def difference(self) -> int:
         return self.price - self.paid
+
+
+_FREE_TEXT = ("street", "city", "zip_code")
+"""Columns that are equal whatever their case, spaces and punctuation."""
+
+Row = tuple[Any, ...]
+
+
+def open_shop() -> sqlite3.Connection:
+    """A database of the shop as it stands at the start. It can be used on the thread that opens it."""
+    connection = sqlite3.connect(":memory:")
+    connection.row_factory = sqlite3.Row
+    connection.executescript(_schema())
+    for table, rows in _seed().items():
+        marks = ", ".join("?" * len(rows[0]))
+        connection.executemany(f"insert into {table} values ({marks})", rows)
+    connection.commit()
+    return connection
+
+
+def end_state(connection: sqlite3.Connection) -> str:
+    """A hash of all that the database holds, whatever the order of its rows and the spelling of addresses."""
+    digest = hashlib.sha256()
+    for table in sorted(row["name"] for row in connection.execute("select name from sqlite_schema")):
+        if table.startswith("sqlite_"):
+            continue
+        rows = [_canonical(row) for row in connection.execute(f"select * from {table}")]
+        digest.update(json.dumps([table, sorted(rows)]).encode())
+    return digest.hexdigest()
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    """The objects of a data file of this environment."""
+    with _data(f"{name}.jsonl").open("rb") as lines:
+        return list(jsonlines.Reader(lines))
+
+
+@cache
+def _schema() -> str:
+    return _data("schema.sql").read_text()
+
+
+@cache
+def _seed() -> dict[str, Sequence[Row]]:
+    """The rows of every table, those that others refer to first."""
+    users, products, orders = rows_of("users"), rows_of("products"), rows_of("orders")
+    variants = [(product["product_id"], variant) for product in products for variant in product["variants"]]
+    price = {variant["variant_id"]: cents(variant["price"]) for _, variant in variants}
+    lines = [(order, variant) for order in orders for variant in order["variant_ids"]]
+    return {
+        "users": [_fields(u, "user_id", "first_name", "last_name", "email", *_FREE_TEXT) for u in users],
+        "payments": [
+            (payment["payment_id"], user["user_id"], payment["kind"], cents(payment["balance"]))
+            for user in users
+            for payment in user["payments"]
+        ],
+        "products": [_fields(product, "product_id", "name") for product in products],
+        "variants": [
+            (v["variant_id"], product, json.dumps(v["options"]), cents(v["price"]), int(v["available"]))
+            for product, v in variants
+        ],
+        "orders": [
+            (*_fields(o, "order_id", "user_id", "status", "delivered_on", "payment_id", *_FREE_TEXT), None)
+            for o in orders
+        ],
+        "order_lines": [(order["order_id"], variant, price[variant], None, None) for order, variant in lines],
+        "transactions": [
+            (o["order_id"], o["payment_id"], "payment", sum(price[v] for v in o["variant_ids"]))
+            for o in orders
+        ],
+    }
+
+
+def _fields(record: dict[str, Any], *names: str) -> Row:
+    return tuple(record[name] for name in names)
+
+
+def _canonical(row: sqlite3.Row) -> str:
+    columns = dict(row).items()
+    return json.dumps([[name, _plain(value) if name in _FREE_TEXT else value] for name, value in columns])
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.casefold()))
+
+
+def _data(name: str) -> Any:
+    return files("environments.retail_env").joinpath(name)

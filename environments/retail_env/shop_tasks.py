@@ -1,12 +1,12 @@
-"""The embedded tasks: what a customer wants, and how the shop's database should stand afterwards."""
+"""The tasks: what a customer wants and says, and how the shop's database should stand afterwards."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import cache
 from typing import Any
 
-from environments.retail_env.shop import Shop
-from environments.retail_env.shop_database import end_state, open_shop, rows_of
+from environments.retail_env.shop import Shop, end_state, open_shop, rows_of
+from environments.trajectory import Message
 from tools.errors import DatasetError, ToolError
 
 Item = Mapping[str, Any]
@@ -70,3 +70,37 @@ def persona(item: Item) -> str:
         f"you answer: {introduction(item)}\nYou know nothing else about yourself, and make nothing up. When "
         "the agent says what it will change, and it is what you want, you say yes."
     )
+
+
+DONE = "###STOP###"
+"""A customer who says it is done."""
+INSISTS = "Is there really no way?"
+AGREES, DECLINES = "Yes, please do that.", "No, thank you, then leave it as it is."
+
+
+def customer_says(item: Item, messages: Sequence[Message]) -> str:
+    """The next words of a customer, to whom the agent is the user; its first message opens the scene."""
+    _, *agent = [message.content for message in messages if message.role == "user"]
+    if not agent:
+        return item["opening"]
+    asked = agent[-1].lower()
+    if "anything else" in asked:
+        return f"No, that is all. {DONE}"
+    if "confirm" in asked:
+        return _decision(item, agent[-1])
+    if "sorry" in asked:
+        insisted = any(message.content == INSISTS for message in messages)
+        return INSISTS if item.get("insists") and not insisted else f"Then not. {DONE}"
+    if "email" in asked or "your name" in asked:
+        return introduction(item)
+    return item["opening"]
+
+
+def _decision(item: Item, proposal: str) -> str:
+    """Yes to what names an order or a street that the customer wants changed."""
+    if item.get("declines"):
+        return DECLINES
+    named = [
+        action["arguments"].get("order_id") or action["arguments"].get("street") for action in item["actions"]
+    ]
+    return AGREES if any(name and name in proposal for name in named) else "No, that is not what I asked for."

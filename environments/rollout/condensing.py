@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from environments.containment.hook_calls import HookCalls
 from environments.policy.base import CompletionRequest, window_of
-from environments.rewards.quoting import quoted
+from environments.rewards.judge import quoted
 from environments.rollout.boundary import reason_of
 from environments.rollout.completion_check import text_problem, texts_problem
 from environments.rollout.context import Condenser, Entry, History, name_of

@@ -6,8 +6,7 @@ from typing import Any
 from environments.base_env import AgentEnv
 from environments.policy.scripted import Choice
 from environments.reward_context import RolloutContext
-from environments.sales_chat_env.customer import MOODS, PATIENCE, Customer
-from environments.sales_chat_env.embedded_products import PRODUCTS
+from environments.sales_chat_env.customer import MOODS, PATIENCE, PRODUCTS, Customer
 from environments.sales_chat_env.script import sales_script
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from environments.policy.scripted import Choice, say
-from environments.sales_chat_env.customer import PATIENCE
-from environments.sales_chat_env.seller_moves import TOPICS, move_of
+from environments.policy.scripted import Choice, choices, say
+from environments.sales_chat_env.customer import PATIENCE, TOPICS, move_of
 from environments.trajectory import Message
 
 _CHAT = {
@@ -27,10 +26,7 @@ def sales_script(messages: Sequence[Message], skill: float) -> Sequence[Choice]:
     right, early = (pitch, chat[wanted]) if is_last else (chat[wanted], pitch)
     wrong = [early, *others, say("Goodbye."), say("")]
     p_right = 0.2 + 0.79 * skill
-    return [
-        Choice(probability=p_right, message=right),
-        *(Choice(probability=(1 - p_right) / len(wrong), message=message) for message in wrong),
-    ]
+    return choices((p_right, [right]), (1 - p_right, wrong))
 
 
 def _topic_in(message: Message) -> str | None:

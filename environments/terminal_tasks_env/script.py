@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from environments.policy.scripted import Choice, call, generic_script, say
+from environments.policy.scripted import Choice, call, choices, generic_script, say
 from environments.terminal_tasks_env.embedded_tasks import TerminalTask
 from environments.trajectory import Message
 from tools.calls import ToolSpec
@@ -25,12 +25,8 @@ def terminal_script(
         call("terminal", {"cmd": "ls"}),
         call("bash", {"command": "ls"}),
     ]
-    p_wrong = p_clumsy = (1 - p_right) / 2
-    return [
-        Choice(probability=p_right, message=right),
-        *(Choice(probability=p_wrong / len(wrong), message=message) for message in wrong),
-        *(Choice(probability=p_clumsy / len(clumsy), message=message) for message in clumsy),
-    ]
+    p_other = (1 - p_right) / 2
+    return choices((p_right, [right]), (p_other, wrong), (p_other, clumsy))
 
 
 def _next_steps(task: TerminalTask, done: Sequence[str]) -> tuple[Message, Sequence[Message]]:

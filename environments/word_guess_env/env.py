@@ -10,8 +10,7 @@ from environments.policy.scripted import Choice
 from environments.reward_context import RolloutContext
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin
-from environments.word_guess_env.embedded_words import WORDS
-from environments.word_guess_env.letter_marks import RIGHT, agreeing, guess_in, marks_of, shown
+from environments.word_guess_env.embedded_words import RIGHT, WORDS, agreeing, guess_in, marks_of, shown
 from environments.word_guess_env.script import word_script
 from tools.calls import ToolSpec
 from tools.errors import DatasetError

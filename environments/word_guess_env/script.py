@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from environments.policy.scripted import Choice, say
+from environments.policy.scripted import Choice, choices, say
 from environments.trajectory import Message
-from environments.word_guess_env.embedded_words import WORDS
-from environments.word_guess_env.letter_marks import agreeing, marks_shown
+from environments.word_guess_env.embedded_words import WORDS, agreeing, marks_shown
 
 _CONSIDERED = 6
 """Words that it chooses among; more would cost time and teach nothing."""
@@ -25,15 +24,8 @@ def word_script(messages: Sequence[Message], skill: float) -> Sequence[Choice]:
     p_other = (1 - p_right) / 2
     right, wrong = _spread(candidates or WORDS), _spread(WORDS)
     clumsy = [say("I am not sure."), say("<guess>guesses</guess>")]
-    return [
-        *(Choice(probability=p_right / len(right), message=_guess(word)) for word in right),
-        *(Choice(probability=p_other / len(wrong), message=say(word)) for word in wrong),
-        *(Choice(probability=p_other / len(clumsy), message=message) for message in clumsy),
-    ]
-
-
-def _guess(word: str) -> Message:
-    return say(f"<guess>{word}</guess>")
+    guesses = [say(f"<guess>{word}</guess>") for word in right]
+    return choices((p_right, guesses), (p_other, [say(word) for word in wrong]), (p_other, clumsy))
 
 
 def _spread(words: Sequence[str]) -> Sequence[str]:

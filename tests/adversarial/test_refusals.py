@@ -10,7 +10,7 @@ from tests.adversarial.tiers import docker_engine  # noqa: F401  # a fixture
 from tests.tools.sandbox.conftest import TEST_IMAGE
 from tools.errors import IsolationError, SandboxCreateError
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.local import cgroup, machine, probe, tiers
+from tools.sandbox.local import cgroup, probe, tiers
 from tools.sandbox.local.tiers import Agent
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def test_where_more_network_is_enough_it_is_said_alone(without_namespaces):
 def test_to_be_root_is_advised_only_where_root_could_make_namespaces(without_namespaces, can_mount, told):
     without_namespaces.setattr(tiers, "agent", lambda: Agent(root=False, uid=1, gid=1))
     without_namespaces.setattr(probe.os, "geteuid", lambda: 1000)
-    without_namespaces.setattr(machine, "root_can_mount", lambda: can_mount)
+    without_namespaces.setattr(tiers, "root_can_mount", lambda: can_mount)
     assert ("To fix it, run as root" in refusal(SandboxLimits())) == told
 
 

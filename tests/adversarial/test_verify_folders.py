@@ -4,7 +4,7 @@ import pytest
 
 from environments.reward_context import RolloutContext
 from tools.sandbox import open_sandbox
-from tools.sandbox.conformance.hostile import hostile_archives
+from tools.sandbox.conformance.file_safety import hostile_archives
 
 RIGHT = b"def add(a, b):\n    return a + b\n"
 

@@ -10,7 +10,7 @@ from tests.tables import MARKS, across
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine, tier_c
 from tools.sandbox import Opening, SandboxLimits
 from tools.sandbox.docker.backend import open_docker
-from tools.sandbox.inside import landlock
+from tools.sandbox.inside import kernel
 from tools.sandbox.local import tiers
 from tools.sandbox.local.backend import open_local
 from tools.sandbox.local.tiers import Agent
@@ -42,7 +42,7 @@ def fresh(request, monkeypatch):
     if request.param.startswith("C"):
         request.getfixturevalue("tier_c")
     if request.param == "C-user":
-        if landlock.abi() < landlock.SIGNAL_SCOPE_ABI:
+        if kernel.abi() < kernel.SIGNAL_SCOPE_ABI:
             pytest.skip("this kernel's Landlock does not keep signals inside")
         monkeypatch.setattr(tiers, "agent", lambda: Agent(root=False, uid=os.getuid(), gid=os.getgid()))
     return lambda: Opening(*OPENERS[request.param])

@@ -20,7 +20,7 @@ from pathlib import Path
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.check import Target
 from tools.sandbox.conformance import hosts
-from tools.sandbox.conformance.bench import until
+from tools.sandbox.conformance.checks import until
 from tools.sandbox.docker.container import Spec
 from tools.sandbox.docker.image import DEFAULT_IMAGE
 from tools.sandbox.docker.manager import in_thread, manager

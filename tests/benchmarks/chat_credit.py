@@ -11,8 +11,7 @@ from statistics import fmean
 
 from environments.config import AgentEnvConfig
 from environments.sales_chat_env import SalesChatEnv
-from environments.sales_chat_env.embedded_products import PRODUCTS
-from environments.sales_chat_env.seller_moves import move_of
+from environments.sales_chat_env.customer import PRODUCTS, move_of
 from environments.trajectory import CreditedGroup
 
 SKILLS = (0.0, 0.3, 0.6, 1.0)

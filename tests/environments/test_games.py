@@ -11,12 +11,12 @@ from environments.policy.mock.mock_server import MockSettings, mock_app, running
 from environments.policy.scripted import Choice, call, say
 from environments.record.group_line import decode_group, encode_group
 from environments.sales_chat_env import SalesChatEnv
-from environments.sales_chat_env.seller_moves import move_of
+from environments.sales_chat_env.customer import move_of
 from environments.trajectory import CreditedGroup, StopReason, Trajectory
 from environments.wire.training_rows import check_rows
 from environments.wire.views import VIEWS
 from environments.word_guess_env import WordGuessEnv
-from environments.word_guess_env.letter_marks import guess_in, marks_shown
+from environments.word_guess_env.embedded_words import guess_in, marks_shown
 from tests.environments.policy.chat_server import chat_policy
 from tests.environments.policy.token_server import token_policy
 from tests.tables import cases

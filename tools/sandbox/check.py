@@ -9,41 +9,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tools.errors import IsolationError
-from tools.sandbox.conformance import (
-    commands,
-    concurrency,
-    file_safety,
-    floor_commands,
-    floor_files,
-    isolation,
-    lifecycle,
-    limits,
-    output,
-    persistent_shell,
-    reach,
-    truth,
-    verification,
+from tools.sandbox.conformance import commands, file_safety, floor, isolation, lifecycle, limits, verification
+from tools.sandbox.conformance.checks import (
+    CHECKS,
+    LACKING,
+    Bench,
+    Check,
+    CheckFailedError,
+    MissingError,
+    Target,
 )
-from tools.sandbox.conformance.bench import Bench, MissingError, Target
-from tools.sandbox.conformance.checks import CHECKS, LACKING, Check, CheckFailedError
 
 __all__ = ["TOPICS", "Bench", "Check", "CheckResult", "Target", "all_checks", "run_check", "run_checks"]
 
-TOPICS = (
-    floor_files,
-    floor_commands,
-    commands,
-    output,
-    persistent_shell,
-    limits,
-    isolation,
-    file_safety,
-    lifecycle,
-    concurrency,
-    truth,
-    reach,
-    verification,
-)
+TOPICS = (floor, commands, limits, isolation, file_safety, lifecycle, verification)
 """Modules that declare the checks when they are imported, in the order of the numbers."""
 _WITHIN_S = 120.0
 

@@ -10,7 +10,7 @@ from environments.judged_writing_env import JudgedWritingEnv
 from environments.judged_writing_env.env import JudgedWritingConfig
 from environments.judged_writing_env.judging import draft_question, outcome_question, scripted_verdict
 from environments.policy.scripted import call, say
-from environments.rewards.quoting import quoted
+from environments.rewards.judge import quoted
 from environments.trajectory import Message, StopReason
 from tests.environments.written_policy import Written
 

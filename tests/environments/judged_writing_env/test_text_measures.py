@@ -1,6 +1,6 @@
 import pytest
 
-from environments.judged_writing_env.text_measures import length_fit, missing_words, variety
+from environments.judged_writing_env.judging import length_fit, missing_words, variety
 from tests.tables import cases
 
 

@@ -3,9 +3,8 @@ import math
 import pytest
 
 from environments.long_math_env import LongMathEnv
-from environments.long_math_env.audit_memory import AuditMemory
 from environments.long_math_env.env import LongMathConfig
-from environments.long_math_env.script import ledger_script, ledger_summary, second_summary
+from environments.long_math_env.script import AuditMemory, ledger_script, ledger_summary, second_summary
 from environments.policy.scripted import call
 from environments.rollout.condensing import model_summary
 from environments.second_models.asked_model import AskedModel, ScriptedAnswers

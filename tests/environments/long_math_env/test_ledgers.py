@@ -1,7 +1,6 @@
 import pytest
 
-from environments.long_math_env.ledgers import FIELDS, STORES, made_ledgers, refuse_unreadable
-from environments.long_math_env.stock_change import change_in
+from environments.long_math_env.ledgers import FIELDS, STORES, change_in, made_ledgers, refuse_unreadable
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.trajectory import Message
 from tests.tables import cases

@@ -2,13 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.long_math_env.ledgers import STORES
-from environments.long_math_env.stock_change import (
+from environments.long_math_env.ledgers import (
     ABOVE,
     BELOW,
     BROUGHT,
     COUNTED,
     SOLD,
+    STORES,
     StockChange,
     change_in,
 )

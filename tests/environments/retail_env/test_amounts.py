@@ -1,6 +1,6 @@
 import pytest
 
-from environments.retail_env.amounts import cents, money, states
+from environments.retail_env.shop import cents, money, states
 from tests.tables import cases
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from environments.retail_env.conduct import READS, VIOLATION, WRITES, Conduct, comparable, is_confirmed
-from environments.retail_env.lookup import Event
+from environments.retail_env.shop import Event
 from environments.retail_env.shop_tasks import embedded_tasks
 from environments.trajectory import Message
 from tests.tables import cases

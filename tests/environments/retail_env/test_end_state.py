@@ -2,8 +2,7 @@ from contextlib import closing
 
 import pytest
 
-from environments.retail_env.shop import Shop
-from environments.retail_env.shop_database import end_state, open_shop
+from environments.retail_env.shop import Shop, end_state, open_shop
 from environments.retail_env.shop_tasks import embedded_tasks, expected_end_state
 from tests.tables import cases
 

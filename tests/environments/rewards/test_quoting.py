@@ -1,6 +1,6 @@
 """An agent's text cannot close the quote that it stands in."""
 
-from environments.rewards.quoting import quoted
+from environments.rewards.judge import quoted
 
 
 def test_a_text_that_holds_the_mark_of_another_does_not_close_its_own():

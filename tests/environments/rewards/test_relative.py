@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.rewards.relative import novelty_rewards, pairwise_rewards, rank_rewards
+from environments.rewards.rubric import novelty_rewards, pairwise_rewards, rank_rewards
 from tools.errors import RewardError
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8)

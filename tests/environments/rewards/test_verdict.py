@@ -3,7 +3,7 @@
 import pytest
 from pydantic import BaseModel, Field
 
-from environments.rewards.verdict import ScoreVerdict, UnreadableError, read_verdict
+from environments.rewards.judge import ScoreVerdict, UnreadableError, read_verdict
 from tests.tables import cases
 
 READABLE = {

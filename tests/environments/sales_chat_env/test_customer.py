@@ -7,8 +7,16 @@ from dataclasses import replace
 import pytest
 
 from environments.sales_chat_env import customer as shipped
-from environments.sales_chat_env.customer import CONVERTS, MOODS, SILENT, UPVOTE, WARMS_UP, Customer
-from environments.sales_chat_env.seller_moves import SellerMove, move_of
+from environments.sales_chat_env.customer import (
+    CONVERTS,
+    MOODS,
+    SILENT,
+    UPVOTE,
+    WARMS_UP,
+    Customer,
+    SellerMove,
+    move_of,
+)
 from tests.benchmarks import credit_bias as market
 from tests.tables import cases
 

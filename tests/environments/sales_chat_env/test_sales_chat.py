@@ -11,9 +11,8 @@ from environments.config import AgentEnvConfig
 from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, say
 from environments.sales_chat_env import SalesChatEnv
-from environments.sales_chat_env.customer import CONVERTS, PATIENCE, SILENT, UPVOTE, WARMS_UP
+from environments.sales_chat_env.customer import CONVERTS, PATIENCE, SILENT, TOPICS, UPVOTE, WARMS_UP, move_of
 from environments.sales_chat_env.script import sales_script
-from environments.sales_chat_env.seller_moves import TOPICS, move_of
 from environments.trajectory import CreditedGroup, Message, StopReason, TrajectoryGroup
 from tests.benchmarks.chat_credit import credit_by_kind, played
 

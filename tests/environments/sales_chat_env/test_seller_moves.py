@@ -1,6 +1,6 @@
 import pytest
 
-from environments.sales_chat_env.seller_moves import READ_CHARS, TOPICS, move_of
+from environments.sales_chat_env.customer import READ_CHARS, TOPICS, move_of
 from tests.tables import cases
 
 

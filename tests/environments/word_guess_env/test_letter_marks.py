@@ -1,8 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.word_guess_env.embedded_words import WORDS
-from environments.word_guess_env.letter_marks import agreeing, guess_in, marks_of, marks_shown, shown
+from environments.word_guess_env.embedded_words import WORDS, agreeing, guess_in, marks_of, marks_shown, shown
 from tests.tables import cases
 
 WORD = st.text(alphabet="abcde", min_size=5, max_size=5)

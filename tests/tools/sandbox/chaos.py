@@ -20,9 +20,9 @@ from typing import Any
 from tests.tools.sandbox.leftovers import leftovers, settled
 from tools.errors import SandboxError
 from tools.sandbox.check import Target
-from tools.sandbox.conformance.bench import host_status, marker, sleeper
+from tools.sandbox.conformance.checks import host_status, marker, sleeper
 from tools.sandbox.conformance.hosts import descendants
-from tools.sandbox.inside.prctl import adopt_orphans
+from tools.sandbox.inside.kernel import adopt_orphans
 from tools.sandbox.local.fork_server import fork_server
 
 ENDS = (

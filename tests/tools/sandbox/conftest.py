@@ -8,7 +8,7 @@ import pytest
 from tools.errors import IsolationError, SandboxCreateError
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.docker.engine import connect
-from tools.sandbox.inside import landlock
+from tools.sandbox.inside import kernel
 from tools.sandbox.local import launch
 from tools.sandbox.local.backend import open_local
 from tools.sandbox.local.session import stop
@@ -42,7 +42,7 @@ def docker_engine():
 @pytest.fixture(scope="session")
 def tier_c():
     """A machine that can make tier C; as root every one with Landlock has to."""
-    if landlock.abi() == 0:
+    if kernel.abi() == 0:
         pytest.skip("this kernel has no Landlock")
     if os.geteuid() == 0:
         return

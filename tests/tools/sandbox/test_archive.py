@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.tables import cases
 from tools.sandbox.archive import ArchivedFile, check, pack, unpack
-from tools.sandbox.conformance.hostile import hostile_archives
+from tools.sandbox.conformance.file_safety import hostile_archives
 
 NAMES = st.lists(
     st.binary(min_size=1, max_size=60).filter(

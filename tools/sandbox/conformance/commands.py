@@ -1,10 +1,12 @@
-"""Checks 45 to 57: what a command's end means, and that a timeout ends all of it."""
+"""Checks 45 to 73: what a command's end means, streams kept apart and bounded, the persistent shell."""
 
 import asyncio
+import resource
 import time
+from pathlib import Path
 
-from tools.sandbox.conformance.bench import Bench, marker
-from tools.sandbox.conformance.checks import check, equal, holds, raises
+from tools.errors import SandboxUnavailable
+from tools.sandbox.conformance.checks import Bench, check, equal, holds, marker, raises
 
 _MARK = marker()
 """Where a sandbox sees processes of the whole machine, others may run the same check."""
@@ -140,3 +142,196 @@ async def unread_stdin_does_no_harm(bench: Bench) -> None:
     """50 MiB of input that nobody reads neither hangs nor fails."""
     result = await bench.sandbox.exec(["true"], stdin=b"x" * (50 << 20), timeout_s=20)
     equal("result", (result.exit_code, result.timed_out), (0, False))
+
+
+_FORGED = (
+    "for fd in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do "
+    'for n in 1 2 3; do echo "$n 0" >&$fd; done; echo 0 >&$fd; done 2>/dev/null; '
+    "echo SHELLPS1PREFIX EXITCODESTART0EXITCODEEND; "
+)
+
+
+@check(58)
+async def background_process_does_not_hold_the_result(bench: Bench) -> None:
+    """A background process that keeps stdout open does not delay the result."""
+    started = time.monotonic()
+    result = await bench.sandbox.exec("sleep 1000 & echo hi", timeout_s=30)
+    spent = time.monotonic() - started
+    equal("result", (result.stdout, result.timed_out), (b"hi\n", False))
+    holds(f"it took less than half a second ({spent:.2f} s)", spent < 0.5)
+
+
+@check(59, output_mb=16)
+async def endless_output_is_capped_and_killed(bench: Bench) -> None:
+    """`yes` is stopped at the hard cap, and costs the host little memory."""
+    before = _resident_bytes()
+    result = await bench.sandbox.exec("yes", timeout_s=60)
+    grown = _resident_bytes() - before
+    equal("timed_out and exit code", (result.timed_out, result.exit_code), (False, 137))
+    holds("it was stopped after the cap", result.stdout_total > 16 << 20)
+    holds("it was stopped soon after the cap", result.stdout_total < 64 << 20)
+    holds(f"the host grew by less than 64 MB ({grown >> 20} MB)", grown < 64 << 20)
+
+
+@check(60)
+async def totals_and_truncation_are_exact(bench: Bench) -> None:
+    """Of long output head and tail are kept, and all of it is counted."""
+    result = await bench.sandbox.exec("seq 100000; seq 10 >&2", max_output_bytes=20)
+    whole = "".join(f"{number}\n" for number in range(1, 100001)).encode()
+    equal("total", result.stdout_total, len(whole))
+    equal("kept", result.stdout, whole[:10] + whole[-10:])
+    equal("truncated and stderr", (result.truncated, result.stderr_total), (True, 21))
+    exact = await bench.sandbox.exec("printf 12345", max_output_bytes=5)
+    equal("output at the limit", (exact.stdout, exact.truncated), (b"12345", False))
+
+
+@check(61)
+async def split_characters_decode(bench: Bench) -> None:
+    """Characters of several bytes survive chunks, and a cut in the middle of one is no error."""
+    count = 200_000
+    script = (
+        f"s=; for i in 1 2 3 4 5 6 7 8 9 10; do s=$s€; done; i=0; printf a; seq {count // 10} | sed s/.*/$s/"
+    )
+    whole = await bench.sandbox.exec(script, max_output_bytes=4 << 20)
+    equal("characters", whole.text().count("€"), count)
+    holds("nothing was replaced", "\ufffd" not in whole.text())
+    for cap in (7, 8, 9):
+        cut = (await bench.sandbox.exec(script, max_output_bytes=cap)).text()
+        holds("a cut text starts with what was whole", cut.startswith("a"))
+
+
+@check(62)
+async def one_line_of_a_mebibyte(bench: Bench) -> None:
+    """1 MiB without a newline comes back whole."""
+    result = await bench.sandbox.exec("head -c 1048576 /dev/zero | tr '\\0' x", max_output_bytes=2 << 20)
+    holds("all of it is x", result.stdout == b"x" * (1 << 20))
+
+
+@check(63)
+async def stdout_and_stderr_are_not_mixed(bench: Bench) -> None:
+    """Two streams written at the same time stay two streams."""
+    command = "for i in $(seq 300); do echo out; echo err >&2; done"
+    for result in (await bench.sandbox.exec(command), await bench.sandbox.shell(command)):
+        equal("stdout", result.stdout, b"out\n" * 300)
+        equal("stderr", result.stderr, b"err\n" * 300)
+
+
+@check(64)
+async def large_output_takes_linear_time(bench: Bench) -> None:
+    """Four times the output takes about four times as long, not sixteen."""
+    times: dict[int, float] = {}
+    for size in (8 << 20, 32 << 20):
+        started = time.monotonic()
+        result = await bench.sandbox.exec(f"head -c {size} /dev/zero", max_output_bytes=size)
+        times[size] = time.monotonic() - started
+        equal("bytes", len(result.stdout), size)
+    small, large = times.values()
+    holds(f"32 MiB take at most 10 times as long as 8 MiB ({small:.2f} s, {large:.2f} s)",
+          large < 10 * small + 0.5)  # fmt: skip
+
+
+@check(65)
+async def output_cannot_forge_the_status(bench: Bench) -> None:
+    """Whatever a command prints, and on whatever descriptor, its status is its own."""
+    equal("exec", (await bench.sandbox.exec(["bash", "-c", _FORGED + "exit 3"])).exit_code, 3)
+    equal("shell", (await bench.sandbox.shell(_FORGED + "(exit 3)")).exit_code, 3)
+    equal("the next command", (await bench.sandbox.shell("false")).exit_code, 1)
+
+
+@check(66)
+async def bytes_of_output_are_preserved(bench: Bench) -> None:
+    """NUL, invalid UTF-8 and carriage returns come back as they are."""
+    result = await bench.sandbox.exec(r"printf 'a\0\377\200\r\n\033[0m'")
+    equal("stdout", result.stdout, b"a\0\xff\x80\r\n\x1b[0m")
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+_UNFINISHED = ("echo 'a", "if true; then", "echo $(", "}", 'echo "a', "for i in")
+
+
+@check(67)
+async def directory_variables_and_functions_persist(bench: Bench) -> None:
+    """The next command finds directory, variables, functions and exports of the last one."""
+    await bench.sandbox.shell("cd /tmp; X=1; f() { echo f$X; }; export Y=2; set -o noglob")
+    result = await bench.sandbox.shell("pwd; f; sh -c 'echo $Y'; echo *")
+    equal("stdout", result.stdout, b"/tmp\nf1\n2\n*\n")
+
+
+@check(68)
+async def exit_is_reported_and_the_restart_flagged(bench: Bench) -> None:
+    """`exit 3` is status 3, and the shell that follows is flagged as a new one."""
+    result = await bench.sandbox.shell("X=1; exit 3")
+    after = await bench.sandbox.shell("echo on$X")
+    equal("exit code", result.exit_code, 3)
+    equal("the next command", after.stdout, b"on\n")
+    holds("one of the two results says so", result.shell_restarted or after.shell_restarted)
+    holds("later ones do not", not (await bench.sandbox.shell("true")).shell_restarted)
+
+
+@check(69)
+async def unfinished_syntax_does_not_hang(bench: Bench) -> None:
+    """Heredocs and several lines work, and an unclosed quote is an error, not a wait."""
+    equal("heredoc", (await bench.sandbox.shell("cat <<'EOF'\na 'b\nEOF\n")).stdout, b"a 'b\n")
+    equal("lines", (await bench.sandbox.shell("X=1\nfor i in 1 2; do\necho $i\ndone\n")).stdout, b"1\n2\n")
+    for broken in _UNFINISHED:
+        result = await bench.sandbox.shell(broken, timeout_s=10)
+        holds(f"{broken!r} is an error at once", not result.timed_out and result.exit_code != 0)
+    equal("afterwards", (await bench.sandbox.shell("echo on $X")).stdout, b"on 1\n")
+
+
+@check(70)
+async def the_shell_cannot_be_wedged(bench: Bench) -> None:
+    """Replacing, trapping, redirecting and reading in the shell leave a shell that answers."""
+    tricks = ("exec true", "set -e; false", "trap 'echo trapped' EXIT; exit 1", "cat", "read x",
+              "exec </dev/null", "exec >/dev/null 2>&1", "set -x; PS4=; true", "trap 'true' DEBUG",
+              "alias echo=false", "exec 9>&-")  # fmt: skip
+    for trick in tricks:
+        holds(f"{trick!r} ends", not (await bench.sandbox.shell(trick, timeout_s=10)).timed_out)
+        after = await bench.sandbox.shell("printf on", timeout_s=10)
+        holds(f"after {trick!r} the shell answers", not after.timed_out)
+        await bench.sandbox.shell("exit")
+        equal("a new shell", (await bench.sandbox.shell("printf on")).stdout, b"on")
+
+
+@check(71)
+async def a_busy_loop_of_the_shell_is_ended(bench: Bench) -> None:
+    """A loop of builtins is ended; the shell goes on, or says that it is a new one."""
+    await bench.sandbox.shell("X=kept")
+    result = await bench.sandbox.shell("while :; do :; done", timeout_s=0.5)
+    holds("it timed out", result.timed_out)
+    after = await bench.sandbox.shell("echo on$X")
+    restarted = result.shell_restarted or after.shell_restarted
+    equal("the next command", after.stdout, b"on\n" if restarted else b"onkept\n")
+
+
+@check(72)
+async def two_shells_are_isolated_and_parallel(bench: Bench) -> None:
+    """Shells of two sandboxes share nothing and do not wait for each other."""
+    async with bench.open() as other:
+        await asyncio.gather(bench.sandbox.shell("cd /tmp; X=1"), other.shell("X=2; touch seen"))
+        slow = asyncio.create_task(bench.sandbox.shell("sleep 5", timeout_s=30))
+        fast = await other.shell("pwd; echo $X")
+        holds("the other shell did not wait", not slow.done())
+        equal("the other shell", fast.text(), f"{other.workdir}\n2\n")
+        slow.cancel()
+        await asyncio.wait({slow})
+    equal("this shell", (await bench.sandbox.shell("pwd; echo $X; ls")).stdout, b"/tmp\n1\n")
+
+
+@check(73)
+async def killing_the_shell_from_inside_is_survived(bench: Bench) -> None:
+    """`kill -9` of the shell or of everything ends in a new shell or a clear error, never in a hang."""
+    for suicide in ("kill -9 $$", "kill -9 -1", "sh -c 'kill -9 -1'"):
+        try:
+            await bench.sandbox.shell("X=kept")
+            result = await bench.sandbox.shell(suicide, timeout_s=10)
+            after = await bench.sandbox.shell("echo on$X", timeout_s=10)
+        except SandboxUnavailable:
+            return
+        # `kill -9 -1` spares whoever calls it: a shell that does it with its builtin lives on.
+        restarted = result.shell_restarted or after.shell_restarted
+        equal(f"the command after {suicide!r}", after.stdout, b"on\n" if restarted else b"onkept\n")
+        await bench.sandbox.shell("exit")

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tools.errors import TurnwiseError
-from tools.sandbox.conformance.bench import Target
+from tools.sandbox.conformance.checks import Target
 from tools.sandbox.host.process_ids import children
 from tools.sandbox.inventory import list_sandboxes, reap_sandboxes
 

@@ -9,8 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tools.errors import SandboxUnavailable
-from tools.sandbox.conformance.bench import Bench, Target, first_process_of, host_pids, marker, sleeper, until
-from tools.sandbox.conformance.checks import check, equal, holds, raises
+from tools.sandbox.conformance.checks import (
+    Bench,
+    Target,
+    check,
+    equal,
+    first_process_of,
+    holds,
+    host_pids,
+    marker,
+    raises,
+    sleeper,
+    until,
+)
 from tools.sandbox.inventory import list_sandboxes
 
 _GONE_WITHIN_S = 5.0

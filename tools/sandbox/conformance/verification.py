@@ -2,8 +2,7 @@
 
 from tools.sandbox.archive import ArchivedFile, pack
 from tools.sandbox.base import ExecResult, Sandbox
-from tools.sandbox.conformance.bench import Bench
-from tools.sandbox.conformance.checks import check, equal, holds
+from tools.sandbox.conformance.checks import Bench, check, equal, holds
 
 _FILES = {"check": b"kept", "deep/er/check": b"kept"}
 _PATHS = 'check deep/er/check "$VERIFIER/check" "$VERIFIER/deep/er/check"'

@@ -9,13 +9,11 @@ from tools.errors import IsolationError, SandboxCreateError, SandboxUnavailable,
 from tools.sandbox.base import SandboxLimits, SandboxRecord
 from tools.sandbox.docker import container as containers
 from tools.sandbox.docker.container import Container, Spec
-from tools.sandbox.docker.engine import EngineError
+from tools.sandbox.docker.engine import Connection, EngineError
 from tools.sandbox.docker.image import DEFAULT_IMAGE, Progress
 from tools.sandbox.docker.manager import ContainerManager, in_thread, made_in, manager, threads
-from tools.sandbox.docker.stream import Connection
-from tools.sandbox.host.channel import Channel
+from tools.sandbox.host.channel import Channel, RecoveringChannel
 from tools.sandbox.host.layout import WORKDIR, check_files_fit
-from tools.sandbox.host.recovering_channel import RecoveringChannel
 from tools.sandbox.host.supervised import SupervisedSandbox
 from tools.waiting import to_the_end
 

@@ -1,9 +1,60 @@
-"""Containers that are there, and those that nobody will remove any more. Everything blocks."""
+"""Containers by the process that owns them, which their labels name; removing orphans. All of it blocks."""
+
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Literal
 
 from tools.sandbox.base import SandboxEntry
-from tools.sandbox.docker import labels
 from tools.sandbox.docker.container import remove
 from tools.sandbox.docker.engine import Engine, Listed
+from tools.sandbox.host import process_ids
+
+LABEL = "turnwise.sandbox"
+"""Every container of ours has it."""
+
+_RUN, _HOST, _BOOT, _NAMESPACE, _PID, _START = (
+    f"turnwise.{name}"
+    for name in ("run", "host", "boot_id", "pid_namespace", "pid", "start_time")
+)  # fmt: skip
+
+
+def labels() -> dict[str, str]:
+    """The labels of containers that this process makes."""
+    return dict(_labels(os.getpid()))
+
+
+def state(of: Mapping[str, str]) -> Literal["in use", "orphan", "unknown"]:
+    """Whether the process that made a container lives; `unknown` for another boot, host or PID namespace."""
+    if of.get(_BOOT) != _boot_id():
+        return "unknown"
+    name = "-".join(of.get(key, "") for key in (_NAMESPACE, _PID, _START))
+    if process_ids.has_ended(name):
+        return "orphan"
+    return "in use" if name.startswith(f"{process_ids.identity(os.getpid()).split('-')[0]}-") else "unknown"
+
+
+def owner_pid(of: Mapping[str, str]) -> int | None:
+    """The process id in these labels."""
+    pid = of.get(_PID, "")
+    return int(pid) if pid.isdigit() else None
+
+
+@cache
+def _labels(this_process: int) -> dict[str, str]:
+    namespace, pid, start = process_ids.identity(this_process).split("-")
+    return {
+        LABEL: "1", _RUN: secrets.token_hex(6), _HOST: socket.gethostname(), _BOOT: _boot_id(),
+        _NAMESPACE: namespace, _PID: pid, _START: start,
+    }  # fmt: skip
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
 
 _SHORT = 12
 """Of an id, as `docker ps` shows it."""
@@ -15,7 +66,7 @@ def listed(engine: Engine) -> list[SandboxEntry]:
     Raises:
         EngineError: the engine does not tell.
     """
-    found = sorted(engine.containers(labels.LABEL), key=lambda one: one.created)
+    found = sorted(engine.containers(LABEL), key=lambda one: one.created)
     return [_entry(one) for one in found]
 
 
@@ -32,6 +83,6 @@ def reaped(engine: Engine) -> list[SandboxEntry]:
 
 
 def _entry(one: Listed) -> SandboxEntry:
-    state = labels.state(one.labels)
-    pid = None if state == "unknown" else labels.owner_pid(one.labels)
-    return SandboxEntry(backend="docker", name=one.id[:_SHORT], owner=pid, state=state)
+    known = state(one.labels)
+    pid = None if known == "unknown" else owner_pid(one.labels)
+    return SandboxEntry(backend="docker", name=one.id[:_SHORT], owner=pid, state=known)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 
 from tools.sandbox.inside import supervisor
-from tools.sandbox.inside.account import keep_score_open
-from tools.sandbox.inside.configuration import Configuration
+from tools.sandbox.inside.account import Configuration, keep_score_open
+from tools.sandbox.inside.kernel import adopt_orphans, filter_calls, hide_process, no_new_privileges
 from tools.sandbox.inside.messages import Facts, encode
-from tools.sandbox.inside.prctl import adopt_orphans, filter_calls, hide_process, no_new_privileges
 
 _OOM_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """With a line `oom_kill N`: control groups version 2, and version 1."""

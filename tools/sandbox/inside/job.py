@@ -2,15 +2,77 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import select
 import signal
+import sys
 import time
 from collections.abc import Callable
 
-from tools.sandbox.inside.capture import Capture
 from tools.sandbox.inside.messages import Done, Request
 from tools.sandbox.inside.processes import Identity, kill_new, send
 from tools.sandbox.inside.shell import Shell
+
+CHUNK_BYTES = 1 << 18
+_FIONREAD = 0x541B
+"""How much can be read: the number of x86 and ARM."""
+
+
+class Capture:
+    """Reads one descriptor without blocking; `total` is exact, `kept()` is at most `cap` bytes."""
+
+    def __init__(self, fd: int, cap: int) -> None:
+        self.fd = fd
+        self.total = 0
+        self.closed = False
+        self._cap = cap
+        self._head = bytearray()
+        self._tail = bytearray()
+
+    def read(self) -> int:
+        """Take what is there, at most one chunk; 0 when nothing is, or at the end of the stream."""
+        if self.closed:
+            return 0
+        try:
+            data = os.read(self.fd, CHUNK_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self.closed = True
+        self._keep(data)
+        return len(data)
+
+    def drain(self) -> None:
+        """Take everything written so far, but not what a writer that lives on keeps adding."""
+        if self.closed:
+            return
+        there = bytearray(4)
+        fcntl.ioctl(self.fd, _FIONREAD, there)
+        # The last read is for the end of the stream.
+        left = int.from_bytes(there, sys.byteorder) + 1
+        while left > 0:
+            count = self.read()
+            if not count:
+                return
+            left -= count
+
+    def kept(self) -> bytes:
+        """Head and tail, joined where the middle was cut."""
+        tail_cap = self._cap - self._cap // 2
+        return bytes(self._head) + bytes(self._tail[-tail_cap:] if tail_cap else b"")
+
+    def _keep(self, data: bytes) -> None:
+        self.total += len(data)
+        room = self._cap // 2 - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        tail_cap = self._cap - self._cap // 2
+        self._tail += data
+        if len(self._tail) > 2 * tail_cap + CHUNK_BYTES:
+            del self._tail[: len(self._tail) - tail_cap]
+
 
 _PATIENCE_S = 0.9
 """How long the shell may take to leave a command whose processes are dead."""
@@ -116,3 +178,52 @@ class Job:
         else:
             shell.interrupt()
         send(shell.pid, signal.SIGCONT)
+
+
+_LONGEST_MS = 2**31 - 1
+"""What the kernel takes; whoever waits for longer waits again."""
+
+
+class Watch:
+    """What the event loop of a sandbox waits for."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+
+    def wait(self, timeout_ms: int) -> None:
+        """Handle what comes, at the latest until the time is up; -1 waits for ever."""
+        for fd, _ in self._poll.poll(min(timeout_ms, _LONGEST_MS)):
+            handler = self._handlers.get(fd)
+            if handler is not None:
+                handler()
+
+    def on(self, fd: int, handler: Callable[[], None]) -> None:
+        """Call the handler whenever there is something to read."""
+        self._handlers[fd] = handler
+        self._poll.register(fd, select.POLLIN)
+
+    def when_writable(self, fd: int, handler: Callable[[], None]) -> None:
+        """Call the handler whenever something can be written."""
+        self._handlers[fd] = handler
+        self._poll.register(fd, select.POLLOUT)
+
+    def off(self, fd: int) -> None:
+        """Wait no longer, if this descriptor was waited for at all."""
+        if self._handlers.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def close(self, fd: int) -> None:
+        """Wait no longer and close it, if it was waited for at all."""
+        if fd in self._handlers:
+            self.off(fd)
+            os.close(fd)
+
+    def collect(self, stream: Capture) -> None:
+        """Read a stream for as long as anybody can write to it, then close it."""
+        self.on(stream.fd, lambda: self._read(stream))
+
+    def _read(self, stream: Capture) -> None:
+        stream.read()
+        if stream.closed:
+            self.close(stream.fd)

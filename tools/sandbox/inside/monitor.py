@@ -9,14 +9,123 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 import time
 
-from tools.sandbox.inside import landlock, prctl, supervisor
-from tools.sandbox.inside.account import Account, keep_score_open
-from tools.sandbox.inside.configuration import Configuration
-from tools.sandbox.inside.prctl import CONTROL
+from tools.sandbox.inside import kernel, supervisor
+from tools.sandbox.inside.account import Account, Configuration, keep_score_open
+from tools.sandbox.inside.kernel import CONTROL
 from tools.sandbox.inside.processes import running, send
-from tools.sandbox.inside.quota import Quota
+
+_BLOCK_BYTES = 512
+_OFTEN_S, _SELDOM_S = 0.05, 0.25
+"""Between two looks at the file system's free space: while it changes, and while it does not."""
+_RECOUNT_S = 1.0
+_SHARE = 10
+"""Counting takes at most one part in this many of the time."""
+
+
+class Quota:
+    """The most bytes and files that a folder may hold.
+
+    It counts again when so much of the file system's free space went since the last time that half of the
+    room left could be gone, or after a second. Files that are deleted but open are not counted, nor is what
+    lies below directories of another user that cannot be read.
+    """
+
+    def __init__(self, folder: str, max_bytes: int, max_files: int) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self._free = self._left = self._used = (0, 0)
+        self._counted_at = self._spent_s = 0.0
+        self._stale = False
+
+    def look(self) -> tuple[bool, float]:
+        """Whether the folder is over its bounds and has grown since the last count; when to look next."""
+        seen = os.statvfs(self._folder)
+        free = (seen.f_bfree * seen.f_frsize, seen.f_ffree)
+        quiet, self._free = free == self._free, free
+        self._stale = self._stale or not quiet
+        return self._stale and self._due(free) and self._recount(free), _SELDOM_S if quiet else _OFTEN_S
+
+    def settle(self) -> None:
+        """Take what is there now as known, after those who wrote it are gone."""
+        self._used = self._count()
+
+    def _due(self, free: tuple[int, int]) -> bool:
+        age_s = time.monotonic() - self._counted_at
+        if age_s < _SHARE * self._spent_s:
+            return False
+        bytes_gone, files_gone = self._left[0] - free[0], self._left[1] - free[1]
+        bytes_room, files_room = self._max_bytes - self._used[0], self._max_files - self._used[1]
+        return age_s > _RECOUNT_S or 2 * bytes_gone > bytes_room or 2 * files_gone > files_room
+
+    def _recount(self, free: tuple[int, int]) -> bool:
+        started = time.monotonic()
+        before, self._used = self._used, self._count()
+        self._left, self._stale = free, False
+        self._counted_at = time.monotonic()
+        self._spent_s = self._counted_at - started
+        over = self._used[0] > self._max_bytes or self._used[1] > self._max_files
+        return over and (self._used[0] > before[0] or self._used[1] > before[1])
+
+    def _count(self) -> tuple[int, int]:
+        """Bytes on disk and files; it stops far above the bounds."""
+        used = files = 0
+        linked: set[int] = set()
+        folders, root = [self._folder], os.path.realpath(self._folder)
+        while folders and files <= 2 * self._max_files:
+            for entry in _entries(folders.pop(), root):
+                status = _status(entry)
+                if status is None or status.st_ino in linked:
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(entry.path)
+                elif status.st_nlink > 1:
+                    linked.add(status.st_ino)
+                used += status.st_blocks * _BLOCK_BYTES
+                files += 1
+        return used, files
+
+
+def _entries(folder: str, root: str) -> list[os.DirEntry[str]]:
+    try:
+        return _listed(folder)
+    except PermissionError:
+        pass
+    except OSError:
+        return []  # gone meanwhile
+    try:
+        _open_up(folder, root)
+        return _listed(folder)
+    except OSError:
+        return []  # gone meanwhile, or of another user
+
+
+def _open_up(folder: str, root: str) -> None:
+    """Take back a folder of our own user, closed so that nobody would count what it holds."""
+    handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        itself = f"/proc/self/fd/{handle}"
+        # The agent may put a link in the place of a folder above it at any moment: never outside.
+        if os.readlink(itself).startswith(f"{root}/"):
+            os.chmod(itself, stat.S_IRWXU)
+    finally:
+        os.close(handle)
+
+
+def _listed(folder: str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as found:
+        return list(found)
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        return entry.stat(follow_symlinks=False)
+    except OSError:
+        return None
+
 
 _SEES_ALL_FILES = 1 << 1 | 1 << 2
 """DAC_OVERRIDE and DAC_READ_SEARCH, to count files in directories that only the agent may read."""
@@ -27,7 +136,7 @@ class Monitored:
     """Forks monitors, each of which forks its supervisor."""
 
     def __init__(self) -> None:
-        prctl.adopt_orphans()
+        kernel.adopt_orphans()
 
     def fork(self) -> tuple[int, int]:
         """Fork; process id and a descriptor of the child, or 0 and -1 in the child itself.
@@ -50,10 +159,10 @@ class Monitored:
         config = Configuration.read(CONTROL)
         settings = config.settings
         drop = settings["drop"] == "1"
-        prctl.adopt_orphans()
+        kernel.adopt_orphans()
         if settings["confine"] == "1":
-            prctl.no_new_privileges()
-            prctl.keep_capabilities(prctl.KEPT_CAPABILITIES | _SEES_ALL_FILES if drop else 0)
+            kernel.no_new_privileges()
+            kernel.keep_capabilities(kernel.KEPT_CAPABILITIES | _SEES_ALL_FILES if drop else 0)
         itself = os.pidfd_open(os.getpid())
         pid = os.fork()
         if pid == 0:
@@ -61,7 +170,7 @@ class Monitored:
             settings["guard_fd"] = str(itself)
             _serve(config, drop)
         if not drop:
-            prctl.hide_process()
+            kernel.hide_process()
         os.close(CONTROL)
         os.close(itself)
         _watch(pid, settings)
@@ -70,27 +179,27 @@ class Monitored:
 def _serve(config: Configuration, drop: bool) -> None:
     settings = config.settings
     keep_score_open(settings)
-    prctl.adopt_orphans()
+    kernel.adopt_orphans()
     # It changes owners while it still may reach everything.
     Account(settings, config.env).own(settings["tmp_dir"])
     if settings["confine"] == "1":
         _restrict(config, drop)
     if not drop:
-        prctl.hide_process()
+        kernel.hide_process()
     supervisor.serve(CONTROL, config)
 
 
 def _restrict(config: Configuration, drop: bool) -> None:
-    prctl.keep_capabilities(prctl.KEPT_CAPABILITIES if drop else 0)
-    version = min(landlock.abi(), int(config.settings["landlock_abi"]))
-    if version < (1 if drop else landlock.SIGNAL_SCOPE_ABI):
+    kernel.keep_capabilities(kernel.KEPT_CAPABILITIES if drop else 0)
+    version = min(kernel.abi(), int(config.settings["landlock_abi"]))
+    if version < (1 if drop else kernel.SIGNAL_SCOPE_ABI):
         needed = (
             "Landlock (Linux 5.13)" if drop else "Landlock that keeps signals inside (Linux 6.12), or root"
         )
         raise OSError(f"this kernel has Landlock ABI {version}; without namespaces it needs {needed}")
-    landlock.restrict(config.steps, version)
+    kernel.restrict(config.steps, version)
     if config.seccomp:
-        prctl.filter_calls(config.seccomp)
+        kernel.filter_calls(config.seccomp)
     elif not drop:
         raise OSError("the system calls of this processor are not known, and only root can do without")
 

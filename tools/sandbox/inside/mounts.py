@@ -9,7 +9,7 @@ import struct
 
 from tools.sandbox.inside import held_files
 from tools.sandbox.inside.held_files import Files
-from tools.sandbox.inside.prctl import failure, libc
+from tools.sandbox.inside.kernel import failure, libc
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 2, 4, 8, 32, 4096, 16384
 _MS_PRIVATE = 1 << 18

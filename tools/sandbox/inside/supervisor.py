@@ -8,15 +8,13 @@ import signal
 from collections.abc import Callable
 from typing import cast
 
-from tools.sandbox.inside import messages, operations
-from tools.sandbox.inside.account import Account
-from tools.sandbox.inside.configuration import Configuration
-from tools.sandbox.inside.job import Job
+from tools.sandbox.inside import file_operations, messages
+from tools.sandbox.inside.account import Account, Configuration
+from tools.sandbox.inside.job import Job, Watch
 from tools.sandbox.inside.messages import FILE_REQUESTS, Request, RunInShell, RunProgram, encode
 from tools.sandbox.inside.processes import kill_new, snapshot
 from tools.sandbox.inside.shell import GONE, Shell
 from tools.sandbox.inside.spawn import StartError, own_descriptor_limit, pipe_for_output
-from tools.sandbox.inside.watch import Watch
 
 _WORDS = 2000
 _REQUEST_BYTES = 1 << 16
@@ -101,9 +99,9 @@ class Supervisor:
             if isinstance(request, RunInShell):
                 self._run_in_shell(job, os.fsencode(request.command))
             elif isinstance(request, RunProgram):
-                self._start(job, *operations.program(self._account, request))
+                self._start(job, *file_operations.program(self._account, request))
             else:
-                self._start(job, *operations.on_files(self._account, request))
+                self._start(job, *file_operations.on_files(self._account, request))
         except StartError as error:
             self._refuse(request, job, error)
         except OSError as error:

@@ -6,11 +6,10 @@ from contextlib import asynccontextmanager
 
 from tools.errors import ConfigError, IsolationError
 from tools.sandbox.base import SandboxLimits, SandboxRecord
-from tools.sandbox.host.channel import Channel
+from tools.sandbox.host.channel import Channel, RecoveringChannel
 from tools.sandbox.host.layout import check_files_fit
-from tools.sandbox.host.recovering_channel import RecoveringChannel
 from tools.sandbox.host.supervised import SupervisedSandbox
-from tools.sandbox.local import landlocked, launch, machine, probe
+from tools.sandbox.local import launch, probe, tiers
 from tools.sandbox.local.session import Session, stop
 from tools.sandbox.local.tiers import Tier
 from tools.waiting import or_undo, to_the_end
@@ -78,7 +77,7 @@ class _Held:
 
     async def _resume(self) -> None:
         before = self.session
-        self.session = await asyncio.to_thread(landlocked.resume, before)
+        self.session = await asyncio.to_thread(launch.resume, before)
         before.process.close()
 
 
@@ -91,7 +90,7 @@ async def _chosen(limits: SandboxLimits, tier: Tier | None, allow_unsafe: bool) 
         return await asyncio.to_thread(probe.choose_tier, limits, tier=tier, allow_unsafe=allow_unsafe)
     except RuntimeError as error:
         # No thread starts: this process has no memory or no process to spare.
-        reasons = "; ".join([str(error), *machine.narrow_limits()])
+        reasons = "; ".join([str(error), *tiers.narrow_limits()])
         raise IsolationError(f"this machine cannot start a sandbox now: {reasons}") from error
 
 

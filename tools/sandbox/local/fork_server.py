@@ -17,7 +17,7 @@ from typing import Literal
 from tools.sandbox.base import Network
 from tools.sandbox.host import supervisor_code
 from tools.sandbox.inside.messages import HEADER_BYTES, Died, Forked, Message, decode
-from tools.sandbox.local import machine, rootfs
+from tools.sandbox.local import rootfs, tiers
 from tools.sandbox.local.cgroup import Group
 
 Kind = Literal["none", "full", "plain"]
@@ -75,7 +75,7 @@ class ForkServer:
     def __init__(self, kind: Kind) -> None:
         self._owner = os.getpid()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._log = machine.memory_file(b"")
+        self._log = tiers.memory_file(b"")
         with theirs:
             self._process = _started(theirs.fileno(), self._log)
         self._requests.settimeout(_ANSWER_S)
@@ -172,11 +172,11 @@ _current: dict[Kind, ForkServer] = {}
 
 
 def _started(requests: int, log: int) -> "subprocess.Popen[bytes]":
-    code = machine.memory_file(supervisor_code.archive())
+    code = tiers.memory_file(supervisor_code.archive())
     try:
         return subprocess.Popen(
-            [machine.interpreter(), "-I", "-S", "-c", supervisor_code.FORK_SERVER, str(code), str(requests)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env=machine.ENVIRONMENT,
+            [tiers.interpreter(), "-I", "-S", "-c", supervisor_code.FORK_SERVER, str(code), str(requests)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env=tiers.ENVIRONMENT,
             cwd="/", pass_fds=[code, requests], start_new_session=True,
         )  # fmt: skip
     finally:

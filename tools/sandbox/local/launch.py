@@ -1,14 +1,263 @@
 """Starting the supervisor of one sandbox in its isolation tier."""
 
+import os
+import signal
+import socket
 import subprocess
+import tempfile
+import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from tools.errors import SandboxCreateError
+from tools.errors import SandboxCreateError, SandboxUnavailable
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.local import landlocked, namespaces
-from tools.sandbox.local.session import Session
-from tools.sandbox.local.tiers import Tier
+from tools.sandbox.host import seccomp
+from tools.sandbox.host.layout import VERIFIER_DIR, most_files
+from tools.sandbox.host.process_ids import identity
+from tools.sandbox.inside import held_files
+from tools.sandbox.inside.held_files import Files
+from tools.sandbox.inside.processes import running
+from tools.sandbox.local import cgroup, rootfs, tiers, trees
+from tools.sandbox.local.cgroup import Group
+from tools.sandbox.local.fork_server import ForkedProcess, fork_server, numbers
+from tools.sandbox.local.session import Process, Session, configuration, end, greet
+from tools.sandbox.local.tiers import Agent, Tier
+
+_WAITS_IN_CHANNEL_BYTES = 64 << 10
+"""Sockets hold this much before anybody reads; a long list of host names makes it more."""
+
+
+def start_in_namespaces(limits: SandboxLimits, undo: ExitStack, files: Mapping[str, bytes] | None) -> Session:
+    """Start a session in namespaces of its own and wait until it answers; blocks.
+
+    Args:
+        limits: of the sandbox.
+        undo: takes everything away again when a later step fails.
+        files: of a verifier, to be held; `None` for a sandbox that is no verification.
+
+    Raises:
+        OSError: it did not start.
+    """
+    who = tiers.agent()
+    group = cgroup.create(limits)
+    undo.callback(cgroup.remove, group)
+    settings = tiers.settings("B", who, limits, group) | numbers(group)
+    settings["held"] = "" if files is None else VERIFIER_DIR
+    steps = [step.words() for step in rootfs.own_steps(limits, uid=who.uid, gid=who.gid)]
+    config = configuration(settings, seccomp.program(), steps, files)
+    ours, theirs = socket.socketpair()
+    undo.callback(ours.close)
+    with theirs:
+        if len(config) <= _WAITS_IN_CHANNEL_BYTES:
+            # The supervisor need not wait for it.
+            ours.sendall(config)
+            config = b""
+        process = fork_server(limits.network).fork(theirs, group)
+        undo.callback(end, process)
+    greet(ours, process, config)
+    return Session(
+        process=process,
+        channel=ours,
+        workdir=settings["workdir"],
+        enforced=tiers.enforced("B", who, group, limits),
+        lacks=tiers.lacks("B", who, limits),
+        group=group,
+        directory=None,
+    )
+
+
+_LANDLOCK_ABI = 7
+"""The newest one that `inside.kernel` knows; a kernel's own may be older."""
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_TERMINALS = ("/dev/ptmx", "/dev/pts", "/dev/tty")
+"""Of other users they stay closed; one's own would be open to an agent with the same user."""
+_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf")
+_LOST = "lost"
+"""A file by which the monitor says that the supervisor was killed, and did not end by itself."""
+_END_S = 15.0
+"""More than a monitor takes for the processes of a fork storm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Folder:
+    """What one sandbox has on the host's disk; its name tells whose it is."""
+
+    base: str
+    workdir: str
+    temporary: str
+    run_dir: str
+    held: str
+    """Of a verifier's files; in the base, where the agent may change nothing."""
+
+
+def start_without_namespaces(
+    tier: Tier, limits: SandboxLimits, undo: ExitStack, files: Mapping[str, bytes] | None
+) -> Session:
+    """Start a session without namespaces and wait until it answers; blocks.
+
+    Args:
+        tier: C, or D without Landlock and the filter of system calls.
+        limits: of the sandbox.
+        undo: takes everything away again when a later step fails.
+        files: of a verifier, to be held; `None` for a sandbox that is no verification.
+
+    Raises:
+        OSError: it did not start.
+    """
+    who = tiers.agent()
+    group = cgroup.create(limits)
+    undo.callback(cgroup.remove, group)
+    folder = _make_folder(who, undo)
+    settings = tiers.settings(tier, who, limits, group) | _settings(folder, limits)
+    if files is not None:
+        undo.callback(trees.remove, folder.base)
+        settings |= _hold(list(files.items()), who, folder, settings)
+    ours, process = _supervised(who, group, folder, settings, undo)
+
+    def again(undo: ExitStack) -> tuple[socket.socket, Process]:
+        return _supervised(who, group, folder, {**settings, "shell_lost": "1"}, undo)
+
+    return Session(
+        process=process,
+        channel=ours,
+        workdir=folder.workdir,
+        enforced=tiers.enforced(tier, who, group, limits),
+        lacks=tiers.lacks(tier, who, limits),
+        group=group,
+        directory=folder.base,
+        # Root's supervisor is out of the agent's reach.
+        again=None if who.root else again,
+    )
+
+
+def resume(session: Session) -> Session:
+    """The same session with another supervisor, after the agent killed its own; blocks.
+
+    What was held for the process of the old one is still to be given back.
+
+    Raises:
+        SandboxUnavailable: it ended in another way, or no other one starts.
+    """
+    lost = Path(session.directory or "", _LOST)
+    if session.again is None or not session.process.ends(within_s=_END_S) or not lost.exists():
+        raise SandboxUnavailable("the sandbox died")
+    try:
+        lost.unlink()
+        with ExitStack() as undo:
+            channel, process = session.again(undo)
+            undo.pop_all()
+    except OSError as error:
+        raise SandboxUnavailable(f"the sandbox has no supervisor any more: {error}") from error
+    return replace(session, channel=channel, process=process)
+
+
+def _supervised(
+    who: Agent, group: Group, folder: _Folder, settings: dict[str, str], undo: ExitStack
+) -> tuple[socket.socket, Process]:
+    ours, theirs = socket.socketpair()
+    undo.callback(ours.close)
+    with theirs:
+        process = Monitor(fork_server("plain").fork(theirs, group))
+        undo.callback(end, process)
+    settings |= numbers(group)
+    program = seccomp.program(shared_kernel=True, shared_user=not who.root)
+    greet(ours, process, configuration(settings, program, _rules(folder, who, held=settings["held"] != "")))
+    return ours, process
+
+
+def _make_folder(who: Agent, undo: ExitStack) -> _Folder:
+    """A folder that only the agent can enter."""
+    base = tempfile.mkdtemp(prefix=f"{cgroup.PREFIX}.{identity(os.getpid())}.")
+    folder = _Folder(
+        base=base,
+        workdir=f"{base}/work",
+        temporary=f"{base}/tmp",
+        run_dir=f"{base}/run",
+        held=f"{base}/verifier",
+    )
+    undo.callback(_remove_unused, folder)
+    for path in (folder.workdir, folder.temporary, folder.run_dir):
+        Path(path).mkdir(mode=0o700)
+    if who.root:
+        # The supervisor is root without the right to pass closed doors: these two stay its own.
+        for path, mode in ((base, 0o710), (folder.run_dir, 0o750)):
+            os.chown(path, -1, who.gid)
+            Path(path).chmod(mode)
+    return folder
+
+
+def _hold(files: Files, who: Agent, folder: _Folder, settings: Mapping[str, str]) -> dict[str, str]:
+    """Write a verifier's files; what else the supervisor has to know of them."""
+    for path, _ in files:
+        if path.startswith("/"):
+            raise OSError(f"a verifier's file cannot be outside of the workspace, at {path!r}")
+    Path(folder.held).mkdir()
+    Path(folder.held).chmod(0o755)
+    held_files.keep(files, folder.held)
+    more = {"held": folder.held, "disk": str(int(settings["disk"]) + sum(len(data) for _, data in files))}
+    if who.root:
+        held_files.copy_as_owner(files, folder.workdir)
+        return more | {"workdir_owner": "root"}
+    held_files.link(files, folder.held, folder.workdir)
+    return more | {"linked": "1"}
+
+
+def _remove_unused(folder: _Folder) -> None:
+    """Remove a folder that no agent had, without a descriptor: there may be none left."""
+    for path in (folder.workdir, folder.temporary, folder.run_dir, folder.base):
+        with suppress(OSError):
+            Path(path).rmdir()
+
+
+def _settings(folder: _Folder, limits: SandboxLimits) -> dict[str, str]:
+    """What the supervisor has to know beyond the settings of every tier."""
+    disk_bytes = limits.disk_mb << 20
+    return {
+        "base": folder.base, "lost": f"{folder.base}/{_LOST}", "workdir": folder.workdir,
+        "tmp_dir": folder.temporary, "run_dir": folder.run_dir, "landlock_abi": str(_LANDLOCK_ABI),
+        "disk": str(disk_bytes), "files": str(most_files(disk_bytes)),
+    }  # fmt: skip
+
+
+def _rules(folder: _Folder, who: Agent, held: bool) -> list[tuple[str, str]]:
+    """What the agent may use: pairs of a kind and a path, see `inside.kernel`."""
+    devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
+    allowed = [*rootfs.lent_rules(), *(("read", path) for path in ("/proc", *_NETWORK))]
+    allowed += [("device", path) for path in devices]
+    # Not the folder around them: what the monitor leaves there is no work of the agent's.
+    allowed += [("write", path) for path in (folder.temporary, folder.run_dir)]
+    # A verifier's files are links there to an agent of their own user.
+    allowed.append(("add" if held and not who.root else "write", folder.workdir))
+    return [*allowed, ("read", folder.held)]
+
+
+class Monitor:
+    """The outermost process of a sandbox without namespaces."""
+
+    def __init__(self, process: ForkedProcess) -> None:
+        self._process = process
+        self.ends = process.ends
+        self.close = process.close
+
+    def kill(self) -> None:
+        """End everything below it, then itself: as long as it lives nothing leaves its tree."""
+        deadline = time.monotonic() + _END_S
+        monitor = self._process.pid
+        while monitor > 0 and (below := running(monitor)) and time.monotonic() < deadline:
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in below:
+                    _send(pid, number)
+            time.sleep(0.002)
+        self._process.kill()
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
 
 
 def start(tier: Tier, limits: SandboxLimits, files: Mapping[str, bytes] | None = None) -> Session:
@@ -25,9 +274,9 @@ def start(tier: Tier, limits: SandboxLimits, files: Mapping[str, bytes] | None =
     try:
         with ExitStack() as undo:
             if tier == "B":
-                session = namespaces.start(limits, undo, files)
+                session = start_in_namespaces(limits, undo, files)
             else:
-                session = landlocked.start(tier, limits, undo, files)
+                session = start_without_namespaces(tier, limits, undo, files)
             undo.pop_all()
             return session
     except (OSError, EOFError, subprocess.SubprocessError) as error:

@@ -9,7 +9,7 @@ from functools import cache
 from tools.errors import IsolationError, SandboxCreateError
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.inside.messages import Done, RunProgram, encode
-from tools.sandbox.local import launch, machine, tiers
+from tools.sandbox.local import launch, tiers
 from tools.sandbox.local.session import receive, stop
 from tools.sandbox.local.tiers import Tier
 
@@ -45,7 +45,7 @@ def choose_tier(limits: SandboxLimits, *, tier: Tier | None = None, allow_unsafe
         return tier
     if allow_unsafe:
         return "D"
-    narrow = machine.narrow_limits()
+    narrow = tiers.narrow_limits()
     in_the_way, ways_out = "; ".join([*obstacles, *unmet.values(), *narrow]), _ways_out(tier, unmet)
     raise IsolationError(
         f"this machine cannot isolate the agent's code as asked: {in_the_way}. To fix it, "
@@ -54,7 +54,7 @@ def choose_tier(limits: SandboxLimits, *, tier: Tier | None = None, allow_unsafe
 
 
 def _ways_out(tier: Tier | None, unmet: Mapping[str, str]) -> str:
-    ways = ["run as root"] if os.geteuid() and ("network" not in unmet or machine.root_can_mount()) else []
+    ways = ["run as root"] if os.geteuid() and ("network" not in unmet or tiers.root_can_mount()) else []
     if tier != "B":
         ways.append(_FIX)
     if "network" in unmet:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tools.sandbox.base import Network, SandboxLimits
 from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, VERIFIER_DIR, WORKDIR, part
-from tools.sandbox.local import machine
+from tools.sandbox.local import tiers
 
 _SYSTEM_DIRS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # Nothing here names users, hosts, keys or accounts of this machine.
@@ -58,7 +58,7 @@ def shared_steps(network: Network) -> list[Step]:
     made += [Step(kind="link", path="/var/tmp", source="/tmp"), Step(kind="dev", path="/dev")]
     made += [Step(kind="dir", path=path) for path in ("/dev/pts", "/dev/shm")]
     made += [Step(kind="seal", path="/dev")]
-    made += [Step(kind="bind", path=path, source=path) for path in machine.extra_directories()]
+    made += [Step(kind="bind", path=path, source=path) for path in tiers.extra_directories()]
     for path in _hidden():
         made += [Step(kind="tmpfs", path=path, size=4096), Step(kind="seal", path=path)]
     return made
@@ -108,7 +108,7 @@ def lent_folder_of(path: Path) -> str | None:
 def _lent() -> tuple[str, ...]:
     """Folders and files of this machine that every sandbox may read."""
     binds = tuple(step.source for step in _system_steps() if step.kind == "bind")
-    return binds + machine.extra_directories()
+    return binds + tiers.extra_directories()
 
 
 @cache
@@ -116,7 +116,7 @@ def _hidden() -> tuple[str, ...]:
     """Folders in what is lent that no sandbox may read."""
     patterns = [
         *_NOT_LENT,
-        *(f"{prefix}/lib/python*/site-packages" for prefix in machine.extra_directories()),
+        *(f"{prefix}/lib/python*/site-packages" for prefix in tiers.extra_directories()),
     ]
     found = {path.resolve() for pattern in patterns for path in Path("/").glob(pattern[1:])}
     if _OWN.name in ("site-packages", "dist-packages"):

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from tools.sandbox.host.layout import verifier_env
 from tools.sandbox.inside import held_files
-from tools.sandbox.inside.configuration import Configuration
+from tools.sandbox.inside.account import Configuration
 from tools.sandbox.inside.messages import Died, Inbox, Message, Ready
-from tools.sandbox.local import cgroup, machine, trees
+from tools.sandbox.local import cgroup, tiers, trees
 
 _START_S = 30.0
 _STOP_S = 2.0
@@ -112,7 +112,7 @@ def configuration(
     """The first frame for a supervisor, see `inside.boot`; `tmp_dir` is one of the settings or none."""
     workdir = settings["workdir"]
     env = {
-        "PATH": machine.search_path(), "HOME": workdir, "PWD": workdir, "USER": "agent", "LOGNAME": "agent",
+        "PATH": tiers.search_path(), "HOME": workdir, "PWD": workdir, "USER": "agent", "LOGNAME": "agent",
         "LANG": "C.UTF-8", "TERM": "dumb",
     }  # fmt: skip
     if "tmp_dir" in settings:

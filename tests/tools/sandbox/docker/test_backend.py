@@ -10,7 +10,7 @@ import pytest
 from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
 from tools.errors import ConfigError, IsolationError, SandboxCreateError, SandboxUnavailable
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.docker import backend, container, engine, labels
+from tools.sandbox.docker import backend, container, engine, orphans
 from tools.sandbox.docker.backend import open_docker, prepare_image
 from tools.sandbox.docker.inventory import entries, reap
 from tools.sandbox.host import process_ids
@@ -31,7 +31,7 @@ async def sandbox():
 
 async def own():
     """The containers of this process."""
-    mine = labels.labels()["turnwise.run"]
+    mine = orphans.labels()["turnwise.run"]
     return engine.connect().containers(f"turnwise.run={mine}")
 
 
@@ -147,10 +147,10 @@ async def test_nothing_is_left_after_a_cancellation(delay_s):
 
 _HOST = (
     "import asyncio, sys\n"
-    "from tools.sandbox.docker import labels\n"
+    "from tools.sandbox.docker import orphans\n"
     "from tools.sandbox.docker.backend import open_docker\n"
     "from tools.sandbox.base import SandboxLimits\n"
-    "labels.LABEL = sys.argv[1]\n"
+    "orphans.LABEL = sys.argv[1]\n"
     "async def main():\n"
     f"    async with open_docker(SandboxLimits(), image={TEST_IMAGE!r}) as sandbox:\n"
     "        print((await sandbox.exec('setsid sleep 1000 >/dev/null 2>&1 & echo up')).text(), flush=True)\n"
@@ -163,7 +163,7 @@ _HOST = (
 async def host(monkeypatch):
     """Another process with a sandbox; only this test looks for what it leaves, and no other one's sweep."""
     label = f"turnwise.sandbox.{time.monotonic_ns()}"
-    monkeypatch.setattr(labels, "LABEL", label)
+    monkeypatch.setattr(orphans, "LABEL", label)
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", _HOST, label, stdout=subprocess.PIPE)
     assert await process.stdout.readline() == b"up\n"
     yield process
@@ -222,12 +222,12 @@ async def test_processes_of_a_killed_host_end_by_themselves(host):
 
 
 def test_an_owner_is_gone_only_when_that_is_certain():
-    mine = labels.labels()
-    assert labels.state(mine) == "in use"
-    assert labels.state({**mine, "turnwise.start_time": "1"}) == "orphan"
-    assert labels.state({**mine, "turnwise.boot_id": "another"}) == "unknown"
-    assert labels.state({**mine, "turnwise.pid_namespace": "1"}) == "unknown"
-    assert labels.state({}) == "unknown"
+    mine = orphans.labels()
+    assert orphans.state(mine) == "in use"
+    assert orphans.state({**mine, "turnwise.start_time": "1"}) == "orphan"
+    assert orphans.state({**mine, "turnwise.boot_id": "another"}) == "unknown"
+    assert orphans.state({**mine, "turnwise.pid_namespace": "1"}) == "unknown"
+    assert orphans.state({}) == "unknown"
     assert not process_ids.has_ended("")
 
 
@@ -294,7 +294,7 @@ async def test_a_container_that_somebody_kills_as_it_starts_is_no_fault_of_the_i
 
     def killed(connection, kind):
         if kind is Ready:
-            (mine,) = engine.connect().containers(f"turnwise.run={labels.labels()['turnwise.run']}")
+            (mine,) = engine.connect().containers(f"turnwise.run={orphans.labels()['turnwise.run']}")
             remove(engine.connect(), mine.id)
             raise EOFError
         return expect(connection, kind)

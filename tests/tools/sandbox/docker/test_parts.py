@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.docker.engine import EngineError
-from tools.sandbox.docker.facts import ContainerFacts
-from tools.sandbox.docker.manager import ContainerManager
-from tools.sandbox.docker.pool import Pool, Ramp
-from tools.sandbox.docker.stream import Splitter
+from tools.sandbox.docker.container import ContainerFacts
+from tools.sandbox.docker.engine import EngineError, Splitter
+from tools.sandbox.docker.manager import ContainerManager, Pool, Ramp
 from tools.sandbox.inside.messages import Facts
 
 LIMITS = SandboxLimits(memory_mb=100, pids=10, cpus=1.5)

@@ -10,8 +10,8 @@ from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
 from tests.tools.sandbox.leftovers import leftovers, settled
 from tools.errors import SandboxUnavailable
 from tools.sandbox.check import Target
-from tools.sandbox.conformance.bench import first_process_of, host_pids, host_status, marker, sleeper, until
-from tools.sandbox.docker import container, labels
+from tools.sandbox.conformance.checks import first_process_of, host_pids, host_status, marker, sleeper, until
+from tools.sandbox.docker import container, orphans
 from tools.sandbox.docker.container import Spec
 from tools.sandbox.docker.engine import connect
 from tools.sandbox.docker.manager import manager
@@ -51,8 +51,8 @@ def docker_supervisor():
 
 
 def docker_container_id():
-    mine = labels.labels()["turnwise.run"]
-    (one,) = (one for one in connect().containers(labels.LABEL) if one.labels["turnwise.run"] == mine)
+    mine = orphans.labels()["turnwise.run"]
+    (one,) = (one for one in connect().containers(orphans.LABEL) if one.labels["turnwise.run"] == mine)
     return one.id
 
 

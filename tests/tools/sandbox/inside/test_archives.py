@@ -10,7 +10,7 @@ from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
 from tools.sandbox import archive
 from tools.sandbox.archive import ArchivedFile, pack, unpack
 from tools.sandbox.base import SandboxRecord
-from tools.sandbox.conformance.hostile import hostile_archives
+from tools.sandbox.conformance.file_safety import hostile_archives
 from tools.sandbox.docker.backend import open_docker
 from tools.sandbox.host.supervised import SupervisedSandbox
 from tools.sandbox.inside.messages import Done, PackFolder, UnpackArchive

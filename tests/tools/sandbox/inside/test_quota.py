@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from tools.sandbox.inside import quota
-from tools.sandbox.inside.quota import Quota
+from tools.sandbox.inside import monitor
+from tools.sandbox.inside.monitor import Quota
 
 KB = 1024
 
@@ -13,8 +13,8 @@ KB = 1024
 @pytest.fixture
 def every_time(monkeypatch):
     """Each look counts, as if long ago had been the last time."""
-    monkeypatch.setattr(quota, "_RECOUNT_S", -1.0)
-    monkeypatch.setattr(quota, "_SHARE", 0)
+    monkeypatch.setattr(monitor, "_RECOUNT_S", -1.0)
+    monkeypatch.setattr(monitor, "_SHARE", 0)
     monkeypatch.setattr(Quota, "_due", lambda self, free: True)
 
 
@@ -97,7 +97,7 @@ def test_a_closed_folder_behind_a_link_is_left_as_it_is(tmp_path):
     (tmp_path / "counted").mkdir()
     (tmp_path / "counted" / "link").symlink_to("../elsewhere")
     root = str(tmp_path / "counted")
-    assert as_another_user(tmp_path, lambda: len(quota._entries("counted/link/closed", root))) == 0
+    assert as_another_user(tmp_path, lambda: len(monitor._entries("counted/link/closed", root))) == 0
     assert (tmp_path / "elsewhere" / "closed").stat().st_mode & 0o777 == 0o300
 
 

@@ -5,7 +5,7 @@ import errno
 
 import pytest
 
-from tools.sandbox.inside.capture import Capture
+from tools.sandbox.inside.job import Capture
 
 
 async def test_a_string_runs_through_sh_and_a_sequence_as_argv(sandbox):

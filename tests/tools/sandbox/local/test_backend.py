@@ -16,7 +16,7 @@ import pytest
 from tests.tools.sandbox.conftest import SMALL
 from tools.errors import ConfigError, IsolationError, SandboxCreateError, SandboxUnavailable
 from tools.sandbox import SandboxLimits, open_sandbox
-from tools.sandbox.conformance import bench, hosts
+from tools.sandbox.conformance import checks, hosts
 from tools.sandbox.host import process_ids, supervisor_code
 from tools.sandbox.host.channel import Channel
 from tools.sandbox.inside.messages import Died, Refused, RunInShell, encode
@@ -153,7 +153,7 @@ async def test_closing_ends_a_running_command():
 
 async def test_a_dead_supervisor_makes_the_sandbox_unavailable():
     async with open_local(SMALL, tier="B") as sandbox:
-        first = bench.first_process_of(await bench.sleeper(sandbox, bench.marker()))
+        first = checks.first_process_of(await checks.sleeper(sandbox, checks.marker()))
         running = asyncio.create_task(sandbox.exec("echo started; sleep 1000", timeout_s=100))
         await asyncio.sleep(0)
         os.kill(first, signal.SIGKILL)
@@ -287,7 +287,8 @@ async def test_a_supervisor_that_breaks_says_why():
 
 HOST = """
 import asyncio, os, signal, sys
-from tools.sandbox.conformance import bench, hosts
+from tools.sandbox.conformance import hosts
+from tools.sandbox.conformance import checks
 from tools.sandbox.local.backend import open_local
 from tools.sandbox.local.fork_server import fork_server
 from tools.sandbox.base import SandboxLimits

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.tools.sandbox.conftest import SMALL
-from tools.sandbox.conformance.bench import until
+from tools.sandbox.conformance.checks import until
 from tools.sandbox.local.backend import open_local
 from tools.sandbox.local.fork_server import _current, fork_server
 

@@ -15,10 +15,10 @@ import pytest
 from tests.tools.sandbox.conftest import NETWORKED, SMALL
 from tools.errors import IsolationError, SandboxCreateError
 from tools.sandbox import open_sandbox
-from tools.sandbox.conformance import bench
+from tools.sandbox.conformance import checks
 from tools.sandbox.inside.processes import running
 from tools.sandbox.inventory import list_sandboxes, reap_sandboxes
-from tools.sandbox.local import landlocked, launch, probe
+from tools.sandbox.local import launch, probe
 from tools.sandbox.local.backend import open_local
 from tools.sandbox.local.session import stop
 
@@ -115,11 +115,11 @@ async def test_a_file_of_the_host_that_everybody_may_use_is_closed(sandbox, tmp_
 async def test_another_sandbox_is_closed(sandbox):
     async with open_local(NETWORKED, tier="C") as other:
         await other.write_file("private", b"secret", mode=0o666)
-        mark = bench.marker()
-        victim = await bench.sleeper(other, mark)
+        mark = checks.marker()
+        victim = await checks.sleeper(other, mark)
         result = await sandbox.exec(f"cat {other.workdir}/private; ls {other.workdir}; kill -9 {victim}")
         assert (result.exit_code, result.stdout) == (1, b"")
-        assert bench.host_pids(mark) == [victim]
+        assert checks.host_pids(mark) == [victim]
 
 
 async def test_processes_of_the_host_can_be_seen_but_neither_read_nor_signalled(sandbox):
@@ -178,7 +178,7 @@ async def test_files_without_end_are_stopped():
 @as_root
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
 async def test_older_versions_of_landlock_close_the_same_files(version, monkeypatch, tmp_path):
-    monkeypatch.setattr(landlocked, "_LANDLOCK_ABI", version)
+    monkeypatch.setattr(launch, "_LANDLOCK_ABI", version)
     (tmp_path / "secret").write_text("secret")
     async with open_local(NETWORKED, tier="C") as sandbox:
         assert (await sandbox.exec(["cat", str(tmp_path / "secret")])).stdout == b""
@@ -188,7 +188,7 @@ async def test_older_versions_of_landlock_close_the_same_files(version, monkeypa
 
 
 async def test_without_landlock_it_does_not_start(monkeypatch):
-    monkeypatch.setattr(landlocked, "_LANDLOCK_ABI", 0)
+    monkeypatch.setattr(launch, "_LANDLOCK_ABI", 0)
     with pytest.raises(SandboxCreateError, match=r"Landlock ABI 0.*it needs Landlock"):
         async with open_local(NETWORKED, tier="C"):
             pass
@@ -204,19 +204,19 @@ async def test_its_folder_is_closed_to_others_and_gone_afterwards():
 
 
 async def test_a_killed_supervisor_takes_everything_along():
-    mark = bench.marker()
+    mark = checks.marker()
     async with open_local(NETWORKED, tier="C") as sandbox:
-        orphan = await bench.sleeper(sandbox, mark)
-        os.kill(int(bench.host_status(orphan, "PPid")), signal.SIGKILL)
-        assert await bench.until(lambda: not bench.host_pids(mark), within_s=20)
+        orphan = await checks.sleeper(sandbox, mark)
+        os.kill(int(checks.host_status(orphan, "PPid")), signal.SIGKILL)
+        assert await checks.until(lambda: not checks.host_pids(mark), within_s=20)
     assert not folders_of(os.getpid())
 
 
 async def test_a_killed_monitor_takes_everything_along():
-    mark = bench.marker()
+    mark = checks.marker()
     async with open_local(NETWORKED, tier="C") as sandbox:
-        os.kill(bench.first_process_of(await bench.sleeper(sandbox, mark)), signal.SIGKILL)
-        assert await bench.until(lambda: not bench.host_pids(mark), within_s=20)
+        os.kill(checks.first_process_of(await checks.sleeper(sandbox, mark)), signal.SIGKILL)
+        assert await checks.until(lambda: not checks.host_pids(mark), within_s=20)
     assert not folders_of(os.getpid())
 
 
@@ -246,22 +246,22 @@ def own_tmp(monkeypatch):
 
 @pytest.mark.usefixtures("own_tmp")
 async def test_a_killed_host_leaves_a_folder_that_reaping_removes():
-    mark = bench.marker()
+    mark = checks.marker()
     host = subprocess.Popen([sys.executable, "-c", HOST, mark], stdout=subprocess.PIPE)  # noqa: ASYNC220  # not waited for
     assert host.stdout.readline() == b"up\n"
-    assert await bench.until(lambda: len(bench.host_pids(mark)) == 2, within_s=20)
+    assert await checks.until(lambda: len(checks.host_pids(mark)) == 2, within_s=20)
     (folder,) = folders_of(host.pid)
     host.kill()
     assert host.wait() == -signal.SIGKILL
     host.stdout.close()
-    assert await bench.until(lambda: not bench.host_pids(mark), within_s=20)
+    assert await checks.until(lambda: not checks.host_pids(mark), within_s=20)
     assert folder.name in [entry.name for entry in await list_sandboxes("local") if entry.state == "orphan"]
     assert folder.name in [entry.name for entry in await reap_sandboxes("local")]
     assert not folder.exists()
 
 
 async def test_a_session_that_does_not_end_is_ended(monkeypatch):
-    mark = bench.marker()
+    mark = checks.marker()
     session = await asyncio.to_thread(landlocked_session)
     monitor = session.process._process.pid
     for pid in running(monitor):
@@ -269,7 +269,7 @@ async def test_a_session_that_does_not_end_is_ended(monkeypatch):
     os.kill(monitor, signal.SIGSTOP)
     await asyncio.to_thread(stop, session)
     assert not Path(f"/proc/{monitor}").exists()
-    assert not bench.host_pids(mark)
+    assert not checks.host_pids(mark)
 
 
 def landlocked_session():

@@ -7,14 +7,14 @@ import pytest
 
 from tests.tools.sandbox.conftest import NETWORKED, SMALL
 from tools.errors import IsolationError, SandboxUnavailable
-from tools.sandbox.conformance import bench
-from tools.sandbox.inside import landlock
+from tools.sandbox.conformance import checks
+from tools.sandbox.inside import kernel
 from tools.sandbox.local import cgroup, tiers
 from tools.sandbox.local.backend import open_local
 from tools.sandbox.local.tiers import Agent
 
 pytestmark = pytest.mark.skipif(
-    landlock.abi() < landlock.SIGNAL_SCOPE_ABI, reason="this kernel's Landlock does not keep signals inside"
+    kernel.abi() < kernel.SIGNAL_SCOPE_ABI, reason="this kernel's Landlock does not keep signals inside"
 )
 
 
@@ -65,15 +65,15 @@ async def test_its_shell_is_known_to_be_a_new_one(sandbox):
 
 
 async def test_no_killed_supervisor_leaves_a_process(sandbox):
-    mark = bench.marker()
+    mark = checks.marker()
     await sandbox.exec(f"setsid sleep {mark} & (setsid sleep {mark} &) ; sleep 0.1; kill -9 $PPID")
-    assert not bench.host_pids(mark)
+    assert not checks.host_pids(mark)
 
 
 async def test_without_its_monitor_it_is_lost(sandbox):
-    monitor = bench.first_process_of(await bench.sleeper(sandbox, bench.marker()))
+    monitor = checks.first_process_of(await checks.sleeper(sandbox, checks.marker()))
     os.kill(monitor, 9)
-    assert await bench.until(lambda: not Path(f"/proc/{monitor}").exists(), within_s=20)
+    assert await checks.until(lambda: not Path(f"/proc/{monitor}").exists(), within_s=20)
     with pytest.raises(SandboxUnavailable):
         await sandbox.exec("true")
 
@@ -84,7 +84,7 @@ async def test_the_death_of_a_supervisor_cannot_be_forged(sandbox):
 
 
 async def test_neither_host_nor_monitor_can_be_signalled(sandbox):
-    monitor = bench.first_process_of(await bench.sleeper(sandbox, bench.marker()))
+    monitor = checks.first_process_of(await checks.sleeper(sandbox, checks.marker()))
     result = await sandbox.exec(f"for p in {os.getpid()} {monitor} 1; do kill -0 $p && echo $p; done")
     assert result.stdout == b""
 

@@ -1,0 +1,333 @@
+"""Checks 1 to 44: files and commands, under the names of Inspect's own suite."""
+
+from tools.sandbox.conformance.checks import Bench, check, declare_missing, equal, holds, raises
+
+_SPECIAL = "café résumé €100 中文 😀"
+_OCTAL = "".join(f"\\{byte:03o}" for byte in _SPECIAL.encode())
+"""Only ASCII travels in, so that two wrong conversions cannot cancel each other."""
+_LARGE = 50 << 20
+_ONE_USER = "commands run as the sandbox's one unprivileged user; `exec` has no `user`"
+
+
+@check(23)
+async def exec_output(bench: Bench) -> None:
+    """Standard output comes back as it was written."""
+    equal("stdout", (await bench.sandbox.exec("echo foo; echo bar")).stdout, b"foo\nbar\n")
+
+
+@check(24)
+async def exec_stderr(bench: Bench) -> None:
+    """Standard error comes back as it was written."""
+    equal("stderr", (await bench.sandbox.exec("echo foo; echo boof >&2")).stderr, b"boof\n")
+
+
+@check(25)
+async def exec_output_utf(bench: Bench) -> None:
+    """Output outside ASCII is decoded as UTF-8."""
+    equal("text", (await bench.sandbox.exec(f"printf '{_OCTAL}'")).text(), _SPECIAL)
+
+
+@check(26)
+async def exec_stderr_utf(bench: Bench) -> None:
+    """Standard error outside ASCII keeps its bytes."""
+    equal("stderr", (await bench.sandbox.exec(f"printf '{_OCTAL}' >&2")).stderr, _SPECIAL.encode())
+
+
+@check(27)
+async def exec_returncode(bench: Bench) -> None:
+    """The exit status is the command's."""
+    equal("exit code", (await bench.sandbox.exec("echo foo; exit 70")).exit_code, 70)
+
+
+@check(28)
+async def exec_timeout(bench: Bench) -> None:
+    """A command that takes too long is ended and says so."""
+    result = await bench.sandbox.exec(["sleep", "1000"], timeout_s=0.5)
+    holds("the result says timed_out", result.timed_out)
+
+
+@check(29)
+async def exec_timeout_not_raised_on_fast_signal_death(bench: Bench) -> None:
+    """A command that a signal ends at once did not time out."""
+    result = await bench.sandbox.exec("kill -TERM $$", timeout_s=30)
+    equal("exit code and timed_out", (result.exit_code, result.timed_out), (143, False))
+
+
+@check(30)
+async def exec_timeout_kills_process(bench: Bench) -> None:
+    """After a timeout the process is gone; it was there before."""
+    await _dies_with_the_timeout(bench, "echo $$ >pids; sleep 1000; :", 1)
+
+
+@check(31)
+async def exec_timeout_kills_child_processes(bench: Bench) -> None:
+    """After a timeout children are gone too; they were there before."""
+    started = "sleep 1001 & echo $! >pids; sh -c 'echo $$ >>pids; sleep 1002; :' & echo $! >>pids; sleep 1003"
+    await _dies_with_the_timeout(bench, started, 3)
+
+
+@check(32)
+async def exec_permission_error(bench: Bench) -> None:
+    """A file that may not be executed is exit status 126, told apart from a missing one."""
+    equal("exit code", (await bench.sandbox.exec(["/etc/passwd"])).exit_code, 126)
+
+
+@check(33)
+async def exec_env_vars(bench: Bench) -> None:
+    """Variables given to a command arrive, spaces included."""
+    result = await bench.sandbox.exec('echo "$A"; echo "$B"', env={"A": "chonko zamboodle", "B": "x=y"})
+    equal("stdout", result.stdout, b"chonko zamboodle\nx=y\n")
+
+
+@check(34)
+async def exec_input_text(bench: Bench) -> None:
+    """Standard input arrives, and none is an end at once."""
+    equal("stdout", (await bench.sandbox.exec(["cat"], stdin=b"hello\nworld\n")).stdout, b"hello\nworld\n")
+    empty = await bench.sandbox.exec(["cat"], timeout_s=10)
+    equal("exit code and stdout of no input", (empty.exit_code, empty.stdout), (0, b""))
+
+
+@check(35)
+async def exec_input_shell_special(bench: Bench) -> None:
+    """Input is never read as shell."""
+    text = b"$HOME `whoami` 'single' \"double\" \\backslash\nnewline\n"
+    equal("stdout", (await bench.sandbox.exec(["cat"], stdin=text)).stdout, text)
+
+
+@check(36)
+async def exec_input_binary(bench: Bench) -> None:
+    """Input may be any bytes."""
+    data = b"\xc3\x28\x00\xff\x01\x02bytes"
+    await bench.sandbox.exec("cat > file", stdin=data)
+    equal("content", await bench.sandbox.read_file("file"), data)
+
+
+@check(37)
+async def exec_input_large(bench: Bench) -> None:
+    """50 MiB of input arrive whole."""
+    result = await bench.sandbox.exec(["wc", "-c"], stdin=b"a" * _LARGE)
+    equal("bytes", result.text().split(), [str(_LARGE)])
+
+
+@check(38)
+async def exec_large_command(bench: Bench) -> None:
+    """1 MiB of arguments arrives whole."""
+    words = ["x" * (64 << 10)] * 16
+    result = await bench.sandbox.exec(["printf", "%s", *words], max_output_bytes=2 << 20)
+    equal("exit code", result.exit_code, 0)
+    equal("bytes", len(result.stdout), 1 << 20)
+
+
+declare_missing(39, "exec_as_user", "A command runs as a given user.", _ONE_USER)
+declare_missing(40, "exec_as_nonexistent_user", "A user that does not exist is an error.", _ONE_USER)
+
+
+@check(41)
+async def cwd_unspecified(bench: Bench) -> None:
+    """Commands start where relative paths of files start."""
+    await bench.sandbox.write_file("here", b"x")
+    result = await bench.sandbox.exec("ls; pwd")
+    equal("stdout", result.text(), f"here\n{bench.sandbox.workdir}\n")
+
+
+@check(42)
+async def cwd_custom(bench: Bench) -> None:
+    """A command starts in the directory given."""
+    result = await bench.sandbox.exec("pwd; ls", cwd="/usr/bin")
+    holds("the listing is that of /usr/bin", {"/usr/bin", "env"} <= set(result.text().splitlines()))
+
+
+@check(43)
+async def cwd_relative(bench: Bench) -> None:
+    """A relative directory is below the workspace."""
+    await bench.sandbox.write_file("sub/file", b"x")
+    equal("stdout", (await bench.sandbox.exec(["ls"], cwd="sub")).stdout, b"file\n")
+
+
+@check(44)
+async def cwd_absolute(bench: Bench) -> None:
+    """An absolute directory that was just made works."""
+    folder = f"{await bench.temporary()}/sub"
+    await bench.sandbox.write_file(f"{folder}/file", b"x")
+    equal("stdout", (await bench.sandbox.exec(["ls"], cwd=folder)).stdout, b"file\n")
+
+
+async def _dies_with_the_timeout(bench: Bench, command: str, count: int) -> None:
+    watch = f"({command}) & until [ $(cat pids 2>/dev/null | wc -l) = {count} ]; do sleep 0.01; done; "
+    alive = "for p in $(cat pids); do kill -0 $p && echo $p; done; "
+    result = await bench.sandbox.exec(f"{watch}{alive} wait", timeout_s=1.5)
+    holds("it timed out", result.timed_out)
+    equal("processes that were alive before the timeout", len(result.stdout.split()), count)
+    left = await bench.sandbox.exec(f"{alive} true")
+    equal("processes after the timeout", left.stdout, b"")
+
+
+@check(1)
+async def read_and_write_file_text(bench: Bench) -> None:
+    """Text comes back as it was written."""
+    await _round_trip(bench, "a.txt", b"great #content\nincluding newlines")
+
+
+@check(2)
+async def read_and_write_file_binary(bench: Bench) -> None:
+    """Bytes that are not UTF-8 come back as they were written."""
+    await _round_trip(bench, "a.bin", b"\xc3\x28\x00\xff")
+
+
+@check(3)
+async def read_and_write_large_file_binary(bench: Bench) -> None:
+    """50 MiB go in and out whole."""
+    data = b"\xc3" * _LARGE
+    await bench.sandbox.write_file("large", data)
+    holds("50 MiB come back", await bench.sandbox.read_file("large", max_bytes=_LARGE) == data)
+
+
+@check(4)
+async def write_file_text_utf(bench: Bench) -> None:
+    """Text outside ASCII comes back as it was written."""
+    await _round_trip(bench, "a.txt", "✨☽✨🌞✨🚀 中文".encode())
+
+
+@check(5)
+async def read_and_write_file_including_directory_absolute(bench: Bench) -> None:
+    """Missing directories of an absolute path are made."""
+    await _round_trip(bench, f"{await bench.temporary()}/new/er/file", b"x")
+
+
+@check(6)
+async def read_and_write_file_including_directory_relative(bench: Bench) -> None:
+    """Missing directories of a relative path are made, below the workspace."""
+    await _round_trip(bench, "new/er/file", b"x")
+    await _round_trip(bench, f"{bench.sandbox.workdir}/new/er/file", b"y")
+
+
+@check(7)
+async def read_file_zero_length(bench: Bench) -> None:
+    """An empty file reads as nothing."""
+    await bench.sandbox.exec("touch empty")
+    equal("content", await bench.sandbox.read_file("empty"), b"")
+
+
+@check(8)
+async def read_file_not_found(bench: Bench) -> None:
+    """A missing file is FileNotFoundError with its name."""
+    try:
+        await bench.sandbox.read_file("nonexistent")
+    except FileNotFoundError as error:
+        holds("the message names the file", "nonexistent" in str(error))
+        return
+    holds("FileNotFoundError was raised", False)
+
+
+@check(9)
+async def read_file_not_allowed(bench: Bench) -> None:
+    """A file without read permission is PermissionError."""
+    await bench.sandbox.write_file("locked", b"x")
+    await bench.sandbox.exec("chmod -r locked")
+    with raises(PermissionError, what="reading a locked file"):
+        await bench.sandbox.read_file("locked")
+
+
+@check(10)
+async def read_file_is_directory(bench: Bench) -> None:
+    """A directory is IsADirectoryError."""
+    with raises(IsADirectoryError, what="reading /usr"):
+        await bench.sandbox.read_file("/usr")
+
+
+@check(11)
+async def read_file_nonsense_name(bench: Bench) -> None:
+    """A name that makes no sense is FileNotFoundError."""
+    with raises(FileNotFoundError, what="reading an address"):
+        await bench.sandbox.read_file("https:/en.wikipedia.org/wiki/Bart%C5%82omiej_Kasprzykowski")
+
+
+@check(12)
+async def read_file_limit(bench: Bench) -> None:
+    """A file over the limit is an error, one at the limit is not."""
+    await bench.sandbox.write_file("file", b"a" * 2048)
+    with raises(OSError, what="reading 2048 bytes with room for 2047"):
+        await bench.sandbox.read_file("file", max_bytes=2047)
+    equal("bytes at the limit", len(await bench.sandbox.read_file("file", max_bytes=2048)), 2048)
+
+
+@check(13)
+async def write_text_file_zero_length(bench: Bench) -> None:
+    """Empty text makes an empty file."""
+    await _round_trip(bench, "empty.txt", b"")
+
+
+@check(14)
+async def write_text_file_space(bench: Bench) -> None:
+    """A name with spaces works for text."""
+    await _round_trip(bench, "file with space.txt", b"to the moon")
+
+
+@check(15)
+async def write_text_file_is_directory(bench: Bench) -> None:
+    """Text over a directory is IsADirectoryError."""
+    await _refuses_a_directory(bench, b"text")
+
+
+@check(16)
+async def write_text_file_without_permissions(bench: Bench) -> None:
+    """Text over a write-protected file is PermissionError, and the file keeps its content."""
+    await _refuses_a_protected_file(bench, b"text")
+
+
+@check(17)
+async def write_text_file_exists(bench: Bench) -> None:
+    """Text over a file replaces it."""
+    await _round_trip(bench, "file", b"mundane content that is longer")
+    await _round_trip(bench, "file", b"altered content")
+
+
+@check(18)
+async def write_binary_file_zero_length(bench: Bench) -> None:
+    """Zero bytes make an empty file that is really there."""
+    await bench.sandbox.write_file("empty.bin", b"")
+    equal("size", (await bench.sandbox.exec("stat -c %s empty.bin")).text(), "0\n")
+
+
+@check(19)
+async def write_binary_file_space(bench: Bench) -> None:
+    """A name with spaces works for bytes."""
+    await _round_trip(bench, "file with space.bin", b"\xc3\x28")
+
+
+@check(20)
+async def write_binary_file_is_directory(bench: Bench) -> None:
+    """Bytes over a directory is IsADirectoryError."""
+    await _refuses_a_directory(bench, b"\xc3\x28")
+
+
+@check(21)
+async def write_binary_file_without_permissions(bench: Bench) -> None:
+    """Bytes over a write-protected file is PermissionError, and the file keeps its content."""
+    await _refuses_a_protected_file(bench, b"\xc3\x28")
+
+
+@check(22)
+async def write_binary_file_exists(bench: Bench) -> None:
+    """Bytes over a file replace it."""
+    await _round_trip(bench, "file", b"\xc3\x28" * 100)
+    await _round_trip(bench, "file", b"\xc3\x29")
+
+
+async def _round_trip(bench: Bench, path: str, data: bytes) -> None:
+    await bench.sandbox.write_file(path, data)
+    equal(f"content of {path}", await bench.sandbox.read_file(path), data)
+
+
+async def _refuses_a_directory(bench: Bench, data: bytes) -> None:
+    await bench.sandbox.write_file("directory/file", b"unused")
+    with raises(IsADirectoryError, what="writing over a directory"):
+        await bench.sandbox.write_file("directory", data)
+
+
+async def _refuses_a_protected_file(bench: Bench, data: bytes) -> None:
+    await bench.sandbox.write_file("protected", b"impervious")
+    await bench.sandbox.exec("chmod -w protected")
+    with raises(PermissionError, what="writing over a protected file"):
+        await bench.sandbox.write_file("protected", data)
+    equal("content", await bench.sandbox.read_file("protected"), b"impervious")

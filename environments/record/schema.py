@@ -29,8 +29,6 @@ from tools.calls import ToolSpec
 SCHEMA = "turnwise.group/2"
 NO_ROWS: Mapping[str, Any] = {"tokens": [], "inference_logprobs": None, "row_logprobs": None}
 """In the place of the columns that token rows are read from."""
-MAX_CONTEXT_PARTS = 100_000
-"""Of one turn: references to the contexts of others could make a short line long without bounds."""
 Context = tuple[Kept | Message, ...]
 
 
@@ -174,9 +172,8 @@ _FAILURES = TypeAdapter(tuple[Failure, ...])
 _JUDGE_CALLS = TypeAdapter(tuple[JudgeCall, ...])
 _MESSAGE = TypeAdapter(Message)
 _TOOLS = TypeAdapter(tuple[ToolSpec, ...])
-_INTEGERS = TypeAdapter(tuple[int, int, int])
 _PART = TypeAdapter[Kept | Message](Kept | Message)
-_TEXT = {"message", "replies"}
+_NOT_PLAIN = {"message", "replies", "context"}
 _LEFT_OUT: dict[str, Any] = {
     "session_id": None,
     "end_reason": None,
@@ -250,10 +247,9 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
     """The turns, their text by its index among the trajectory's messages."""
     dumped: list[dict[str, Any]] = []
     index = len(trajectory.prompt)
-    contexts = _written_contexts([turn.context for turn in trajectory.turns])
-    for turn, context in zip(trajectory.turns, contexts, strict=True):
-        bare = replace(turn, context=None)
-        fields = _TURN.dump_python(bare, mode="json", exclude=_TEXT, warnings=False) | {"context": context}
+    for turn in trajectory.turns:
+        fields = _TURN.dump_python(turn, mode="json", exclude=_NOT_PLAIN, warnings=False)
+        fields["context"] = _written_context(turn.context)
         answered = index + 1 + len(turn.tool_results)
         for at, result in enumerate(fields["tool_results"], start=index + 1):
             del result["content"], result["call_id"]
@@ -284,11 +280,7 @@ def _restored(
     spoken = [_message(each) for each in text]
     prompt = tuple(_at(spoken, index) for index in fields["prompt"])
     bare = _TRAJECTORY.validate_python({**fields, "prompt": (), "turns": (), "rows": ()})
-    contexts = _read_contexts([turn["context"] for turn in fields["turns"]])
-    turns = tuple(
-        _turn({**turn, "context": context}, spoken)
-        for turn, context in zip(fields["turns"], contexts, strict=True)
-    )
+    turns = tuple(_turn(turn, spoken) for turn in fields["turns"])
     return replace(bare, prompt=prompt, turns=turns, rows=token_rows)
 
 
@@ -303,7 +295,10 @@ def _turn(fields: dict[str, Any], spoken: Sequence[Message]) -> Turn:
     ]
     message = _with_calls(_at(spoken, fields["message"]), fields.get("calls"))
     replies = tuple(_at(spoken, index) for index in fields["replies"])
-    return _TURN.validate_python({**fields, "tool_results": results, "message": message, "replies": replies})
+    context = _read_context(fields["context"])
+    return _TURN.validate_python(
+        {**fields, "tool_results": results, "message": message, "replies": replies, "context": context}
+    )
 
 
 def _with_calls(message: Message, read: Sequence[dict[str, Any]] | None) -> Message:
@@ -333,78 +328,24 @@ def _prompt_hash(prompt: Sequence[Message]) -> str:
     return hashlib.sha256(text).hexdigest()[:32]
 
 
-def _written_contexts(contexts: Sequence[Context | None]) -> list[list[dict[str, Any]] | None]:
-    """The contexts of a trajectory's turns, as JSON values.
-
-    A part is a stretch of the conversation (`start`, `end`), a message, or a stretch of the parts of an
-    earlier turn's context (`turn`, `start`, `end`).
-    """
-    stands: dict[Message, tuple[int, int]] = {}
-    """Turn and part where each message stood last."""
-    written: list[list[dict[str, Any]] | None] = []
-    for turn, context in enumerate(contexts):
-        written.append(None if context is None else _written_context(context, contexts, stands))
-        for number, part in enumerate(context or ()):
-            if isinstance(part, Message):
-                stands[part] = turn, number
-    return written
+def _written_context(context: Context | None) -> list[dict[str, Any]] | None:
+    """A stretch of the conversation as its `start` and `end`, what was put in as the message."""
+    return (
+        None
+        if context is None
+        else [
+            {"start": part.start, "end": part.end}
+            if isinstance(part, Kept)
+            else _MESSAGE.dump_python(part, mode="json", warnings=False)
+            for part in context
+        ]
+    )
 
 
-def _read_contexts(written: Sequence[Sequence[dict[str, Any]] | None]) -> list[Context | None]:
-    """What `_written_contexts` wrote.
+def _read_context(parts: Sequence[dict[str, Any]] | None) -> Context | None:
+    """What `_written_context` wrote.
 
     Raises:
-        ValueError, LookupError, TypeError: a part is none of these, or there are too many.
+        ValueError: a part is neither.
     """
-    contexts: list[Context | None] = []
-    for parts in written:
-        contexts.append(None if parts is None else _read_context(parts, contexts))
-    return contexts
-
-
-def _written_context(
-    context: Context, contexts: Sequence[Context | None], stands: dict[Message, tuple[int, int]]
-) -> list[dict[str, Any]]:
-    parts: list[dict[str, Any]] = []
-    number = 0
-    while number < len(context):
-        part = context[number]
-        if isinstance(part, Kept):
-            parts.append({"start": part.start, "end": part.end})
-            number += 1
-        elif part not in stands:
-            parts.append(_MESSAGE.dump_python(part, mode="json", warnings=False))
-            number += 1
-        else:
-            turn, start = stands[part]
-            earlier = contexts[turn] or ()
-            same = _same(context[number:], earlier[start:])
-            parts.append({"turn": turn, "start": start, "end": start + same})
-            number += same
-    return parts
-
-
-def _same(one: Context, other: Context) -> int:
-    """How many parts two contexts begin with alike."""
-    alike = 0
-    for part, its in zip(one, other, strict=False):
-        if part != its:
-            break
-        alike += 1
-    return alike
-
-
-def _read_context(parts: Sequence[dict[str, Any]], earlier: Sequence[Context | None]) -> Context:
-    context: list[Kept | Message] = []
-    for part in parts:
-        if "turn" in part:
-            turn, start, end = _INTEGERS.validate_python((part["turn"], part["start"], part["end"]))
-            of_turn = earlier[turn] if turn >= 0 else None
-            if of_turn is None or not 0 <= start < end <= len(of_turn):
-                raise ValueError(f"context: no parts {start} to {end} of turn {turn}'s")
-            context += of_turn[start:end]
-        else:
-            context.append(_PART.validate_python(part))
-        if len(context) > MAX_CONTEXT_PARTS:
-            raise ValueError(f"context: more than {MAX_CONTEXT_PARTS} parts")
-    return tuple(context)
+    return None if parts is None else tuple(map(_PART.validate_python, parts))

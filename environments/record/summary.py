@@ -60,7 +60,7 @@ def summary_rows(numbers: Numbers, *, wall_s: float) -> list[tuple[str, str]]:
         ("groups", f"{done}" + counts(groups, " (", ")")),
         ("score", _range(numbers["score"])),
         ("turns", _range(numbers["turns"])),
-        ("reward by turn", _rewards_by_turn(numbers["by_turn"])),
+        ("reward by turn", rewards_by_turn(numbers["by_turn"])),
         *measured_rows(numbers),
         ("without a peer", _without_peer(credit)),
         ("not trained", f"{untrained:,} turns" if untrained else ""),
@@ -218,7 +218,7 @@ def _range(spread: Numbers) -> str:
     return f"mean {mean}{deviation}, min {spread['min']:g}, max {spread['max']:g}"
 
 
-def _rewards_by_turn(by_turn: Sequence[Numbers]) -> str:
+def rewards_by_turn(by_turn: Sequence[Numbers]) -> str:
     """The mean reward by index, counted from 1; that of all later ones under `13+`."""
     scored = [
         (index, each["reward"]) for index, each in enumerate(by_turn) if each["reward"]["mean"] is not None

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import time_ns
-from typing import Any, get_args
+from typing import get_args
 
 import orjson
 
@@ -86,14 +86,15 @@ def origin_of(env: AgentEnv, *, evaluation: bool = False) -> RunOrigin:
                 f"tool {spec.name}": digest(orjson.dumps(spec.to_openai(), option=orjson.OPT_SORT_KEYS))
                 for spec in env.toolset.specs
             },
-            **code_facts(type(env), **_files(env)),
+            **code_facts(type(env), environment_files(env)),
         },
     )
 
 
 def environment_files(env: AgentEnv) -> dict[str, Path]:
     """The files that the fingerprint covers, as `code of env.py` or `data of users.jsonl`."""
-    return counted_files(type(env), **_files(env))
+    opened = env.opened_files
+    return counted_files(type(env), opened=opened.read, written=opened.written, apart=_apart(env))
 
 
 def _settings(config: AgentEnvConfig) -> dict[str, str]:
@@ -136,8 +137,8 @@ def _dataset(config: AgentEnvConfig) -> dict[str, str]:
     return {} if path is None or not Path(path).is_file() else {"dataset": file_digest(Path(path))}
 
 
-def _files(env: AgentEnv) -> dict[str, Any]:
-    """What was opened and, apart from it, what runs write and the datasets."""
+def _apart(env: AgentEnv) -> list[Path]:
+    """What runs write, and the datasets, which count by their items."""
     config = env.config
     paths = (
         config.data_path_to_save_groups,
@@ -146,11 +147,7 @@ def _files(env: AgentEnv) -> dict[str, Any]:
         config.dataset_path,
         config.eval_dataset_path,
     )
-    return {
-        "opened": env.opened_files.read,
-        "written": env.opened_files.written,
-        "apart": [RUNS, *(Path(path) for path in paths if path is not None)],
-    }
+    return [RUNS, *(Path(path) for path in paths if path is not None)]
 
 
 WRITTEN, GONE = "written by a run", "gone"
@@ -174,7 +171,7 @@ class LaterFiles:
         self.opened = OpenedFiles(in_hooks=True)
         self._env_cls = type(env)
         self._counted = frozenset(environment_files(env).values())
-        self._apart: list[Path] = _files(env)["apart"]
+        self._apart = _apart(env)
         self._record, self._accept = recorder.path, env.config.accept
         self._since = time_ns()
         recorded = recorder.contents.facts_of(recorder.fingerprint)

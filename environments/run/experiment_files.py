@@ -6,7 +6,7 @@ import os
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -22,19 +22,15 @@ _MOST_NAMED = 500
 _SYSTEM = tuple(Path(each) for each in ("/proc", "/sys", "/dev", "/etc", "/usr/share", "/usr/lib"))
 
 
-def code_facts(
-    env_cls: type, *, opened: Iterable[str] = (), written: Iterable[str] = (), apart: Iterable[Path] = ()
-) -> dict[str, str]:
+def code_facts(env_cls: type, files: Mapping[str, Path] | None = None) -> dict[str, str]:
     """A digest for each file that counts: of code without comments and layout, of data as it is.
 
     Args:
         env_cls: the environment's class. One without a file (a notebook, a REPL) counts by its functions,
             tools and states, and by functions of the same module that they name.
-        opened: paths that were opened for reading while it was set up and its items were loaded.
-        written: paths that were opened for writing, too.
-        apart: what runs write, or what counts by its items.
+        files: see `counted_files`; unset: the code of the class.
     """
-    files = counted_files(env_cls, opened=opened, written=written, apart=apart)
+    files = counted_files(env_cls) if files is None else files
     facts = {name: file_digest(file) for name, file in files.items()}
     data = [name for name in files if name.startswith("data of ")]
     if len(data) > _MOST_NAMED:
@@ -52,7 +48,14 @@ def code_facts(
 def counted_files(
     env_cls: type, *, opened: Iterable[str] = (), written: Iterable[str] = (), apart: Iterable[Path] = ()
 ) -> dict[str, Path]:
-    """The files by name: `code of env.py`, `data of ../corpus/a.txt`, from the folder of the class on."""
+    """The files by name: `code of env.py`, `data of ../corpus/a.txt`, from the folder of the class on.
+
+    Args:
+        env_cls: the environment's class.
+        opened: paths that were opened for reading while it was set up and its items were loaded.
+        written: paths that were opened for writing, too.
+        apart: what runs write, or what counts by its items.
+    """
     own = {file.parent: file for cls in reversed(_classes(env_cls)) if (file := _file_of(cls.__module__))}
     left_out = [*(path.resolve() for path in apart), *_installed()]
     modules = {file for name in list(sys.modules) if name != "__main__" and (file := _file_of(name))}

@@ -12,18 +12,13 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.inference.endpoint import without_credentials
 from environments.record.append_file import AppendFile
-from environments.record.origin import OtherRunError, RunOrigin, credit_text, in_short
+from environments.record.origin import RunOrigin, credit_text, in_short
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
 from environments.record.totals import Summary
-from environments.run.experiment import environment_files, later_files
+from environments.run.experiment import later_files
 from environments.run.experiment_files import has_file
-from environments.run.run_files import (
-    Sources,
-    shown,
-    source_diff,
-    write_run_files,
-)
+from environments.run.run_files import Sources, write_run_files
 from environments.run.run_log import RunLog, covered_by, moment, read_summary, summary_of, write_summary
 from tools.errors import ConfigError, RecordError
 
@@ -156,7 +151,7 @@ def opened_run(
         say: shows a line.
 
     Raises:
-        OtherRunError: the record is of another experiment; in a folder with a diff as a note.
+        OtherRunError: the record is of another experiment.
         RecordError: it cannot be read or written, or another process writes it.
     """
     folder = place if isinstance(place, RunFolder) else None
@@ -166,7 +161,8 @@ def opened_run(
         put_aside(folder.path, folder.record, say)
     with Recorder(record, fresh=fresh and folder is None) as recorder:
         run = OpenRun(recorder=recorder, folder=folder, resumed=bool(recorder.path.stat().st_size), say=say)
-        accepted = _begun(env, origin, run, log)
+        instead = None if folder is None else _INSTEAD
+        accepted = begin_record(env, origin, recorder, say=say, instead=instead)
         with later_files(env, recorder):
             if folder is None:
                 yield run
@@ -233,22 +229,6 @@ def begin_record(
             f"the groups in {recorder.path} keep the advantages of {', '.join(others)}; "
             f"`turnwise credit` computes all of them anew"
         )
-    return accepted
-
-
-def _begun(env: AgentEnv, origin: RunOrigin, run: OpenRun, log: RunLog) -> list[str]:
-    """As `begin_record`; of a folder the source that differs is a note of its error, or is logged."""
-    if run.folder is None:
-        return begin_record(env, origin, run.recorder, say=run.say)
-    diff = source_diff(run.folder.environment, environment_files(env))
-    try:
-        accepted = begin_record(env, origin, run.recorder, say=run.say, instead=_INSTEAD)
-    except OtherRunError as error:
-        for line in shown(diff):
-            error.add_note(line)
-        raise
-    if accepted:
-        log.add("\n".join(shown(diff)))
     return accepted
 
 

@@ -2,11 +2,11 @@
 
 import textwrap
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,7 +16,14 @@ from rich.text import Text
 
 from environments.containment.user_code import InFlight
 from environments.plain_text import printable
-from environments.record.summary import counts, duration, forks_in_short, headline, weights_text
+from environments.record.summary import (
+    counts,
+    duration,
+    forks_in_short,
+    headline,
+    rewards_by_turn,
+    weights_text,
+)
 from environments.record.totals import Summary
 from environments.run.group_note import GroupNote
 from environments.run.run_log import RunLog
@@ -24,10 +31,10 @@ from environments.run.run_log import RunLog
 _ITEM_CHARS = 80
 _DOING_CHARS = 40
 REFRESH_PER_S = 2.0
-MOST_TURNS = 16
-_NAME_CELLS, _TURN_CELLS = 11, 7
+_NAME_CELLS = 11
 _BAR_CELLS = 72
 PLAIN_EVERY_S = 5.0
+"""Least time between two plain lines."""
 MAX_MARKS = 32
 """Groups that the rate of tokens is taken from."""
 HEARTBEAT_S = 30.0
@@ -131,6 +138,7 @@ def picture(
     rows = [
         ("in flight", f"{len(in_flight)}{f': {doing}' if doing else ''}"),
         ("oldest", in_flight.oldest() or ""),
+        ("by turn", rewards_by_turn(numbers["by_turn"])),
         ("tokens", f"{tokens:,} sampled{rate}" if tokens else ""),
         ("failures", counts(numbers["failure_classes"])),
         ("weights", weights_text(numbers)),
@@ -141,9 +149,7 @@ def picture(
     for name, text in rows:
         if text:
             lines.add_row(name, _plain(text))
-    return Group(
-        *_bar(share, width), _plain(head, overflow="fold"), *_turns(numbers["by_turn"], width), lines
-    )
+    return Group(*_bar(share, width), _plain(head, overflow="fold"), lines)
 
 
 def _bar(share: float | None, width: int) -> list[RenderableType]:
@@ -152,38 +158,6 @@ def _bar(share: float | None, width: int) -> list[RenderableType]:
     bar = Table.grid(padding=(0, 1))
     bar.add_row(ProgressBar(total=1.0, completed=share, width=min(width - 8, _BAR_CELLS)), f"{share:.0%}")
     return [bar]
-
-
-def _turns(by_turn: Sequence[Mapping[str, Any]], width: int) -> list[RenderableType]:
-    """By turn as many columns as there is room for."""
-    room = max(1, (width - _NAME_CELLS - 1) // _TURN_CELLS)
-    turns = by_turn[: min(room, MOST_TURNS)]
-    if not turns:
-        return []
-    rows: list[tuple[str, Sequence[str]]] = [
-        ("turn", [str(index + 1) for index in range(len(turns))]),
-        ("rollouts", [_short(each["rollouts"]) for each in turns]),
-    ]
-    if any(each["scored"] for each in turns):
-        rows.append(("reward", [_mean(each["reward"]["mean"]) for each in turns]))
-    return [
-        Text(f"{name:<{_NAME_CELLS}}", style="bold").append(_cells(cells), style="not bold")
-        for name, cells in rows
-    ]
-
-
-def _cells(texts: Sequence[str]) -> str:
-    return "".join(f"{text[: _TURN_CELLS - 1]:>{_TURN_CELLS}}" for text in texts)
-
-
-def _mean(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:.2g}"
-
-
-def _short(number: int) -> str:
-    return f"{number:,}" if number < 100_000 else f"{number / 1000:.0f}k"
 
 
 def _plain(text: str, *, overflow: str = "ellipsis") -> Text:
@@ -196,24 +170,8 @@ def _plain(text: str, *, overflow: str = "ellipsis") -> Text:
 class Progress:
     """Counts the events of a run and shows them; the counts end up in `summary`."""
 
-    def __init__(
-        self,
-        console: Console,
-        *,
-        total: int | None = None,
-        done_before: int = 0,
-        plain_every_s: float = PLAIN_EVERY_S,
-        log: RunLog | None = None,
-    ) -> None:
-        """Start the clock.
-
-        Args:
-            console: where to show; a console that is no terminal gets plain lines.
-            total: groups of the whole job; `None` while unknown.
-            done_before: groups that an earlier run of the same job finished.
-            plain_every_s: least time between two plain lines.
-            log: takes every line, too.
-        """
+    def __init__(self, console: Console, *, log: RunLog | None = None) -> None:
+        """Start the clock; a console that is no terminal gets plain lines, and `log` every line."""
         self.summary = Summary()
         self.in_flight = RolloutsInFlight()
         self.rollout = self.in_flight.watch
@@ -221,14 +179,18 @@ class Progress:
         self._log = log
         self._last_line = monotonic()
         self._is_ready = False
-        self._plain_every_s = plain_every_s
-        self.start(total=total, done_before=done_before)
+        self.start(total=None, done_before=0)
         self._live = LiveView(console, self._picture)
         self._tokens: deque[tuple[float, int]] = deque(maxlen=MAX_MARKS)
         """When so many tokens were sampled."""
 
     def start(self, *, total: int | None, done_before: int) -> None:
-        """Start the clock anew, now that the work is known."""
+        """Start the clock anew, now that the work is known.
+
+        Args:
+            total: groups of the whole job; `None` while unknown.
+            done_before: those that an earlier run finished.
+        """
         self._total = total
         self._done_before = done_before
         self._started = monotonic()
@@ -257,7 +219,7 @@ class Progress:
         self.summary.merge(note.summary)
         now = monotonic()
         self._tokens.append((now, self.summary.totals["tokens"]["sampled"]))
-        if not self._console.is_terminal and now - self._last_plain >= self._plain_every_s:
+        if not self._console.is_terminal and now - self._last_plain >= PLAIN_EVERY_S:
             self._last_plain = now
             self.say(self.line())
 

@@ -1,8 +1,6 @@
 """The files beside the record of a run that say how it came to be: settings, source, fingerprint."""
 
-import difflib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +15,10 @@ from pydantic_core import PydanticSerializationError
 from environments.base_env import AgentEnv
 from environments.config import Section
 from environments.inference.endpoint import shown_url, without_credentials
-from environments.plain_text import printable
 from environments.record.origin import RunOrigin
 from environments.record.private_file import read_small, write_private
 from environments.record.run_folder import RunFolder
 from environments.run.experiment import environment_files
-from environments.run.experiment_files import file_digest
 from environments.run.run_log import moment
 from tools.errors import RecordError
 
@@ -32,10 +28,7 @@ COMMAND_LINE = "command line"
 MOST_BYTES = 16 * 1024 * 1024
 """Of a copy of the source, and of a fingerprint that is read."""
 MOST_FILES = 2_000
-SHOWN_LINES = 40
 _MOST_EARLIER = 100
-_LONGEST_DIFF_BYTES = 256 * 1024
-"""A diff of longer files takes long and is of no use."""
 _OF_ONE_COMMAND = frozenset({
     "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_path", "outbox_groups", "run_name", "fresh",
     "accept", "use_wandb", "use_trackio", "wandb_name", "profile",
@@ -139,7 +132,9 @@ def copy_environment(files: Mapping[str, Path], to: Path) -> dict[str, str]:
     try:
         _remove(to)
         # Code is named, and so copied, before data.
-        for index, (name, file) in enumerate(_copied(files).items()):
+        for index, (known, file) in enumerate(files.items()):
+            # Below the folder, wherever the file lies.
+            name = known.removeprefix("code of ").removeprefix("data of ").replace("../", "above/")
             try:
                 size = file.stat().st_size
                 data = file.read_bytes() if size <= left and index < MOST_FILES else None
@@ -157,37 +152,6 @@ def copy_environment(files: Mapping[str, Path], to: Path) -> dict[str, str]:
     return left_out
 
 
-def source_diff(before: Path, files: Mapping[str, Path]) -> Iterator[str]:
-    """Lines of a unified diff of the files that differ in what counts; nothing where there is no copy."""
-    if not before.is_dir():
-        return
-    was = {path.relative_to(before).as_posix(): path for path in sorted(before.rglob("*")) if path.is_file()}
-    now = _copied(files)
-    for name in sorted({*was, *now}):
-        old, new = was.get(name), now.get(name)
-        if old is None:
-            yield f"environment/{name} is not in the copy of the earlier run"
-        elif new is None:
-            yield f"environment/{name} is no part of the environment any more"
-        elif file_digest(old) != file_digest(new):
-            yield from _diff(f"environment/{name}", old, new)
-
-
-def shown(lines: Iterator[str]) -> Iterator[str]:
-    """The first lines, as a terminal takes them; the others are counted."""
-    every = list(lines)
-    for line in every[:SHOWN_LINES]:
-        yield printable(line.expandtabs(4), "?")
-    if len(every) > SHOWN_LINES:
-        yield f"… and {len(every) - SHOWN_LINES} more lines"
-
-
-def _copied(files: Mapping[str, Path]) -> dict[str, Path]:
-    """The files by their names in a copy: below it, wherever they lie."""
-    names = {name: name.removeprefix("code of ").removeprefix("data of ") for name in files}
-    return {names[name].replace("../", "above/"): file for name, file in files.items()}
-
-
 def _remove(path: Path) -> None:
     """Delete a folder or a file, where there is one; a link alone, and not what it leads to."""
     if path.is_symlink() or path.is_file():
@@ -195,17 +159,6 @@ def _remove(path: Path) -> None:
             path.unlink()
     else:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _diff(name: str, old: Path, new: Path) -> Iterator[str]:
-    try:
-        if max(path.stat().st_size for path in (old, new)) > _LONGEST_DIFF_BYTES:
-            raise ValueError
-        was, is_ = (path.read_text("utf-8").splitlines() for path in (old, new))
-    except (OSError, ValueError):
-        yield f"{name} changed"
-        return
-    yield from difflib.unified_diff(was, is_, name, os.path.relpath(new), lineterm="", n=1)
 
 
 class _OneLine(yaml.SafeDumper):

@@ -6,7 +6,6 @@ The first rollout goes alone, so that a bug that all rollouts share is shown onc
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,8 +15,6 @@ from environments.trajectory import Failure, TrajectoryGroup
 from tools.errors import ConfigError
 from tools.waiting import to_the_end
 
-HEAD_START_S = 2.0
-"""Short beside any model's rollout; without a model a group is done in less."""
 Key = TypeVar("Key")
 Result = TypeVar("Result")
 
@@ -52,8 +49,7 @@ async def run_groups(
         run_group: runs one.
         on_done: takes a result.
         max_in_flight: groups at once.
-        begin: goes alone, takes the first keys, and gives back those to run before the others. The first of
-            them has the machine to itself for `HEAD_START_S`, so that there is soon something to see.
+        begin: goes alone, takes the first keys, and gives back those to run before the others.
         ready: waited for before a key is taken, where keys are only found as groups end.
 
     Returns:
@@ -67,14 +63,13 @@ async def run_groups(
     async def work() -> None:
         left = iter(keys)
         begun = deque(() if begin is None else await begin(left))
-        head_start = bool(begun)
 
         async def next_key() -> Key | None:
             if not begun and ready is not None:
                 await ready()
             return begun.popleft() if begun else next(left, None)
 
-        await _pool(next_key, run_group, on_done, max_in_flight, head_start=head_start)
+        await _pool(next_key, run_group, on_done, max_in_flight)
 
     pool = asyncio.ensure_future(work())
     with StopSignals(pool.cancel) as signals:
@@ -108,23 +103,12 @@ async def _pool(
     run_group: Callable[[Key], Awaitable[Result]],
     on_done: Callable[[Key, Result], Awaitable[None]],
     max_in_flight: int,
-    *,
-    head_start: bool = False,
 ) -> None:
-    some_done = asyncio.Event()
-
-    async def later_worker() -> None:
-        if head_start:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(some_done.wait(), HEAD_START_S)
-        await worker()
-
     async def worker() -> None:
         while (key := await next_key()) is not None:
             try:
                 result = await run_group(key)
                 await to_the_end(on_done(key, result))
-                some_done.set()
                 if _is_cancelled():
                     raise asyncio.CancelledError  # while its result was on the way
             except asyncio.CancelledError:
@@ -133,8 +117,7 @@ async def _pool(
 
     try:
         async with asyncio.TaskGroup() as group:
-            workers = [group.create_task(worker())]
-            workers += [group.create_task(later_worker()) for _ in range(max_in_flight - 1)]
+            workers = [group.create_task(worker()) for _ in range(max_in_flight)]
     except BaseExceptionGroup as errors:
         # One error is what people can act on: the others followed from it.
         raise errors.exceptions[0] from None

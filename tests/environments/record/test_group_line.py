@@ -123,54 +123,12 @@ def test_what_the_model_saw_is_kept_as_stretches_and_what_was_put_in():
     assert again(credited(with_turn(context=context))).group.trajectories[0].turns[0].context == context
 
 
-PUT_IN = Message(role="tool", content="the middle is left out", tool_call_id="a")
-
-
-def seeing(*contexts):
-    """A trajectory with a turn for each context."""
-    (only,) = group_of([[0.0] * len(contexts)]).trajectories
-    turns = tuple(replace(turn, context=context) for turn, context in zip(only.turns, contexts, strict=True))
-    return credited(replace(TWO, trajectories=(replace(only, turns=turns),)))
-
-
-def test_what_was_put_in_stands_once_however_many_turns_saw_it():
-    opening = Kept(start=0, end=1)
-    written = seeing((opening, PUT_IN), (opening, PUT_IN, Kept(start=3, end=5)), None, (PUT_IN,))
-    turns = fields_of(written)["trajectories"][0]["turns"]
-    assert encode_group(written).count(b"the middle is left out") == 1 + len(fields_of(written)["messages"])
-    assert [turn["context"] for turn in turns[1:]] == [
-        [{"start": 0, "end": 1}, {"turn": 0, "start": 1, "end": 2}, {"start": 3, "end": 5}],
-        None,
-        [{"turn": 1, "start": 1, "end": 2}],
-    ]
-    assert again(written) == written
-
-
-@cases(
-    "part",
-    [
-        {"turn": 1, "start": 0, "end": 1},
-        {"turn": -1, "start": 0, "end": 1},
-        {"turn": 0, "start": 0, "end": 3},
-        {"turn": 0, "start": -1, "end": 1},
-        {"turn": 0, "start": 1, "end": 1},
-        {"turn": "0", "start": None, "end": 1},
-    ],
-    ids=["itself", "negative", "beyond", "before", "nothing", "no_number"],
-)
-def test_a_context_that_refers_to_nothing_is_malformed(part):
-    fields = fields_of(seeing((PUT_IN, PUT_IN), (PUT_IN,)))
-    fields["trajectories"][0]["turns"][1]["context"] = [part]
-    with pytest.raises(RecordError, match=r"line 1: not a turnwise.group/2 line"):
-        decode_group(orjson.dumps(fields), HERE, 1)
-
-
-def test_a_line_whose_contexts_refer_to_each_other_without_bounds_is_malformed():
-    fields = fields_of(seeing(*[(PUT_IN,)] * 40))
-    for turn, each in enumerate(fields["trajectories"][0]["turns"][1:]):
-        each["context"] = [{"turn": turn, "start": 0, "end": 2**turn}] * 2
-    with pytest.raises(RecordError, match="more than 100000 parts"):
-        decode_group(orjson.dumps(fields), HERE, 1)
+def test_a_context_of_anything_else_is_malformed():
+    fields = fields_of(credited(with_turn(context=(Kept(start=0, end=1),))))
+    for part in ({"start": 0}, {"start": "a", "end": 1}, {"content": "x"}, {}, None):
+        fields["trajectories"][0]["turns"][0]["context"] = [part]
+        with pytest.raises(RecordError, match=r"line 1: not a turnwise.group/2 line"):
+            decode_group(orjson.dumps(fields), HERE, 1)
 
 
 TOOLS = (ToolSpec(name="look", description="Look closely.", parameters={"type": "object"}),)

@@ -200,7 +200,8 @@ OTHER_VALUES = {
 @pytest.fixture
 def no_code(monkeypatch):
     """The code counts in tests of its own: reading all of this suite takes seconds."""
-    monkeypatch.setattr("environments.run.experiment.code_facts", lambda env, **_: {})
+    monkeypatch.setattr("environments.run.experiment.counted_files", lambda *_, **__: {})
+    monkeypatch.setattr("environments.run.experiment.code_facts", lambda *_: {})
 
 
 class ReadsDataset(WriteFile):

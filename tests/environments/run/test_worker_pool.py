@@ -194,30 +194,3 @@ def _handles(pid, number):
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
     return bool(caught >> (number - 1) & 1)
-
-
-async def three_after_the_first(groups):
-    async def begin(keys):
-        return [next(keys)]
-
-    return await run_groups(range(3), groups.run, groups.on_done, max_in_flight=3, begin=begin)
-
-
-async def test_the_group_that_began_has_the_machine_to_itself_until_it_is_done(monkeypatch):
-    monkeypatch.setattr("environments.run.worker_pool.HEAD_START_S", 60.0)
-    groups = Groups()
-    running = asyncio.ensure_future(three_after_the_first(groups))
-    await started(groups, 1)
-    assert groups.started == [0]
-    groups.may_end.set()
-    assert await running == 0
-    assert len(groups.done) == 3
-
-
-async def test_nobody_waits_long_for_the_group_that_began(monkeypatch):
-    monkeypatch.setattr("environments.run.worker_pool.HEAD_START_S", 0.01)
-    groups = Groups()
-    running = asyncio.ensure_future(three_after_the_first(groups))
-    await started(groups, 3)
-    groups.may_end.set()
-    assert await running == 0

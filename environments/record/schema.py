@@ -173,7 +173,7 @@ _JUDGE_CALLS = TypeAdapter(tuple[JudgeCall, ...])
 _MESSAGE = TypeAdapter(Message)
 _TOOLS = TypeAdapter(tuple[ToolSpec, ...])
 _PART = TypeAdapter[Kept | Message](Kept | Message)
-_NOT_PLAIN = {"message", "replies", "context"}
+_TEXT = {"message", "replies"}
 _LEFT_OUT: dict[str, Any] = {
     "session_id": None,
     "end_reason": None,
@@ -248,7 +248,8 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
     dumped: list[dict[str, Any]] = []
     index = len(trajectory.prompt)
     for turn in trajectory.turns:
-        fields = _TURN.dump_python(turn, mode="json", exclude=_NOT_PLAIN, warnings=False)
+        bare = replace(turn, context=None)
+        fields = _TURN.dump_python(bare, mode="json", exclude=_TEXT, warnings=False)
         fields["context"] = _written_context(turn.context)
         answered = index + 1 + len(turn.tool_results)
         for at, result in enumerate(fields["tool_results"], start=index + 1):

@@ -2,11 +2,9 @@
 
 import codecs
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
-
-import jsonlines
 
 from tools.errors import DatasetError
 
@@ -129,22 +127,17 @@ def _json_list(path: Path, data: bytes) -> list[Item]:
 def _json_lines(path: Path, file: Iterable[bytes]) -> tuple[list[Item], list[int]]:
     items: list[Item] = []
     line_numbers: list[int] = []
-    line_number = 0
-
-    def lines() -> Iterator[bytes]:
-        # The reader numbers only what it refuses.
-        nonlocal line_number
-        for line_number, line in enumerate(file, start=1):  # noqa: B007  # read below
-            yield line
-
-    # Not the reader's own choice, orjson: it makes a float of an integer of more than 64 bits.
-    reader = jsonlines.Reader(lines(), loads=json.loads)  # pyright: ignore[reportCallIssue]  # attrs: `_loads`
-    try:
-        for row in reader.iter(allow_none=True, skip_empty=True):
-            items.append(_object(row, f"{path}, line {line_number}"))
-            line_numbers.append(line_number)
-    except jsonlines.InvalidLineError as error:
-        raise DatasetError(f"{path}, line {error.lineno}: {_reason(error.__cause__)}") from None
+    for number, line in enumerate(file, start=1):
+        text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        if not text.strip():
+            continue
+        try:
+            # Not orjson, which makes a float of an integer of more than 64 bits.
+            row = json.loads(text.decode())
+        except (ValueError, RecursionError) as error:
+            raise DatasetError(f"{path}, line {number}: {_reason(error)}") from None
+        items.append(_object(row, f"{path}, line {number}"))
+        line_numbers.append(number)
     return items, line_numbers
 
 
@@ -154,7 +147,7 @@ def _object(row: object, where: str) -> Item:
     return cast(Item, row)
 
 
-def _reason(error: BaseException | None) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8 text"
     if isinstance(error, json.JSONDecodeError):

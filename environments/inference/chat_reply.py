@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import orjson
 
-from environments.inference.http_client import one_line, start_of
+from environments.inference.http_client import list_in, mapping, one_line, start_of
 from environments.inference.server_kind import TEXT_ONLY, ServerFacts
 from environments.trajectory import NOT_SAMPLED, SEVERAL_VERSIONS, Message
 from tools.calls import ToolCall
@@ -50,7 +50,7 @@ def merged_stream(content: bytes) -> dict[str, Any]:
         chunk = _object(data)
         if chunk.get("error"):
             raise StreamError(f"the server gave up in the middle of its answer: {chunk['error']!r:.200}")
-        for part in _dicts(chunk.get("choices")):
+        for part in map(mapping, list_in(chunk.get("choices"))):
             if part.get("index", 0) == 0:
                 choice.add(part)
         reply |= {name: chunk[name] for name in _REPLY_FIELDS if chunk.get(name) is not None}
@@ -69,15 +69,13 @@ class _Choice:
         self._calls: list[dict[str, Any]] = []
         self._latest: dict[object, dict[str, Any]] = {}
 
-    def add(self, part: dict[str, Any]) -> None:
-        for delta in _dicts([part.get("delta") or part.get("message")]):
-            self._add_delta(delta)
+    def add(self, part: Mapping[str, Any]) -> None:
+        self._add_delta(mapping(part.get("delta") or part.get("message")))
         for name in _LISTS:
             if isinstance(part.get(name), list):
                 self.fields.setdefault(name, []).extend(part[name])
-        for logprobs in _dicts([part.get("logprobs")]):
-            if isinstance(logprobs.get("content"), list):
-                self.fields.setdefault("logprobs", {"content": []})["content"].extend(logprobs["content"])
+        if logprobs := list_in(mapping(part.get("logprobs")).get("content")):
+            self.fields.setdefault("logprobs", {"content": []})["content"].extend(logprobs)
         for name in ("finish_reason", "prompt_token_ids", "meta_info", "error"):
             if part.get(name) is not None:
                 self.fields[name] = part[name]
@@ -93,21 +91,21 @@ class _Choice:
             message["function_call"] = _whole_function(message["function_call"])
         return {**self.fields, "message": message}
 
-    def _add_delta(self, delta: dict[str, Any]) -> None:
+    def _add_delta(self, delta: Mapping[str, Any]) -> None:
         if delta.get("role"):
             self._message["role"] = delta["role"]
         for name in _TEXTS:
             if delta.get(name) is not None:
                 pieces = delta[name] if isinstance(delta[name], list) else [delta[name]]
                 self._texts.setdefault(name, []).extend(pieces)
-        for function in _dicts([delta.get("function_call")]):
+        if function := mapping(delta.get("function_call")):
             _add_function(self._message.setdefault("function_call", {}), function)
-        for call in _dicts(delta.get("tool_calls")):
+        for call in filter(None, map(mapping, list_in(delta.get("tool_calls")))):
             self._add_call(call)
 
-    def _add_call(self, piece: dict[str, Any]) -> None:
+    def _add_call(self, piece: Mapping[str, Any]) -> None:
         """Join a piece to the latest call of its index, unless it is another's: ollama calls each 0."""
-        function: dict[str, Any] = next(_dicts([piece.get("function")]), dict[str, Any]())
+        function = mapping(piece.get("function"))
         index, given = piece.get("index"), piece.get("id")
         call = self._latest.get(str(index))
         another = call is not None and given and call["id"] not in (None, given)
@@ -142,20 +140,12 @@ def _object(data: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", chunk)
 
 
-def _dicts(values: object) -> Iterator[dict[str, Any]]:
-    """The objects in a list; none in what is no list."""
-    if isinstance(values, list):
-        yield from (
-            cast("dict[str, Any]", each) for each in cast("list[object]", values) if isinstance(each, dict)
-        )
-
-
 def _joined(pieces: list[Any]) -> Any:
     """One text; where some of it came as content parts, as Mistral streams what it thinks, a list of all."""
     return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else pieces
 
 
-def _add_function(function: dict[str, Any], piece: dict[str, Any]) -> None:
+def _add_function(function: dict[str, Any], piece: Mapping[str, Any]) -> None:
     if piece.get("name"):
         function["name"] = piece["name"]
     if piece.get("arguments") is not None:
@@ -267,9 +257,8 @@ def checked_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[fl
     return tuple(map(float, numbers))
 
 
-def _logprobs_of(choice: Mapping[str, Any], pairs: list[Sequence[Any]] | None) -> list[Any] | None:
-    logprobs: object = choice.get("logprobs")
-    content: object = cast("dict[str, Any]", logprobs).get("content") if isinstance(logprobs, dict) else None
+def _logprobs_of(choice: Mapping[str, Any], pairs: list[list[Any]] | None) -> list[Any] | None:
+    content: object = mapping(choice.get("logprobs")).get("content")
     if content is None:
         return None if pairs is None else [pair[0] for pair in pairs]
     try:
@@ -278,18 +267,15 @@ def _logprobs_of(choice: Mapping[str, Any], pairs: list[Sequence[Any]] | None) -
         raise ReplyError(f"logprobs.content holds an entry without a logprob: {content!r:.100}") from None
 
 
-def _pairs_of(meta_info: object) -> list[Sequence[Any]] | None:
+def _pairs_of(meta_info: object) -> list[list[Any]] | None:
     """SGLang's logprob, id and text of each sampled token."""
-    if not isinstance(meta_info, dict):
-        return None
-    pairs: object = cast("dict[str, Any]", meta_info).get("output_token_logprobs")
+    pairs: object = mapping(meta_info).get("output_token_logprobs")
     if pairs is None:
         return None
-    if not isinstance(pairs, list) or not all(
-        isinstance(pair, list) and len(cast("list[Any]", pair)) >= 2 for pair in cast("list[object]", pairs)
-    ):
+    read = [list_in(pair) for pair in list_in(pairs)]
+    if not isinstance(pairs, list) or not all(len(pair) >= 2 for pair in read):
         raise ReplyError(f"meta_info.output_token_logprobs is no list of logprobs and ids: {pairs!r:.100}")
-    return cast("list[Sequence[Any]]", pairs)
+    return read
 
 
 CallIds = Callable[[int], str]
@@ -441,12 +427,11 @@ def weight_version_of(choice: Mapping[str, Any], *facts: object) -> str | None:
         choice: of the reply; vLLM's `weight_versions` has a version per stretch of tokens.
         facts: where SGLang's `weight_version` may be.
     """
-    spans = choice.get("weight_versions")
-    told = [*cast("list[object]", spans)] if isinstance(spans, list) else []
-    # Where nobody says who sampled a stretch, the others would tell too young an age.
-    names = [_name(_get(span, "version")) for span in told]
-    if not told:
-        names = [_name(version) for each in facts if (version := _get(each, "weight_version")) is not None]
+    # Where one stretch has no version, the others would give too young an age.
+    names = [_name(mapping(span).get("version")) for span in list_in(choice.get("weight_versions"))]
+    if not names:
+        given = [mapping(each).get("weight_version") for each in facts]
+        names = [_name(version) for version in given if version is not None]
     return SEVERAL_VERSIONS.join(dict.fromkeys(cast("list[str]", names))) if names and all(names) else None
 
 
@@ -459,10 +444,6 @@ def _name(version: object) -> str | None:
     if line in ("", text):
         return line or None
     return f"{line} #{blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
-
-
-def _get(fields: object, name: str) -> object:
-    return cast("dict[str, object]", fields).get(name) if isinstance(fields, dict) else None
 
 
 _ID_CHARS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -574,11 +555,10 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def _choice(reply: dict[str, Any], content: bytes) -> dict[str, Any]:
-    choices: object = reply.get("choices")
-    first: object = cast("list[object]", choices)[0] if isinstance(choices, list) and choices else None
-    if not isinstance(first, dict):
+    choice = next(iter(list_in(reply.get("choices"))), None)
+    if not isinstance(choice, dict):
         raise ReplyError(f"no chat completion (choices are missing or empty): {start_of(content)}")
-    choice = cast("dict[str, Any]", first)
+    choice = cast("dict[str, Any]", choice)
     if choice.get("error"):
         raise ReplyError(f"the server gave up: {choice['error']!r:.200}")
     return choice
@@ -595,8 +575,7 @@ def _finish_reason(
     given: object, message: Message, sampled: int | None, max_tokens: int | None
 ) -> Literal["stop", "tool_calls", "length"]:
     """`stop`, `tool_calls` or `length`, whatever words the server has for it."""
-    if isinstance(given, dict):  # as SGLang's own API has it
-        given = cast("dict[str, object]", given).get("type")
+    given = mapping(given).get("type", given)  # an object in SGLang's own API
     if isinstance(given, str) and given:
         word = given[:_LONGEST_REASON].lower().replace("-", "_")
         meaning = next((name for name, pattern in _FINISHED.items() if pattern.search(word)), "stop")
@@ -619,8 +598,7 @@ def _sampled(reply: dict[str, Any], tokens: SampledTokens | None) -> int | None:
 
 
 def _usage(reply: dict[str, Any]) -> dict[str, int]:
-    usage: object = reply.get("usage")
-    counted = cast("dict[str, object]", usage) if isinstance(usage, dict) else {}
+    counted = mapping(reply.get("usage"))
     return {
         name: count
         for name in ("prompt_tokens", "completion_tokens")

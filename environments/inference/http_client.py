@@ -63,7 +63,7 @@ class Problem:
 def problem_of(content: str | bytes) -> Problem | None:
     """What the body of an error status says; OpenAI's shape, with `error` around or not."""
     fields = _object(content)
-    return None if fields is None else _problem(_error_in(fields) or fields)
+    return _problem(_error_in(fields) or fields) if fields else None
 
 
 def problem_in_success(content: bytes) -> Problem | None:
@@ -73,36 +73,39 @@ def problem_in_success(content: bytes) -> Problem | None:
         return None
     # One object, alone or behind comments, or one in an event.
     for line in (content, *content.splitlines()):
-        fields = _object(line.removeprefix(b"data:")) if b'"error"' in line else None
-        error = None if fields is None else _error_in(fields)
-        if error is not None:
+        if b'"error"' in line and (error := _error_in(_object(line.removeprefix(b"data:")))):
             return _problem(error)
     return None
 
 
-def _object(content: str | bytes) -> Mapping[str, object] | None:
+def mapping(value: object) -> Mapping[str, Any]:
+    """The object that a value of JSON is; empty for anything else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def list_in(value: object) -> list[Any]:
+    """The list that a value of JSON is; empty for anything else."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _object(content: str | bytes) -> Mapping[str, Any]:
     try:
-        read: object = orjson.loads(content)
+        return mapping(orjson.loads(content))
     except ValueError:
-        return None
-    return cast("Mapping[str, object]", read) if isinstance(read, dict) else None
+        return {}
 
 
-def _error_in(fields: Mapping[str, object]) -> Mapping[str, object] | None:
+def _error_in(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """The error of an answer, of its first choice (OpenRouter), or the answer that is one (vLLM)."""
     error = fields.get("error")
-    choices = fields.get("choices")
-    if not error and isinstance(choices, list) and choices:
-        first = cast("list[object]", choices)[0]
-        error = cast("Mapping[str, object]", first).get("error") if isinstance(first, dict) else None
-    if isinstance(error, dict) and error:
-        return cast("Mapping[str, object]", error)
+    if not error and (choices := list_in(fields.get("choices"))):
+        error = mapping(choices[0]).get("error")
     if isinstance(error, str) and error:
         return {"message": error}
-    return fields if fields.get("object") == "error" else None
+    return mapping(error) or (fields if fields.get("object") == "error" else {})
 
 
-def _problem(fields: Mapping[str, object]) -> Problem:
+def _problem(fields: Mapping[str, Any]) -> Problem:
     message, code = fields.get("message"), fields.get("code")
     return Problem(
         message=f"{message}{_provider_text(fields)}" if isinstance(message, str) else None,
@@ -111,16 +114,15 @@ def _problem(fields: Mapping[str, object]) -> Problem:
     )
 
 
-def _provider_text(fields: Mapping[str, object]) -> str:
-    """What OpenRouter passes on from the server behind it: "Provider returned error" alone helps nobody."""
-    metadata = fields.get("metadata")
-    raw = cast("Mapping[str, object]", metadata).get("raw") if isinstance(metadata, dict) else None
+def _provider_text(fields: Mapping[str, Any]) -> str:
+    """What OpenRouter passes on from the server behind it, since its own message explains nothing."""
+    raw = mapping(fields.get("metadata")).get("raw")
     if isinstance(raw, dict | list):
         raw = orjson.dumps(raw).decode()
     return f": {raw}" if isinstance(raw, str) and raw else ""
 
 
-def _status(fields: Mapping[str, object]) -> int:
+def _status(fields: Mapping[str, Any]) -> int:
     words = [_word(fields.get(name)) for name in ("code", "status", "status_code", "type")]
     named = [word for word in words if word]
     for text in named:
@@ -228,31 +230,6 @@ def _decoder(encoding: str | None) -> _Plain | _Inflate:
     if name in ("gzip", "x-gzip", "deflate"):
         return _Inflate()
     raise BodyError(f"the answer has the encoding {name[:40]!r}, which was not asked for")
-
-
-_SMALL_BYTES = 100_000
-_STEP_BYTES = 4 << 20
-_DENSE = 400_000
-_MOST_CONTAINERS = 1_500_000
-"""Lists and objects: 131,072 tokens have 650,000 with logprobs and a `top_logprobs`; texts count, too."""
-_BYTES_EACH = 6
-"""At least, in an answer of more than `_DENSE`: an entry of logprobs has 20, and dense code."""
-_MOST_VALUES = 4_000_000
-
-
-def bomb_in(content: bytes) -> str | None:
-    """Why an answer is not parsed: 64 MB of empty lists take 10 s and 2 GB; `None` when it can be."""
-    containers = values = 0
-    most = min(_MOST_CONTAINERS, max(_DENSE, len(content) // _BYTES_EACH))
-    for start in range(0, len(content), _STEP_BYTES) if len(content) > _SMALL_BYTES else ():
-        end = start + _STEP_BYTES
-        containers += content.count(b"[", start, end) + content.count(b"{", start, end)
-        values += content.count(b",", start, end)
-        if containers > most:
-            return f"the answer has more than {most} lists and objects"
-        if values > _MOST_VALUES:
-            return f"the answer has more than {_MOST_VALUES} values"
-    return None
 
 
 if TYPE_CHECKING:
@@ -454,8 +431,6 @@ class HttpClient:
                     max_bytes=_MAX_ERROR_BYTES if failed else _MAX_ANSWER_BYTES,
                     cut=failed,
                 )
-                if not failed and (bomb := bomb_in(body)) is not None:
-                    raise BodyError(bomb)
         except (aiohttp.ClientError, BodyError, OSError, TimeoutError, ValueError) as error:
             # Not as its cause: what a library says may quote the URL.
             text = self._without_secrets(reason_of_loss(error))

@@ -9,7 +9,14 @@ from typing import Any, Literal, cast
 
 import orjson
 
-from environments.inference.http_client import NoAnswerError, StatusError, one_line, start_of
+from environments.inference.http_client import (
+    NoAnswerError,
+    StatusError,
+    list_in,
+    mapping,
+    one_line,
+    start_of,
+)
 from environments.inference.model_server import ModelServer
 from tools.errors import ConfigError
 
@@ -98,10 +105,9 @@ async def _page(server: ModelServer, path: str, *, at_root: bool = False) -> obj
 
 def _entry_of(page: object, model: str) -> Mapping[str, Any]:
     """What `/models` says of the model in use, or of the first where it names no such one."""
-    listed = _object(page).get("data", page)
-    entries = [_object(each) for each in cast("list[object]", listed)] if isinstance(listed, list) else []
+    entries = [mapping(each) for each in list_in(mapping(page).get("data", page))]
     named = [entry for entry in entries if _text(entry.get("id")).endswith(model)]
-    return (named or entries or [_object(None)])[0]
+    return next(iter(named or entries), mapping(None))
 
 
 def _kind_of(entry: Mapping[str, Any]) -> ServerKind:
@@ -113,8 +119,8 @@ def _kind_of(entry: Mapping[str, Any]) -> ServerKind:
 
 
 def _window_of(entry: Mapping[str, Any]) -> int | None:
-    meta = _object(entry.get("meta"))
-    provider = _object(entry.get("top_provider"))
+    meta = mapping(entry.get("meta"))
+    provider = mapping(entry.get("top_provider"))
     candidates = (
         entry.get("max_model_len"),
         entry.get("max_context_length"),
@@ -126,14 +132,14 @@ def _window_of(entry: Mapping[str, Any]) -> int | None:
 
 
 def _with_page(facts: ServerFacts, kind: ServerKind, page: object) -> ServerFacts:
-    fields = _object(page)
+    fields = mapping(page)
     mode = _LOGPROBS_MODE.search(_json(page)) if facts.kind == kind == "vllm" else None
     if mode is not None:
         return replace(facts, logprobs_mode=mode[1].decode())
     if not _SIGNS[kind] <= fields.keys():
         return facts
     version = fields.get("version", fields.get("build_info"))
-    slot = _object(fields.get("default_generation_settings")).get("n_ctx")
+    slot = mapping(fields.get("default_generation_settings")).get("n_ctx")
     return replace(
         facts,
         kind=kind,
@@ -141,10 +147,6 @@ def _with_page(facts: ServerFacts, kind: ServerKind, page: object) -> ServerFact
         # What one slot of llama.cpp has is less than the window of the model that it lists.
         context_tokens=slot if _is_window(slot) else facts.context_tokens,
     )
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _json(value: object) -> bytes:
@@ -225,10 +227,8 @@ def _models_in(answer: object) -> list[str] | None:
 
 
 def _name_of(entry: object) -> str | None:
-    if isinstance(entry, dict):
-        fields = cast("dict[str, Any]", entry)
-        entry = next((fields[name] for name in _NAMES if isinstance(fields.get(name), str)), None)
-    return entry if isinstance(entry, str) else None
+    names = [entry, *(mapping(entry).get(name) for name in _NAMES)]
+    return next((name for name in names if isinstance(name, str)), None)
 
 
 def _check_listed(url: str, model: str, models: list[str]) -> None:
@@ -269,10 +269,9 @@ async def _check_chat(server: ModelServer, problem: ConfigError | None) -> None:
 
 def _has_choices(content: bytes) -> bool:
     try:
-        answer: object = orjson.loads(content)
+        return "choices" in mapping(orjson.loads(content))
     except ValueError:
         return False
-    return isinstance(answer, dict) and "choices" in answer
 
 
 def _refused(url: str, error: StatusError) -> ConfigError:

@@ -13,7 +13,7 @@ from environments.inference.chat_reply import (
     checked_logprobs,
     weight_version_of,
 )
-from environments.inference.http_client import one_line, start_of
+from environments.inference.http_client import list_in, mapping, one_line, start_of
 
 _ECHO = b'"prompt_token_ids":['
 
@@ -69,11 +69,6 @@ def one_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     return mapping(choices[0])
 
 
-def mapping(value: object) -> Mapping[str, Any]:
-    """The object that a field holds; empty for anything else."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
 def list_of(value: object, name: str) -> list[object]:
     """The list that a field holds; ReplyError for anything else."""
     if not isinstance(value, list):
@@ -112,9 +107,9 @@ def check_prompt(reply: Mapping[str, Any], choice: Mapping[str, Any], request: T
 
 
 def _first_difference(seen: object, sent: Sequence[int]) -> str:
+    given = list_in(seen)
     if not isinstance(seen, list):
         return ""
-    given = cast("list[object]", seen)
     pairs = zip(given, sent, strict=False)  # the shorter one ends the comparison
     index = next((index for index, (one, other) in enumerate(pairs) if one != other), None)
     return f": {len(given)} for {len(sent)}" if index is None else f", the first at {index}"
@@ -304,7 +299,7 @@ def _read_sglang_generate(content: bytes, request: TokenRequest) -> TokenReply:
 
 def _sglang_reply(token_ids: tuple[int, ...], meta: Mapping[str, Any], finish: object) -> TokenReply:
     entries = list_of(meta.get("output_token_logprobs"), "output_token_logprobs")
-    pairs = [cast("list[object]", each) if isinstance(each, list) else [] for each in entries]
+    pairs = [list_in(each) for each in entries]
     if not all(len(pair) >= 2 for pair in pairs):
         raise ReplyError("the server gave output_token_logprobs that are no list of (logprob, id, text)")
     check_same_ids([pair[1] for pair in pairs], token_ids)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from environments.data.item_json import item_hash, item_id, json_text, recorded_item
+from environments.plain_text import is_utf8
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.origin import RunOrigin
 from environments.record.recorder import Recorder
@@ -226,18 +227,17 @@ def _parsed(line: bytes) -> object:
     try:
         text = line.removeprefix(codecs.BOM_UTF8).decode()
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_twins)
-        if b"\\u" in line:
-            json.dumps(value, ensure_ascii=False).encode()
+        has_surrogates = b"\\u" in line and not is_utf8(json.dumps(value, ensure_ascii=False))
     except UnicodeDecodeError:
         raise SessionError("not UTF-8 text") from None
-    except UnicodeEncodeError:
-        raise SessionError("half of a surrogate pair in a text, which no UTF-8 file holds") from None
     except json.JSONDecodeError as error:
         raise SessionError(
             f"not valid JSON: {error.msg} at column {error.colno}; expected one JSON object a line"
         ) from None
     except (ValueError, RecursionError) as error:
         raise SessionError(f"not valid JSON: {error}"[:200]) from None
+    if has_surrogates:
+        raise SessionError("half of a surrogate pair in a text, which no UTF-8 file holds")
     return value
 
 

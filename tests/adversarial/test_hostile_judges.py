@@ -7,12 +7,12 @@ import pytest
 
 from environments.cli.main import main
 from environments.config import JudgeConfig, UserConfig
-from environments.policy.mock.mock_server import running_mock_server
 from tests.adversarial.heartbeat import heartbeat
 from tests.adversarial.hostile_server import OK, answer, endless, hostile
 from tests.environments.policy.chat_server import Server, failed
 from tests.environments.second_models.text_server import said
 from tests.environments.talk import Talk, talk
+from tests.equipment.running_server import running_server
 from tests.tables import cases
 from tools.errors import ConfigError
 
@@ -87,7 +87,7 @@ async def test_what_is_no_verdict_refuses_the_group_after_three_questions(text):
 
 async def test_what_is_no_verdict_counts_as_the_author_says():
     server = Server(said("Very good!"))
-    async with running_mock_server(server.app) as url:
+    async with running_server(server.app) as url:
         credited = await group_judged(url, Lenient)
     assert [trajectory.score for trajectory in credited.group.trajectories] == [-2.0, -2.0]
     assert len(server.asked) == 3  # equal questions of two siblings, of two turns each
@@ -95,7 +95,7 @@ async def test_what_is_no_verdict_counts_as_the_author_says():
 
 async def test_a_question_that_is_too_long_is_asked_once_and_counts_as_the_author_says():
     server = Server(failed(400, "This model's maximum context length is 10 tokens"))
-    async with running_mock_server(server.app) as url:
+    async with running_server(server.app) as url:
         credited = await group_judged(url, Lenient)
     assert {trajectory.score for trajectory in credited.group.trajectories} == {-2.0}
     assert {call.answer for t in credited.group.trajectories for call in t.judge_calls} == {None}
@@ -114,7 +114,7 @@ async def test_a_judge_that_is_lost_for_one_sibling_costs_that_one_alone():
         asked = (await request.json())["messages"][0]["content"]
         return failed(500) if asked == "sibling 1" else said('{"score": 1}')
 
-    async with running_mock_server(Server(lost_for_one).app) as url:
+    async with running_server(Server(lost_for_one).app) as url:
         credited = await group_judged(url, Numbered, group_size=3)
     assert [failure.sibling for failure in credited.group.failures] == [1]
     assert [trajectory.score for trajectory in credited.group.trajectories] == [1.0, 1.0]
@@ -138,7 +138,7 @@ async def test_a_judge_is_asked_no_more_at_once_than_it_may_be():
         async def score_turn(self, item, turn, ctx):
             return await ctx.judge(f"{ctx.seed} {turn.index}")
 
-    async with running_mock_server(Server(counting).app) as url:
+    async with running_server(Server(counting).app) as url:
         servers = [JudgeConfig(base_url=url, model_name="m", num_max_requests_at_once=2)]
         async with talk(Apart, servers=servers, group_size=8) as env:
             credited = await env.run_group(env.tasks()[0])

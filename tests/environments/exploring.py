@@ -7,11 +7,12 @@ from environments.base_env import AgentEnv
 from environments.cli.mock_model import items_by_opening, script_for
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.data.tasks import GroupTask
-from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.mock.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.policy.scripted import Choice, call, say
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tests.equipment.quirky_server import QuirkyServer
+from tests.equipment.running_server import running_server
 from tests.equipment.server_quirks import quirks_named
 from tools.registry import Toolset, tool
 
@@ -109,5 +110,5 @@ async def serving(kind, quirks=(), *, window=None, cls=Exploring, around=None, r
             settings=MockSettings(kind="plain" if kind == "chat" else kind, context_tokens=window),
         )
         app = QuirkyServer(app, quirks_named(quirks))
-        async with running_mock_server(app if around is None else around(app)) as url:
+        async with running_server(app if around is None else around(app)) as url:
             yield url

@@ -12,7 +12,7 @@ from atroposlib.envs.base import APIServerConfig
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
-from environments.policy.mock.mock_server import mock_app, running_mock_server
+from environments.policy.mock.mock_server import mock_app
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import Recorder, read_groups
 from environments.trajectory import Completion, Message, Rewards, StopReason, Trajectory
@@ -23,6 +23,7 @@ from tests.environments.write_file import (
     group_from,
     made,
 )
+from tests.equipment.running_server import running_server
 from tests.tables import cases
 from tools.errors import ConfigError
 from tools.sandbox.host import process_ids as processes
@@ -97,7 +98,7 @@ async def test_a_model_server_gives_token_for_token_what_the_scripted_policy_giv
         )
 
     app = mock_app(script_for, skill=0.6, renderer=scripted.renderer)
-    async with running_mock_server(app) as base_url:
+    async with running_server(app) as base_url:
         server = ServerConfig(base_url=base_url, model_name="scripted")
         env = made(servers=[server])
         await group_from(env)

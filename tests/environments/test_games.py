@@ -7,7 +7,7 @@ import pytest
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.credit import estimate
-from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.mock.mock_server import MockSettings, mock_app
 from environments.policy.scripted import Choice, call, say
 from environments.record.group_line import decode_group, encode_group
 from environments.sales_chat_env import SalesChatEnv
@@ -19,6 +19,7 @@ from environments.word_guess_env import WordGuessEnv
 from environments.word_guess_env.embedded_words import guess_in, marks_shown
 from tests.environments.policy.chat_server import chat_policy
 from tests.environments.policy.token_server import token_policy
+from tests.equipment.running_server import running_server
 from tests.tables import cases
 
 GAMES = pytest.mark.parametrize("game", [SalesChatEnv, WordGuessEnv], ids=lambda game: game.name)
@@ -119,7 +120,7 @@ async def test_over_a_server_it_plays_the_same_game(game, kind):
     settings = MockSettings(kind=kind or "plain")
     app = mock_app(lambda _: script, skill=0.3, renderer=local.renderer, settings=settings)
     wire = {"vllm": ("vllm", "completions"), "sglang": ("sglang", "generate")}
-    async with running_mock_server(app) as url:
+    async with running_server(app) as url:
         policy = token_policy(url, wire[kind]) if kind else chat_policy(url, model="scripted")
         remote = game(local.config, policy=policy)
         credited = await run_first(remote)

@@ -7,8 +7,9 @@ import pytest
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
-from environments.policy.mock.mock_server import mock_app, running_mock_server
+from environments.policy.mock.mock_server import mock_app
 from tests.environments.listed_calls import ShopEnv, contents, failure_of, trajectory_of
+from tests.equipment.running_server import running_server
 
 
 def narrowing(given: Any, *, is_async: bool = False) -> AgentEnv:
@@ -40,7 +41,7 @@ async def test_a_model_behind_a_server_is_offered_the_narrowed_tools():
     app = mock_app(
         lambda _: partial(scripted.scripted_choices, ["sell", "close"]), skill=1.0, renderer=scripted.renderer
     )
-    async with running_mock_server(app) as base_url:
+    async with running_server(app) as base_url:
         servers = [ServerConfig(base_url=base_url, model_name="scripted")]
         async with type(scripted)(servers=servers) as env:
             trajectory = await trajectory_of(env, "sell", "close")

@@ -13,11 +13,12 @@ from environments.cli.mock_model import script_for
 from environments.config import ServerConfig
 from environments.data.tasks import GroupTask
 from environments.hooks import Hooks
-from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.mock.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.run.loading import SHIPPED, shipped_target
 from environments.trajectory import IGNORED, Kept
 from environments.wire.credited_rows import credited_rows
+from tests.equipment.running_server import running_server
 
 RENDERER = ChatMLRenderer.embedded()
 WIRES = ("scripted", "chat", "vllm")
@@ -48,7 +49,7 @@ async def playing(name, wire):
     settings = MockSettings(kind="plain" if wire == "chat" else wire)
     script = partial(script_for, scripted, known)
     app = mock_app(script, skill=0.7, renderer=RENDERER, settings=settings)
-    async with running_mock_server(app) as url:
+    async with running_server(app) as url:
         server = ServerConfig(base_url=url, model_name="scripted", server_type=wire, family="chatml")
         yield made(name, [server], tokenizer_name=str(EMBEDDED_TOKENIZER_DIR)), task
 

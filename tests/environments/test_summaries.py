@@ -8,7 +8,6 @@ from starlette.responses import JSONResponse
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, SummariserConfig
-from environments.policy.mock.mock_server import running_mock_server
 from environments.policy.scripted import Choice, call, say
 from environments.record.group_line import decode_group, encode_group
 from environments.record.summary import summary_rows
@@ -23,6 +22,7 @@ from tests.environments.rollout.condensed_play import BUDGET, OPENING, Recorded,
 from tests.environments.second_models.played_roles import playing
 from tests.environments.second_models.text_server import said
 from tests.environments.talking import TASK, Talking
+from tests.equipment.running_server import running_server
 
 LOOKS = [Step(results=("word " * 20,)) for _ in range(6)]
 LONG = [Step(results=("word " * 60,)) for _ in range(6)]
@@ -297,7 +297,7 @@ async def test_a_served_summariser_says_what_the_scripted_one_says():
 
 async def test_a_summariser_that_cannot_be_reached_costs_the_sibling():
     server = Server(JSONResponse({"error": {"message": "down"}}, status_code=503))
-    async with running_mock_server(server.app) as url:
+    async with running_server(server.app) as url:
         (failure,) = (await served(url)).failures
     assert isinstance(failure, Failure)
     assert "the summariser's model" in failure.error
@@ -306,7 +306,7 @@ async def test_a_summariser_that_cannot_be_reached_costs_the_sibling():
 @pytest.mark.parametrize("text", ["", "word " * 50], ids=["empty", "long"])
 async def test_whatever_a_summariser_says_is_the_summary(text):
     server = Server(said(text))
-    async with running_mock_server(server.app) as url:
+    async with running_server(server.app) as url:
         (trajectory,) = (await served(url)).trajectories
     assert trajectory.turns[3].context[1].content == f"{SUMMARY_HEADING}\n\n{text.strip()}"
 
@@ -314,6 +314,6 @@ async def test_whatever_a_summariser_says_is_the_summary(text):
 async def test_a_conversation_that_is_too_long_for_the_summariser_ends_the_rollout():
     error = {"message": "maximum context length is 10 tokens", "code": "context_length_exceeded"}
     server = Server(JSONResponse({"error": error}, status_code=400))
-    async with running_mock_server(server.app) as url:
+    async with running_server(server.app) as url:
         (trajectory,) = (await served(url)).trajectories
     assert trajectory.stop_reason is StopReason.CONTEXT_OVERFLOW

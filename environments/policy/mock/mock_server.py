@@ -4,25 +4,20 @@ It answers like vLLM does, token ids and logprobs included, and with the same to
 in the process gives for the same seed. So the whole way over HTTP can be tried without a model.
 """
 
-import asyncio
 import hashlib
 import re
-import socket
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
 import orjson
-import uvicorn
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from environments.inference.openai_wire import ChatRequest, first_problem
 from environments.policy.base import CompletionRequest
@@ -130,39 +125,6 @@ def mock_app(
         ],
         exception_handlers={RefusalError: _refuse},
     )
-
-
-@asynccontextmanager
-async def running_mock_server(app: ASGIApp) -> AsyncGenerator[str]:
-    """Serve `app` in this event loop on a free port of 127.0.0.1; gives the base URL, with `/v1`."""
-    # With the protocol named, asyncio turns Nagle's algorithm off; it would cost 40 ms per answer.
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(2048)
-        server = _EmbeddedServer(uvicorn.Config(app, log_level="error", lifespan="off"))
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
-        await server.ready.wait()
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-        finally:
-            server.should_exit = True
-            await serving
-
-
-class _EmbeddedServer(uvicorn.Server):
-    """A server that leaves the process's signal handlers alone and says when it is ready."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
 
 
 def _answering(answer: Answer, *, api_key: str | None) -> Callable[[Request], Awaitable[JSONResponse]]:

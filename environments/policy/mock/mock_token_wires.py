@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
+from environments.inference.http_client import list_in, mapping
 from environments.policy.rendering.chatml import RESPONSE, TOOLS, ChatMLRenderer
 from environments.trajectory import Message
 from tools.calls import ToolSpec
@@ -129,7 +130,7 @@ class MockWires:
 
     async def _vllm_generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._check_model(body)
-        params = _object(body.get("sampling_params"))
+        params = mapping(body.get("sampling_params"))
         asked, sampled = await self._sampled(body.get("token_ids"), params, params.get("max_tokens", 16))
         choice = self._vllm_choice(sampled, asked, {"return_weight_versions": True})
         choice["token_ids"] = sampled.token_ids
@@ -143,7 +144,7 @@ class MockWires:
         return {"request_id": "generate", "choices": [choice], "usage": None}
 
     async def _sglang_generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        params = _object(body.get("sampling_params"))
+        params = mapping(body.get("sampling_params"))
         max_tokens = params.get("max_new_tokens", 128)
         asked, sampled = await self._sampled(body.get("input_ids"), params, max_tokens)
         meta = self._meta_info(sampled, asked)
@@ -158,7 +159,7 @@ class MockWires:
     async def _sampled(
         self, ids: object, fields: Mapping[str, Any], max_tokens: object
     ) -> tuple[IdsRequest, SampledIds]:
-        given = cast("list[Any]", ids) if isinstance(ids, list) else []
+        given = list_in(ids)
         if not given or not set(map(type, given)) <= {int}:
             raise RefusalError(400, "the prompt is no list of token ids")
         if not isinstance(max_tokens, int) or max_tokens < 1:
@@ -211,10 +212,6 @@ def usage_of(prompt: int, sampled: int) -> dict[str, int]:
 
 def _matched(sampled: SampledIds, asked: IdsRequest) -> int | None:
     return sampled.token_ids[-1] if sampled.finish_reason(asked.stop_ids) == "stop" else None
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def conversation_of(

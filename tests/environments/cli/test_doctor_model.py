@@ -7,10 +7,11 @@ import pytest
 
 from environments.cli.main import main
 from environments.config import AgentEnvConfig, ServerConfig
-from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.mock.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.policy.rendering.families import TEXT_FAMILIES, family_names
 from tests.environments.lab.test_model_check import script
+from tests.equipment.running_server import running_server
 from tests.tables import cases
 
 
@@ -19,7 +20,7 @@ async def checked(*options, **settings):
     app = mock_app(
         lambda _: script, skill=1, renderer=ChatMLRenderer.embedded(), settings=MockSettings(**settings)
     )
-    async with running_mock_server(app) as url:
+    async with running_server(app) as url:
         return await asyncio.to_thread(main, ["doctor", "model", url, *options])
 
 
@@ -58,7 +59,7 @@ async def test_settings_of_the_user_are_in_the_command_and_secrets_are_not(capsy
 
 async def test_what_a_url_has_to_let_somebody_in_is_left_out_and_that_is_said(capsys):
     app = mock_app(lambda _: script, skill=1, renderer=ChatMLRenderer.embedded())
-    async with running_mock_server(app) as url:
+    async with running_server(app) as url:
         assert await asyncio.to_thread(main, ["doctor", "model", url.replace("//", "//me:s3cret@")]) == 0
     out = capsys.readouterr().out
     assert "s3cret" not in out

@@ -5,7 +5,7 @@ import pytest
 from environments.cli.mock_model import MockRole, items_by_opening, script_for, script_of
 from environments.config import JudgeConfig, UserConfig
 from environments.data.tasks import GroupTask
-from environments.policy.mock.mock_server import mock_app, running_mock_server
+from environments.policy.mock.mock_server import mock_app
 from environments.policy.scripted import Choice, say
 from environments.rollout.context import SUMMARY_REQUEST, summarise
 from environments.trajectory import Message
@@ -14,6 +14,7 @@ from tests.environments.talking import Talking, made
 from tests.environments.write_file import WriteFile
 from tests.environments.write_file import made as written
 from tests.equipment.quirky_server import QuirkyServer
+from tests.equipment.running_server import running_server
 from tests.equipment.server_quirks import QUIRKS, SERVERS, quirks_named
 from tools.errors import ConfigError
 
@@ -155,8 +156,8 @@ async def both_ways(quirks=()):
         scripted = [await env.rollout_group(task, 2) for task in env.tasks()]
         served_as = {"judge": JudgeConfig, "user": UserConfig}
         async with (
-            running_mock_server(QuirkyServer(app(env, "judge"), quirks)) as judge,
-            running_mock_server(QuirkyServer(app(env, "user"), quirks)) as user,
+            running_server(QuirkyServer(app(env, "judge"), quirks)) as judge,
+            running_server(QuirkyServer(app(env, "user"), quirks)) as user,
         ):
             servers = [
                 served_as[role](base_url=url, model_name="scripted", temperature=1.0)

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from environments.inference.chat_reply import logprobs_warning
 from environments.inference.model_server import ModelServer
 from environments.inference.server_kind import ServerFacts, look
-from environments.policy.mock.mock_server import running_mock_server
+from tests.equipment.running_server import running_server
 from tests.tables import cases
 
 
@@ -25,7 +25,7 @@ async def saying(pages):
         return respond
 
     app = Starlette(routes=[Route(path, page(answer)) for path, answer in pages.items()])
-    async with running_mock_server(app) as base_url:
+    async with running_server(app) as base_url:
         server = ModelServer(base_url=base_url, api_key="k", tries=1)
         yield server
         await server.aclose()

@@ -7,10 +7,10 @@ from starlette.responses import JSONResponse
 from environments.config import JudgeConfig
 from environments.judged_writing_env import JudgedWritingEnv
 from environments.judged_writing_env.env import JudgedWritingConfig
-from environments.policy.mock.mock_server import running_mock_server
 from tests.environments.policy.chat_server import Server
 from tests.environments.second_models.played_roles import playing
 from tests.environments.second_models.text_server import said
+from tests.equipment.running_server import running_server
 
 
 async def rolled_out(*servers, items=3):
@@ -21,7 +21,7 @@ async def rolled_out(*servers, items=3):
 
 async def judged_by(answer):
     server = Server(answer)
-    async with running_mock_server(server.app) as url:
+    async with running_server(server.app) as url:
         (group,) = await rolled_out(JudgeConfig(base_url=url, model_name="m"), items=1)
     return server, group
 

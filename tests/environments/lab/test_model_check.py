@@ -8,11 +8,12 @@ import pytest
 
 from environments.inference.model_server import ModelServer
 from environments.lab.model_check import CheckedModel, check_model
-from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.mock.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, say
 from environments.trajectory import Message
 from tests.equipment.quirky_server import Quirk, QuirkyServer
+from tests.equipment.running_server import running_server
 from tests.equipment.server_quirks import SERVERS, quirks_named
 from tests.tables import cases
 from tools.calls import ToolCall
@@ -36,7 +37,7 @@ async def asked(*quirks, model="scripted", renderer=None, **settings):
     app = mock_app(lambda _: script, skill=1, renderer=RENDERER, settings=MockSettings(**settings))
     own = [each for each in quirks if isinstance(each, Quirk)]
     named = quirks_named([each for each in quirks if isinstance(each, str)])
-    async with running_mock_server(QuirkyServer(app, [*named, *own])) as base_url:
+    async with running_server(QuirkyServer(app, [*named, *own])) as base_url:
         server = ModelServer(
             base_url=base_url, api_key="k", tries=2, first_wait_s=0.001, longest_wait_s=0.002,
             request_timeout_s=20.0,

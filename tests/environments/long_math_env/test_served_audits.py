@@ -6,10 +6,11 @@ from environments.cli.mock_model import items_by_opening, script_for
 from environments.config import ServerConfig
 from environments.long_math_env import LongMathEnv
 from environments.long_math_env.env import LongMathConfig
-from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.mock.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.trajectory import StopReason
 from tests.environments.long_math_env.audit_play import is_solved
+from tests.equipment.running_server import running_server
 from tests.tables import cases
 
 
@@ -24,7 +25,7 @@ async def played(kind: str, condenser: str):
             renderer=env.renderer,
             settings=MockSettings(kind="plain" if kind == "chat" else kind),
         )
-        async with running_mock_server(app) as url:
+        async with running_server(app) as url:
             server = ServerConfig(base_url=url, model_name="scripted", server_type=kind, family="chatml")
             config = LongMathConfig(**settings, tokenizer_name=str(EMBEDDED_TOKENIZER_DIR))
             async with LongMathEnv(config, [server]) as remote:

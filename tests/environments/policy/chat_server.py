@@ -11,9 +11,9 @@ from starlette.routing import Route
 from environments.inference.model_server import ModelServer
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
-from environments.policy.mock.mock_server import running_mock_server
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.trajectory import Message
+from tests.equipment.running_server import running_server
 from tools.calls import ToolSpec
 
 RENDERER = ChatMLRenderer.embedded()
@@ -52,7 +52,7 @@ class Server:
 @asynccontextmanager
 async def served(*answers, models=None, **settings):
     server = Server(*answers, models=models)
-    async with running_mock_server(server.app) as server.base_url:
+    async with running_server(server.app) as server.base_url:
         policy = chat_policy(server.base_url, **settings)
         yield server, policy
         await policy.aclose()

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from environments.config import ServerConfig
-from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.mock.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.record.recorder import read_groups
 from environments.rollout.agent_loop import opening_messages
@@ -18,6 +18,7 @@ from environments.serve.serving import serve
 from environments.trajectory import StopReason
 from tests.environments.policy.token_server import ALL_WIRES
 from tests.environments.write_file import ITEMS, group_from, made
+from tests.equipment.running_server import running_server
 from tests.tables import cases
 from tools.errors import ConfigError
 
@@ -47,7 +48,7 @@ def asking(base_url, **fields):
 async def found(server, tokenizer=FOLDER, **settings):
     """What is said at the start of a run."""
     lines = []
-    async with running_mock_server(mock(made(), **settings)) as base_url:
+    async with running_server(mock(made(), **settings)) as base_url:
         env = made(servers=[asking(base_url, **server)], tokenizer_name=tokenizer)
         async with env.opened(notify=lines.append):
             pass
@@ -60,7 +61,7 @@ async def test_a_run_over_a_token_wire_records_what_the_scripted_agent_does(wire
     kind, name = wire
     scripted, path = made(), tmp_path / "r.jsonl"
     expected = await group_from(scripted)
-    async with running_mock_server(mock(scripted, kind=kind)) as base_url:
+    async with running_server(mock(scripted, kind=kind)) as base_url:
         server = asking(base_url, server_type=kind, token_wire=name)
         env = made(servers=[server], data_path_to_save_groups=str(path), **OWN)
         assert await process(env, Console()) == 0
@@ -92,7 +93,7 @@ async def test_auto_asks_by_messages_without_a_known_chat_format():
 
 
 async def test_the_window_is_a_setting():
-    async with running_mock_server(mock(made(), kind="vllm")) as base_url:
+    async with running_server(mock(made(), kind="vllm")) as base_url:
         credited = await group_from(made(servers=[asking(base_url, context_tokens=16)], **OWN))
     for failure in credited.group.failures:
         assert "no turn was finished: context_overflow" in failure.error
@@ -142,15 +143,15 @@ async def test_a_server_of_another_kind_may_be_one_of_several():
     scripted = made()
     expected = await group_from(scripted)
     async with (
-        running_mock_server(mock(scripted, kind="vllm")) as tokens,
-        running_mock_server(mock(scripted)) as messages,
+        running_server(mock(scripted, kind="vllm")) as tokens,
+        running_server(mock(scripted)) as messages,
     ):
         credited = await group_from(made(servers=[asking(tokens), asking(messages)], **OWN))
     assert [t.rows for t in credited.group.trajectories] == [t.rows for t in expected.group.trajectories]
 
 
 async def test_settings_that_logprobs_do_not_follow_are_warned_of_once(caplog):
-    async with running_mock_server(mock(made(), kind="vllm")) as base_url:
+    async with running_server(mock(made(), kind="vllm")) as base_url:
         with caplog.at_level(logging.WARNING):
             env = made(servers=[asking(base_url)], temperature=0.5, **OWN)
             await group_from(env)
@@ -162,7 +163,7 @@ async def test_settings_that_logprobs_do_not_follow_are_warned_of_once(caplog):
 
 
 async def test_a_turn_that_is_cut_where_the_window_ends_ends_its_rollout_there():
-    async with running_mock_server(mock(made(), kind="vllm")) as base_url:
+    async with running_server(mock(made(), kind="vllm")) as base_url:
         env = made(servers=[asking(base_url)], **OWN)
         prompt = len(env.renderer.prompt_ids(prompt_of(env), env.toolset.specs))
         small = made(servers=[asking(base_url, context_tokens=prompt + 5)], **OWN)
@@ -182,7 +183,7 @@ async def test_serve_refuses_a_server_of_text_alone_at_its_start():
         return JSONResponse({"data": [{"id": "scripted", "owned_by": "llamacpp"}]})
 
     app = Starlette(routes=[Route("/v1/models", models)])
-    async with running_mock_server(app) as base_url:
+    async with running_server(app) as base_url:
         env = made(servers=[ServerConfig(base_url=base_url, model_name="scripted")], credit_view="turn_rows")
         with pytest.raises(
             ConfigError, match=r"is llama\.cpp; it is asked by messages, and gives no token ids"

@@ -9,11 +9,12 @@ import pytest
 from environments.inference.model_server import ModelServer
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
-from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.mock.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, say
 from environments.trajectory import Message
 from tests.equipment.quirky_server import QuirkyServer
+from tests.equipment.running_server import running_server
 from tests.equipment.server_quirks import SERVERS, quirks_named
 from tests.tables import cases
 from tools.calls import ToolCall, ToolSpec
@@ -43,7 +44,7 @@ async def quirky(*names, model="scripted", has=None, **settings):
     """A policy that asks a server with these quirks for a model; unless told otherwise it has that one."""
     has = MockSettings(model=has or model)
     app = mock_app(lambda _: script, skill=1, renderer=RENDERER, settings=has)
-    async with running_mock_server(QuirkyServer(app, quirks_named(names))) as base_url:
+    async with running_server(QuirkyServer(app, quirks_named(names))) as base_url:
         server = ModelServer(
             base_url=base_url, api_key="k", tries=2, first_wait_s=0.001, longest_wait_s=0.002
         )

@@ -8,7 +8,6 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from environments.policy.base import CompletionRequest
-from environments.policy.mock.mock_server import running_mock_server
 from environments.policy.open_row import OpenRow
 from environments.policy.rendering.renderer import CannotExtendError
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
@@ -22,6 +21,7 @@ from tests.environments.policy.token_server import (
     served,
     token_policy,
 )
+from tests.equipment.running_server import running_server
 from tools.errors import ContextOverflow, PolicyError
 
 wires = pytest.mark.parametrize("wire", ALL_WIRES, ids="-".join)
@@ -110,7 +110,7 @@ async def answering(*answers, **policy):
         return reply if isinstance(reply, JSONResponse) else JSONResponse(reply)
 
     app = Starlette(routes=[Route("/v1/completions", complete, methods=["POST"])])
-    async with running_mock_server(app) as base_url:
+    async with running_server(app) as base_url:
         asking = token_policy(base_url, ("vllm", "completions"), **policy)
         yield asking, asked
         await asking.aclose()

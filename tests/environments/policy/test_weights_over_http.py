@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 
 from environments.config import AgentEnvConfig, ServerConfig
-from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.mock.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.run.process_run import process
 from environments.wire.columns import columns_of
@@ -15,6 +15,7 @@ from tests.environments.chat.chat_env import TASK, Chat, ScalarChat
 from tests.environments.chat.versioned import CHOICES
 from tests.environments.policy.test_server_policy import ALL_WIRES
 from tests.environments.write_file import quiet
+from tests.equipment.running_server import running_server
 from tools.errors import ConfigError
 
 BY_MESSAGES = [("vllm", None), ("sglang", None), ("plain", None)]
@@ -51,7 +52,7 @@ async def served(kind="sglang", wire=None, cls=Updated, told="step-0", **fields)
     app = mock_app(
         lambda _: lambda *_: CHOICES, skill=0.5, renderer=cls().renderer, settings=MockSettings(kind=kind)
     )
-    async with running_mock_server(app) as base_url:
+    async with running_server(app) as base_url:
         if told is not None:
             assert await update(base_url, told) == 200
         asked = {} if wire is None else {"server_type": kind, "token_wire": wire, "family": "chatml"}

@@ -5,11 +5,12 @@ from contextlib import asynccontextmanager
 from environments.inference.model_server import ModelServer
 from environments.inference.token_wires import WIRES
 from environments.policy.base import CompletionRequest
-from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.mock.mock_server import MockSettings, mock_app
 from environments.policy.open_row import OpenRow
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.token_policy import TokenPolicy
 from environments.trajectory import Message
+from tests.equipment.running_server import running_server
 from tools.calls import ToolSpec
 
 RENDERER = ChatMLRenderer.embedded()
@@ -33,7 +34,7 @@ async def served(wire, script=None, *, policy=None, **settings):
     """A policy over one of the wires; `settings` are the mock's."""
     like = MockSettings(**{"kind": wire[0], **settings})
     app = mock_app(lambda messages: script, skill=0.6, renderer=RENDERER, settings=like)
-    async with running_mock_server(app) as base_url:
+    async with running_server(app) as base_url:
         asking = token_policy(base_url, wire, **(policy or {}))
         yield asking
         await asking.aclose()

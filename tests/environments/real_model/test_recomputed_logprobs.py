@@ -13,7 +13,6 @@ from rich.console import Console
 from environments.config import ServerConfig
 from environments.inference.model_server import ModelServer
 from environments.inference.token_wires import WIRES
-from environments.policy.mock.mock_server import running_mock_server
 from environments.policy.rendering.chatml import THINK, ChatMLRenderer
 from environments.policy.rendering.renderer import CannotExtendError
 from environments.policy.token_policy import TokenPolicy
@@ -22,6 +21,7 @@ from environments.run.process_run import process
 from environments.trajectory import IGNORED, NOT_SAMPLED
 from environments.wire.views import VIEWS
 from tests.environments.real_model.looking_env import Looking
+from tests.equipment.running_server import running_server
 from tests.tables import cases
 
 pytestmark = pytest.mark.timeout(300)
@@ -79,7 +79,7 @@ async def played(tiny, asked, path):
         group_size=asked.group_size, max_turns=5, max_tokens_per_turn=64, tokenizer_name=str(tiny.folder),
         temperature=asked.temperature, data_path_to_save_groups=str(path),
     )  # fmt: skip
-    async with running_mock_server(
+    async with running_server(
         transformer_app(tiny.model, tiny.tokenizer, asked.server, asked.temperature)
     ) as url:
         server = ServerConfig(base_url=url, model_name=MODEL, family=asked.family, token_wire=asked.wire)

@@ -4,12 +4,12 @@ import pytest
 from starlette.responses import JSONResponse
 
 from environments.config import UserConfig
-from environments.policy.mock.mock_server import running_mock_server
 from environments.retail_env import RetailEnv
 from environments.retail_env.env import RetailConfig
 from tests.environments.policy.chat_server import Server
 from tests.environments.second_models.played_roles import playing
 from tests.environments.second_models.text_server import said
+from tests.equipment.running_server import running_server
 
 
 async def rolled_out(*servers, items=3):
@@ -42,13 +42,13 @@ async def test_what_the_customers_model_was_asked_is_in_the_trajectory():
 )
 async def test_a_customer_who_cannot_be_reached_costs_the_rollout_and_is_no_score(answer):
     server = Server(answer)
-    async with running_mock_server(server.app) as url:
+    async with running_server(server.app) as url:
         (group,) = await rolled_out(UserConfig(base_url=url, model_name="m"), items=1)
     assert (group.trajectories, len(group.failures)) == ((), 1)
 
 
 async def test_a_customer_who_never_stops_is_stopped():
     server = Server(said("And then?"))
-    async with running_mock_server(server.app) as url:
+    async with running_server(server.app) as url:
         (group,) = await rolled_out(UserConfig(base_url=url, model_name="m"), items=1)
     assert group.trajectories[0].end_reason == "user is done"

@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
-from environments.policy.mock.mock_server import mock_app, running_mock_server
+from environments.policy.mock.mock_server import mock_app
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, call, say
 from tests.equipment.quirky_server import QuirkyServer
+from tests.equipment.running_server import running_server
 from tests.equipment.server_quirks import SERVERS, quirks_named
 from tests.tables import seldom
 
@@ -58,7 +59,7 @@ def script(messages, tools, skill):
 async def test_a_run_against_a_server_with_its_quirks_scores_every_rollout(server, tmp_path):
     (tmp_path / "words.py").write_text(ENV)
     app = mock_app(lambda _: script, skill=1.0, renderer=ChatMLRenderer.embedded())
-    async with running_mock_server(QuirkyServer(app, quirks_named([server]))) as url:
+    async with running_server(QuirkyServer(app, quirks_named([server]))) as url:
         asked = ("--openai.base_url", url, "--openai.model_name", "scripted", "--env.group_size", "1")
         done = await asyncio.to_thread(
             subprocess.run,

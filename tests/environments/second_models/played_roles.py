@@ -3,7 +3,8 @@
 from contextlib import asynccontextmanager
 
 from environments.cli.mock_model import MockRole
-from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.mock.mock_server import MockSettings, mock_app
+from tests.equipment.running_server import running_server
 
 
 @asynccontextmanager
@@ -13,5 +14,5 @@ async def playing(env_cls, role):
     async with env.loaded():
         script = MockRole(env, role).script
         app = mock_app(script, skill=1.0, renderer=env.renderer, settings=MockSettings(model="m"))
-        async with running_mock_server(app) as url:
+        async with running_server(app) as url:
             yield url

@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 from starlette.responses import JSONResponse
 
 from environments.inference.model_server import ModelServer
-from environments.policy.mock.mock_server import running_mock_server
 from environments.second_models.text_model import TextModel
 from environments.trajectory import Message
 from tests.environments.policy.chat_server import Server
+from tests.equipment.running_server import running_server
 
 QUESTION = (Message(role="user", content="Good?"),)
 
@@ -37,7 +37,7 @@ def text_model(base_url, *, role="judge", extra_body=None, temperature=0.0, max_
 async def answering(*answers, **settings):
     """The server, and the model that asks it."""
     server = Server(*answers)
-    async with running_mock_server(server.app) as server.base_url:
+    async with running_server(server.app) as server.base_url:
         model = text_model(server.base_url, **settings)
         yield server, model
         await model.aclose()

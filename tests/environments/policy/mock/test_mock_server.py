@@ -7,10 +7,11 @@ import pytest
 from environments.inference.model_server import ModelServer
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
-from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.mock.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, generic_script, say
 from environments.trajectory import Message
+from tests.equipment.running_server import running_server
 from tests.tables import cases
 from tools.calls import ToolSpec
 from tools.errors import ConfigError, ContextOverflow, PolicyError
@@ -67,7 +68,7 @@ async def rollout(policy, seed, max_tokens=1024):
 @pytest.mark.parametrize("script", [counting_script, generic_script])
 async def test_over_http_and_in_process_the_same_seed_gives_the_same_completions(script, max_tokens):
     local = ScriptedPolicy(script, skill=0.6, renderer=RENDERER)
-    async with running_mock_server(app(script)) as base_url:
+    async with running_server(app(script)) as base_url:
         remote = chat_policy(base_url)
         for seed in range(8):
             assert await rollout(remote, seed, max_tokens) == await rollout(local, seed, max_tokens)
@@ -76,7 +77,7 @@ async def test_over_http_and_in_process_the_same_seed_gives_the_same_completions
 
 async def test_a_conversation_without_a_script_gets_the_generic_one():
     request = CompletionRequest(messages=(USER,), tools=(TERMINAL,))
-    async with running_mock_server(app(None)) as base_url:
+    async with running_server(app(None)) as base_url:
         remote = chat_policy(base_url)
         completion = await remote.complete(request)
         await remote.aclose()
@@ -86,31 +87,31 @@ async def test_a_conversation_without_a_script_gets_the_generic_one():
 
 
 async def test_the_preflight_accepts_the_server():
-    async with running_mock_server(app()) as base_url:
+    async with running_server(app()) as base_url:
         remote = chat_policy(base_url)
         await remote.check()
         await remote.aclose()
 
 
 async def test_the_preflight_names_the_model_it_has():
-    async with running_mock_server(app(model="tiny")) as base_url:
+    async with running_server(app(model="tiny")) as base_url:
         with pytest.raises(ConfigError, match="no model 'scripted'; it has tiny"):
             await chat_policy(base_url).check()
 
 
 async def test_a_wrong_key_is_refused():
-    async with running_mock_server(app(api_key="secret")) as base_url:
+    async with running_server(app(api_key="secret")) as base_url:
         with pytest.raises(ConfigError, match="refuses the API key"):
             await chat_policy(base_url).check()
 
 
 async def test_the_right_key_is_accepted():
-    async with running_mock_server(app(api_key="secret")) as base_url:
+    async with running_server(app(api_key="secret")) as base_url:
         await chat_policy(base_url, api_key="secret").check()
 
 
 async def test_a_prompt_longer_than_the_context_overflows():
-    async with running_mock_server(app(context_tokens=20)) as base_url:
+    async with running_server(app(context_tokens=20)) as base_url:
         with pytest.raises(ContextOverflow, match="maximum context length is 20 tokens"):
             await rollout(chat_policy(base_url), 0)
 
@@ -118,13 +119,13 @@ async def test_a_prompt_longer_than_the_context_overflows():
 async def test_a_completion_is_cut_where_the_context_ends():
     request = CompletionRequest(messages=(USER,))
     context = len(RENDERER.prompt_ids((USER,), ())) + 3
-    async with running_mock_server(app(context_tokens=context)) as base_url:
+    async with running_server(app(context_tokens=context)) as base_url:
         completion = await chat_policy(base_url).complete(request)
     assert (len(completion.token_ids), completion.finish_reason) == (3, "length")
 
 
 async def test_a_wrong_model_is_not_found():
-    async with running_mock_server(app()) as base_url:
+    async with running_server(app()) as base_url:
         with pytest.raises(PolicyError, match="answered 404: The model `other` does not exist"):
             await rollout(chat_policy(base_url, model="other"), 0)
 
@@ -135,7 +136,7 @@ def ask(**changes):
 
 async def post(body, **settings):
     async with (
-        running_mock_server(app(**settings)) as base_url,
+        running_server(app(**settings)) as base_url,
         httpx.AsyncClient(base_url=base_url) as client,
     ):
         return await client.post(
@@ -198,7 +199,7 @@ async def test_calls_have_ids_of_their_own_where_a_history_was_cut():
     earlier = call("terminal", {})
     named = replace(earlier, tool_calls=(replace(earlier.tool_calls[0], id="call_5_9_0"),))
     said = (USER, named, Message(role="tool", content="3", tool_call_id="call_5_9_0"), USER)
-    async with running_mock_server(app()) as base_url:
+    async with running_server(app()) as base_url:
         policy = chat_policy(base_url)
         request = CompletionRequest(messages=said, tools=(TERMINAL,), seed=5, max_tokens=500)
         completion = await policy.complete(request)

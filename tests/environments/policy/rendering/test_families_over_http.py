@@ -3,13 +3,14 @@ import random
 import pytest
 
 from environments.policy.base import CompletionRequest
-from environments.policy.mock.mock_server import MockSettings, mock_app, running_mock_server
+from environments.policy.mock.mock_server import MockSettings, mock_app
 from environments.policy.mock.mock_token_wires import SampledIds
 from environments.policy.open_row import OpenRow
 from environments.policy.rendering.chatml import ChatMLRenderer
 from tests.environments.policy.rendering.family_formats import families, renderer_of
 from tests.environments.policy.rendering.test_family_rows import TOOLS, chats
 from tests.environments.policy.token_server import token_policy
+from tests.equipment.running_server import running_server
 
 
 class Playback:
@@ -31,7 +32,7 @@ async def test_a_row_is_the_ids_that_were_sent_and_sampled(family):
     model, renderer = Playback(), renderer_of(family)
     settings = MockSettings(kind="vllm", sampler=model.sample)
     app = mock_app(lambda _: None, skill=1, renderer=ChatMLRenderer.embedded(), settings=settings)
-    async with running_mock_server(app) as url:
+    async with running_server(app) as url:
         policy = token_policy(url, ("vllm", "completions"), renderer=renderer)
         for chat, turns in chats(family, 50):
             row, messages = OpenRow(), chat.prompt

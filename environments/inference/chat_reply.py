@@ -18,6 +18,51 @@ _TEXTS = ("content", "refusal", "reasoning_content", "reasoning", "reasoning_det
 _LISTS = ("token_ids", "response_token_ids", "weight_versions")
 _REPLY_FIELDS = ("prompt_token_ids", "usage", "metadata")
 _COMMENTS = re.compile(rb"\A(?:\s*:[^\n]*\n)+\s*")
+LARGEST_ID = 2**31
+"""No vocabulary is larger; a negative id could be `IGNORED` and leave its turn's mask."""
+CLAMPED = -9999.0
+"""What vLLM reports for a token whose logprob it does not know."""
+NO_NUMBERS = "NaN happened"
+"""What SGLang says it stopped at when it put a stop token in the place of an id that cannot be."""
+_NUMBERS = (float, int)
+TOO_DEEP = "the answer is nested too deep"
+"""What a `RecursionError` of a reader says: JSON may be nested deeper than code that looks through it."""
+CallIds = Callable[[int], str]
+"""The id of the call at an index, for one that has none of its own."""
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+"""Of a message, as text; the same names are understood when it is sent back."""
+_MORE_REASONING = ("reasoning_details", "thinking")
+_TEXT_PARTS = frozenset({"text", "output_text", "refusal"})
+_REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text", "redacted_thinking"})
+_CALL_PARTS = frozenset({"tool_use", "tool_call", "function_call"})
+_TEXT_KEYS = ("text", "content", "thinking", "reasoning", "summary", "refusal")
+_DEEPEST = 5
+_ID_CHARS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_ID_LENGTH = 9
+_FINISHED: Mapping[str, re.Pattern[str]] = {
+    "filtered": re.compile(
+        "filter|safety|blocked|blocklist|prohibited|recitation|sensitive|refusal|guardrail"
+    ),
+    "lost": re.compile("abort|error|cancel|fail|time_?out|insufficient|interrupt|unload"),
+    "length": re.compile("length|max|limit|truncat|window"),
+}
+"""What the finish reasons of servers mean, by what they contain."""
+_LONGEST_REASON = 100
+_NAME = b"prompt_token_ids"
+_START = b'"%b":[' % _NAME
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "temperature": (1,),
+    "top_p": (1,),
+    "top_k": (None, 0, -1),
+    "min_p": (None, 0),
+    "repetition_penalty": (None, 1),
+    "presence_penalty": (None, 0),
+    "frequency_penalty": (None, 0),
+    "logit_bias": (None, {}),
+}
+"""Settings that reshape the distribution, and their values that do not."""
+_AFTER_LOGPROBS = frozenset({"top_p", "top_k", "min_p"})
+"""What SGLang applies after it has taken its logprobs."""
 
 
 class StreamError(ValueError):
@@ -57,6 +102,248 @@ def merged_stream(content: bytes) -> dict[str, Any]:
     if not done and choice.fields.get("finish_reason") is None:
         raise StreamError("the event stream breaks off before its end")
     return {**reply, "choices": [choice.whole()]}
+
+
+class ReplyError(ValueError):
+    """A reply that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTokens:
+    """The token ids that a server gave."""
+
+    prompt_ids: tuple[int, ...]
+    extends_row: bool = False
+    """Whether `prompt_ids` are only those that follow the open row."""
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+    """One per sampled token; `None`: the server gave none."""
+
+
+def tokens_of(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledTokens | None:
+    """What was sampled, or `None` where the server gave text alone.
+
+    vLLM gives `token_ids` and the prompt's ids at the top, SGLang `response_token_ids` and the prompt's ids
+    in the choice, or pairs of logprob and id in `meta_info`.
+
+    Raises:
+        ReplyError: what it gives does not fit together.
+    """
+    pairs = _pairs_of(choice.get("meta_info"))
+    given = [
+        (name, choice[name]) for name in ("token_ids", "response_token_ids") if choice.get(name) is not None
+    ]
+    if not given and pairs is None:
+        return None
+    name, ids = given[0] if given else ("output_token_logprobs", [pair[1] for pair in pairs or ()])
+    prompt = reply.get("prompt_token_ids") or choice.get("prompt_token_ids")
+    if not prompt:
+        raise ReplyError(
+            f"the server gave {name} without prompt_token_ids, and nobody can tell what the model saw: "
+            "update it, or send it the prompt's ids with --openai.server_type"
+        )
+    if not ids:
+        raise ReplyError(f"the server gave empty {name}; a completion has at least its stop token")
+    token_ids = checked_ids(ids, name)
+    return SampledTokens(
+        prompt_ids=checked_ids(prompt, "prompt_token_ids"),
+        token_ids=token_ids,
+        logprobs=checked_logprobs(_logprobs_of(choice, pairs), len(token_ids)),
+    )
+
+
+def checked_ids(ids: object, name: str) -> tuple[int, ...]:
+    """Token ids of a reply.
+
+    Raises:
+        ReplyError: one of them is no integer, or no vocabulary has it.
+    """
+    if not isinstance(ids, list):
+        raise ReplyError(f"{name} is no list: {ids!r:.100}")
+    values = cast("list[int]", ids)
+    if set(map(type, values)) - {int} or min(values, default=0) < 0 or max(values, default=0) >= LARGEST_ID:
+        wrong = next(
+            i for i, each in enumerate(values) if type(each) is not int or not 0 <= each < LARGEST_ID
+        )
+        raise ReplyError(f"{name}.{wrong} is {values[wrong]!r:.100}; a token id is an integer from 0 on")
+    return tuple(values)
+
+
+def checked_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[float, ...] | None:
+    """One logprob for each sampled token; `None` stays what it is.
+
+    Raises:
+        ReplyError: another number of them, or one that no sampler gave.
+    """
+    if logprobs is None:
+        return None
+    if len(logprobs) != tokens:
+        raise ReplyError(f"the server gave {len(logprobs)} logprobs for {tokens} token_ids")
+    numbers = cast("Sequence[float]", logprobs)
+    for index, value in enumerate(numbers):
+        # NaN is in no range.
+        if type(value) not in _NUMBERS or not CLAMPED < value < NOT_SAMPLED:
+            raise ReplyError(
+                f"the server gave the logprob {value!r:.100} at token {index} of {tokens}; a sampled token "
+                f"has a finite one above {CLAMPED:g}"
+            )
+    return tuple(map(float, numbers))
+
+
+def read_message(given: Mapping[str, Any], call_ids: CallIds) -> tuple[Message, str | None]:
+    """The message, and the field that its reasoning came in, where that is one that takes it back.
+
+    Args:
+        given: the message of a choice.
+        call_ids: names the calls without an id, or with that of another.
+
+    Raises:
+        ReplyError: somebody else's message, or a content that is neither text nor a part of a known kind.
+    """
+    role = given.get("role") or "assistant"
+    if role != "assistant":
+        raise ReplyError(
+            f"the server answered with a message of role {role!r:.100}; an answer is the assistant's"
+        )
+    parts = _Parts(given.get("content"))
+    refusal = given.get("refusal")
+    reasoning_field, reasoning = _reasoning(given, parts)
+    calls = given.get("tool_calls") or parts.calls
+    if not calls and isinstance(given.get("function_call"), dict):
+        calls = [{"function": given["function_call"]}]
+    message = Message(
+        role="assistant",
+        content=parts.text or (refusal if isinstance(refusal, str) else ""),
+        reasoning=reasoning or None,
+        tool_calls=_calls(calls, call_ids),
+    )
+    return message, reasoning_field
+
+
+def is_empty(message: Message) -> bool:
+    """Whether it says and calls nothing."""
+    return not (message.content or message.reasoning or message.tool_calls)
+
+
+def weight_version_of(choice: Mapping[str, Any], *facts: object) -> str | None:
+    """The version of the weights, or of all that one completion was sampled by; `None`: unknown.
+
+    Args:
+        choice: of the reply; vLLM's `weight_versions` has a version per stretch of tokens.
+        facts: where SGLang's `weight_version` may be.
+    """
+    # Where one stretch has no version, the others would give too young an age.
+    names = [_name(mapping(span).get("version")) for span in list_in(choice.get("weight_versions"))]
+    if not names:
+        given = [mapping(each).get("weight_version") for each in facts]
+        names = [_name(version) for version in given if version is not None]
+    return SEVERAL_VERSIONS.join(dict.fromkeys(cast("list[str]", names))) if names and all(names) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledMessage:
+    """What a server sampled."""
+
+    message: Message
+    finish_reason: Literal["stop", "tool_calls", "length"]
+    tokens: SampledTokens | None
+    """`None`: the server gave text alone."""
+    reasoning_field: str | None = None
+    """The field that the message's reasoning came in, where it can be sent back in it."""
+    weight_version: str | None = None
+    """Which weights sampled it, where the server says so."""
+    usage: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The tokens that the server counted."""
+    is_refusal: bool = False
+    """Whether its text is what the server calls a refusal."""
+
+
+class FilteredReplyError(ReplyError):
+    """The server filtered the answer."""
+
+
+def call_id(*names_it: object) -> str:
+    """An id for a call that a server gave none: equal for equal reasons, and of the form that all accept.
+
+    Mistral wants nine letters and digits; others take any text.
+    """
+    number = int.from_bytes(blake2b(repr(names_it).encode(), digest_size=8).digest(), "big")
+    return "".join(_ID_CHARS[number // 62**place % 62] for place in range(_ID_LENGTH))
+
+
+def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = None) -> SampledMessage:
+    """The message of a reply, with its tokens where the server gave them.
+
+    Args:
+        content: the body of the reply, JSON or an event stream.
+        call_prefix: tells the calls of this reply from others, for those that have no id.
+        max_tokens: how many were asked for: without a finish reason, so many tokens were cut.
+
+    Raises:
+        ReplyError: no completion, one that the server gave up or filtered, or one that does not fit together.
+    """
+    reply = _parsed(content)
+    choice = _choice(reply, content)
+    if choice.get("matched_stop") == NO_NUMBERS:
+        raise ReplyError(f"the server gave up (it stopped at {NO_NUMBERS!r})")
+    given = _message_in(choice, content)
+    message, reasoning_field = read_message(given, lambda index: call_id(call_prefix, index))
+    tokens = tokens_of(reply, choice)
+    reason = _finish_reason(choice.get("finish_reason"), message, _sampled(reply, tokens), max_tokens)
+    # An empty text is one that a model may write: it sampled its stop token first.
+    says = isinstance(given.get("content"), str) or reason == "length" or _sampled(reply, tokens)
+    if is_empty(message) and not says:
+        raise ReplyError(f"the answer is empty, without a word, a call or a token: {start_of(content)}")
+    return SampledMessage(
+        message=message,
+        finish_reason=reason,
+        tokens=tokens,
+        reasoning_field=reasoning_field,
+        weight_version=weight_version_of(choice, choice.get("meta_info"), reply.get("metadata")),
+        usage=_usage(reply),
+        is_refusal=bool(given.get("refusal")) and message.content == given["refusal"],
+    )
+
+
+def without_row(content: bytes, row_json: bytes) -> bytes | None:
+    """A reply whose prompt's ids are those that follow a row, where they begin with all of it.
+
+    A reply that has the name twice, however it is written there, is left alone: the other might be read.
+
+    Args:
+        content: JSON, or events of it.
+        row_json: the row's ids as they stand in a JSON list, without its brackets.
+
+    Returns:
+        The reply; `None` where its prompt begins otherwise, ends with the row, or is written otherwise.
+    """
+    start = content.find(_START) + len(_START)
+    end = start + len(row_json)
+    if start < len(_START) or not row_json or content[end : end + 1] != b",":
+        return None
+    if not content.startswith(row_json, start) or content.count(_NAME) > 1:
+        return None
+    return content[:start] + content[end + 1 :]
+
+
+def logprobs_warning(sampling: Mapping[str, Any], facts: ServerFacts) -> str | None:
+    """What is wrong with the logprobs that a server gives for these settings, and what to change."""
+    reshaping = [name for name, neutral in _NEUTRAL.items() if sampling.get(name, neutral[0]) not in neutral]
+    if facts.kind == "sglang":
+        reshaping = [name for name in reshaping if name in _AFTER_LOGPROBS]
+    processed = str(facts.logprobs_mode).startswith("processed")
+    if not reshaping or processed or facts.kind in TEXT_ONLY:
+        return None
+    shown = ", ".join(f"{name} {sampling[name]}" for name in reshaping)
+    if facts.kind == "sglang":
+        return (
+            f"{shown}: SGLang's logprobs are those before this, so a trainer's ratios are off; leave it out"
+        )
+    server = "vLLM's" if facts.kind == "vllm" else "the server's"
+    return (
+        f"{shown}: {server} logprobs are those of the model before any such setting, so a trainer's ratios "
+        f"are off, unless vLLM is started with --logprobs-mode processed_logprobs"
+    )
 
 
 class _Choice:
@@ -159,104 +446,6 @@ def _whole_function(function: dict[str, Any]) -> dict[str, Any]:
     return {**function, "arguments": "".join(pieces) if pieces else None}
 
 
-LARGEST_ID = 2**31
-"""No vocabulary is larger; a negative id could be `IGNORED` and leave its turn's mask."""
-CLAMPED = -9999.0
-"""What vLLM reports for a token whose logprob it does not know."""
-NO_NUMBERS = "NaN happened"
-"""What SGLang says it stopped at when it put a stop token in the place of an id that cannot be."""
-_NUMBERS = (float, int)
-
-TOO_DEEP = "the answer is nested too deep"
-"""What a `RecursionError` of a reader says: JSON may be nested deeper than code that looks through it."""
-
-
-class ReplyError(ValueError):
-    """A reply that cannot be used."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledTokens:
-    """The token ids that a server gave."""
-
-    prompt_ids: tuple[int, ...]
-    extends_row: bool = False
-    """Whether `prompt_ids` are only those that follow the open row."""
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...] | None
-    """One per sampled token; `None`: the server gave none."""
-
-
-def tokens_of(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledTokens | None:
-    """What was sampled, or `None` where the server gave text alone.
-
-    vLLM gives `token_ids` and the prompt's ids at the top, SGLang `response_token_ids` and the prompt's ids
-    in the choice, or pairs of logprob and id in `meta_info`.
-
-    Raises:
-        ReplyError: what it gives does not fit together.
-    """
-    pairs = _pairs_of(choice.get("meta_info"))
-    given = [
-        (name, choice[name]) for name in ("token_ids", "response_token_ids") if choice.get(name) is not None
-    ]
-    if not given and pairs is None:
-        return None
-    name, ids = given[0] if given else ("output_token_logprobs", [pair[1] for pair in pairs or ()])
-    prompt = reply.get("prompt_token_ids") or choice.get("prompt_token_ids")
-    if not prompt:
-        raise ReplyError(
-            f"the server gave {name} without prompt_token_ids, and nobody can tell what the model saw: "
-            "update it, or send it the prompt's ids with --openai.server_type"
-        )
-    if not ids:
-        raise ReplyError(f"the server gave empty {name}; a completion has at least its stop token")
-    token_ids = checked_ids(ids, name)
-    return SampledTokens(
-        prompt_ids=checked_ids(prompt, "prompt_token_ids"),
-        token_ids=token_ids,
-        logprobs=checked_logprobs(_logprobs_of(choice, pairs), len(token_ids)),
-    )
-
-
-def checked_ids(ids: object, name: str) -> tuple[int, ...]:
-    """Token ids of a reply.
-
-    Raises:
-        ReplyError: one of them is no integer, or no vocabulary has it.
-    """
-    if not isinstance(ids, list):
-        raise ReplyError(f"{name} is no list: {ids!r:.100}")
-    values = cast("list[int]", ids)
-    if set(map(type, values)) - {int} or min(values, default=0) < 0 or max(values, default=0) >= LARGEST_ID:
-        wrong = next(
-            i for i, each in enumerate(values) if type(each) is not int or not 0 <= each < LARGEST_ID
-        )
-        raise ReplyError(f"{name}.{wrong} is {values[wrong]!r:.100}; a token id is an integer from 0 on")
-    return tuple(values)
-
-
-def checked_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[float, ...] | None:
-    """One logprob for each sampled token; `None` stays what it is.
-
-    Raises:
-        ReplyError: another number of them, or one that no sampler gave.
-    """
-    if logprobs is None:
-        return None
-    if len(logprobs) != tokens:
-        raise ReplyError(f"the server gave {len(logprobs)} logprobs for {tokens} token_ids")
-    numbers = cast("Sequence[float]", logprobs)
-    for index, value in enumerate(numbers):
-        # NaN is in no range.
-        if type(value) not in _NUMBERS or not CLAMPED < value < NOT_SAMPLED:
-            raise ReplyError(
-                f"the server gave the logprob {value!r:.100} at token {index} of {tokens}; a sampled token "
-                f"has a finite one above {CLAMPED:g}"
-            )
-    return tuple(map(float, numbers))
-
-
 def _logprobs_of(choice: Mapping[str, Any], pairs: list[list[Any]] | None) -> list[Any] | None:
     content: object = mapping(choice.get("logprobs")).get("content")
     if content is None:
@@ -276,53 +465,6 @@ def _pairs_of(meta_info: object) -> list[list[Any]] | None:
     if not isinstance(pairs, list) or not all(len(pair) >= 2 for pair in read):
         raise ReplyError(f"meta_info.output_token_logprobs is no list of logprobs and ids: {pairs!r:.100}")
     return read
-
-
-CallIds = Callable[[int], str]
-"""The id of the call at an index, for one that has none of its own."""
-REASONING_FIELDS = ("reasoning_content", "reasoning")
-"""Of a message, as text; the same names are understood when it is sent back."""
-_MORE_REASONING = ("reasoning_details", "thinking")
-_TEXT_PARTS = frozenset({"text", "output_text", "refusal"})
-_REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text", "redacted_thinking"})
-_CALL_PARTS = frozenset({"tool_use", "tool_call", "function_call"})
-_TEXT_KEYS = ("text", "content", "thinking", "reasoning", "summary", "refusal")
-_DEEPEST = 5
-
-
-def read_message(given: Mapping[str, Any], call_ids: CallIds) -> tuple[Message, str | None]:
-    """The message, and the field that its reasoning came in, where that is one that takes it back.
-
-    Args:
-        given: the message of a choice.
-        call_ids: names the calls without an id, or with that of another.
-
-    Raises:
-        ReplyError: somebody else's message, or a content that is neither text nor a part of a known kind.
-    """
-    role = given.get("role") or "assistant"
-    if role != "assistant":
-        raise ReplyError(
-            f"the server answered with a message of role {role!r:.100}; an answer is the assistant's"
-        )
-    parts = _Parts(given.get("content"))
-    refusal = given.get("refusal")
-    reasoning_field, reasoning = _reasoning(given, parts)
-    calls = given.get("tool_calls") or parts.calls
-    if not calls and isinstance(given.get("function_call"), dict):
-        calls = [{"function": given["function_call"]}]
-    message = Message(
-        role="assistant",
-        content=parts.text or (refusal if isinstance(refusal, str) else ""),
-        reasoning=reasoning or None,
-        tool_calls=_calls(calls, call_ids),
-    )
-    return message, reasoning_field
-
-
-def is_empty(message: Message) -> bool:
-    """Whether it says and calls nothing."""
-    return not (message.content or message.reasoning or message.tool_calls)
 
 
 class _Parts:
@@ -420,21 +562,6 @@ def _arguments(function: dict[str, Any]) -> str:
     return "{}"
 
 
-def weight_version_of(choice: Mapping[str, Any], *facts: object) -> str | None:
-    """The version of the weights, or of all that one completion was sampled by; `None`: unknown.
-
-    Args:
-        choice: of the reply; vLLM's `weight_versions` has a version per stretch of tokens.
-        facts: where SGLang's `weight_version` may be.
-    """
-    # Where one stretch has no version, the others would give too young an age.
-    names = [_name(mapping(span).get("version")) for span in list_in(choice.get("weight_versions"))]
-    if not names:
-        given = [mapping(each).get("weight_version") for each in facts]
-        names = [_name(version) for version in given if version is not None]
-    return SEVERAL_VERSIONS.join(dict.fromkeys(cast("list[str]", names))) if names and all(names) else None
-
-
 def _name(version: object) -> str | None:
     """One line of its own for each version; where the server's is none, what tells it apart is added."""
     if not isinstance(version, str | int) or isinstance(version, bool):
@@ -444,84 +571,6 @@ def _name(version: object) -> str | None:
     if line in ("", text):
         return line or None
     return f"{line} #{blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
-
-
-_ID_CHARS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_ID_LENGTH = 9
-_FINISHED: Mapping[str, re.Pattern[str]] = {
-    "filtered": re.compile(
-        "filter|safety|blocked|blocklist|prohibited|recitation|sensitive|refusal|guardrail"
-    ),
-    "lost": re.compile("abort|error|cancel|fail|time_?out|insufficient|interrupt|unload"),
-    "length": re.compile("length|max|limit|truncat|window"),
-}
-"""What the finish reasons of servers mean, by what they contain."""
-_LONGEST_REASON = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledMessage:
-    """What a server sampled."""
-
-    message: Message
-    finish_reason: Literal["stop", "tool_calls", "length"]
-    tokens: SampledTokens | None
-    """`None`: the server gave text alone."""
-    reasoning_field: str | None = None
-    """The field that the message's reasoning came in, where it can be sent back in it."""
-    weight_version: str | None = None
-    """Which weights sampled it, where the server says so."""
-    usage: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The tokens that the server counted."""
-    is_refusal: bool = False
-    """Whether its text is what the server calls a refusal."""
-
-
-class FilteredReplyError(ReplyError):
-    """The server filtered the answer."""
-
-
-def call_id(*names_it: object) -> str:
-    """An id for a call that a server gave none: equal for equal reasons, and of the form that all accept.
-
-    Mistral wants nine letters and digits; others take any text.
-    """
-    number = int.from_bytes(blake2b(repr(names_it).encode(), digest_size=8).digest(), "big")
-    return "".join(_ID_CHARS[number // 62**place % 62] for place in range(_ID_LENGTH))
-
-
-def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = None) -> SampledMessage:
-    """The message of a reply, with its tokens where the server gave them.
-
-    Args:
-        content: the body of the reply, JSON or an event stream.
-        call_prefix: tells the calls of this reply from others, for those that have no id.
-        max_tokens: how many were asked for: without a finish reason, so many tokens were cut.
-
-    Raises:
-        ReplyError: no completion, one that the server gave up or filtered, or one that does not fit together.
-    """
-    reply = _parsed(content)
-    choice = _choice(reply, content)
-    if choice.get("matched_stop") == NO_NUMBERS:
-        raise ReplyError(f"the server gave up (it stopped at {NO_NUMBERS!r})")
-    given = _message_in(choice, content)
-    message, reasoning_field = read_message(given, lambda index: call_id(call_prefix, index))
-    tokens = tokens_of(reply, choice)
-    reason = _finish_reason(choice.get("finish_reason"), message, _sampled(reply, tokens), max_tokens)
-    # An empty text is one that a model may write: it sampled its stop token first.
-    says = isinstance(given.get("content"), str) or reason == "length" or _sampled(reply, tokens)
-    if is_empty(message) and not says:
-        raise ReplyError(f"the answer is empty, without a word, a call or a token: {start_of(content)}")
-    return SampledMessage(
-        message=message,
-        finish_reason=reason,
-        tokens=tokens,
-        reasoning_field=reasoning_field,
-        weight_version=weight_version_of(choice, choice.get("meta_info"), reply.get("metadata")),
-        usage=_usage(reply),
-        is_refusal=bool(given.get("refusal")) and message.content == given["refusal"],
-    )
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
@@ -604,63 +653,3 @@ def _usage(reply: dict[str, Any]) -> dict[str, int]:
         for name in ("prompt_tokens", "completion_tokens")
         if type(count := counted.get(name)) is int and 0 <= count < LARGEST_ID
     }
-
-
-_NAME = b"prompt_token_ids"
-_START = b'"%b":[' % _NAME
-
-
-def without_row(content: bytes, row_json: bytes) -> bytes | None:
-    """A reply whose prompt's ids are those that follow a row, where they begin with all of it.
-
-    A reply that has the name twice, however it is written there, is left alone: the other might be read.
-
-    Args:
-        content: JSON, or events of it.
-        row_json: the row's ids as they stand in a JSON list, without its brackets.
-
-    Returns:
-        The reply; `None` where its prompt begins otherwise, ends with the row, or is written otherwise.
-    """
-    start = content.find(_START) + len(_START)
-    end = start + len(row_json)
-    if start < len(_START) or not row_json or content[end : end + 1] != b",":
-        return None
-    if not content.startswith(row_json, start) or content.count(_NAME) > 1:
-        return None
-    return content[:start] + content[end + 1 :]
-
-
-_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "temperature": (1,),
-    "top_p": (1,),
-    "top_k": (None, 0, -1),
-    "min_p": (None, 0),
-    "repetition_penalty": (None, 1),
-    "presence_penalty": (None, 0),
-    "frequency_penalty": (None, 0),
-    "logit_bias": (None, {}),
-}
-"""Settings that reshape the distribution, and their values that do not."""
-_AFTER_LOGPROBS = frozenset({"top_p", "top_k", "min_p"})
-"""What SGLang applies after it has taken its logprobs."""
-
-
-def logprobs_warning(sampling: Mapping[str, Any], facts: ServerFacts) -> str | None:
-    """What is wrong with the logprobs that a server gives for these settings, and what to change."""
-    reshaping = [name for name, neutral in _NEUTRAL.items() if sampling.get(name, neutral[0]) not in neutral]
-    if facts.kind == "sglang":
-        reshaping = [name for name in reshaping if name in _AFTER_LOGPROBS]
-    processed = str(facts.logprobs_mode).startswith("processed")
-    if not reshaping or processed or facts.kind in TEXT_ONLY:
-        return None
-    shown = ", ".join(f"{name} {sampling[name]}" for name in reshaping)
-    if facts.kind == "sglang":
-        return (
-            f"{shown}: SGLang's logprobs are those before this, so a trainer's ratios are off; leave it out"
-        )
-    server = "vLLM's" if facts.kind == "vllm" else "the server's"
-    return (
-        f"{shown}: {server} logprobs are those of the model before any such setting, so a trainer's ratios "
-        f"are off, unless vLLM is started with --logprobs-mode processed_logprobs"
-    )

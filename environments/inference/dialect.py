@@ -40,6 +40,57 @@ _SHAPES_NOTHING = frozenset({
     "service_tier", "store", "stream_options", "user",
 })  # fmt: skip
 """Fields that say nothing of what is sampled."""
+_STATUSES = frozenset({400, 403, 404, 422, 500, 501})
+"""llama.cpp answers 500 for a field that it does not take."""
+_DEEPEST = 6
+_ARGUMENT = r"(?:argument|parameter|param|field|propert(?:y|ie)|input|keyword|key|option)s?"
+_REFUSED = (
+    rf"(?:unrecognized|unknown|unsupported|unexpected|extra|forbidden)\s+(?:\w+\s+){{0,2}}?{_ARGUMENT}\b"
+    r"[^.;\n]{0,80}?",
+    r"extra inputs are not permitted[^.;\n]{0,40}?",
+    r"unsupported value:\s*",
+    r"does not support\s+(?:the\s+)?(?:\w+\s+)?",
+    r"not allowed to request\s+",
+)
+"""How servers begin to refuse what they name then."""
+_IS_REFUSED = (
+    r"[^.;\n]{0,30}?\b(?:is|are)\s+(?:not\s+(?:yet\s+)?(?:supported|permitted|allowed|enabled|available|recognized|"
+    r"implemented)|unsupported|forbidden|deprecated)",
+    r"[^.;\n]{0,30}?\s+(?:not\s+(?:supported|permitted|allowed|recognized)|unsupported|cannot both be)\b",
+    r"\s+param\w*\s+requires\b",
+)
+"""How they go on from the name."""
+_QUOTED_TEXT = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
+_IDENTIFIER = re.compile(r"[\w.\[\]]+")
+CAPTURE = frozenset({"logprobs", "top_logprobs", "return_token_ids"})
+"""Asks for token ids and their logprobs: a server that refuses one of them gives neither."""
+_SAMPLING = frozenset({"temperature", "top_p"})
+_PROVEN_WITH_IDS = CAPTURE | {"max_tokens", "stream"}
+"""What a server that has given token ids has taken, and takes again."""
+_REASONING = frozenset({"messages.reasoning_content", "messages.reasoning"})
+_TOOLS = frozenset({"tools", "tool_choice"})
+_OPTIONAL = frozenset({"seed", "n", "max_tokens", "stream", *CAPTURE, *_SAMPLING, *_REASONING, *_TOOLS})
+_TAKES_NO_TOOLS = re.compile(
+    r"requires --enable-auto-tool-choice|requires --jinja|that support tool use|tool use is not supported",
+    re.IGNORECASE,
+)
+_ONLY_STREAMS = re.compile(
+    r"only (?:\w+ ){0,2}stream(?:ing)?\b|non-?stream\w* (?:\w+ ){0,3}not supported|not support non-?stream"
+    r"|stream(?:ing)? (?:must be (?:set to )?|is )(?:true|required)|stream mode is required",
+    re.IGNORECASE,
+)
+"""How transformers, DashScope and gateways say it."""
+_WANTS_COMPLETION_TOKENS = re.compile(r"\buse\W+max_completion_tokens\b", re.IGNORECASE)
+_CONTEXT = re.compile(
+    r"context[ _](length|size|window)|maximum model length|max_model_len|prompt is too long"
+    r"|max_new_tokens\W+must be <=",
+    re.IGNORECASE,
+)
+"""How OpenAI, vLLM, SGLang, llama.cpp and TGI say that the prompt does not fit."""
+_FILTER = re.compile(
+    r"content[ _-]?(filter|policy|management)|moderation_blocked|safety system", re.IGNORECASE
+)
+"""How OpenAI, Azure and gateways say that they answer nothing to such a text."""
 
 
 def checked_extra_body(fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -75,30 +126,6 @@ def shaping(extra_body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in extra_body.items() if name not in _SHAPES_NOTHING}
 
 
-_STATUSES = frozenset({400, 403, 404, 422, 500, 501})
-"""llama.cpp answers 500 for a field that it does not take."""
-_DEEPEST = 6
-_ARGUMENT = r"(?:argument|parameter|param|field|propert(?:y|ie)|input|keyword|key|option)s?"
-_REFUSED = (
-    rf"(?:unrecognized|unknown|unsupported|unexpected|extra|forbidden)\s+(?:\w+\s+){{0,2}}?{_ARGUMENT}\b"
-    r"[^.;\n]{0,80}?",
-    r"extra inputs are not permitted[^.;\n]{0,40}?",
-    r"unsupported value:\s*",
-    r"does not support\s+(?:the\s+)?(?:\w+\s+)?",
-    r"not allowed to request\s+",
-)
-"""How servers begin to refuse what they name then."""
-_IS_REFUSED = (
-    r"[^.;\n]{0,30}?\b(?:is|are)\s+(?:not\s+(?:yet\s+)?(?:supported|permitted|allowed|enabled|available|recognized|"
-    r"implemented)|unsupported|forbidden|deprecated)",
-    r"[^.;\n]{0,30}?\s+(?:not\s+(?:supported|permitted|allowed|recognized)|unsupported|cannot both be)\b",
-    r"\s+param\w*\s+requires\b",
-)
-"""How they go on from the name."""
-_QUOTED_TEXT = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
-_IDENTIFIER = re.compile(r"[\w.\[\]]+")
-
-
 def refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[str]:
     """Those of `fields` that an error says it does not take.
 
@@ -118,104 +145,6 @@ def refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[str]:
 def without_quotes(text: str) -> str:
     """What an error says itself, without the conversation that it may quote; names stay."""
     return _QUOTED_TEXT.sub(_without_sentences, text)
-
-
-def _taken_apart(error: StatusError) -> tuple[frozenset[str], list[str]]:
-    """The fields that an error points to, and what it says."""
-    pointed: set[str] = set()
-    texts = [error.reason]
-    try:
-        answer: object = orjson.loads(error.details)
-    except ValueError:
-        return frozenset(), texts
-    _collect(answer, pointed, texts, _DEEPEST)
-    return frozenset(pointed), texts
-
-
-def _collect(value: object, pointed: set[str], texts: list[str], deepest: int) -> None:
-    """What an answer holds, however it is wrapped: OpenRouter and Mistral put JSON into its text."""
-    if deepest == 0:
-        return
-    if isinstance(value, str):
-        texts.append(value)
-        value = _json_in(value)
-    if isinstance(value, list):
-        for each in cast("list[object]", value)[:100]:
-            _collect(each, pointed, texts, deepest - 1)
-    elif isinstance(value, dict):
-        fields = cast("dict[str, object]", value)
-        pointed |= _pointed_by(fields)
-        for name in ("error", "message", "msg", "detail", "metadata", "raw"):
-            _collect(fields.get(name), pointed, texts, deepest - 1)
-
-
-def _json_in(text: str) -> object:
-    if not text.lstrip().startswith(("{", "[")):
-        return None
-    try:
-        return orjson.loads(text)
-    except ValueError:
-        return None
-
-
-def _pointed_by(fields: dict[str, object]) -> set[str]:
-    param, loc = fields.get("param"), fields.get("loc")
-    pointed = {_name_of(param.split("."))} if isinstance(param, str) else set[str]()
-    if isinstance(loc, list):
-        pointed.add(_name_of([step for step in cast("list[object]", loc) if step != "body"]))
-    return pointed
-
-
-def _name_of(steps: list[object] | list[str]) -> str:
-    """`messages.reasoning_content` of `messages, 6, assistant, reasoning_content`; else the first step."""
-    names = [step for step in steps if isinstance(step, str) and not step.strip("[]").isdigit()]
-    if len(names) > 1 and names[0].startswith("messages"):
-        return f"messages.{names[-1]}"
-    return names[0] if names else ""
-
-
-def _without_sentences(quoted: re.Match[str]) -> str:
-    """Nothing for a quoted text, the name alone for a quoted name."""
-    inner = quoted[0][1:-1]
-    return inner if _IDENTIFIER.fullmatch(inner) else " "
-
-
-def _says_refused(text: str, field: str) -> bool:
-    name = rf"(?<![\w.]){re.escape(field.removeprefix('messages.'))}(?![\w])"
-    return any(re.search(begin + name, text, re.IGNORECASE) for begin in _REFUSED) or any(
-        re.search(name + end, text, re.IGNORECASE) for end in _IS_REFUSED
-    )
-
-
-CAPTURE = frozenset({"logprobs", "top_logprobs", "return_token_ids"})
-"""Asks for token ids and their logprobs: a server that refuses one of them gives neither."""
-_SAMPLING = frozenset({"temperature", "top_p"})
-_PROVEN_WITH_IDS = CAPTURE | {"max_tokens", "stream"}
-"""What a server that has given token ids has taken, and takes again."""
-_REASONING = frozenset({"messages.reasoning_content", "messages.reasoning"})
-_TOOLS = frozenset({"tools", "tool_choice"})
-_OPTIONAL = frozenset({"seed", "n", "max_tokens", "stream", *CAPTURE, *_SAMPLING, *_REASONING, *_TOOLS})
-_TAKES_NO_TOOLS = re.compile(
-    r"requires --enable-auto-tool-choice|requires --jinja|that support tool use|tool use is not supported",
-    re.IGNORECASE,
-)
-_ONLY_STREAMS = re.compile(
-    r"only (?:\w+ ){0,2}stream(?:ing)?\b|non-?stream\w* (?:\w+ ){0,3}not supported|not support non-?stream"
-    r"|stream(?:ing)? (?:must be (?:set to )?|is )(?:true|required)|stream mode is required",
-    re.IGNORECASE,
-)
-"""How transformers, DashScope and gateways say it."""
-_WANTS_COMPLETION_TOKENS = re.compile(r"\buse\W+max_completion_tokens\b", re.IGNORECASE)
-_CONTEXT = re.compile(
-    r"context[ _](length|size|window)|maximum model length|max_model_len|prompt is too long"
-    r"|max_new_tokens\W+must be <=",
-    re.IGNORECASE,
-)
-"""How OpenAI, vLLM, SGLang, llama.cpp and TGI say that the prompt does not fit."""
-_FILTER = re.compile(
-    r"content[ _-]?(filter|policy|management)|moderation_blocked|safety system", re.IGNORECASE
-)
-"""How OpenAI, Azure and gateways say that they answer nothing to such a text."""
 
 
 class RefusedSettingError(PolicyError):
@@ -299,6 +228,83 @@ class Dialect:
         return None if simpler == self else simpler
 
 
+def is_context_overflow(error: StatusError) -> bool:
+    """Whether a refusal says that the conversation does not fit the model's context."""
+    return error.status in (400, 413, 422) and bool(_CONTEXT.search(f"{error.reason} {error.code}"))
+
+
+def is_filtered(error: StatusError) -> bool:
+    """Whether a refusal is of what the conversation says."""
+    return error.status in (400, 403, 422) and bool(_FILTER.search(f"{error.reason} {error.code}"))
+
+
+def _taken_apart(error: StatusError) -> tuple[frozenset[str], list[str]]:
+    """The fields that an error points to, and what it says."""
+    pointed: set[str] = set()
+    texts = [error.reason]
+    try:
+        answer: object = orjson.loads(error.details)
+    except ValueError:
+        return frozenset(), texts
+    _collect(answer, pointed, texts, _DEEPEST)
+    return frozenset(pointed), texts
+
+
+def _collect(value: object, pointed: set[str], texts: list[str], deepest: int) -> None:
+    """What an answer holds, however it is wrapped: OpenRouter and Mistral put JSON into its text."""
+    if deepest == 0:
+        return
+    if isinstance(value, str):
+        texts.append(value)
+        value = _json_in(value)
+    if isinstance(value, list):
+        for each in cast("list[object]", value)[:100]:
+            _collect(each, pointed, texts, deepest - 1)
+    elif isinstance(value, dict):
+        fields = cast("dict[str, object]", value)
+        pointed |= _pointed_by(fields)
+        for name in ("error", "message", "msg", "detail", "metadata", "raw"):
+            _collect(fields.get(name), pointed, texts, deepest - 1)
+
+
+def _json_in(text: str) -> object:
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        return None
+
+
+def _pointed_by(fields: dict[str, object]) -> set[str]:
+    param, loc = fields.get("param"), fields.get("loc")
+    pointed = {_name_of(param.split("."))} if isinstance(param, str) else set[str]()
+    if isinstance(loc, list):
+        pointed.add(_name_of([step for step in cast("list[object]", loc) if step != "body"]))
+    return pointed
+
+
+def _name_of(steps: list[object] | list[str]) -> str:
+    """`messages.reasoning_content` of `messages, 6, assistant, reasoning_content`; else the first step."""
+    names = [step for step in steps if isinstance(step, str) and not step.strip("[]").isdigit()]
+    if len(names) > 1 and names[0].startswith("messages"):
+        return f"messages.{names[-1]}"
+    return names[0] if names else ""
+
+
+def _without_sentences(quoted: re.Match[str]) -> str:
+    """Nothing for a quoted text, the name alone for a quoted name."""
+    inner = quoted[0][1:-1]
+    return inner if _IDENTIFIER.fullmatch(inner) else " "
+
+
+def _says_refused(text: str, field: str) -> bool:
+    name = rf"(?<![\w.]){re.escape(field.removeprefix('messages.'))}(?![\w])"
+    return any(re.search(begin + name, text, re.IGNORECASE) for begin in _REFUSED) or any(
+        re.search(name + end, text, re.IGNORECASE) for end in _IS_REFUSED
+    )
+
+
 def _refuse_needed(
     refused: frozenset[str], error: StatusError, sampling: Mapping[str, Any], section: str
 ) -> None:
@@ -315,13 +321,3 @@ def _refuse_needed(
                 f"the server refuses {name} {sampling[name]:g} {said}: set --{section}.{name} to 1, which is "
                 "not sent then"
             )
-
-
-def is_context_overflow(error: StatusError) -> bool:
-    """Whether a refusal says that the conversation does not fit the model's context."""
-    return error.status in (400, 413, 422) and bool(_CONTEXT.search(f"{error.reason} {error.code}"))
-
-
-def is_filtered(error: StatusError) -> bool:
-    """Whether a refusal is of what the conversation says."""
-    return error.status in (400, 403, 422) and bool(_FILTER.search(f"{error.reason} {error.code}"))

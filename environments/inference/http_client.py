@@ -19,21 +19,13 @@ from environments.inference.endpoint import Endpoint, shown_url
 from environments.plain_text import printable
 from tools.errors import ConfigError
 
+if TYPE_CHECKING:
+    from aiohttp.client_reqrep import ConnectionKey
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
+
 _FOR_THE_REST = 64
 """File descriptors for the record, standard streams, the event loop and libraries."""
-
-
-def refuse_more_connections(asked: int, setting: str) -> None:
-    """Raise ConfigError where this process may not open so many at once."""
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed == resource.RLIM_INFINITY or asked + _FOR_THE_REST <= allowed:
-        return
-    raise ConfigError(
-        f"{setting} {asked} needs as many open connections, and this process may open {allowed} files: give "
-        f"{max(1, allowed - _FOR_THE_REST)} or less, or raise the limit, `ulimit -n {asked + _FOR_THE_REST}`"
-    )
-
-
 _LONGEST_ERROR = 100_000
 _STATUS_BY_NAME = (
     (429, re.compile(r"rate.?limit|too.?many|throttl|resource.?exhausted", re.IGNORECASE)),
@@ -47,6 +39,27 @@ _STATUS_BY_NAME = (
     ),
 )
 """How OpenAI, Anthropic, vLLM, SGLang, Google and gateways name what may pass."""
+ACCEPTED_ENCODINGS = "gzip, deflate"
+_GZIP_OR_ZLIB = 47
+_RAW_DEFLATE = -15
+_MOST_MEMBERS = 100
+_PIECE_BYTES = 1 << 20
+_LONGEST = 300
+_MAX_ANSWER_BYTES = 64 << 20
+"""Two million token ids with their logprobs fit."""
+_MAX_ERROR_BYTES = 100_000
+_DETAILS_CHARS = 10_000
+
+
+def refuse_more_connections(asked: int, setting: str) -> None:
+    """Raise ConfigError where this process may not open so many at once."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or asked + _FOR_THE_REST <= allowed:
+        return
+    raise ConfigError(
+        f"{setting} {asked} needs as many open connections, and this process may open {allowed} files: give "
+        f"{max(1, allowed - _FOR_THE_REST)} or less, or raise the limit, `ulimit -n {asked + _FOR_THE_REST}`"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,61 +101,6 @@ def list_in(value: object) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def _object(content: str | bytes) -> Mapping[str, Any]:
-    try:
-        return mapping(orjson.loads(content))
-    except ValueError:
-        return {}
-
-
-def _error_in(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The error of an answer, of its first choice (OpenRouter), or the answer that is one (vLLM)."""
-    error = fields.get("error")
-    if not error and (choices := list_in(fields.get("choices"))):
-        error = mapping(choices[0]).get("error")
-    if isinstance(error, str) and error:
-        return {"message": error}
-    return mapping(error) or (fields if fields.get("object") == "error" else {})
-
-
-def _problem(fields: Mapping[str, Any]) -> Problem:
-    message, code = fields.get("message"), fields.get("code")
-    return Problem(
-        message=f"{message}{_provider_text(fields)}" if isinstance(message, str) else None,
-        code=_word(code),
-        status=_status(fields),
-    )
-
-
-def _provider_text(fields: Mapping[str, Any]) -> str:
-    """What OpenRouter passes on from the server behind it, since its own message explains nothing."""
-    raw = mapping(fields.get("metadata")).get("raw")
-    if isinstance(raw, dict | list):
-        raw = orjson.dumps(raw).decode()
-    return f": {raw}" if isinstance(raw, str) and raw else ""
-
-
-def _status(fields: Mapping[str, Any]) -> int:
-    words = [_word(fields.get(name)) for name in ("code", "status", "status_code", "type")]
-    named = [word for word in words if word]
-    for text in named:
-        if re.fullmatch("[45][0-9]{2}", text):
-            return int(text)
-    return next((status for status, names in _STATUS_BY_NAME if any(map(names.search, named))), 400)
-
-
-def _word(value: object) -> str | None:
-    """A name or a number; lists in lists are neither, and too deep ones have no text."""
-    return str(value)[:100] if isinstance(value, str | int | float) else None
-
-
-ACCEPTED_ENCODINGS = "gzip, deflate"
-_GZIP_OR_ZLIB = 47
-_RAW_DEFLATE = -15
-_MOST_MEMBERS = 100
-_PIECE_BYTES = 1 << 20
-
-
 class BodyError(Exception):
     """A body that is too long, or not what its headers say."""
 
@@ -182,62 +140,6 @@ async def read_body(
     return bytes(read)
 
 
-class _Plain:
-    complete = True
-
-    def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        yield chunk
-
-
-class _Inflate:
-    """Decodes gzip, zlib and bare deflate, the members of a gzip body one after the other."""
-
-    def __init__(self) -> None:
-        self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
-        self._begun = False
-        self._drained = True
-        """Whether all that was taken in has come out."""
-        self._members = 1
-
-    @property
-    def complete(self) -> bool:
-        return self._stream.eof or not self._begun
-
-    def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        """What a chunk decodes to, bit by bit."""
-        try:
-            while chunk or not self._drained:
-                if self._stream.eof:
-                    self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
-                    self._members += 1
-                    if self._members > _MOST_MEMBERS:
-                        raise BodyError(f"the answer has more than {_MOST_MEMBERS} gzip members")
-                elif not self._begun and chunk[0] & 15 != 8 and chunk[0] != 0x1F:
-                    self._stream = zlib.decompressobj(_RAW_DEFLATE)
-                self._begun = True
-                piece = self._stream.decompress(chunk, _PIECE_BYTES)
-                chunk = self._stream.unused_data or self._stream.unconsumed_tail
-                self._drained = self._stream.eof or len(piece) < _PIECE_BYTES
-                yield piece
-        except zlib.error as error:
-            raise BodyError(f"the answer cannot be decompressed: {error}") from error
-
-
-def _decoder(encoding: str | None) -> _Plain | _Inflate:
-    name = (encoding or "identity").strip().lower()
-    if name == "identity":
-        return _Plain()
-    if name in ("gzip", "x-gzip", "deflate"):
-        return _Inflate()
-    raise BodyError(f"the answer has the encoding {name[:40]!r}, which was not asked for")
-
-
-if TYPE_CHECKING:
-    from aiohttp.client_reqrep import ConnectionKey
-    from aiohttp.connector import Connection
-    from aiohttp.tracing import Trace
-
-
 class KeptConnections(TCPConnector):
     """Uses no connection again on which something came between two requests.
 
@@ -251,15 +153,6 @@ class KeptConnections(TCPConnector):
                 return kept
             kept.close()
         return None
-
-
-def _is_silent(kept: "Connection") -> bool:
-    protocol, transport = kept.protocol, kept.transport
-    if protocol is None or transport is None or protocol.should_close:
-        return False
-    readable = select.poll()
-    readable.register(transport.get_extra_info("socket"), select.POLLIN)
-    return not readable.poll(0)
 
 
 class Pace:
@@ -307,9 +200,6 @@ def request_body(fields: Mapping[str, Any], lists: Mapping[str, Iterable[bytes]]
     return b"".join((*parts, b"}"))
 
 
-_LONGEST = 300
-
-
 def one_line(text: str) -> str:
     """The text without line breaks and what would steer a terminal, cut where it gets long."""
     line = " ".join(text[: 100 * _LONGEST].split())
@@ -325,12 +215,6 @@ def start_of(content: bytes) -> str:
 def reason_of_loss(error: Exception) -> str:
     """What a library says of a request that got no answer; aiohttp's `ssl:default` says nothing."""
     return str(error).replace(" ssl:default", "") or type(error).__name__
-
-
-_MAX_ANSWER_BYTES = 64 << 20
-"""Two million token ids with their logprobs fit."""
-_MAX_ERROR_BYTES = 100_000
-_DETAILS_CHARS = 10_000
 
 
 class StatusError(Exception):
@@ -507,3 +391,110 @@ def tls_context(ca_file: str | None) -> ssl.SSLContext:
             f"--openai.ca_file {ca_file!r} cannot be used: {reason}; give a PEM file of certificates"
         ) from None
     return context
+
+
+def _object(content: str | bytes) -> Mapping[str, Any]:
+    try:
+        return mapping(orjson.loads(content))
+    except ValueError:
+        return {}
+
+
+def _error_in(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The error of an answer, of its first choice (OpenRouter), or the answer that is one (vLLM)."""
+    error = fields.get("error")
+    if not error and (choices := list_in(fields.get("choices"))):
+        error = mapping(choices[0]).get("error")
+    if isinstance(error, str) and error:
+        return {"message": error}
+    return mapping(error) or (fields if fields.get("object") == "error" else {})
+
+
+def _problem(fields: Mapping[str, Any]) -> Problem:
+    message, code = fields.get("message"), fields.get("code")
+    return Problem(
+        message=f"{message}{_provider_text(fields)}" if isinstance(message, str) else None,
+        code=_word(code),
+        status=_status(fields),
+    )
+
+
+def _provider_text(fields: Mapping[str, Any]) -> str:
+    """What OpenRouter passes on from the server behind it, since its own message explains nothing."""
+    raw = mapping(fields.get("metadata")).get("raw")
+    if isinstance(raw, dict | list):
+        raw = orjson.dumps(raw).decode()
+    return f": {raw}" if isinstance(raw, str) and raw else ""
+
+
+def _status(fields: Mapping[str, Any]) -> int:
+    words = [_word(fields.get(name)) for name in ("code", "status", "status_code", "type")]
+    named = [word for word in words if word]
+    for text in named:
+        if re.fullmatch("[45][0-9]{2}", text):
+            return int(text)
+    return next((status for status, names in _STATUS_BY_NAME if any(map(names.search, named))), 400)
+
+
+def _word(value: object) -> str | None:
+    """A name or a number; lists in lists are neither, and too deep ones have no text."""
+    return str(value)[:100] if isinstance(value, str | int | float) else None
+
+
+class _Plain:
+    complete = True
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        yield chunk
+
+
+class _Inflate:
+    """Decodes gzip, zlib and bare deflate, the members of a gzip body one after the other."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
+        self._begun = False
+        self._drained = True
+        """Whether all that was taken in has come out."""
+        self._members = 1
+
+    @property
+    def complete(self) -> bool:
+        return self._stream.eof or not self._begun
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        """What a chunk decodes to, bit by bit."""
+        try:
+            while chunk or not self._drained:
+                if self._stream.eof:
+                    self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
+                    self._members += 1
+                    if self._members > _MOST_MEMBERS:
+                        raise BodyError(f"the answer has more than {_MOST_MEMBERS} gzip members")
+                elif not self._begun and chunk[0] & 15 != 8 and chunk[0] != 0x1F:
+                    self._stream = zlib.decompressobj(_RAW_DEFLATE)
+                self._begun = True
+                piece = self._stream.decompress(chunk, _PIECE_BYTES)
+                chunk = self._stream.unused_data or self._stream.unconsumed_tail
+                self._drained = self._stream.eof or len(piece) < _PIECE_BYTES
+                yield piece
+        except zlib.error as error:
+            raise BodyError(f"the answer cannot be decompressed: {error}") from error
+
+
+def _decoder(encoding: str | None) -> _Plain | _Inflate:
+    name = (encoding or "identity").strip().lower()
+    if name == "identity":
+        return _Plain()
+    if name in ("gzip", "x-gzip", "deflate"):
+        return _Inflate()
+    raise BodyError(f"the answer has the encoding {name[:40]!r}, which was not asked for")
+
+
+def _is_silent(kept: "Connection") -> bool:
+    protocol, transport = kept.protocol, kept.transport
+    if protocol is None or transport is None or protocol.should_close:
+        return False
+    readable = select.poll()
+    readable.register(transport.get_extra_info("socket"), select.POLLIN)
+    return not readable.poll(0)

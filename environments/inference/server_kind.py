@@ -35,6 +35,25 @@ _BY_OWNER: Mapping[str, ServerKind] = {
 }
 _HOSTED: frozenset[ServerKind] = frozenset({"openai", "mistral", "openrouter"})
 _LOGPROBS_MODE = re.compile(rb"logprobs_mode\W{1,8}((?:raw|processed)_log(?:probs|its))")
+_PAGES: tuple[tuple[ServerKind, str], ...] = (
+    ("sglang", "/server_info"),
+    ("sglang", "/get_model_info"),
+    ("vllm", "/version"),
+    ("vllm", "/server_info"),
+    ("llama.cpp", "/props"),
+    ("ollama", "/api/version"),
+)
+"""Beside `/v1`."""
+_SIGNS: Mapping[ServerKind, frozenset[str]] = {
+    "sglang": frozenset({"model_path"}),
+    "vllm": frozenset({"version"}),
+    "llama.cpp": frozenset({"default_generation_settings"}),
+    "ollama": frozenset({"version"}),
+}
+"""Fields without which a page is of another server."""
+_LOG = logging.getLogger(__name__)
+_NAMES = ("id", "name", "model")
+"""Where the entries of a list of models have their names: OpenAI's, ollama's own, llama.cpp's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,22 +96,45 @@ async def look(server: ModelServer, model: str) -> ServerFacts:
     return facts
 
 
-_PAGES: tuple[tuple[ServerKind, str], ...] = (
-    ("sglang", "/server_info"),
-    ("sglang", "/get_model_info"),
-    ("vllm", "/version"),
-    ("vllm", "/server_info"),
-    ("llama.cpp", "/props"),
-    ("ollama", "/api/version"),
-)
-"""Beside `/v1`."""
-_SIGNS: Mapping[ServerKind, frozenset[str]] = {
-    "sglang": frozenset({"model_path"}),
-    "vllm": frozenset({"version"}),
-    "llama.cpp": frozenset({"default_generation_settings"}),
-    "ollama": frozenset({"version"}),
-}
-"""Fields without which a page is of another server."""
+async def check(server: ModelServer, model: str) -> None:
+    """Find out whether the server can be used.
+
+    Asks `GET /models`. A server that has no such path, breaks there or lists nothing is accepted, its model
+    unverified, when it understands an empty `POST /chat/completions` well enough to refuse it.
+
+    Raises:
+        ConfigError: one line that says what to change.
+    """
+    url = server.base_url
+    try:
+        content = await server.ask_once("/models")
+    except StatusError as error:
+        if error.status in (401, 403):
+            raise _refused(url, error) from error
+        await _check_chat(server, None if error.status == 404 else _refused(url, error))
+        return
+    except NoAnswerError as error:
+        raise _unreachable(url, error) from error
+    problem = ConfigError(
+        f"{url} does not speak the OpenAI API{_hint(url)}; its /models is {start_of(content)}"
+    )
+    try:
+        models = _models_in(orjson.loads(content))
+    except ValueError:
+        raise problem from None
+    if models:
+        _check_listed(url, model, models)
+        return
+    await _check_chat(server, problem if models is None else None)
+    _LOG.info("%s does not list its models; whether it has %r shows with the first answer", url, model)
+
+
+async def model_names(server: ModelServer) -> list[str]:
+    """The models that a server lists; empty where it lists none."""
+    try:
+        return _models_in(orjson.loads(await server.ask_once("/models"))) or []
+    except (StatusError, NoAnswerError, ValueError):
+        return []
 
 
 async def _page(server: ModelServer, path: str, *, at_root: bool = False) -> object:
@@ -162,52 +204,6 @@ def _text(value: object) -> str:
 
 def _is_window(value: object) -> bool:
     return type(value) is int and value > 0
-
-
-_LOG = logging.getLogger(__name__)
-_NAMES = ("id", "name", "model")
-"""Where the entries of a list of models have their names: OpenAI's, ollama's own, llama.cpp's own."""
-
-
-async def check(server: ModelServer, model: str) -> None:
-    """Find out whether the server can be used.
-
-    Asks `GET /models`. A server that has no such path, breaks there or lists nothing is accepted, its model
-    unverified, when it understands an empty `POST /chat/completions` well enough to refuse it.
-
-    Raises:
-        ConfigError: one line that says what to change.
-    """
-    url = server.base_url
-    try:
-        content = await server.ask_once("/models")
-    except StatusError as error:
-        if error.status in (401, 403):
-            raise _refused(url, error) from error
-        await _check_chat(server, None if error.status == 404 else _refused(url, error))
-        return
-    except NoAnswerError as error:
-        raise _unreachable(url, error) from error
-    problem = ConfigError(
-        f"{url} does not speak the OpenAI API{_hint(url)}; its /models is {start_of(content)}"
-    )
-    try:
-        models = _models_in(orjson.loads(content))
-    except ValueError:
-        raise problem from None
-    if models:
-        _check_listed(url, model, models)
-        return
-    await _check_chat(server, problem if models is None else None)
-    _LOG.info("%s does not list its models; whether it has %r shows with the first answer", url, model)
-
-
-async def model_names(server: ModelServer) -> list[str]:
-    """The models that a server lists; empty where it lists none."""
-    try:
-        return _models_in(orjson.loads(await server.ask_once("/models"))) or []
-    except (StatusError, NoAnswerError, ValueError):
-        return []
 
 
 def _models_in(answer: object) -> list[str] | None:

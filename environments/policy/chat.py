@@ -28,39 +28,11 @@ from environments.policy.rendering.families import family_of
 from environments.policy.rendering.text_calls import read_text_calls
 from environments.policy.row_prompt import ToolUse, prompt_of, tokens_at_least, unseen, with_room
 from environments.trajectory import Completion, Message
-from tools.calls import ToolSpec
 from tools.errors import ConfigError, ContextOverflow, PolicyError
 
-_LONG_CHARS = 50_000
-"""From which on reading takes some milliseconds."""
-
-
-async def with_text_calls(
-    sampled: SampledMessage, family: str, tools: Sequence[ToolSpec], call_prefix: str
-) -> SampledMessage:
-    """The reply with the calls that its text holds; the tokens stay as they were sampled.
-
-    Raises:
-        ConfigError: no such family, or its package is missing.
-    """
-    message = sampled.message
-    if message.tool_calls or not tools or not message.content:
-        return sampled
-    if len(message.content) < _LONG_CHARS:
-        content, calls = read_text_calls(message.content, family, tools)
-    else:
-        content, calls = await asyncio.to_thread(read_text_calls, message.content, family, tools)
-    if not calls:
-        return sampled
-    named = tuple(replace(call, id=call_id(call_prefix, index)) for index, call in enumerate(calls))
-    return replace(
-        sampled,
-        message=replace(message, content=content, tool_calls=named),
-        finish_reason="length" if sampled.finish_reason == "length" else "tool_calls",
-    )
-
-
 _LOG = logging.getLogger(__name__)
+_LONG_CHARS = 50_000
+"""Of a text, from which reading its calls takes some milliseconds."""
 _BELIEVED = 2
 """Requests that are refused for asking for ids before the others ask for none: one is an odd one."""
 _LONG_BYTES = 1_000_000
@@ -188,14 +160,24 @@ class ChatPolicy:
     async def _with_text_calls(
         self, sampled: SampledMessage, request: CompletionRequest, call_prefix: str
     ) -> SampledMessage:
-        """The message with the calls that its text holds, where the model's chat format is known."""
-        if self.family is None:
+        """The reply with the calls that its text holds, where the chat format is known."""
+        message = sampled.message
+        if self.family is None or message.tool_calls or not request.tools or not message.content:
             return sampled
+        read = partial(read_text_calls, message.content, self.family, request.tools)
         try:
-            return await with_text_calls(sampled, self.family, request.tools, call_prefix)
+            content, calls = read() if len(message.content) < _LONG_CHARS else await asyncio.to_thread(read)
         except ConfigError as error:
             self._tell_once(f"is not read for tool calls in its text: {error}")
             return sampled
+        if not calls:
+            return sampled
+        named = tuple(replace(call, id=call_id(call_prefix, index)) for index, call in enumerate(calls))
+        return replace(
+            sampled,
+            message=replace(message, content=content, tool_calls=named),
+            finish_reason="length" if sampled.finish_reason == "length" else "tool_calls",
+        )
 
     async def _read(self, content: bytes, call_prefix: str, request: CompletionRequest) -> SampledMessage:
         rest = None if request.row is None else without_row(content, request.row.json())

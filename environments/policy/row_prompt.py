@@ -48,6 +48,12 @@ def prompt_of(request: CompletionRequest, renderer: Renderer) -> Prompt:
     return Prompt(prompt_ids=renderer.prompt_ids(request.messages, request.tools), fork=fork)
 
 
+def tokens_of(prompt: Prompt, request: CompletionRequest) -> int:
+    """Tokens of the whole prompt, the open row that it goes on from included."""
+    row = request.row if prompt.extends_row else None
+    return len(prompt.prompt_ids) + (0 if row is None else len(row.token_ids))
+
+
 def whole_calls(message: Message, request: CompletionRequest, *, is_cut: bool) -> Message:
     """The message with its calls named by where they stand; of a turn that was cut, the last is none."""
     calls: Sequence[Any] = message.tool_calls

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer, rendered
-from environments.policy.row_prompt import prompt_of, unseen
+from environments.policy.row_prompt import prompt_of, tokens_of, unseen
 from environments.trajectory import Completion, Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
@@ -237,8 +237,7 @@ class ScriptedPolicy:
             unseen(request),
             max_tokens=request.max_row_tokens,
         )
-        before = len(request.row.token_ids) if request.row is not None and prompt.extends_row else 0
-        return before + len(prompt.prompt_ids)
+        return tokens_of(prompt, request)
 
     def _sampled(self, choices: Sequence[Choice], request: CompletionRequest) -> Completion:
         mixture = self._mixture(choices)

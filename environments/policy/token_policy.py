@@ -18,32 +18,19 @@ from environments.policy.base import CompletionRequest
 from environments.policy.open_row import OpenRow
 from environments.policy.rendering.chatml import parsed, rendered
 from environments.policy.rendering.renderer import CannotExtendError, Renderer
-from environments.policy.row_prompt import ToolUse, extension, unseen, whole_calls, with_room
+from environments.policy.row_prompt import (
+    Prompt,
+    ToolUse,
+    extension,
+    tokens_of,
+    unseen,
+    whole_calls,
+    with_room,
+)
 from environments.trajectory import Completion, Message
 from tools.errors import ContextOverflow, PolicyError
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Prompt:
-    """The ids before a turn."""
-
-    row: OpenRow | None
-    """What they go on from; `None`: they are the whole conversation."""
-    new_ids: tuple[int, ...]
-    fork: str | None
-
-    @property
-    def tokens(self) -> int:
-        return len(self.new_ids) + (0 if self.row is None else len(self.row.token_ids))
-
-    def json(self) -> tuple[bytes, ...]:
-        """The ids as they stand in a JSON list, in pieces."""
-        new = orjson.dumps(self.new_ids)[1:-1]
-        if self.row is None:
-            return (new,)
-        return (self.row.json(), b",", new) if new else (self.row.json(),)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -112,8 +99,9 @@ class TokenPolicy:
             PolicyError: no answer after the server's tries, or one that cannot be used; it names the cause.
         """
         prompt = await self._prompt(request)
-        fitted = with_room(request, prompt_tokens=prompt.tokens, context_tokens=self.context_tokens)
-        asked = self._asked(prompt, fitted)
+        tokens = tokens_of(prompt, request)
+        fitted = with_room(request, prompt_tokens=tokens, context_tokens=self.context_tokens)
+        asked = self._asked(prompt, fitted, tokens)
         content = await self._ask(self.wire.body(asked))
         # A prompt that is given back is compared in no time, so that only the rest is to be read.
         to_read = len(content) - sum(map(len, asked.prompt_json))
@@ -138,7 +126,7 @@ class TokenPolicy:
         Raises:
             ContextOverflow: they are more than the model's window, or a row, has room for.
         """
-        return (await self._prompt(request)).tokens
+        return tokens_of(await self._prompt(request), request)
 
     async def check(self) -> None:
         """Find out before a run whether the server can be used, without buying a completion.
@@ -157,7 +145,7 @@ class TokenPolicy:
         base = self.server.base_url
         return f"{base.removesuffix('/v1') if self.wire.at_root else base}{self.wire.path}"
 
-    async def _prompt(self, request: CompletionRequest) -> _Prompt:
+    async def _prompt(self, request: CompletionRequest) -> Prompt:
         """What to send: the open row and what is new, or the whole conversation and why."""
         fork = None
         if (row := request.row) is not None and row.token_ids:
@@ -168,9 +156,9 @@ class TokenPolicy:
             except CannotExtendError as error:
                 fork = f"renderer: {error}"
             else:
-                return _Prompt(row=row, new_ids=new_ids, fork=None)
+                return Prompt(prompt_ids=new_ids, extends_row=True)
         whole = partial(self.renderer.prompt_ids, request.messages, request.tools)
-        return _Prompt(row=None, new_ids=await self._rendered(whole, request.messages, request), fork=fork)
+        return Prompt(prompt_ids=await self._rendered(whole, request.messages, request), fork=fork)
 
     async def _rendered(
         self,
@@ -185,11 +173,11 @@ class TokenPolicy:
             work, self.renderer, messages, max_tokens=min(limits, default=None), sampled=sampled
         )
 
-    def _asked(self, prompt: _Prompt, request: CompletionRequest) -> TokenRequest:
+    def _asked(self, prompt: Prompt, request: CompletionRequest, tokens: int) -> TokenRequest:
         return TokenRequest(
             model=self.model,
-            prompt_json=prompt.json(),
-            prompt_tokens=prompt.tokens,
+            prompt_json=_ids_json(prompt, request.row),
+            prompt_tokens=tokens,
             max_tokens=request.max_tokens,
             seed=request.seed,
             stop_ids=self.stop_ids,
@@ -254,14 +242,14 @@ class TokenPolicy:
             self._told = True
             _LOG.warning("%s samples on after a stop token; what follows it is cut off", self._url)
 
-    def _completion(self, prompt: _Prompt, reply: TokenReply, message: Message) -> Completion:
+    def _completion(self, prompt: Prompt, reply: TokenReply, message: Message) -> Completion:
         called = reply.finish_reason == "stop" and message.tool_calls
         mode = {} if self.logprobs_mode is None else {"logprobs_mode": self.logprobs_mode}
         return Completion(
             message=message,
             finish_reason="tool_calls" if called else str(reply.finish_reason),
-            prompt_ids=prompt.new_ids,
-            extends_row=prompt.row is not None,
+            prompt_ids=prompt.prompt_ids,
+            extends_row=prompt.extends_row,
             fork=prompt.fork,
             token_ids=reply.token_ids,
             logprobs=reply.logprobs,
@@ -269,3 +257,11 @@ class TokenPolicy:
             weight_version=reply.weight_version,
             sampling={**self.sampling, **mode},
         )
+
+
+def _ids_json(prompt: Prompt, row: OpenRow | None) -> tuple[bytes, ...]:
+    """The ids of the whole prompt as they stand in a JSON list, in pieces."""
+    new = orjson.dumps(prompt.prompt_ids)[1:-1]
+    if row is None or not prompt.extends_row:
+        return (new,)
+    return (row.json(), b",", new) if new else (row.json(),)

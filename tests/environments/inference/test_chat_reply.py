@@ -4,18 +4,8 @@ import json
 
 import pytest
 
-from environments.inference.chat_reply import ReplyError, SampledTokens, call_id, read_reply
-from tests.environments.policy.chat_server import answer, without
-
-
-def test_the_tokens_of_a_server_that_gives_them_are_read():
-    reply = read_reply(json.dumps(answer()).encode(), "call")
-    assert reply.tokens == SampledTokens(prompt_ids=(7, 8, 9), token_ids=(11, 2), logprobs=(-0.5, -0.25))
-
-
-def test_a_server_that_gives_text_alone_has_no_tokens():
-    reply = read_reply(json.dumps(without(answer(), "choices", 0, "token_ids")).encode(), "call")
-    assert (reply.message.content, reply.tokens) == ("3", None)
+from environments.inference.chat_reply import ReplyError, call_id, read_reply
+from tests.environments.policy.chat_server import answer
 
 
 def test_a_call_without_an_id_gets_one_from_the_prefix():

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse
 
-from environments.inference.chat_reply import call_id
 from environments.policy.open_row import OpenRow
 from tests.environments.policy.chat_server import (
     RENDERER,
@@ -37,13 +36,6 @@ async def test_a_completion_holds_the_ids_and_logprobs_of_the_server():
     assert completion.exact
 
 
-async def test_prompt_ids_inside_the_choice_are_read():
-    body = without(answer(), "prompt_token_ids")
-    body["choices"][0]["prompt_token_ids"] = [4, 5]
-    async with served(JSONResponse(body)) as (_, policy):
-        assert (await policy.complete(REQUEST)).prompt_ids == (4, 5)
-
-
 async def test_the_request_names_everything_the_server_needs():
     async with served(ok(), temperature=0.7, top_p=0.9) as (server, policy):
         await policy.complete(REQUEST)
@@ -62,29 +54,6 @@ async def test_the_request_names_everything_the_server_needs():
             "return_token_ids": True,
         }
     ]
-
-
-async def test_calls_are_read_with_their_arguments_verbatim():
-    call = {"id": "c1", "type": "function", "function": {"name": "terminal", "arguments": '{"a":  1'}}
-    async with served(ok(message={"content": None, "tool_calls": [call]})) as (_, policy):
-        message = (await policy.complete(REQUEST)).message
-    assert [(c.id, c.name, c.arguments) for c in message.tool_calls] == [("c1", "terminal", '{"a":  1')]
-
-
-async def test_a_call_without_an_id_is_named_by_its_place():
-    call = {"function": {"name": "terminal", "arguments": {"a": 1}}}
-    async with served(ok(message={"content": "", "tool_calls": [call, call]})) as (_, policy):
-        message = (await policy.complete(REQUEST)).message
-    assert [(c.id, c.arguments) for c in message.tool_calls] == [
-        (call_id("5_1", 0), '{"a": 1}'),
-        (call_id("5_1", 1), '{"a": 1}'),
-    ]
-
-
-@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-async def test_reasoning_is_kept(field):
-    async with served(ok(message={"content": "3", field: "1+2"})) as (_, policy):
-        assert (await policy.complete(REQUEST)).message.reasoning == "1+2"
 
 
 async def test_a_server_without_token_ids_gives_an_approximate_completion():

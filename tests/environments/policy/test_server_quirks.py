@@ -153,17 +153,6 @@ async def test_ids_that_we_make_up_are_such_as_mistral_takes():
     assert all(re.fullmatch("[0-9A-Za-z]{9}", c.id) for c in first.message.tool_calls)
 
 
-@pytest.mark.parametrize("name", ["vllm-reasoning", "openrouter-reasoning", "mistral-thinking"])
-async def test_reasoning_is_kept_wherever_it_comes(name):
-    async with quirky(name) as policy:
-        assert (await conversation(policy))[0].message.reasoning == "Hm."
-
-
-async def test_arguments_as_an_object_or_as_null_are_text():
-    async with quirky("ollama-calls") as policy:
-        assert calls_of((await conversation(policy))[0]) == CALLS
-
-
 @pytest.mark.parametrize("settings", [{"family": "hermes"}, {"model": "Qwen3-8B"}], ids=["setting", "model"])
 async def test_calls_that_a_server_leaves_in_the_text_are_read_by_the_models_format(settings):
     async with quirky("vllm-no-parser", **settings) as policy:

@@ -87,10 +87,10 @@ async def run(folder, wire, soak):
     settings = {
         "env.group_size": GROUP_SIZE,
         "env.total_steps": GROUPS[wire][soak],
-        "env.max_concurrent_rollouts": 128,
+        "env.max_concurrent_rollouts": 64,
         "env.max_failed_groups": 0,
         "env.max_turns": 6,
-        "env.request_timeout_s": 10,
+        "env.request_timeout_s": 15,
         "env.request_tries": 3,
         "openai.model_name": "m",
     }

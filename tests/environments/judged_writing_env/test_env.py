@@ -8,11 +8,23 @@ import pytest
 from environments.data.tasks import GroupTask
 from environments.judged_writing_env import JudgedWritingEnv
 from environments.judged_writing_env.env import JudgedWritingConfig
-from environments.judged_writing_env.judging import draft_question, outcome_question, scripted_verdict
+from environments.judged_writing_env.judging import (
+    draft_question,
+    length_fit,
+    missing_words,
+    outcome_question,
+    scripted_verdict,
+    variety,
+)
 from environments.policy.scripted import call, say
+from environments.record.recorder import read_contents, read_groups
 from environments.rewards.judge import quoted
+from environments.run.process_run import process
+from environments.run.rescore_run import rescore
 from environments.trajectory import Message, StopReason
+from tests.environments.write_file import quiet
 from tests.environments.written_policy import Written
+from tests.tables import cases
 
 ITEM = {"id": "cat", "kind": "a poster", "required": ["grey", "collar"], "words": [4, 8]}
 GOOD, POOR = "Our grey cat lost its collar.", "Our cat is gone."
@@ -125,3 +137,43 @@ def test_a_draft_cannot_end_its_quotation(question):
 def test_the_measures_of_the_scripted_judge_add_up_to_ten():
     asked = [Message(role="user", content=draft_question(ITEM, GOOD))]
     assert json.loads(scripted_verdict(ITEM, asked)) == {"score": 10.0, "remarks": "It can be printed."}
+
+
+class Away(JudgedWritingEnv):
+    """Nobody judges any more."""
+
+    def scripted_judge(self, item, messages):
+        raise OSError("the judge is away")
+
+
+def rewards_in(path):
+    return [one.rewards for group in read_groups(path) for one in group.group.trajectories]
+
+
+async def test_the_answers_of_the_judge_are_those_of_the_record(tmp_path):
+    record, again = tmp_path / "w.jsonl", tmp_path / "again.jsonl"
+    config = JudgedWritingConfig(max_items=3, data_path_to_save_groups=str(record))
+    await process(JudgedWritingEnv(config), quiet())
+    await rescore(Away(config), record, read_contents(record), again, quiet())
+    assert rewards_in(again) == rewards_in(record)
+    assert len(rewards_in(again)) == 12
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [("A GREY cat with a collar.", []), ("greyish collars", ["grey", "collar"]), ("", ["grey", "collar"])],
+)
+def test_a_word_is_there_whole_or_missing(text, missing):
+    assert missing_words(text, ["grey", "collar"]) == missing
+
+
+@cases(("count", "fit"), [(0, 0), (5, 0.5), (10, 1), (20, 1), (30, 0.5), (40, 0), (99, 0)])
+def test_the_fit_of_a_length_falls_outside_its_bounds(count, fit):
+    assert length_fit("word " * count, 10, 20) == fit
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("", 0), ("...", 0), ("One. Two!", 1), ("One. one? ONE\nTwo", 0.5)]
+)
+def test_a_sentence_that_was_there_before_is_no_variety(text, share):
+    assert variety(text) == share

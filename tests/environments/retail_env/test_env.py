@@ -7,14 +7,18 @@ import pytest
 
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice, call, say
+from environments.record.recorder import read_contents, read_groups
 from environments.retail_env import RetailEnv
 from environments.retail_env.env import RetailConfig
 from environments.retail_env.script import retail_script
 from environments.retail_env.shop_tasks import REQUIRED_FIELDS
+from environments.run.process_run import process
+from environments.run.rescore_run import rescore
 from environments.trajectory import Message, StopReason
 from tests.environments.retail_env.retail_play import BYE, TASKS, play
+from tests.environments.write_file import quiet
 from tests.tables import cases
-from tools.errors import DatasetError
+from tools.errors import DatasetError, UsageError
 
 FIND_ADA = call("find_user_by_email", {"email": "ada.novak@example.com"})
 CANCEL = call("cancel_pending_order", {"order_id": "W2001", "reason": "no longer needed"})
@@ -158,3 +162,12 @@ async def test_a_task_that_cannot_be_done_is_refused_by_name(tmp_path, action):
 
 def test_it_plays_for_longer_than_other_environments():
     assert RetailConfig().max_turns > AgentEnvConfig().max_turns
+
+
+async def test_the_record_keeps_what_the_customer_was_asked_and_rescore_refuses(tmp_path):
+    record, again = tmp_path / "r.jsonl", tmp_path / "again.jsonl"
+    config = RetailConfig(max_items=2, data_path_to_save_groups=str(record))
+    await process(RetailEnv(config), quiet())
+    assert all(one.user_calls for group in read_groups(record) for one in group.group.trajectories)
+    with pytest.raises(UsageError, match=r"score_turn uses ctx\.state"):
+        await rescore(RetailEnv(config), record, read_contents(record), again, quiet())

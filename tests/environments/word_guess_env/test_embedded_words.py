@@ -1,3 +1,5 @@
+"""None"""
+
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,3 +1,5 @@
+"""None"""
+
 import math
 
 import pytest

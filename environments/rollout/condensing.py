@@ -65,7 +65,7 @@ def checked_entries(given: Any, conversation: Sequence[Entry], where: str) -> Hi
 
 def _checked(entry: Any, conversation: Sequence[Entry], where: str) -> Entry:
     if type(entry) is not Entry or type(cast("Any", entry.message)) is not Message:
-        raise ConfigError(f"{where} gave an entry {entry!r:.100}; an entry is a turnwise.Entry")
+        raise ConfigError(f"{where} gave an entry {entry!r:.100}; an entry is a turnwise.condensers.Entry")
     index: Any = entry.index
     if index is None:
         return _written(entry, conversation, where)

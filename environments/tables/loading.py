@@ -1,4 +1,4 @@
-"""`turnwise.load` and `turnwise.features`: records for `datasets`, with every type declared."""
+"""`turnwise.records.load` and `turnwise.records.features`: records for `datasets`, with every type declared."""
 
 import hashlib
 from pathlib import Path

@@ -14,7 +14,7 @@ import pytest
 from environments.reward_context import RolloutContext
 from tests.tables import cases
 from tools.sandbox import open_sandbox
-from turnwise import (
+from turnwise.rewards import (
     MathChecker,
     boxed,
     code_block,

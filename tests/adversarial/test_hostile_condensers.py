@@ -41,7 +41,7 @@ BOGUS_CALL = (ToolCall(id="c", name="look", arguments="{}"),)
 GIVEN = {
     "None": (lambda history: None, "gave None"),
     "text": (lambda history: "all of it", "gave 'all of it'"),
-    "messages": (lambda history: [each.message for each in history], "an entry is a turnwise.Entry"),
+    "messages": (lambda history: [each.message for each in history], "is a turnwise.condensers.Entry"),
     "each twice": (lambda history: [each for each in history for _ in range(2)], "out of order, or twice"),
     "calls alone": (lambda history: [e for e in history if e.message.role != "tool"], "without its result"),
     "changed": (
@@ -173,7 +173,7 @@ ASKING = {
     "afterwards": (asks_late, {}, "asks after it gave its history"),
     "and not waiting": (leaves_a_summary_open, {}, "ended while its summary was being written"),
     "by a number": (asks_for_a_number, {}, "what it asks about is 7"),
-    "to count what is none": (counts_what_is_none, {}, "an entry is a turnwise.Entry"),
+    "to count what is none": (counts_what_is_none, {}, "is a turnwise.condensers.Entry"),
     "nobody, and stopping": (stops_by_itself, {}, "ExceptionGroup"),
     "and breaking at the end": (breaks_while_stopped, {"token_budget": 12}, "ZeroDivisionError"),
 }

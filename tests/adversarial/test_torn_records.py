@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-import turnwise
 from environments.cli.main import main
 from environments.record.recorder import read_contents, read_groups
 from environments.testing import group_of
 from tests.environments.viewer.pages import recorded
+from turnwise import records
 
 READERS = {
     "groups": lambda path, _: len(list(read_groups(path))),
     "contents": lambda path, _: len(read_contents(path).finished),
-    "load": lambda path, _: len(turnwise.load(path, cache_dir=path.parent)),
+    "load": lambda path, _: len(records.load(path, cache_dir=path.parent)),
     "credit": lambda path, out: written(out, "credit", path, "--estimator", "grpo"),
     "export": lambda path, out: written(out, "export", path, "--view", "token_advantages"),
 }

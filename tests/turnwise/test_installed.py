@@ -27,6 +27,7 @@ TYPED = """
 from typing import Any
 
 import turnwise
+import turnwise.credit
 from turnwise import AgentEnv, Sandbox, State, ToolContext, ToolError, Toolset, Trajectory
 from turnwise import TurnLevelRewardMixin, terminal, tool
 
@@ -73,7 +74,7 @@ class Typed(TurnLevelRewardMixin, AgentEnv):
 
 
 for group in [turnwise.group_of([[1.0], [0.0]])]:
-    reveal_type(turnwise.estimate("turn_return", group))
+    reveal_type(turnwise.credit.estimate("turn_return", group))
 """
 
 

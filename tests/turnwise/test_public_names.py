@@ -2,6 +2,7 @@ import ast
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import turnwise
 
 ROOT = Path(__file__).resolve().parents[2]
+SUBMODULES = [f"turnwise.{name}" for name in ("condensers", "credit", "records", "rewards")]
 NAMES = set(turnwise.__all__) - {"__version__"}
 
 
@@ -41,11 +43,18 @@ def test_the_public_names_are_sorted_and_differ():
 
 def test_every_name_that_the_documentation_imports_is_public():
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *ROOT.glob("environments/*/README.md")]
-    imports = re.compile(r"^from turnwise import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
-    found = [a or b for page in pages for a, b in imports.findall(page.read_text())]
-    named = {name for names in found for name in re.findall(r"\w+", names)}
-    assert "AgentEnv" in named
-    assert named <= NAMES
+    imports = re.compile(r"^from (turnwise[.\w]*) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
+    found = [(module, a or b) for page in pages for module, a, b in imports.findall(page.read_text())]
+    named = {(module, name) for module, names in found for name in re.findall(r"\w+", names)}
+    assert ("turnwise", "AgentEnv") in named
+    assert [each for each in named if each[1] not in import_module(each[0]).__all__] == []
+
+
+def test_a_name_stands_in_one_public_module():
+    modules = [turnwise, *map(import_module, SUBMODULES)]
+    names = [name for module in modules for name in module.__all__]
+    assert sorted(names) == sorted(set(names))
+    assert all(hasattr(module, name) for module in modules for name in module.__all__)
 
 
 def test_completion_offers_names_that_are_not_loaded_yet():

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import mean
 
-from turnwise import read_groups
+from turnwise.records import read_groups
 
 HERE = Path(__file__).resolve().parent
 BIN = Path(sys.executable).parent

@@ -6,7 +6,8 @@ import tempfile
 import threading
 import time
 
-from turnwise import AgentEnv, Choice, ToolError, TurnLevelRewardMixin, call, fit_context, say, tool
+from turnwise import AgentEnv, Choice, ToolError, TurnLevelRewardMixin, call, say, tool
+from turnwise.condensers import fit_context
 
 
 class Right(TurnLevelRewardMixin, AgentEnv):

@@ -5,7 +5,7 @@ import pytest
 from environments.reward_context import RolloutContext
 from tools.errors import RewardError
 from tools.sandbox import open_sandbox
-from turnwise import CaseReport, function_cases, program_cases
+from turnwise.rewards import CaseReport, function_cases, program_cases
 
 ANSWER = b"""
 def double(n):

@@ -10,7 +10,7 @@ from environments.testing import group_of
 from environments.trajectory import Message, Span, Trajectory, Turn
 from tests.tables import cases
 from tools.errors import RewardError
-from turnwise import context_efficiency, length_penalty, longest_context, sampled_tokens, turn_cost
+from turnwise.rewards import context_efficiency, length_penalty, longest_context, sampled_tokens, turn_cost
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 GOLDEN = Path(os.environ.get("TURNWISE_GOLDEN_DIR") or REPOSITORY / ".." / "shared" / "golden")

@@ -15,7 +15,7 @@ from math_verify import parse, verify
 
 from tests.tables import cases
 from tools.errors import ConfigError, RewardError
-from turnwise import MathChecker
+from turnwise.rewards import MathChecker
 
 HANGS = r"9^{9^{9^{9}}}"
 KNOWN = [
@@ -118,7 +118,7 @@ def test_a_checker_may_be_used_in_one_event_loop_after_another(checker):
 def test_a_check_ends_with_the_process_that_asked():
     code = f"""
 import asyncio, os
-from turnwise import MathChecker
+from turnwise.rewards import MathChecker
 
 async def ask():
     checker = MathChecker(cpu_s=50)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from environments.rewards.rubric import novelty_rewards, pairwise_rewards, rank_rewards
 from tests.tables import cases
 from tools.errors import ConfigError, RewardError
-from turnwise import Rubric
+from turnwise.rewards import Rubric
 
 
 def test_parts_are_weighted_and_kept_as_they_were():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.tables import cases
 from tools.errors import RewardError
-from turnwise import boxed, code_block, exact_match, has_tags, has_text, numeric_match, tagged
+from turnwise.rewards import boxed, code_block, exact_match, has_tags, has_text, numeric_match, tagged
 
 MARKUP = st.lists(
     st.sampled_from(

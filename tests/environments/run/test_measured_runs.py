@@ -15,7 +15,8 @@ from environments.run.progress import Progress
 from environments.run.tracking import MAX_NAMES, few_names, group_numbers
 from environments.serve.serve_loop import status_line
 from tests.environments.write_file import made
-from turnwise import AgentEnv, Rubric, TurnLevelRewardMixin
+from turnwise import AgentEnv, TurnLevelRewardMixin
+from turnwise.rewards import Rubric
 
 RUBRIC = Rubric(answer=2.0, shape=0.5)
 PART = "answer: 2.000 (4)  shape: 0.250 (4)"

@@ -18,7 +18,8 @@ from environments.text_exports.text_views import TEXT_VIEWS
 from environments.wire.views import VIEWS
 from tests.environments.sessions.logs import call, chat, imported, result, run, said, user, voted, write
 from tests.tables import cases
-from turnwise import estimate, group_of
+from turnwise import group_of
+from turnwise.credit import estimate
 
 SELLER = [
     voted(0.5, 0.0, outcome=1, id="A"),

@@ -1,4 +1,4 @@
-"""`load_dataset("json", features=turnwise.features())` reads the lines of records as they are."""
+"""`load_dataset("json", features=records.features())` reads the lines of records as they are."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,6 @@ import datasets
 import orjson
 import pytest
 
-import turnwise
 from environments.base_env import AgentEnv
 from environments.record.group_line import encode_group, with_origin
 from environments.run.discovery import find_environment
@@ -16,6 +15,7 @@ from environments.run.loading import SHIPPED
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Message
 from tests.environments.record.any_group import Draw
+from turnwise import records
 
 RECORD = Path(__file__).parents[1] / "record"
 
@@ -28,7 +28,7 @@ def loaded(tmp_path):
         rows = datasets.load_dataset(
             "json",
             data_files=str(record),
-            features=turnwise.features(),
+            features=records.features(),
             split="train",
             cache_dir=str(tmp_path / "cache"),
         )
@@ -104,7 +104,7 @@ def test_a_line_may_be_longer_than_what_is_read_at_a_time(loaded, tmp_path):
 
 
 def test_every_column_that_a_line_can_have_is_named():
-    named = set(turnwise.features())
+    named = set(records.features())
     assert {name for line in late_lines() for name in orjson.loads(line)} <= named
 
 

@@ -1,4 +1,4 @@
-"""`turnwise.load` gives what a record holds, exactly, in tables whose columns are declared."""
+"""`records.load` gives what a record holds, exactly, in tables whose columns are declared."""
 
 import os
 from dataclasses import fields, replace
@@ -8,7 +8,6 @@ import datasets
 import orjson
 import pytest
 
-import turnwise
 from environments.record.group_line import encode_group
 from environments.record.recorder import read_groups
 from environments.tables.parquet_file import _GROUPS
@@ -16,6 +15,7 @@ from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure, Message, Rewards, StopReason, Trajectory, Turn
 from tests.environments.record.any_group import Draw
 from tools.errors import RecordError, UsageError
+from turnwise import records
 
 RECORD = Path(__file__).parents[1] / "record"
 NUMBERS = (0.1, -0.0, 5e-324, 1e100, 1 / 3)
@@ -31,7 +31,7 @@ def load(tmp_path):
             record = tmp_path / "record.jsonl"
             record.write_bytes(b"".join(map(encode_group, groups)))
             groups = (record,)
-        return turnwise.load(groups[0], per=per, cache_dir=tmp_path / "cache")
+        return records.load(groups[0], per=per, cache_dir=tmp_path / "cache")
 
     return load
 
@@ -302,7 +302,7 @@ def test_a_malformed_line_is_named_and_leaves_no_table(load, tmp_path):
 
 def test_another_kind_of_rows_is_refused():
     with pytest.raises(UsageError, match="no rows per 'token'; choose one of"):
-        turnwise.load("r.jsonl", per="token")
+        records.load("r.jsonl", per="token")
 
 
 def test_tables_are_their_owners_alone(load):

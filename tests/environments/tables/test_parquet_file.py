@@ -7,12 +7,12 @@ import pytest
 from click.testing import CliRunner
 from pyarrow import parquet
 
-import turnwise
 from environments.cli.export import command
 from environments.record.group_line import encode_group
 from environments.tables import parquet_file
 from tests.environments.record.any_group import Draw
 from tools.errors import RecordError, UsageError
+from turnwise import records
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def export(record, tmp_path):
 
 
 def loaded(record, tmp_path, per):
-    return list(turnwise.load(record, per=per, cache_dir=tmp_path / "cache"))
+    return list(records.load(record, per=per, cache_dir=tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("per", ["group", "rollout", "turn"])

@@ -1,4 +1,4 @@
-"""`turnwise.records.load` and `turnwise.records.features`: records for `datasets`, with every type declared."""
+"""`load` and `features` of `turnwise.records`: records for `datasets`, with every type declared."""
 
 import hashlib
 from pathlib import Path

@@ -20,7 +20,7 @@ import orjson
 from environments.credit import recorded_params
 from environments.record.contents import Contents
 from environments.record.origin import credit_text
-from environments.record.private_file import folder_for, private
+from environments.record.private_file import folder_for, private, write_whole
 from environments.record.recorder import read_contents, read_groups
 from environments.record.run_folder import RECORD
 from environments.record.totals import Summary
@@ -116,7 +116,6 @@ class PageFile:
         self._max_bytes = max_bytes
         self.block_bytes = 0
         self._waiting = out.with_name(f"{out.name}.{os.getpid()}.blocks")
-        self._part = out.with_name(f"{out.name}.{os.getpid()}.part")
         try:
             self._blocks = open(self._waiting, "w+b", opener=private)  # noqa: SIM115  # `open` takes no opener there
         except OSError as error:
@@ -147,18 +146,13 @@ class PageFile:
             RecordError: the disk is full.
         """
         template = page_template(index["title"], live=False)
-        try:
+        with write_whole(self._out) as unfinished, open(unfinished, "wb", opener=private) as page:
             self._blocks.seek(0)
-            with open(self._part, "wb", opener=private) as page:
-                page.write(template.before.encode() + _element("index", index))
-                page.write(template.between.encode())
-                shutil.copyfileobj(self._blocks, page, 1 << 20)
-                page.write(template.after.encode())
-                size = page.tell()
-            self._part.replace(self._out)
-        except OSError as error:
-            raise self._unwritable(error) from error
-        return size
+            page.write(template.before.encode() + _element("index", index))
+            page.write(template.between.encode())
+            shutil.copyfileobj(self._blocks, page, 1 << 20)
+            page.write(template.after.encode())
+            return page.tell()
 
     def __enter__(self) -> Self:
         return self
@@ -168,7 +162,6 @@ class PageFile:
     ) -> None:
         self._blocks.close()
         self._waiting.unlink(missing_ok=True)
-        self._part.unlink(missing_ok=True)
 
     def _unwritable(self, error: OSError) -> RecordError:
         return RecordError(f"cannot write {self._out}: {error.strerror}")

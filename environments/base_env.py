@@ -269,8 +269,6 @@ class AgentEnv(Lifecycle):
         """
         own_config, own_servers = self.config_init()
         self.config = config = checked_config(own_config if config is None else config, type(self))
-        if config.score_aggregation is not None:
-            self.score_aggregation = config.score_aggregation
         missing = self.missing_outcome if config.missing_outcome is None else config.missing_outcome
         self.missing_outcome = missing_outcome_of(missing, f"missing_outcome of {self.name!r}")
         self._rules = GroupRules(min_trajectories=config.min_group_size, missing_outcome=self.missing_outcome)
@@ -280,7 +278,7 @@ class AgentEnv(Lifecycle):
         check_hooks(self)
         refuse_missing_parts(self, self.estimator)
         self._new_scoring = self.scoring()
-        self.toolset = select_toolsets(self.tools, config.enabled_toolsets, config.disabled_toolsets)
+        self.toolset = select_toolsets(self.tools, config.enabled_toolsets)
         refuse_other_states(self.toolset, self.prepare, self.name)
         self.condensers = env_condensers(config, self.condenser, env=self.name)
         self.renderer = ChatMLRenderer.load(config.tokenizer_name)

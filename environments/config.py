@@ -3,8 +3,8 @@
 import json
 import logging
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -12,7 +12,7 @@ from environments.inference.dialect import checked_extra_body
 from tools.errors import ConfigError
 
 WithoutEffect = Mapping[str, tuple[tuple[object, ...], str]]
-"""Settings that do nothing: the values that are accepted all the same, and what to do instead."""
+"""Settings of Atropos that do nothing here: the values that are accepted, and what to do instead."""
 
 
 class Section(BaseModel):
@@ -25,16 +25,10 @@ class Section(BaseModel):
     without_effect: ClassVar[WithoutEffect] = {}
     by_entry: ClassVar[frozenset[str]] = frozenset()
     """Mappings whose entries are settings of their own: layers join, and `None` unsets an entry."""
-    json_entries: ClassVar[frozenset[str]] = frozenset()
-    """Those of them whose entries a command line writes as JSON, where they are none as text."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse a field that nobody would read.
-
-        Raises:
-            ConfigError: it has the name of one that has no effect.
-        """
+        """Raise ConfigError if a field has the name of a setting without effect, which nothing reads."""
         super().__pydantic_init_subclass__(**kwargs)
         for name, field in cls.model_fields.items():
             accepted, instead = cls.without_effect.get(name, ((field.default,), ""))
@@ -91,67 +85,27 @@ def _same(value: object, accepted: object) -> bool:
     return str(value).lower() == str(accepted).lower()
 
 
-class EvaluationConfig(Section):
-    """Settings of `evaluate`, as an environment's config has them."""
-
-    eval_share: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="Share of the items, chosen by their ids, that only evaluate rolls out: process and "
-        "serve leave it out.",
-    )
-    eval_rollouts: int = Field(default=4, ge=1, le=1024, description="Rollouts per evaluation item.")
-    eval_temperature: float | None = Field(
-        default=None, ge=0, le=2, description="evaluate: sampling temperature; unset: as in training."
-    )
-    eval_top_p: float | None = Field(
-        default=None, gt=0, le=1, description="evaluate: nucleus sampling; unset: as in training."
-    )
-    eval_max_turns: int | None = Field(
-        default=None, ge=1, le=10_000, description="evaluate: model calls per rollout; unset: as in training."
-    )
-    eval_dataset_path: str | None = Field(
-        default=None, description="evaluate: local file of items; unset: the dataset of training."
-    )
-    eval_dataset_name: str | None = Field(
-        default=None, description="evaluate: Hugging Face hub dataset; unset: the dataset of training."
-    )
-    eval_dataset_split: str | None = Field(
-        default=None, description="evaluate: split of the hub dataset; unset: that of training."
-    )
-    pass_score: float = Field(
-        default=1.0,
-        allow_inf_nan=False,
-        description="Outcome, or score where there is none, from which a rollout counts as passed.",
-    )
-
-    @model_validator(mode="after")
-    def _evaluates_one_set_of_items(self) -> Self:
-        places = ("eval_share", "eval_dataset_path", "eval_dataset_name")
-        given = " and ".join(f"--env.{name}" for name in places if getattr(self, name))
-        if " and " in given:
-            raise ValueError(f"evaluation items come from one place; give one of {given}")
-        return self
-
-    def for_evaluation(self) -> Self:
-        """The settings of an evaluation: what `eval_…` says stands in the place of training's."""
-        own = {name: getattr(self, f"eval_{name}") for name in ("temperature", "top_p", "max_turns")}
-        own["dataset_split"] = self.eval_dataset_split
-        update = {name: value for name, value in own.items() if value is not None}
-        if self.eval_dataset_path is not None or self.eval_dataset_name is not None:
-            update |= {"dataset_path": self.eval_dataset_path, "dataset_name": self.eval_dataset_name}
-        return self.model_copy(update=update)
-
-
 EMBEDDED_TOKENIZER = "embedded"
 _PLAIN_NAME = re.compile(r"\w[\w.+=@-]{0,62}")
 """A folder's name: no path, nothing hidden, nothing that a shell or an option parser reads."""
 _NAME_BYTES = 200
 """A file system takes 255, and runs that are put aside or evaluated have a few more."""
+SETTING_GROUPS: Mapping[str, str] = {
+    "max_items": "Items",
+    "group_size": "Rollouts",
+    "scripted_skill": "Policy",
+    "condenser": "Context",
+    "enabled_toolsets": "Tools",
+    "sandbox": "Sandbox",
+    "missing_outcome": "Rewards and credit",
+    "eval_share": "Evaluation",
+    "data_path_to_save_groups": "Record and tracking",
+    "credit_view": "Serving a trainer",
+}
+"""The titles of the groups of `AgentEnvConfig`'s settings, by the first setting of each."""
 
 
-class AgentEnvConfig(EvaluationConfig):
+class AgentEnvConfig(Section):
     """Settings of an `AgentEnv`; environments subclass it to add their own flat fields."""
 
     section = "env"
@@ -160,10 +114,14 @@ class AgentEnvConfig(EvaluationConfig):
             (True,),
             "a group is kept or skipped by its credit, not by its scores",
         ),
+        "include_messages": ((True, False), "messages are always sent with the tokens"),
+        "inference_weight": ((1.0,), "--env.min_batch_allocation is this environment's share of a batch"),
+        "max_num_workers": ((-1,), "--env.max_concurrent_rollouts bounds what is in flight"),
+        "max_num_workers_per_node": ((8,), "--env.max_concurrent_rollouts bounds what is in flight"),
         "eval_handling": (("STOP_TRAIN", "EvalHandlingEnum.STOP_TRAIN"), "evaluate with `turnwise evaluate`"),
         "eval_limit_ratio": ((0.5,), "evaluate with `turnwise evaluate`"),
         "steps_per_eval": ((100,), "evaluate with `turnwise evaluate`"),
-        "batch_size": ((-1,), "the trainer says it"),
+        "batch_size": ((-1,), "the trainer sets it"),
         "max_eval_workers": ((16,), "--env.max_concurrent_rollouts bounds an evaluation, too"),
         "num_rollouts_to_keep": ((32,), "wandb gets numbers, the rollout JSONL the rollouts"),
         "num_rollouts_per_group_for_logging": ((1,), "wandb gets numbers, the rollout JSONL the rollouts"),
@@ -175,47 +133,17 @@ class AgentEnvConfig(EvaluationConfig):
     }
     by_entry: ClassVar[frozenset[str]] = frozenset({"estimator_params"})
 
-    # What Atropos already names, with defaults that work offline.
-    group_size: int = Field(default=4, ge=1, le=1024, description="Rollouts per item.")
-    tokenizer_name: str = Field(
-        default=EMBEDDED_TOKENIZER,
-        description="Tokenizer for text of servers that return no token ids: `embedded`, a local folder or "
-        "a Hugging Face name.",
-    )
-    use_wandb: bool = Field(default=False, description="Log to Weights & Biases.")
-    use_trackio: bool = Field(default=False, description="Log to trackio: offline, into a SQLite file.")
+    max_items: int | None = Field(default=None, ge=1, description="Use only the first items.")
+    dataset_path: str | None = Field(default=None, description="Local .jsonl, .json or .parquet file.")
+    dataset_name: str | None = Field(default=None, description="Hugging Face hub dataset.")
+    dataset_config: str | None = Field(default=None, description="Configuration of the hub dataset.")
+    dataset_split: str = Field(default="train", description="Split of the hub dataset.")
     total_steps: int = Field(
         default=-1,
         ge=-1,
         description="process: groups to roll out, going round the items again when there are fewer; -1: "
         "every item once. serve: trainer steps; -1: what the trainer says.",
     )
-    max_token_length: int = Field(
-        default=32768, ge=16, description="Tokens one training row may have; a rollout stops before it."
-    )
-    include_messages: bool = Field(default=True, description="Send messages with the tokens.")
-    rollout_server_url: str = Field(
-        default="http://localhost:8000", repr=False, description="serve: URL of the Atropos trajectory API."
-    )
-    wandb_name: str | None = Field(
-        default=None,
-        description="Name of the run at Weights & Biases and trackio and of the environment at the API.",
-    )
-    data_path_to_save_groups: str | None = Field(
-        default=None,
-        description="A plain file for the rollout JSONL; unset: process has a folder of its own, serve none.",
-    )
-    data_dir_to_save_evals: str | None = Field(
-        default=None,
-        description="evaluate: folder of the evaluation; unset: runs/NAME/eval-RUN_NAME.",
-    )
-
-    # Items.
-    dataset_name: str | None = Field(default=None, description="Hugging Face hub dataset.")
-    dataset_config: str | None = Field(default=None, description="Configuration of the hub dataset.")
-    dataset_split: str = Field(default="train", description="Split of the hub dataset.")
-    dataset_path: str | None = Field(default=None, description="Local .jsonl, .json or .parquet file.")
-    max_items: int | None = Field(default=None, ge=1, description="Use only the first items.")
     shuffle: bool = Field(
         default=False,
         description="Roll the items out in another order each time round, as --env.seed decides.",
@@ -224,35 +152,18 @@ class AgentEnvConfig(EvaluationConfig):
         default=None,
         description="Field of the items with how often each is rolled out, relative to the others; 0: never.",
     )
-
-    # The record.
-    run_name: str | None = Field(
-        default=None,
-        description="Which run of the environment: its folder is runs/ENV/NAME; unset: default. Letters, "
-        "digits and _.+=@- after a letter or digit, 63 at most.",
-    )
-    fresh: bool = Field(
-        default=False,
-        description="Start over instead of resuming: a run's folder is put aside, a plain file is emptied; "
-        "serve: put what the outbox holds aside.",
-    )
-    accept: bool = Field(
-        default=False,
-        description="Go on in a record of another experiment, for changes that you know to change nothing; "
-        "each group keeps its own fingerprint.",
-    )
-
-    profile: bool = Field(
-        default=False,
-        description="Measure where the time of each rollout goes (hooks, tools, condensers, models), for the "
-        "summary and the record.",
-    )
-
-    # Rollouts.
     seed: int = Field(default=0, ge=0, description="Seed of the whole run; each rollout derives its own.")
+
+    group_size: int = Field(default=4, ge=1, le=1024, description="Rollouts per item.")
+    min_group_size: int = Field(
+        default=2, ge=1, description="Siblings that must survive; a smaller group is recorded as failed."
+    )
     max_turns: int = Field(default=10, ge=1, le=10_000, description="Model calls per rollout.")
     max_tokens_per_turn: int = Field(default=1024, ge=1, description="Tokens one model call may sample.")
     token_budget: int = Field(default=16_384, ge=1, description="Tokens one rollout may sample in all.")
+    max_token_length: int = Field(
+        default=32768, ge=16, description="Tokens one training row may have; a rollout stops before it."
+    )
     rollout_timeout_s: float = Field(
         default=300.0,
         gt=0,
@@ -269,11 +180,37 @@ class AgentEnvConfig(EvaluationConfig):
         gt=0,
         description="Code of the environment that blocks the event loop for so long ends the run, by name.",
     )
+    max_failed_groups: int = Field(
+        default=16,
+        ge=0,
+        description="process, evaluate: stop after so many groups in a row of which no rollout was left, or "
+        "that could not be compared; 0: never. serve slows down instead.",
+    )
+    max_concurrent_rollouts: int = Field(default=16, ge=1, le=4096, description="Rollouts in flight at once.")
+    profile: bool = Field(
+        default=False,
+        description="Measure where the time of each rollout goes (hooks, tools, condensers, models), for the "
+        "summary and the record.",
+    )
+
+    scripted_skill: float = Field(
+        default=0.6, ge=0, le=1, description="How good the scripted agent is: 0 clumsy, 1 flawless."
+    )
+    tokenizer_name: str = Field(
+        default=EMBEDDED_TOKENIZER,
+        description="Tokenizer for text of servers that return no token ids: `embedded`, a local folder or "
+        "a Hugging Face name.",
+    )
+    request_timeout_s: float = Field(
+        default=120.0, gt=0, description="Wall clock of one request to the server."
+    )
+
     condenser: list[str] | None = Field(
         default=None,
         description="What keeps long conversations short, asked in this order before each model call: "
-        "trim_tool_output, keep_last_turns, fit_context, summarise; none: nothing. Unset: what the "
-        "environment says, else nothing.",
+        "trim_tool_output, keep_last_turns, fit_context, summarise (by the policy, trained and credited), "
+        "summarise_by_model (by a second model, --summariser.base_url, untrained), or none. Unset: what the "
+        "class names, else none.",
     )
     condenser_tokens: int | None = Field(
         default=None,
@@ -290,40 +227,10 @@ class AgentEnvConfig(EvaluationConfig):
     condenser_tool_tokens: int = Field(
         default=512, ge=32, description="trim_tool_output: tokens of one tool result."
     )
-    condenser_summary: Literal["policy", "model"] = Field(
-        default="policy",
-        description="summarise: by the policy itself, trained and credited, or by a second model "
-        "(--summariser.base_url), which nobody trains on.",
-    )
-    min_group_size: int = Field(
-        default=2, ge=1, description="Siblings that must survive; a smaller group is recorded as failed."
-    )
-    max_failed_groups: int = Field(
-        default=16,
-        ge=0,
-        description="process, evaluate: stop after so many groups in a row of which no rollout was left, or "
-        "that could not be compared; 0: never. serve slows down instead.",
-    )
-    max_concurrent_rollouts: int = Field(default=16, ge=1, le=4096, description="Rollouts in flight at once.")
 
-    # The policy. A server given by --openai.base_url replaces the scripted agent.
-    scripted_skill: float = Field(
-        default=0.6, ge=0, le=1, description="How good the scripted agent is: 0 clumsy, 1 flawless."
-    )
-    temperature: float = Field(default=1.0, ge=0, le=2, description="Sampling temperature of a model server.")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling of a model server.")
-    request_timeout_s: float = Field(
-        default=120.0, gt=0, description="Wall clock of one request to the server."
-    )
-    request_tries: int = Field(
-        default=4, ge=1, le=20, description="Requests per model call before it is lost."
-    )
-
-    # Tools and sandbox.
     enabled_toolsets: list[str] | None = Field(
         default=None, description="Toolsets the agent gets; unset: those of the environment."
     )
-    disabled_toolsets: list[str] = Field(default=[], description="Toolsets taken away.")
     tool_output_chars: int = Field(
         default=8_000, ge=200, description="Characters of a tool's output the model sees; the middle is cut."
     )
@@ -332,6 +239,7 @@ class AgentEnvConfig(EvaluationConfig):
         gt=0,
         description="Longest a tool may take, and each of its commands; the model is told of the stop.",
     )
+
     sandbox: str | None = Field(
         default=None,
         description="Where the agent's code runs: local, docker, a backend that a package registers, or none "
@@ -346,8 +254,6 @@ class AgentEnvConfig(EvaluationConfig):
         default=None, description="docker: the image of a sandbox; unset: the backend's own."
     )
     sandbox_memory_mb: int = Field(default=1024, ge=64, description="Memory of one sandbox.")
-    sandbox_pids: int = Field(default=256, ge=8, description="Processes of one sandbox.")
-    sandbox_disk_mb: int = Field(default=256, ge=1, description="Workspace of one sandbox.")
     sandbox_network: Literal["none", "full"] = Field(
         default="none",
         description="none: no network but a loopback. full: the host's network; with docker the engine's "
@@ -357,12 +263,6 @@ class AgentEnvConfig(EvaluationConfig):
         default=False, description="Run the agent's code unisolated where this machine cannot isolate it."
     )
 
-    # Reward and credit.
-    score_aggregation: Literal["sum", "mean", "outcome"] | None = Field(
-        default=None,
-        description="A trajectory's scalar: outcome plus the sum, or plus the mean, of its turn rewards, or "
-        "the outcome alone; unset: what the environment says, else the sum.",
-    )
     missing_outcome: Literal["refuse", "drop"] | Annotated[float, Field(ge=-1e100, le=1e100)] | None = Field(
         default=None,
         description="A rollout without an outcome (or any reward) beside siblings with one. refuse: its "
@@ -395,7 +295,49 @@ class AgentEnvConfig(EvaluationConfig):
         "the estimator's own defaults. `turnwise credit` names them.",
     )
 
-    # Serving.
+    eval_share: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of the items, chosen by their ids, that only evaluate rolls out: process and "
+        "serve leave it out.",
+    )
+    eval_rollouts: int = Field(default=4, ge=1, le=1024, description="Rollouts per evaluation item.")
+    pass_score: float = Field(
+        default=1.0,
+        allow_inf_nan=False,
+        description="Outcome, or score where there is none, from which a rollout counts as passed.",
+    )
+
+    data_path_to_save_groups: str | None = Field(
+        default=None,
+        description="A plain file for the rollout JSONL; unset: process has a folder of its own, serve none.",
+    )
+    data_dir_to_save_evals: str | None = Field(
+        default=None, description="evaluate: folder of the evaluation; unset: runs/ENV/eval-NAME."
+    )
+    run_name: str | None = Field(
+        default=None,
+        description="Which run of the environment: its folder is runs/ENV/NAME; unset: default. Letters, "
+        "digits and _.+=@- after a letter or digit, 63 at most.",
+    )
+    fresh: bool = Field(
+        default=False,
+        description="Start over instead of resuming: a run's folder is put aside, a plain file is emptied; "
+        "serve: put what the outbox holds aside.",
+    )
+    accept: bool = Field(
+        default=False,
+        description="Go on in a record of another experiment, for changes that you know to change nothing; "
+        "each group keeps its own fingerprint.",
+    )
+    use_wandb: bool = Field(default=False, description="Log to Weights & Biases.")
+    use_trackio: bool = Field(default=False, description="Log to trackio: offline, into a SQLite file.")
+    wandb_name: str | None = Field(
+        default=None,
+        description="Name of the run at Weights & Biases and trackio and of the environment at the API.",
+    )
+
     credit_view: Literal["token_advantages", "binary_masks", "turn_rows", "prefix_rows"] | None = Field(
         default=None,
         description="serve: how turn rewards are shown; it has to be what the trainer reads. turn_rows: to "
@@ -410,11 +352,8 @@ class AgentEnvConfig(EvaluationConfig):
         "over this number; unset: max_tokens_per_turn. own_length: with the advantage alone, which is biased "
         "where a trainer averages a row over its tokens: a turn weighs 1/its own length.",
     )
-    prefix_weighting: Literal["once", "repeated"] = Field(
-        default="once",
-        description="serve: prefix_rows trains a turn in every row that reaches it. once: rows are scored "
-        "such that these add up to the turn's advantage. repeated: each row with its last turn's advantage, "
-        "which is biased: a turn gets its own and all later advantages.",
+    rollout_server_url: str = Field(
+        default="http://localhost:8000", repr=False, description="serve: URL of the Atropos trajectory API."
     )
     outbox_path: str | None = Field(
         default=None,
@@ -426,9 +365,6 @@ class AgentEnvConfig(EvaluationConfig):
         le=100_000,
         description="serve: groups that may wait or be in flight; more are not started.",
     )
-    shutdown_grace_s: float = Field(
-        default=30.0, ge=0, description="serve: time that rollouts in flight get after a SIGTERM."
-    )
     exit_when_api_away_s: float = Field(
         default=-1,
         ge=-1,
@@ -438,15 +374,6 @@ class AgentEnvConfig(EvaluationConfig):
         default=False,
         description="serve: send token ids that were made from text, or rows without logprobs, when the "
         "model server gives neither.",
-    )
-
-    # Serving, in Atropos' words.
-    max_num_workers: int = Field(
-        default=-1, ge=-1, description="serve: groups at once; -1: as many as max_num_workers_per_node."
-    )
-    max_num_workers_per_node: int = Field(default=8, ge=1, description="serve: groups at once per server.")
-    inference_weight: float = Field(
-        default=1.0, ge=-1, description="serve: this environment's share of inference; -1: not managed."
     )
     max_batches_offpolicy: int = Field(default=3, ge=1, description="serve: batches that may wait.")
     min_batch_allocation: float | None = Field(
@@ -466,17 +393,6 @@ class AgentEnvConfig(EvaluationConfig):
             )
         return name
 
-    @model_validator(mode="after")
-    def _serves_something(self) -> Self:
-        if self.max_num_workers == 0:
-            raise ValueError("--env.max_num_workers 0 would serve nothing; give 1 or more, or -1")
-        return self
-
-    def sampling(self) -> dict[str, float]:
-        """How a model server is asked to sample; empty when nothing reshapes what the model gives."""
-        asked = {"temperature": self.temperature, "top_p": self.top_p}
-        return {} if set(asked.values()) == {1.0} else asked
-
 
 def checked_config(config: Any, env_cls: type) -> AgentEnvConfig:
     """The config that an environment is made with.
@@ -493,10 +409,9 @@ logger = logging.getLogger(__name__)
 
 
 class ModelServerConfig(Section):
-    """Where an OpenAI-compatible model server is, and what each request to it has."""
+    """An OpenAI-compatible model server of any role, and what each request to it has."""
 
     by_entry: ClassVar[frozenset[str]] = frozenset({"extra_body"})
-    json_entries: ClassVar[frozenset[str]] = frozenset({"extra_body"})
 
     base_url: str | None = Field(
         default="",
@@ -506,12 +421,10 @@ class ModelServerConfig(Section):
     model_name: str = Field(default="default", description="The model to ask for.")
     api_key: str | None = Field(default="none", repr=False, description="API key of the server.")
     num_max_requests_at_once: int = Field(
-        default=512,
-        ge=1,
-        le=25_000,
-        description="Requests in flight at once, each over a connection of its own; more than this process "
-        "may open files is refused.",
+        default=64, ge=1, le=25_000, description="Requests in flight at once; others wait."
     )
+    temperature: float = Field(default=1.0, ge=0, le=2, description="Sampling temperature.")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling.")
     extra_body: dict[str, Any] = Field(
         default={},
         description="More fields of each request, NAME VALUE (JSON) each: top_k, stop, tool_choice, "
@@ -521,11 +434,7 @@ class ModelServerConfig(Section):
         default=None,
         repr=False,
         description="Proxy for requests to it; unset on the command line: what http_proxy, https_proxy, "
-        "all_proxy and no_proxy say; `none`: none.",
-    )
-    ca_file: str | None = Field(
-        default=None,
-        description="File of the certificates that an https server is checked with, and no others.",
+        "all_proxy and no_proxy name; `none`: no proxy.",
     )
 
     @field_validator("extra_body")
@@ -537,13 +446,8 @@ class ModelServerConfig(Section):
 
 
 class SecondModelConfig(ModelServerConfig):
-    """A model beside the policy, asked by messages for text that nobody trains on."""
+    """A model beside the policy, asked by messages for text that is not trained on."""
 
-    num_max_requests_at_once: int = Field(
-        default=64, ge=1, le=25_000, description="Requests in flight at once; others wait."
-    )
-    temperature: float = Field(default=1.0, ge=0, le=2, description="Sampling temperature.")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling.")
     max_tokens: int = Field(default=1024, ge=1, description="Tokens of one answer, reasoning included.")
 
 
@@ -568,7 +472,7 @@ class SummariserConfig(SecondModelConfig):
 
 
 class ServerConfig(ModelServerConfig):
-    """One OpenAI-compatible model server; without a `base_url` the scripted agent plays."""
+    """One model server of the policy; without a `base_url` the scripted agent plays."""
 
     section = "openai"
     without_effect: ClassVar[WithoutEffect] = {
@@ -580,16 +484,19 @@ class ServerConfig(ModelServerConfig):
         "health_check": ((True, False), "a server is asked once before a run, and when calls to it fail"),
     }
 
-    server_type: Literal["auto", "chat", "vllm", "sglang"] = Field(
-        default="auto",
-        description="How it is asked. chat: messages, over /chat/completions. vllm, sglang: token ids, which "
-        "needs the model's own --env.tokenizer_name. auto: asks the server what it is, and says so.",
+    num_max_requests_at_once: int = Field(
+        default=512,
+        ge=1,
+        le=25_000,
+        description="Requests in flight at once, each over a connection of its own; more than this process "
+        "may open files is refused.",
     )
-    token_wire: Literal["completions", "generate", "chat"] | None = Field(
-        default=None,
-        description="Where a server gets token ids. completions: /v1/completions. generate: vLLM's "
-        "/inference/v1/generate, SGLang's /generate. chat: SGLang's /v1/chat/completions with input_ids. "
-        "Unset: completions for vllm, generate for sglang.",
+    server_type: Literal["auto", "chat", "vllm", "vllm_generate", "sglang", "sglang_chat"] = Field(
+        default="auto",
+        description="How it is asked. chat: messages, over /chat/completions. The others send token ids, "
+        "which needs the model's own --env.tokenizer_name: vllm over /v1/completions, vllm_generate over "
+        "/inference/v1/generate, sglang over /generate, sglang_chat over /v1/chat/completions with "
+        "input_ids. auto: asks the server what it is, and logs it.",
     )
     family: str | None = Field(
         default=None,
@@ -597,13 +504,30 @@ class ServerConfig(ModelServerConfig):
         "chatml, or a name of `turnwise doctor model --families`. Unset: by the model's name.",
     )
     context_tokens: int | None = Field(
-        default=None, ge=16, description="The model's context window; unset: as the server says, if it does."
+        default=None,
+        ge=16,
+        description="The model's context window; unset: as the server reports it, if it does.",
     )
 
     @field_validator("server_type", mode="before")
     @classmethod
     def _in_atropos_words(cls, value: object) -> object:
         return "chat" if value in ("openai", "trl") else value
+
+
+def sampling_of(servers: Sequence[ServerConfig]) -> dict[str, float]:
+    """How the policy's servers are asked to sample; empty if nothing reshapes what the model gives.
+
+    Raises:
+        ConfigError: two of them sample differently.
+    """
+    several = {(server.temperature, server.top_p) for server in servers}
+    if len(several) > 1:
+        raise ConfigError(
+            "--openai.temperature and --openai.top_p differ between the model servers of one policy"
+        )
+    temperature, top_p = next(iter(several), (1.0, 1.0))
+    return {} if temperature == top_p == 1.0 else {"temperature": temperature, "top_p": top_p}
 
 
 def server_configs(configured: Any) -> list[ModelServerConfig]:

@@ -167,7 +167,7 @@ class Hooks:
         raise NoModelError(
             f"environment {self.name!r} has a condenser that asks a second model to sum up, and nobody plays "
             f"it: name its model server with --summariser.base_url, write scripted_summariser(self, item, "
-            f'messages), or let the policy sum up (--env.condenser_summary policy, by="policy")'
+            f'messages), or let the policy sum up (--env.condenser summarise, by="policy")'
         )
 
     def scripted_choices(

@@ -23,15 +23,13 @@ ToolSource = Toolset | Tool | type[State] | MCPToolset
 def select_toolsets(
     own: Sequence[ToolSource],
     enabled: Sequence[str] | None = None,
-    disabled: Sequence[str] = (),
     listed: Mapping[str, Toolset] | None = None,
 ) -> Toolset:
-    """One toolset out of several, without the disabled ones.
+    """One toolset out of several, those that are enabled.
 
     Args:
         own: What the environment lists. An own toolset wins over a shipped one of the same name.
         enabled: Names of own or shipped toolsets; `None` takes all own ones.
-        disabled: Names to leave out.
         listed: What MCP servers have, by the names of their toolsets; those not in it have no tools yet.
 
     Raises:
@@ -40,9 +38,9 @@ def select_toolsets(
     named = _by_name(own)
     known = {**SHIPPED, **named, **(listed or {})}
     wanted = list(named) if enabled is None else list(dict.fromkeys(enabled))
-    if unknown := sorted({*wanted, *disabled} - set(known)):
+    if unknown := sorted(set(wanted) - set(known)):
         raise ConfigError(f"no toolset {', '.join(map(repr, unknown))}; choose from {sorted(known)}")
-    return Toolset.merged([known[name] for name in wanted if name not in disabled])
+    return Toolset.merged([known[name] for name in wanted])
 
 
 def narrowed(toolset: Toolset, names: Any, own: Sequence[ToolSource], where: str) -> Toolset:

@@ -31,7 +31,7 @@ _STYLES: dict[Verdict, str] = {"ok": "green", "no": "red", "not seen": "yellow"}
 _FLAGS = "turnwise.doctor.flags"
 _UNNAMED = ServerConfig().model_name
 _SECRETS = frozenset({"api_key", "proxy"})
-_DECIDED = frozenset({"base_url", "model_name", "server_type", "token_wire", "family", "context_tokens"})
+_DECIDED = frozenset({"base_url", "model_name", "server_type", "family", "context_tokens"})
 
 
 class _WithSettings(click.Command):
@@ -104,9 +104,8 @@ async def _checked(settings: Settings) -> tuple[ModelCheck, list[str]]:
         base_url=str(given.base_url),
         api_key=given.api_key or "none",
         request_timeout_s=config.request_timeout_s,
-        tries=min(config.request_tries, 2),
+        tries=2,
         proxy=with_proxies([given])[0].proxy,
-        ca_file=given.ca_file,
     )
     try:
         model = await _model(server, given.model_name)

@@ -28,8 +28,7 @@ def command(call: EnvCall, name: str | None, out: str | None, fresh: bool, accep
             "data_dir_to_save_evals": out,
             "fresh": fresh or None,
             "accept": accept or None,
-        },
-        evaluation=True,
+        }
     )
     code = run_whole(evaluate(env, Console(), sources=call.sources()))
     if code == 0:

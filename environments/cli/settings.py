@@ -1,12 +1,13 @@
 """Settings from the command line and from YAML: CLI over YAML over class defaults, errors in one line."""
 
 import difflib
+import inspect
 import json
+import re
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from inspect import signature
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from types import NoneType, UnionType
@@ -21,6 +22,7 @@ from pydantic.fields import FieldInfo
 
 from environments.base_env import AgentEnv
 from environments.config import (
+    SETTING_GROUPS,
     AgentEnvConfig,
     JudgeConfig,
     ModelServerConfig,
@@ -31,28 +33,61 @@ from environments.config import (
     UserConfig,
     server_configs,
 )
-from environments.credit import ESTIMATORS, PRESETS, Parameter, describe
+from environments.credit import ESTIMATORS, PRESETS, describe
+from environments.hooks import Hooks
 from environments.inference.endpoint import without_credentials
 from environments.policy.base import Policy
 from environments.run.console_streams import outlived_console
 from environments.run.discovery import find_environment
 from environments.run.loading import run_code
 from environments.run.run_files import COMMAND_LINE, Sources
+from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.errors import ConfigError
 
 SECOND_MODELS: tuple[type[SecondModelConfig], ...] = (JudgeConfig, UserConfig, SummariserConfig)
-NAMESPACES = (AgentEnvConfig.section, ServerConfig.section, *(each.section for each in SECOND_MODELS))
-_SECRET = frozenset({"api_key"})
-_FLAGS = " and ".join([", ".join(f"--{each}.NAME" for each in NAMESPACES[:-1]), f"--{NAMESPACES[-1]}.NAME"])
+_SECTIONS: Mapping[str, tuple[type[Section], str]] = {
+    "env": (AgentEnvConfig, ""),
+    "openai": (ServerConfig, "Model server"),
+    "judge": (JudgeConfig, "Model server of the judge"),
+    "user": (UserConfig, "Model server of the simulated user"),
+    "summariser": (SummariserConfig, "Model server of the summariser"),
+}
+_FLAGS = ", ".join(f"--{name}.NAME" for name in _SECTIONS)
+_USES = {
+    "judge": r"\.judge\b",
+    "user": r"\bSimulatedUser\b",
+    "summariser": r"by=[\"']model[\"']",
+}
+"""What the source of a class has that uses a second model without a hook that plays it."""
+_ATROPOS_SWITCHES = {
+    "slurm": "Turnwise starts no model servers; name them with --openai.base_url or in --config",
+    "testing": "the scripted agent plays when no --openai.base_url is given",
+}
+_OFF = {"false", "none", "0", "no", "off"}
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+_KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+_WIDTH = 80
+_NAME_WIDTH = 34
+_OVERRIDES = "turnwise.overrides"
+_PASS_ON = (
+    "write `def __init__(self, *args, **kwargs)` with `super().__init__(*args, **kwargs)`, or use "
+    "`setup` instead"
+)
 BARE = True
 """The value of a flag that stands alone."""
+FIRST = (
+    "env.group_size", "env.max_items", "env.dataset_path", "openai.base_url", "openai.model_name",
+    "env.scripted_skill", "env.max_turns", "env.max_concurrent_rollouts", "env.sandbox", "env.estimator",
+)  # fmt: skip
+"""The ten settings of a first run."""
 
 Config = TypeVar("Config", bound=Section)
+ServerT = TypeVar("ServerT", bound=ModelServerConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """Values that one place gives for the namespaces."""
+    """The values that one place gives, by section."""
 
     env: Mapping[str, Any] = field(default_factory=dict[str, Any])
     openai: Mapping[str, Any] | Sequence[Mapping[str, Any]] = field(default_factory=dict[str, Any])
@@ -65,7 +100,7 @@ class Overrides:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an environment is constructed with."""
+    """The settings that an environment is constructed with."""
 
     env: AgentEnvConfig
     servers: list[ServerConfig]
@@ -75,7 +110,7 @@ class Settings:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """PyYAML's, but a key may stand only once in a mapping, as YAML has it: the first value would be lost."""
+    """PyYAML's, but a key that stands twice in a mapping is refused: the first value would be lost."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -83,42 +118,41 @@ class _StrictLoader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"{key.value!r} stands twice", problem_mark=key.start_mark
-                    )
+                    problem = f"{key.value!r} stands twice"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
                 seen.add(key.value)
         return node
 
 
 def split_overrides(args: Sequence[str]) -> tuple[Overrides, list[str]]:
-    """Take the dotted flags out of a command line; what is left keeps its order.
+    """Take the dotted flags out of a command line; the rest keeps its order.
 
     `--env.name value`, `--env.name=value` and a bare `--env.name` (true) are understood, and
     `--env.name.key value` for an entry of a mapping; a value that itself starts with `--` needs the `=`.
     The last of two equal flags wins. Values stay text.
 
     Raises:
-        ConfigError: a dotted flag of another namespace.
+        ConfigError: a dotted flag of another section.
     """
-    found: dict[str, dict[str, Any]] = {namespace: {} for namespace in NAMESPACES}
+    found: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
     rest: list[str] = []
     position = 0
     while position < len(args):
         flag, equals, value = args[position].partition("=")
-        namespace, dot, name = flag.removeprefix("--").partition(".")
+        section, dot, name = flag.removeprefix("--").partition(".")
         position += 1
-        if not (flag.startswith("--") and dot and namespace.isidentifier()):
+        if not (flag.startswith("--") and dot and section.isidentifier()):
             rest.append(args[position - 1])
-        elif namespace not in found:
+        elif section not in found:
             raise ConfigError(f"no option {flag}; settings are {_FLAGS}")
         elif equals:
-            found[namespace][name] = value
+            found[section][name] = value
         elif position < len(args) and not args[position].startswith("--"):
-            found[namespace][name] = args[position]
+            found[section][name] = args[position]
             position += 1
         else:
-            found[namespace][name] = BARE
-    return Overrides(env=found["env"], openai=found["openai"], second=_seconds(found)), rest
+            found[section][name] = BARE
+    return _overrides(found, ""), rest
 
 
 def read_yaml(path: Path) -> Overrides:
@@ -135,39 +169,30 @@ def read_yaml(path: Path) -> Overrides:
         raise ConfigError(f"cannot read --config {path}: {error}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from None
-    top = _mapping({} if content is None else content, str(path))
-    for key, value in top.items():
-        if key in {"slurm", "testing"}:
-            refuse_atropos_switch(key, value)
-        elif key not in NAMESPACES:
-            raise ConfigError(f"no section {key!r} in {path}{nearest(key, NAMESPACES)}")
-    return Overrides(
-        env=_mapping(top.get("env") or {}, f"env in {path}"),
-        openai=_one_or_many(top.get("openai") or {}, path),
-        second=_seconds(
-            {
-                section: _mapping(top.get(section) or {}, f"{section} in {path}")
-                for section in NAMESPACES
-                if section not in ("env", "openai")
-            }
-        ),
-        origin=str(path),
-    )
+    found: dict[str, Any] = {section: {} for section in _SECTIONS}
+    for key, value in _mapping(content or {}, str(path)).items():
+        if key in _ATROPOS_SWITCHES:
+            if str(value).lower() not in _OFF:
+                raise ConfigError(f"Atropos' {key!r} is not supported: {_ATROPOS_SWITCHES[key]}")
+        elif key not in _SECTIONS:
+            raise ConfigError(f"no section {key!r} in {path}{nearest(key, _SECTIONS)}")
+        elif key == "openai" and isinstance(value, list):
+            servers = cast("list[object]", value)
+            found[key] = [_mapping(server, f"a server of openai in {path}") for server in servers]
+        else:
+            found[key] = _mapping(value or {}, f"{key} in {path}")
+    return _overrides(found, str(path))
 
 
-def refuse_atropos_switch(name: str, value: object) -> None:
-    """Accept Atropos' `slurm` and `testing` when they are off, as its config files have them.
+def _overrides(found: Mapping[str, Any], origin: str) -> Overrides:
+    second = {each.section: found[each.section] for each in SECOND_MODELS if found[each.section]}
+    return Overrides(env=found["env"], openai=found["openai"], second=second, origin=origin)
 
-    Raises:
-        ConfigError: the switch is on.
-    """
-    if str(value).lower() in {"false", "none", "0", "no", "off"}:
-        return
-    instead = {
-        "slurm": "Turnwise starts no model servers; name them with --openai.base_url or in --config",
-        "testing": "the scripted agent plays when no --openai.base_url is given",
-    }
-    raise ConfigError(f"Atropos' {name!r} is not supported: {instead[name]}")
+
+def _mapping(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} must be a mapping of names to values, got {type(value).__name__}")
+    return {str(key): entry for key, entry in cast("dict[Any, Any]", value).items()}
 
 
 def merge_settings(
@@ -177,8 +202,8 @@ def merge_settings(
 
     Args:
         defaults: the environment's config, and its server config or configs.
-        file: what `read_yaml` gave.
-        command_line: what `split_overrides` gave.
+        file: from `read_yaml`.
+        command_line: from `split_overrides`.
 
     Raises:
         ConfigError: an unknown name, a value of the wrong kind or out of range.
@@ -187,8 +212,14 @@ def merge_settings(
     file = file or Overrides()
     env = _apply(cast(AgentEnvConfig, config), (file.env, file.origin), (command_line.env, ""))
     known = server_configs(servers)
-    policies = _servers(known, file, cast(Mapping[str, Any], command_line.openai))
-    return Settings(env=env, servers=policies, second=_second_models(known, file, command_line))
+    second: list[SecondModelConfig] = []
+    for section in SECOND_MODELS:
+        own = next((server for server in known if isinstance(server, section)), None)
+        layers = [(each.second.get(section.section, {}), each.origin) for each in (file, command_line)]
+        if own is not None or any(given for given, _ in layers):
+            second.append(_apply(own or section(), *layers))
+    policies = _servers(known, file, cast("Mapping[str, Any]", command_line.openai))
+    return Settings(env=env, servers=policies, second=second)
 
 
 def setting_sources(file: Overrides | None, command_line: Overrides) -> dict[str, str]:
@@ -196,50 +227,24 @@ def setting_sources(file: Overrides | None, command_line: Overrides) -> dict[str
     sources: dict[str, str] = {}
     for layer in filter(None, (file, command_line)):
         several = layer.openai if isinstance(layer.openai, Sequence) else [layer.openai]
-        given = [(AgentEnvConfig, layer.env), *((ServerConfig, each) for each in several)]
-        given += [(each, layer.second.get(each.section, {})) for each in SECOND_MODELS]
+        given = [("env", layer.env), *(("openai", each) for each in several), *layer.second.items()]
         for section, names in given:
             for written in names:
-                name = f"{section.section}.{written.partition('.')[0]}"
+                name = f"{section}.{written.partition('.')[0]}"
                 sources[name] = Path(layer.origin).name if layer.origin else COMMAND_LINE
     return sources
-
-
-def _one_or_many(value: object, path: Path) -> dict[str, Any] | list[dict[str, Any]]:
-    if isinstance(value, list):
-        return [_mapping(server, f"a server of openai in {path}") for server in cast(list[object], value)]
-    return _mapping(value, f"openai in {path}")
-
-
-def _seconds(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    return {each.section: found[each.section] for each in SECOND_MODELS if found[each.section]}
-
-
-def _second_models(
-    defaults: Sequence[ModelServerConfig], file: Overrides, command_line: Overrides
-) -> list[SecondModelConfig]:
-    """Those that somebody says something of."""
-    settings: list[SecondModelConfig] = []
-    for section in SECOND_MODELS:
-        own = next((server for server in defaults if isinstance(server, section)), None)
-        layers = [(each.second.get(section.section, {}), each.origin) for each in (file, command_line)]
-        if own is not None or any(given for given, _ in layers):
-            settings.append(_apply(own or section(), *layers))
-    return settings
 
 
 def _servers(
     defaults: Sequence[ModelServerConfig], file: Overrides, flags: Mapping[str, Any]
 ) -> list[ServerConfig]:
-    known = [server for server in defaults if isinstance(server, ServerConfig)]
-    template = known[0] if known else ServerConfig()
-    layers: list[tuple[ServerConfig, Mapping[str, Any]]]
+    known = [server for server in defaults if isinstance(server, ServerConfig)] or [ServerConfig()]
     if not isinstance(file.openai, Mapping):
-        layers = [(template, given) for given in file.openai]
-    elif file.openai or len(known) <= 1:
-        layers = [(template, file.openai)]
+        layers = [(known[0], given) for given in file.openai]
+    elif file.openai:
+        layers = [(known[0], file.openai)]
     else:
-        layers = [(server, {}) for server in known]
+        layers = [(server, file.openai) for server in known]
     if len(layers) > 1 and "base_url" in flags:
         raise ConfigError(
             f"--openai.base_url names one server, but {len(layers)} are configured; give them in --config"
@@ -248,7 +253,7 @@ def _servers(
 
 
 def _apply(base: Config, *layers: tuple[Mapping[str, Any], str]) -> Config:
-    """The settings with what each layer says; the last one wins, where the section says so entry by entry."""
+    """The settings with the values of each layer; the last one wins, entry by entry in a mapping."""
     section = type(base)
     fields = section.model_fields
     values = {name: getattr(base, name) for name in fields}
@@ -256,31 +261,29 @@ def _apply(base: Config, *layers: tuple[Mapping[str, Any], str]) -> Config:
     for given, origin in layers:
         for written, value in given.items():
             label = f"{section.section}.{written} in {origin}" if origin else f"--{section.section}.{written}"
-            name, _, key = written.partition(".")
+            name, dot, key = written.partition(".")
+            is_mapping = name in fields and get_origin(fields[name].annotation) is dict
             known = name in fields or name in section.without_effect
-            if not known or written.endswith(".") or (key and not _is_mapping(fields[name])):
+            if not known or (dot and not (key and is_mapping)):
                 raise ConfigError(f"no setting {label}{_meant(written, section, origin)}")
             labels[name] = label
-            if name in fields and not key and (not origin or _is_text_for_list(fields[name], value)):
-                value = _from_text(fields[name], value, label)
+            if name in fields and not key:
+                value = _from_text(fields[name], value, label, is_flag=not origin)
             elif key and value == "None":
                 value = None
-            elif not origin and key and name in section.json_entries:
+            elif key and not origin and name == "extra_body":
                 value = _json_or_text(value)
-            joins = bool(key) or name in section.by_entry
-            values[name] = _joined(values[name], key, value, label) if joins else value
+            if key or name in section.by_entry:
+                more: Any = {key: value} if key else value or {}
+                if not isinstance(more, Mapping):
+                    raise ConfigError(f"{label} must be a mapping of names to values, got {value!r}")
+                before: Mapping[str, Any] = values[name] or {}
+                value = {**before, **cast("Mapping[str, Any]", more)}
+            values[name] = value
     try:
         return section(**values)
     except ValidationError as error:
         raise ConfigError(_explain(error, labels, section.section)) from None
-
-
-def _joined(before: Any, key: str, value: Any, label: str) -> dict[str, Any]:
-    """A mapping with one more entry, or with those of another mapping."""
-    more: Any = {key: value} if key else {} if value is None else value
-    if not isinstance(more, Mapping):
-        raise ConfigError(f"{label} must be a mapping of names to values, got {value!r}")
-    return {**(before or {}), **cast("Mapping[str, Any]", more)}
 
 
 def _meant(written: str, section: type[Section], origin: str) -> str:
@@ -291,19 +294,11 @@ def _meant(written: str, section: type[Section], origin: str) -> str:
     return nearest(written, section.model_fields, prefix)
 
 
-def _is_mapping(field: FieldInfo) -> bool:
-    return get_origin(field.annotation) is dict
-
-
-def _is_text_for_list(field: FieldInfo, value: Any) -> bool:
-    """Whether a file has `name: a, b` where it could have `name: [a, b]`."""
-    kinds = {get_origin(kind) or kind for kind in alternatives(field.annotation)}
-    return isinstance(value, str) and list in kinds and str not in kinds
-
-
-def _from_text(field: FieldInfo, value: Any, label: str) -> Any:
-    """A command-line value in a shape that pydantic can take further."""
-    kinds = {get_origin(kind) or kind for kind in alternatives(field.annotation)}
+def _from_text(field: FieldInfo, value: Any, label: str, *, is_flag: bool) -> Any:
+    """A value of the command line in a shape that pydantic reads; of a file, `a, b` for a list."""
+    kinds = {get_origin(kind) or kind for kind in _alternatives(field.annotation)}
+    if not is_flag and not (isinstance(value, str) and list in kinds and str not in kinds):
+        return value
     if value is BARE:
         if bool not in kinds:
             raise ConfigError(f"{label} needs a value")
@@ -328,59 +323,34 @@ def _json_or_text(value: Any) -> Any:
         return value
 
 
-def alternatives(annotation: Any) -> tuple[Any, ...]:
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
     """The kinds of a union, or the only one."""
     return get_args(annotation) if get_origin(annotation) in {Union, UnionType} else (annotation,)
 
 
-def _explain(error: ValidationError, labels: Mapping[str, str], namespace: str) -> str:
-    """What is wrong with each setting, in its first words: a union of kinds has one problem for each."""
+def _explain(error: ValidationError, labels: Mapping[str, str], section: str) -> str:
+    """The first problem of each setting: a union of kinds has one for each kind."""
     problems: dict[str, str] = {}
     for problem in error.errors(include_url=False):
         text = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
         if problem["loc"]:
             name = str(problem["loc"][0])
-            got = "" if name in _SECRET else f", got {problem['input']!r}"
-            text = f"{labels.get(name, f'{namespace}.{name}')} {text}{got}"
+            got = "" if name == "api_key" else f", got {problem['input']!r}"
+            text = f"{labels.get(name, f'{section}.{name}')} {text}{got}"
         problems.setdefault(str(problem["loc"][:1]), " ".join(text.split()))
     return "; ".join(problems.values())
 
 
 def nearest(name: str, known: Mapping[str, Any] | Sequence[str], prefix: str = "") -> str:
-    """The end of a message about a name that nothing has: which is near, or all there are."""
+    """The end of a message about an unknown name: the nearest known one, or all of them."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     if close:
         return f"; did you mean {prefix}{close[0]}?"
     return f"; choose one of {', '.join(sorted(known))}"
 
 
-def _mapping(value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where} must be a mapping of names to values, got {type(value).__name__}")
-    return {str(key): entry for key, entry in cast(dict[Any, Any], value).items()}
-
-
-def flag_help(field: FieldInfo, default: Any) -> str:
-    """What a setting means, its default and its bounds, in one line."""
-    is_unset = default is None or default == ""
-    notes = [] if is_unset else [without_credentials(f"default: {getattr(default, 'value', default)}")]
-    kinds = [kind for kind in alternatives(field.annotation) if kind is not NoneType]
-    for kind in kinds:
-        if get_origin(kind) is Literal:
-            notes.append(("one of " if len(kinds) == 1 else "or ") + ", ".join(map(str, get_args(kind))))
-    for bound in field.metadata:
-        for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<")):
-            if getattr(bound, name, None) is not None:
-                notes.append(f"{sign} {getattr(bound, name)}")
-    facts = f"[{'; '.join(notes)}]" if notes else ""
-    return f"{field.description or ''} {facts}".strip()
-
-
-ServerT = TypeVar("ServerT", bound=ModelServerConfig)
-
-
 def with_proxies(servers: Sequence[ServerT]) -> list[ServerT]:
-    """The servers, each with the proxy that `http_proxy` and its like name, where its setting names none."""
+    """The servers, each with the proxy of `http_proxy` and its like unless its setting names one."""
     return [
         server.model_copy(update={"proxy": _proxy_for(server.base_url)})
         if server.base_url and server.proxy is None
@@ -403,233 +373,142 @@ def _proxy_for(url: str) -> str:
 
 def _is_within(host: str | None, proxies: dict[str, str]) -> bool:
     """Whether `no_proxy` has an address's network (`10.0.0.0/8`) or IPv6 address: urllib reads neither."""
-    try:
-        address = ip_address(host or "")
-    except ValueError:
-        return False
     for name in proxies.get("no", "").split(","):
         try:
-            if address in ip_network(name.strip().strip("[]"), strict=False):
+            if ip_address(host or "") in ip_network(name.strip().strip("[]"), strict=False):
                 return True
         except ValueError:
             continue
     return False
 
 
-FIRST: Sequence[tuple[type[Section], str]] = (
-    (AgentEnvConfig, "group_size"),
-    (AgentEnvConfig, "max_items"),
-    (AgentEnvConfig, "dataset_path"),
-    (ServerConfig, "base_url"),
-    (ServerConfig, "model_name"),
-    (AgentEnvConfig, "scripted_skill"),
-    (AgentEnvConfig, "max_turns"),
-    (AgentEnvConfig, "max_concurrent_rollouts"),
-    (AgentEnvConfig, "sandbox"),
-    (AgentEnvConfig, "estimator"),
-)
-"""The ten that a first run sets."""
-OTHER = "Other"
-_GROUPS: Mapping[str, Sequence[str]] = {
-    "Items": ("total_steps", "shuffle", "weight_field", "item_", "dataset_", "max_items", "seed"),
-    "Rollouts": (
-        "group_size", "max_turns", "max_tokens_per_turn", "token_budget", "min_group_size",
-        "max_failed_groups", "max_concurrent_rollouts", "rollout_timeout_s", "hook_", "profile",
-    ),
-    "Sampling": ("scripted_skill", "temperature", "top_p", "request_", "tokenizer_name"),
-    "Context": ("condenser", "max_token_length"),
-    "Tools": ("enabled_toolsets", "disabled_toolsets", "tool_"),
-    "Sandbox": ("sandbox", "verify_sandbox", "allow_unsafe_sandbox"),
-    "Rewards and credit": (
-        "score_aggregation", "missing_outcome", "mask_truncated", "max_staleness", "estimator",
-    ),
-    "Evaluation": ("eval_", "pass_score", "held_out"),
-    "Record and tracking": (
-        "data_", "run_", "fresh", "accept", "use_", "wandb_", "trackio_", "include_messages",
-    ),
-    "Serving a trainer": (
-        "credit_view", "score_divisor", "prefix_weighting", "rollout_server_url", "outbox_",
-        "shutdown_grace_s", "exit_when_api_away_s", "allow_approximate_tokens", "max_num_workers",
-        "inference_weight",        "max_batches_offpolicy", "min_batch_allocation", "worker_timeout",
-    ),
-}  # fmt: skip
-"""Names, and how those begin of which there are several."""
-
-
-def grouped(names: Sequence[str]) -> dict[str, list[str]]:
-    """Settings of an environment by their group; in a group those that are named first come first."""
-    groups: dict[str, list[str]] = {title: [] for title in (*_GROUPS, OTHER)}
-    for name in names:
-        groups[_group_of(name)].append(name)
-    for title, known in _GROUPS.items():
-        groups[title].sort(key=lambda name: next(at for at, each in enumerate(known) if _is(name, each)))
-    return {title: each for title, each in groups.items() if each}
-
-
-def _group_of(name: str) -> str:
-    # A name in full counts before the beginning of a name: `sandbox_network` before `sandbox`.
-    exact = (title for title, known in _GROUPS.items() if name in known)
-    begins = (title for title, known in _GROUPS.items() if any(_is(name, each) for each in known))
-    return next(exact, None) or next(begins, OTHER)
-
-
-def _is(name: str, known: str) -> bool:
-    return name == known or name.startswith(known if known.endswith("_") else f"{known}_")
-
-
-_WIDTH = 80
-_NAME_WIDTH = 34
-_KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
-
-
-def settings_help(config: AgentEnvConfig, env: str, servers: Sequence[tuple[str, Section]]) -> str:
-    """Every setting, once: the ten that matter first, the environment's own, then the others in groups.
+def settings_help(config: AgentEnvConfig, env: str, servers: Sequence[ModelServerConfig]) -> str:
+    """Every setting once: the ten of a first run, the environment's own, then the others in groups.
 
     Args:
         config: with the defaults of the environment.
         env: its name.
-        servers: the settings of model servers, each with its title.
+        servers: one of each section that the environment uses.
     """
-    server = next(each for _, each in servers)
-    first = [(config if section is AgentEnvConfig else server, name) for section, name in FIRST]
-    left = [name for name in type(config).model_fields if (AgentEnvConfig, name) not in FIRST]
-    own = [name for name in left if name not in AgentEnvConfig.model_fields]
-    known = grouped([name for name in left if name not in own])
-    parts = [_group("Settings that matter first", first)]
-    parts += [_group(f"Settings of {env} alone", [(config, name) for name in own])] if own else []
-    parts += [_group(title, [(config, name) for name in names]) for title, names in known.items()]
-    for title, each in servers:
-        names = [name for name in type(each).model_fields if (type(each), name) not in FIRST]
-        parts.append(_group(title, [(each, name) for name in names]))
+    first, own = "Settings that matter first", f"Settings of {env} alone"
+    groups: dict[str, list[tuple[Section, str]]] = {first: [], own: []}
+    title = ""
+    for name in type(config).model_fields:
+        title = SETTING_GROUPS.get(name, title) if name in AgentEnvConfig.model_fields else own
+        groups.setdefault(title, []).append((config, name))
+    for server in servers:
+        groups[_SECTIONS[server.section][1]] = [(server, name) for name in type(server).model_fields]
+    settings = {f"{row[0].section}.{row[1]}": row for rows in groups.values() for row in rows}
+    for title, rows in groups.items():
+        groups[title] = [row for row in rows if f"{row[0].section}.{row[1]}" not in FIRST]
+    groups[first] = [settings[name] for name in FIRST]
+    parts = [_group(title, rows) for title, rows in groups.items() if rows]
     parts.append("--env.help NAME explains one in full, --openai.help NAME one of a model server.")
     return "\n\n".join(parts)
+
+
+def _group(title: str, settings: Sequence[tuple[Section, str]]) -> str:
+    formatter = click.HelpFormatter(width=_WIDTH)
+    rows: list[tuple[str, str]] = []
+    for section, name in settings:
+        info, default = type(section).model_fields[name], getattr(section, name)
+        notes = [*_possible(info), *_bounds(info)]
+        if default is not None and default != "":
+            notes.insert(0, without_credentials(f"default: {default}"))
+        first_sentence = (info.description or "").partition(". ")[0].rstrip(".")
+        text = f"{first_sentence}. [{'; '.join(notes)}]" if notes else f"{first_sentence}."
+        rows.append((f"--{section.section}.{name}", text))
+    with formatter.section(title):
+        formatter.write_dl(rows, col_max=_NAME_WIDTH)
+    return formatter.getvalue().rstrip()
 
 
 def setting_help(section: Section, name: str, *, estimator: str) -> str:
     """One setting: what it means, its kind, default and bounds.
 
     Args:
-        section: with the values that hold where nothing is given.
+        section: with the default values.
         name: of the setting; of `estimator_params.gamma` the parameter.
-        estimator: whose parameters are explained.
+        estimator: the one whose parameters are explained.
 
     Raises:
-        ConfigError: there is none of that name; says which is near.
+        ConfigError: an unknown name; the message has the nearest.
     """
     field, _, key = name.partition(".")
-    if field not in type(section).model_fields:
-        raise ConfigError(
-            f"no setting --{section.section}.{name}{nearest(name, type(section).model_fields, '')}"
-        )
+    known = type(section).model_fields
+    if field not in known:
+        raise ConfigError(f"no setting --{section.section}.{name}{nearest(name, known)}")
     if field == "estimator_params":
         return _estimator_help(estimator, key)
-    info = type(section).model_fields[field]
-    flag = f"--{section.section}.{field}"
-    facts = [
-        ("kind", _kind(info)),
-        ("default", without_credentials(str(getattr(section, field)))),
-        *([("bounds", bounds)] if (bounds := ", ".join(_bounds(info))) else []),
-        *([("names", ", ".join(sorted(ESTIMATORS)))] if field == "estimator" else []),
-        *([("names", ", ".join(sorted(PRESETS)))] if field == "estimator_preset" else []),
-        ("in a file", f"{section.section}: {{{field}: …}}"),
-    ]
-    return "\n".join([flag, *_paragraph(info.description or "", "  "), "", *_facts(facts)])
+    info = known[field]
+    facts = {
+        "kind": ", or ".join(_kinds(info)),
+        "default": without_credentials(str(getattr(section, field))),
+        "bounds": ", ".join(_bounds(info)),
+        "names": ", ".join(sorted({"estimator": ESTIMATORS, "estimator_preset": PRESETS}.get(field, ()))),
+        "in a file": f"{section.section}: {{{field}: …}}",
+    }
+    return "\n".join(
+        [f"--{section.section}.{field}", *_paragraph(info.description or "", "  "), "", *_facts(facts, "  ")]
+    )
 
 
 def _estimator_help(estimator: str, key: str) -> str:
     spec = describe(estimator)
-    shown = [spec.parameter(key)] if key else list(spec.parameters)
     lines = [f"--env.estimator_params.NAME VALUE, of the estimator {estimator}"]
     lines += _paragraph(spec.summary, "  ")
-    for parameter in shown:
-        lines += ["", f"  {parameter.name}", *_facts(_parameter_facts(parameter), "    ")]
-    if not shown:
+    for parameter in [spec.parameter(key)] if key else spec.parameters:
+        default = parameter.default
+        shown = str(default).lower() if isinstance(default, bool) or default is None else str(default)
+        facts = {"meaning": parameter.description, "possible": parameter.possible, "default": shown}
+        lines += ["", f"  {parameter.name}", *_facts(facts, "    ")]
+    if not spec.parameters:
         lines += ["", "  It has no parameters."]
     return "\n".join([*lines, "", "  --env.estimator chooses another; `turnwise credit` describes all."])
 
 
-def _parameter_facts(parameter: Parameter) -> list[tuple[str, str]]:
-    default = parameter.default
-    shown = str(default).lower() if isinstance(default, bool) or default is None else str(default)
-    return [("meaning", parameter.description), ("possible", parameter.possible), ("default", shown)]
+def _possible(field: FieldInfo) -> Iterator[str]:
+    kinds = [kind for kind in _alternatives(field.annotation) if kind is not NoneType]
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            yield ("one of " if len(kinds) == 1 else "or ") + ", ".join(map(str, get_args(kind)))
 
 
-def _group(title: str, settings: Sequence[tuple[Section, str]]) -> str:
-    formatter = click.HelpFormatter(width=_WIDTH)
-    rows = [
-        (f"--{section.section}.{name}", _short(type(section).model_fields[name], getattr(section, name)))
-        for section, name in settings
-    ]
-    with formatter.section(title):
-        formatter.write_dl(rows, col_max=_NAME_WIDTH)
-    return formatter.getvalue().rstrip()
-
-
-def _short(field: FieldInfo, default: Any) -> str:
-    """The first sentence, and what stands in brackets of the whole."""
-    text = flag_help(field, default)
-    description = field.description or ""
-    return text.replace(description, _first_sentence(description), 1)
-
-
-def _first_sentence(text: str) -> str:
-    return text.partition(". ")[0].rstrip(".") + "." if text else ""
-
-
-def _kind(field: FieldInfo) -> str:
-    kinds: list[str] = []
-    for kind in alternatives(field.annotation):
+def _kinds(field: FieldInfo) -> Iterator[str]:
+    for kind in _alternatives(field.annotation):
         origin = get_origin(kind) or kind
         if kind is NoneType:
-            kinds.append("unset (None)")
+            yield "unset (None)"
         elif origin is Literal:
-            kinds.append("one of " + ", ".join(map(str, get_args(kind))))
+            yield "one of " + ", ".join(map(str, get_args(kind)))
         elif origin in (list, tuple, set):
-            kinds.append("a list, A,B,C or JSON")
+            yield "a list, A,B,C or JSON"
         elif origin is dict:
-            kinds.append("a mapping, one NAME VALUE each")
+            yield "a mapping, one NAME VALUE each"
         else:
             base = next((each for each in get_args(kind) if isinstance(each, type)), origin)
-            kinds.append(_KINDS.get(base, getattr(base, "__name__", str(base))))
-    return ", or ".join(dict.fromkeys(kinds))
+            yield _KINDS.get(base, getattr(base, "__name__", str(base)))
 
 
-def _bounds(field: FieldInfo) -> list[str]:
-    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+def _bounds(field: FieldInfo) -> Iterator[str]:
+    for bound in field.metadata:
+        for name, sign in _SIGNS.items():
+            if getattr(bound, name, None) is not None:
+                yield f"{sign} {getattr(bound, name)}"
+
+
+def _facts(facts: Mapping[str, str], indent: str) -> list[str]:
+    width = max(len(name) for name, text in facts.items() if text)
+    rest = indent + " " * (width + 2)
     return [
-        f"{sign} {getattr(bound, name)}"
-        for bound in field.metadata
-        for name, sign in signs.items()
-        if getattr(bound, name, None) is not None
+        line for name, text in facts.items() for line in _paragraph(text, f"{indent}{name:<{width}}  ", rest)
     ]
 
 
-def _facts(facts: Sequence[tuple[str, str]], indent: str = "  ") -> list[str]:
-    width = max(len(name) for name, _ in facts)
-    return [
-        line
-        for name, text in facts
-        for line in _paragraph(text, f"{indent}{name:<{width}}  ", indent + " " * (width + 2))
-    ]
-
-
-def _paragraph(text: str, first: str, indent: str | None = None) -> list[str]:
+def _paragraph(text: str, first: str, rest: str | None = None) -> list[str]:
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=first if indent is None else indent
+        text, _WIDTH, initial_indent=first, subsequent_indent=first if rest is None else rest
     )
-
-
-_OVERRIDES = "turnwise.overrides"
-_HAND_ON = (
-    "write `def __init__(self, *args, **kwargs)` with `super().__init__(*args, **kwargs)`, or use "
-    "`setup` instead"
-)
-_SERVERS = (
-    ("Model server", ServerConfig()),
-    ("Model server of the judge", JudgeConfig()),
-    ("Model server of the simulated user", UserConfig()),
-    ("Model server of the summariser", SummariserConfig()),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -640,24 +519,17 @@ class EnvCall:
     file: Overrides | None
     flags: Overrides
 
-    def open(
-        self,
-        *,
-        flags: Mapping[str, Any] | None = None,
-        evaluation: bool = False,
-    ) -> AgentEnv:
+    def open(self, *, flags: Mapping[str, Any] | None = None) -> AgentEnv:
         """The environment with its settings.
 
         Args:
             flags: settings that the command's own options stand for; they win.
-            evaluation: whether evaluation's settings stand in the place of training's.
 
         Raises:
             ConfigError: a setting is wrong.
         """
         settings = self.settings(flags or {})
-        config = settings.env.for_evaluation() if evaluation else settings.env
-        return self.env_of(config, [*settings.servers, *settings.second])
+        return self.env_of(settings.env, [*settings.servers, *settings.second])
 
     def env_of(
         self, config: AgentEnvConfig, servers: Sequence[ModelServerConfig], *, policy: Policy | None = None
@@ -665,20 +537,20 @@ class EnvCall:
         """The environment with these settings and servers, and a policy that plays in their place.
 
         Raises:
-            ConfigError: its `__init__` takes other arguments, does not hand them on, or breaks; or a model
-                is named, and no server.
+            ConfigError: its `__init__` takes other arguments, does not pass them on, or raises; or a model
+                is named without a server.
         """
         self._refuse_no_server(servers)
         cls, servers = self.env_cls, with_proxies(servers)
         own = {} if policy is None else {"policy": policy}
         try:
-            signature(cls).bind(config, servers, **own)
+            inspect.signature(cls).bind(config, servers, **own)
         except TypeError:
-            raise ConfigError(f"{cls.__name__}.__init__ takes other arguments; {_HAND_ON}") from None
+            raise ConfigError(f"{cls.__name__}.__init__ takes other arguments; {_PASS_ON}") from None
         file = Path(getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__)
         env = run_code(lambda: cls(config, servers, **own), file)
         if not hasattr(env, "config"):
-            raise ConfigError(f"{cls.__name__}.__init__ does not call the one of AgentEnv; {_HAND_ON}")
+            raise ConfigError(f"{cls.__name__}.__init__ does not call the one of AgentEnv; {_PASS_ON}")
         return env
 
     def _refuse_no_server(self, servers: Sequence[ModelServerConfig]) -> None:
@@ -688,8 +560,8 @@ class EnvCall:
         for section, given in flags.items():
             if "model_name" in given and section not in there:
                 raise ConfigError(
-                    f"--{section}.model_name names a model and nothing says where it is; give "
-                    f"--{section}.base_url, such as http://localhost:8000/v1"
+                    f"--{section}.model_name names a model and no server; give --{section}.base_url, such as "
+                    f"http://localhost:8000/v1"
                 )
 
     def sources(self) -> Sources:
@@ -697,13 +569,47 @@ class EnvCall:
         return setting_sources(self.file, self.flags)
 
     def settings(self, flags: Mapping[str, Any]) -> Settings:
-        """The settings alone, checked."""
+        """The settings alone, checked.
+
+        Raises:
+            ConfigError: a setting is wrong, or of a model that the environment does not use.
+        """
         given = {name: value for name, value in flags.items() if value is not None}
-        return merge_settings(
-            own_settings(self.env_cls),
-            self.file,
-            replace(self.flags, env={**self.flags.env, **given}),
-        )
+        command_line = replace(self.flags, env={**self.flags.env, **given})
+        settings = merge_settings(own_settings(self.env_cls), self.file, command_line)
+        for layer in filter(None, (self.file, command_line)):
+            for section, names in layer.second.items():
+                if not uses(self.env_cls, section, settings.env):
+                    flag = (
+                        f"{section}: in {layer.origin}"
+                        if layer.origin
+                        else f"--{section}.{next(iter(names))}"
+                    )
+                    raise ConfigError(f"{flag}: environment {self.env_cls.name!r} {_unused(section)}")
+        return settings
+
+
+def uses(env_cls: type[AgentEnv], section: str, config: AgentEnvConfig) -> bool:
+    """Whether a class uses a second model: it has the hook that plays it, names its server, or asks it."""
+    hook = f"scripted_{section}"
+    if getattr(env_cls, hook) is not getattr(Hooks, hook):
+        return True
+    if section == "summariser" and "summarise_by_model" in (config.condenser or ()):
+        return True
+    if any(server.section == section for server in server_configs(own_settings(env_cls)[1])):
+        return True
+    own = [cls for cls in env_cls.__mro__ if cls not in TurnLevelRewardMixin.__mro__ + AgentEnv.__mro__]
+    try:
+        return any(re.search(_USES[section], inspect.getsource(sys.modules[cls.__module__])) for cls in own)
+    except (OSError, TypeError, KeyError):
+        return True  # a class of a notebook: its source is unknown
+
+
+def _unused(section: str) -> str:
+    if section == "summariser":
+        return "has no condenser that a second model plays; choose --env.condenser summarise_by_model"
+    what = {"judge": "asks no judge: nothing calls ctx.judge", "user": "has no SimulatedUser"}[section]
+    return f"{what}, and it has no scripted_{section}"
 
 
 class EnvCommand(click.Command):
@@ -721,13 +627,10 @@ class EnvCommand(click.Command):
         named: click.Parameter = click.Argument(["env"], required=False, metavar=metavar)
         if env_is_option:
             named = click.Option(["--env"], metavar="ENV", help="The environment.")
+        sections = ", ".join(f"`{name}:`" for name in _SECTIONS)
         self.params = [
             named,
-            click.Option(
-                ["--config"],
-                metavar="FILE",
-                help="YAML file with `env:`, `openai:`, `judge:`, `user:` and `summariser:` settings.",
-            ),
+            click.Option(["--config"], metavar="FILE", help=f"YAML file with settings: {sections}."),
             *self.params,
             click.Option(["--help"], is_flag=True, help="Show this message; with ENV, its settings too."),
         ]
@@ -743,10 +646,7 @@ class EnvCommand(click.Command):
             return super().parse_args(ctx, rest)
         except click.NoSuchOption as error:
             meant = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
-            raise ConfigError(
-                f"no option {error.option_name}{meant}; settings of the environment are --env.NAME, "
-                f"those of model servers --openai.NAME, --judge.NAME, --user.NAME and --summariser.NAME"
-            ) from None
+            raise ConfigError(f"no option {error.option_name}{meant}; settings are {_FLAGS}") from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Find the environment, then run; or show help."""
@@ -784,10 +684,11 @@ class EnvCommand(click.Command):
             )
         env_cls = self._env_class(ctx, given)
         config, _ = own_settings(env_cls)
-        return f"{text}\n\n{settings_help(config, env_cls.name, _SERVERS)}"
+        second = [each() for each in SECOND_MODELS if uses(env_cls, each.section, config)]
+        return f"{text}\n\n{settings_help(config, env_cls.name, [ServerConfig(), *second])}"
 
     def _setting_help(self, ctx: click.Context, given: str | None) -> str | None:
-        """What `--env.help NAME` asks for, of any section; `None`: nothing is asked."""
+        """The answer to `--env.help NAME`, of any section; `None`: it was not asked."""
         flags: Overrides = ctx.meta[_OVERRIDES]
         asked = {"env": flags.env, "openai": cast("Mapping[str, Any]", flags.openai), **flags.second}
         section = next((name for name, values in asked.items() if "help" in values), None)
@@ -801,12 +702,12 @@ class EnvCommand(click.Command):
         name = asked[section]["help"]
         if name is BARE:
             raise ConfigError(f"--{section}.help explains one setting; give its name, --{section}.help NAME")
-        sections = {"env": config, **{each.section: each for _, each in _SERVERS}}
-        return setting_help(sections[section], name, estimator=estimator or "turn_return")
+        explained = config if section == "env" else _SECTIONS[section][0]()
+        return setting_help(explained, name, estimator=estimator or "turn_return")
 
 
 def own_settings(env_cls: type[AgentEnv]) -> tuple[AgentEnvConfig, Any]:
-    """What the class's `config_init` gives: its config, and its server config or configs.
+    """The result of the class's `config_init`: its config, and its server config or configs.
 
     Raises:
         ConfigError: it gives something else, or a setting in it is wrong.
@@ -816,9 +717,8 @@ def own_settings(env_cls: type[AgentEnv]) -> tuple[AgentEnvConfig, Any]:
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
-        raise ConfigError(
-            f"{env_cls.__name__}.config_init: {where} {problem['msg']}".replace("  ", " ")
-        ) from None
+        text = f"{env_cls.__name__}.config_init: {where} {problem['msg']}"
+        raise ConfigError(text.replace("  ", " ")) from None
     if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], AgentEnvConfig)):  # pyright: ignore[reportUnknownArgumentType]  # user code
         raise ConfigError(
             f"{env_cls.__name__}.config_init gave {given!r:.200}; give (AgentEnvConfig(…), [ServerConfig(…)])"

@@ -38,8 +38,6 @@ class ModelServer:
     longest_wait_s: float = 30.0
     proxy: str | None = field(default=None, repr=False)
     """Its URL; `None`, `none`: none. The process environment is not asked."""
-    ca_file: str | None = None
-    """PEM file of the certificates that an https server is checked with; `None`: those of the system."""
     _new_client: Callable[[], HttpClient] = field(init=False, repr=False)
     _client: HttpClient = field(init=False, repr=False)
     _lanes: "_Lanes | None" = field(init=False, repr=False, default=None)
@@ -51,7 +49,7 @@ class ModelServer:
         self.base_url = where.url
         through = proxy_endpoint(self.proxy)
         encrypted = any(each.url.startswith("https:") for each in (where, through) if each is not None)
-        tls = tls_context(self.ca_file) if encrypted or self.ca_file is not None else None
+        tls = tls_context() if encrypted else None
         self._new_client = partial(HttpClient, where, proxy=through, tls=tls)
         self._client = self._new_client()
 

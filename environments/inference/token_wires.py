@@ -367,7 +367,7 @@ WIRES: Mapping[tuple[str, str], TokenWire] = {
         body=_vllm_generate_body,
         read=_read_vllm_generate,
         absent="vLLM has /inference/v1/generate when it is started with --enable-scale-out or --tokens-only; "
-        "--openai.token_wire completions needs no flag",
+        "--openai.server_type vllm needs no flag",
     ),
     ("sglang", "generate"): TokenWire(
         path="/generate",
@@ -383,7 +383,7 @@ WIRES: Mapping[tuple[str, str], TokenWire] = {
         absent="it has no /chat/completions; is it SGLang?",
     ),
 }
-"""By the kind of the server and `--openai.token_wire`; the first of a kind is its default."""
+"""By the kind of the server and the wire of `--openai.server_type`; the first of a kind is its default."""
 
 MESSAGE_FIELDS = frozenset({"chat_template", "chat_template_kwargs", "tool_choice", "reasoning_effort"})
 """Fields that act on messages, and so on nothing where ids are sent."""

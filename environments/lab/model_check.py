@@ -158,7 +158,8 @@ class _Check:
         if self.wires and renderer is not None and not self._is_no("read alike"):
             kind, wire = self.wires[0]
             tokenizer = shlex.quote(checked.tokenizer_name)
-            how = [f"--openai.server_type {kind}", f"--openai.token_wire {wire}"]
+            default = next(name for of, name in WIRES if of == kind)
+            how = [f"--openai.server_type {kind if wire == default else f'{kind}_{wire}'}"]
             how += [f"--openai.family {renderer.name}", f"--env.tokenizer_name {tokenizer}"]
             conclusion = _IDS
         elif isinstance(opening, str):

@@ -128,7 +128,7 @@ class Lifecycle(Hooks):
         """
         self.sandboxes = Sandboxes(self.config, self.sandbox, type(self))
         self.sandboxes.refuse_tools_in(self.toolset)
-        self.mcp = MCPServers.among(self.tools, self.config.enabled_toolsets, self.config.disabled_toolsets)
+        self.mcp = MCPServers.among(self.tools, self.config.enabled_toolsets)
         self._images = ItemImages(self.sandboxes.prepare)
         self.opened_files = OpenedFiles()
         self.weight_versions = WeightVersions(self.config)
@@ -173,11 +173,6 @@ class Lifecycle(Hooks):
         """
         if self._is_open:
             raise ConfigError(f"environment {self.name!r} is open already; make another one")
-        if evaluation and self.config.for_evaluation() != self.config:
-            raise ConfigError(
-                f"environment {self.name!r} was made with the settings of training, and has others for "
-                f"evaluation; make it with config.for_evaluation()"
-            )
         self._is_open = True
         async with AsyncExitStack() as closing:
             closing.callback(self._close)
@@ -202,9 +197,7 @@ class Lifecycle(Hooks):
         """With the tools of MCP servers among those that agents get."""
         config, before = self.config, self.toolset
         async with self.mcp.opened(notify) as listed:
-            self.toolset = select_toolsets(
-                self.tools, config.enabled_toolsets, config.disabled_toolsets, listed
-            )
+            self.toolset = select_toolsets(self.tools, config.enabled_toolsets, listed)
             try:
                 yield
             finally:

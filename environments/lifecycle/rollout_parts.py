@@ -10,6 +10,7 @@ from environments.config import (
     ModelServerConfig,
     SecondModelConfig,
     ServerConfig,
+    sampling_of,
 )
 from environments.data.item_json import stable_text
 from environments.hooks import Hooks, writes
@@ -91,10 +92,8 @@ def _model_server(config: AgentEnvConfig, server: ModelServerConfig) -> "ModelSe
         base_url=str(server.base_url),
         api_key=server.api_key or "none",
         request_timeout_s=config.request_timeout_s,
-        tries=config.request_tries,
         max_concurrency=server.num_max_requests_at_once,
         proxy=server.proxy,
-        ca_file=server.ca_file,
     )
 
 
@@ -115,7 +114,7 @@ def served_policy(
 
     policies = [_server_policy(config, server, renderer) for server in servers]
     extra = {name: value for server in servers for name, value in shaping(server.extra_body).items()}
-    return ServedPolicy(policies, sampling=config.sampling() | extra)
+    return ServedPolicy(policies, sampling=sampling_of(servers) | extra)
 
 
 def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatMLRenderer) -> "ServerPolicy":
@@ -123,19 +122,20 @@ def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatM
     from environments.policy.server_policy import ServerPolicy  # noqa: PLC0415
 
     own_renderer, no_renderer = _own_renderer(config, server)
+    kind, _, wire = server.server_type.partition("_")
     chat = ChatPolicy(
         server=_model_server(config, server),
         model=server.model_name,
         renderer=renderer,
-        temperature=config.temperature,
-        top_p=config.top_p,
+        temperature=server.temperature,
+        top_p=server.top_p,
         extra_body=server.extra_body,
         family=server.family,
     )
     return ServerPolicy(
         chat=chat,
-        server_type=server.server_type,
-        token_wire=server.token_wire,
+        server_type=cast("Any", kind),
+        token_wire=wire or None,
         renderer=own_renderer,
         no_renderer=no_renderer,
         context_tokens=server.context_tokens,
@@ -148,17 +148,12 @@ def _own_renderer(config: AgentEnvConfig, server: ServerConfig) -> "tuple[Render
     Raises:
         ConfigError: the settings ask for ids, and there is none.
     """
-    from environments.inference.token_wires import MESSAGE_FIELDS, WIRES  # noqa: PLC0415
+    from environments.inference.token_wires import MESSAGE_FIELDS  # noqa: PLC0415
     from environments.policy.rendering.families import checked_family, load_renderer  # noqa: PLC0415
 
-    kind, wire = server.server_type, server.token_wire
     if server.family is not None:
         checked_family(server.family)
-    if wire is not None and kind != "auto" and (kind, wire) not in WIRES:
-        wires = [name for of, name in WIRES if of == kind]
-        possible = f"it has {' and '.join(wires)}" if wires else "it is asked by messages"
-        raise ConfigError(f"--openai.server_type {kind} has no --openai.token_wire {wire}; {possible}")
-    if kind == "chat":
+    if server.server_type == "chat":
         return None, ""
     try:
         if on_messages := sorted(MESSAGE_FIELDS & server.extra_body.keys()):
@@ -174,7 +169,7 @@ def _own_renderer(config: AgentEnvConfig, server: ServerConfig) -> "tuple[Render
         tokenizer = config.tokenizer_name
         return load_renderer(family=server.family, model_name=server.model_name, tokenizer_name=tokenizer), ""
     except ConfigError as error:
-        if kind != "auto" or wire is not None:
+        if server.server_type != "auto":
             raise
         return None, str(error)
 
@@ -203,14 +198,19 @@ _NAMED: Mapping[str, Callable[[AgentEnvConfig], Condenser]] = {
     "summarise": lambda config: summarise(
         every=config.condenser_turns,
         max_tokens=config.condenser_tokens or config.max_token_length * 3 // 4,
-        by=config.condenser_summary,
+    ),
+    "summarise_by_model": lambda config: summarise(
+        every=config.condenser_turns,
+        max_tokens=config.condenser_tokens or config.max_token_length * 3 // 4,
+        by="model",
     ),
 }
 _READS: Mapping[str, Sequence[str]] = {
     "trim_tool_output": ("condenser_tool_tokens",),
     "keep_last_turns": ("condenser_turns",),
     "fit_context": ("condenser_tokens",),
-    "summarise": ("condenser_turns", "condenser_tokens", "condenser_summary"),
+    "summarise": ("condenser_turns", "condenser_tokens"),
+    "summarise_by_model": ("condenser_turns", "condenser_tokens"),
 }
 """The settings that each reads."""
 

@@ -111,8 +111,6 @@ class Sandboxes:
         config = self._config
         limits = SandboxLimits(
             memory_mb=config.sandbox_memory_mb,
-            pids=config.sandbox_pids,
-            disk_mb=config.sandbox_disk_mb,
             network=config.sandbox_network,
         )
         return open_sandbox(

@@ -136,14 +136,9 @@ class ServerPolicy:
         server = kind if self.server_type == "auto" else self.server_type
         names = [wire for server_kind, wire in WIRES if server_kind == server]
         why = self.no_renderer if names else ""
-        if names and self.token_wire not in (None, *names):
-            why = f"{server} takes token ids over {' or '.join(names)}"
         if names and not why and self.renderer is not None:
             name = self.token_wire or names[0]
             return WIRES[server, name], f"it gets token ids ({name}, chat format {self.renderer.name})"
-        if self.token_wire is not None:
-            url = self.chat.server.base_url
-            raise ConfigError(f"--openai.token_wire {self.token_wire}: {url} is {kind}{why and f'; {why}'}")
         return None, f"it is asked by messages{why and f': {why}'}"
 
 

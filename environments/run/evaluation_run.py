@@ -53,7 +53,7 @@ async def evaluate(env: AgentEnv, console: Console, *, sources: Sources | None =
     """Open an environment for evaluation and roll out each item `eval_rollouts` times, unless recorded.
 
     Args:
-        env: the environment, made with `config.for_evaluation()` where settings of training differ.
+        env: the environment.
         console: where to show how it goes.
         sources: where the settings came from; `None`: from a program.
 

@@ -29,21 +29,21 @@ NOT_COUNTED = frozenset({
     "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_path", "outbox_groups", "run_name", "fresh",
     "accept", "use_wandb", "use_trackio", "wandb_name", "profile",
     # How much is run, and how fast.
-    "max_items", "total_steps", "shuffle", "max_concurrent_rollouts", "max_num_workers",
-    "max_num_workers_per_node", "max_failed_groups", "request_tries",
-    # Of an evaluation, where they count as what they stand for, see `origin_of`.
-    "eval_rollouts", "pass_score", "eval_temperature", "eval_top_p", "eval_max_turns", "eval_dataset_path",
-    "eval_dataset_name", "eval_dataset_split",
+    "max_items", "total_steps", "shuffle", "max_concurrent_rollouts", "max_failed_groups",
+    # Of an evaluation, in which alone they count, see `origin_of`.
+    "eval_rollouts", "pass_score",
     # How it reaches a trainer.
-    "credit_view", "score_divisor", "prefix_weighting", "include_messages", "allow_approximate_tokens",
-    "inference_weight", "max_batches_offpolicy", "min_batch_allocation",
+    "credit_view", "score_divisor", "allow_approximate_tokens", "max_batches_offpolicy",
+    "min_batch_allocation",
     # Rollouts and rewards are the same; which of them are too old to be trained on stands in each group.
     "max_staleness",
     # What the file holds counts, not where it lies.
     "dataset_path",
 })  # fmt: skip
 """Settings that may change from one run of an experiment to the next."""
-OF_A_SERVER = frozenset({"server_type", "token_wire", "family", "context_tokens", "extra_body"})
+OF_A_SERVER = frozenset({
+    "server_type", "family", "context_tokens", "temperature", "top_p", "extra_body",
+})  # fmt: skip
 """Settings of a model server that shape what is sampled; its model's name is in the policy's."""
 OF_A_SECOND_MODEL = ("model_name", "temperature", "top_p", "max_tokens", "extra_body")
 _NOT_COUNTED = re.compile(r"estimator.*|.*(_s|timeout|_url|key|secret|password|credentials?)")
@@ -145,7 +145,6 @@ def _apart(env: AgentEnv) -> list[Path]:
         config.data_dir_to_save_evals,
         config.outbox_path,
         config.dataset_path,
-        config.eval_dataset_path,
     )
     return [RUNS, *(Path(path) for path in paths if path is not None)]
 

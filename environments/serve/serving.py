@@ -1,6 +1,6 @@
 """`serve`, put together from the settings: outbox, trajectory API, record and the serving loop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig
+from environments.config import sampling_of
 from environments.containment.hook_calls import HookCalls
 from environments.containment.user_code import InFlight
 from environments.hooks import writes
@@ -42,6 +42,8 @@ WHO_READS = {
     "reaches it",
 }
 """Which trainers each view is for: the API cannot tell what a trainer ignores."""
+_GRACE_S = 30.0
+"""Wall clock that rollouts in flight get after a SIGTERM."""
 PLAIN = "token_advantages"
 """Without turn rewards this view is plain scalar data."""
 
@@ -95,7 +97,7 @@ async def _serve_opened(
             say(f"{posts} posts of an earlier run are put aside in {outbox.rejected_path}")
         claim(outbox, replace(rollouts.origin, view=in_words(shape)))
         say(f"view {in_words(shape)}: {_who_reads(env, shape)}")
-        _say_what_holds(config, outbox, say)
+        _say_what_holds(shape.sampling, outbox, say)
         async with _delivery(env, shape, outbox, say) as delivery:
             loop = ServeLoop(
                 delivery,
@@ -126,9 +128,7 @@ def shape_of(env: AgentEnv) -> Shape:
         view=config.credit_view or PLAIN,
         group_size=config.group_size,
         divisor=config.score_divisor or config.max_tokens_per_turn,
-        prefix_weighting=config.prefix_weighting,
-        include_messages=config.include_messages,
-        sampling=config.sampling(),
+        sampling=sampling_of(env.servers),
     )
 
 
@@ -160,28 +160,25 @@ def _asked(
 
 def _bounds(env: AgentEnv) -> Bounds:
     config = env.config
-    workers = config.max_num_workers
-    if workers == -1:
-        workers = config.max_num_workers_per_node * max(1, len(env.servers))
     return Bounds(
-        max_in_flight=min(workers, groups_at_once(config.max_concurrent_rollouts, config.group_size)),
+        max_in_flight=groups_at_once(config.max_concurrent_rollouts, config.group_size),
         max_waiting=config.outbox_groups,
         group_timeout_s=config.worker_timeout if config.worker_timeout > 0 else None,
-        grace_s=config.shutdown_grace_s,
+        grace_s=_GRACE_S,
         total_steps=config.total_steps,
         allow_approximate=config.allow_approximate_tokens,
     )
 
 
-def _say_what_holds(config: AgentEnvConfig, outbox: Outbox, say: Callable[[str], None]) -> None:
+def _say_what_holds(sampling: Mapping[str, float], outbox: Outbox, say: Callable[[str], None]) -> None:
     if len(outbox):
         say(
             f"{len(outbox)} posts of an earlier run, which no trainer is known to have, go first; to "
             f"begin anew, stop and delete {outbox.path}"
         )
-    if config.sampling():
+    if sampling:
         say(
-            f"sampled with {config.sampling()}: the trainer must use the same (generation_params tells "
+            f"sampled with {sampling}: the trainer must use the same (generation_params tells "
             f"it), and the server's logprobs must be those after sampling settings, such as vLLM's "
             f"--logprobs-mode processed_logprobs"
         )
@@ -211,7 +208,6 @@ def _delivery(env: AgentEnv, shape: Shape, outbox: Outbox, say: Callable[[str], 
     identity = Identity(
         name=f"{config.wandb_name or env.name}-{outbox.fact('run_id')}",
         max_row_tokens=config.max_token_length,
-        weight=config.inference_weight,
         min_batch_allocation=config.min_batch_allocation,
     )
     in_outbox = OutboxThread(outbox)

@@ -23,7 +23,7 @@ from atroposlib.envs.base import (
 from pydantic import Field, create_model
 
 from environments.base_env import AgentEnv
-from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig, SecondModelConfig
+from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig, SecondModelConfig, sampling_of
 from environments.config import server_configs as server_configs_of
 from environments.data.item_json import item_id
 from environments.data.tasks import GroupTask
@@ -194,17 +194,17 @@ class AtroposEnv(BaseEnv):
         credited = self._exactly(env.aged(await env.run_group(self._task(item), size)))
         if credited.status != "ok":
             return None, []
-        shape = Shape(view=self._view, group_size=size, sampling=self.agent_env.config.sampling())
+        shape = Shape(view=self._view, group_size=size, sampling=sampling_of(self.agent_env.servers))
         posts, _ = posts_of(credited, shape)
         groups = [ScoredDataGroup(**columns_of(post)) for post in posts]
         return (groups[0] if len(groups) == 1 else [*groups]), []
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Roll out the evaluation items, and log what they come to, as Atropos does."""
-        config = self.agent_env.config.for_evaluation()
+        config = self.agent_env.config
         results: list[ItemTotals] = []
         summary = Summary()
-        # One of its own: it may have other items, and other settings, than what goes on beside it.
+        # One of its own: it may have other items than what goes on beside it.
         async with self.agent_env_cls(config, self._servers).opened(evaluation=True) as env:
             for item, identity in zip(env.items, env.item_ids, strict=True):
                 task = GroupTask(item=item, item_id=identity)

@@ -97,7 +97,7 @@ def api():
 
 
 def process(folder, *options, env=None):
-    command = ("process", f"{loopback.SERVED}:WriteWord", "--out", "r.jsonl", "--env.request_tries", "1")
+    command = ("process", f"{loopback.SERVED}:WriteWord", "--out", "r.jsonl")
     return turnwise(
         *command, "--env.max_items", "2", "--env.group_size", "2", *options, folder=folder, env=env
     )

@@ -91,12 +91,11 @@ async def run(folder, wire, soak):
         "env.max_failed_groups": 0,
         "env.max_turns": 6,
         "env.request_timeout_s": 15,
-        "env.request_tries": 3,
         "openai.model_name": "m",
     }
     if wire != "chat":
         settings |= {"env.tokenizer_name": EMBEDDED_TOKENIZER_DIR, "openai.family": "chatml"}
-        settings |= {"openai.server_type": "vllm", "openai.token_wire": wire}
+        settings |= {"openai.server_type": "vllm_generate" if wire == "generate" else "vllm"}
     async with faulty(Plans(wire, soak)) as server:
         command = [TURNWISE, "process", f"{faulted_env.__file__}:Faulted", "--out", folder / "record.jsonl"]
         for name, value in (settings | {"openai.base_url": server.url}).items():

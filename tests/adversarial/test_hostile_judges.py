@@ -28,7 +28,7 @@ class Lenient(Talk):
 
 
 def judged(url, cls=Talk, **settings):
-    fast = {"request_timeout_s": 5.0, "request_tries": 1, **settings}
+    fast = {"request_timeout_s": 5.0, **settings}
     return talk(cls, servers=[JudgeConfig(base_url=url, model_name="m")], **fast)
 
 
@@ -159,7 +159,7 @@ async def test_reading_a_large_answer_does_not_hold_the_loop(text):
 async def test_a_user_that_is_lost_fails_the_sibling_and_is_named():
     async with hostile({"/v1/models": MODELS, "*": answer({}, status=500)}) as server:
         servers = [UserConfig(base_url=f"{server.url}/v1", model_name="m")]
-        async with talk(servers=servers, request_tries=1) as env:
+        async with talk(servers=servers) as env:
             credited = await env.run_group(env.tasks()[0])
     assert {failure.error_class for failure in credited.group.failures} == {"SecondModelError"}
     assert "the user's model" in credited.group.failures[0].error

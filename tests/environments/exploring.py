@@ -11,6 +11,7 @@ from environments.policy.mock.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.policy.scripted import Choice, call, say
 from environments.turn_level_reward import TurnLevelRewardMixin
+from tests.environments.policy.token_server import server_type_of
 from tests.equipment.quirky_server import QuirkyServer
 from tests.equipment.running_server import running_server
 from tests.equipment.server_quirks import quirks_named
@@ -90,8 +91,8 @@ async def playing(wire, *, window=None, cls=Exploring, server=None, around=None,
     kind, token_wire, quirks = WIRES[wire]
     async with serving(kind, quirks, window=window, cls=cls, around=around, **settings) as url:
         asked = ServerConfig(
-            **{"base_url": url, "model_name": "scripted", "server_type": kind, "family": "chatml"}
-            | {"token_wire": token_wire}
+            **{"base_url": url, "model_name": "scripted", "family": "chatml"}
+            | {"server_type": server_type_of(kind, token_wire)}
             | (server or {})
         )
         async with made(servers=[asked], tokenizer_name=TOKENIZER, cls=cls, **settings) as env:

@@ -72,8 +72,8 @@ async def test_the_sampled_text_stands_in_its_span():
 
 
 async def test_the_sandbox_and_its_limits_are_recorded():
-    credited = await group_from(made(sandbox_pids=77))
-    assert {trajectory.sandbox.limits.pids for trajectory in credited.group.trajectories} == {77}
+    credited = await group_from(made(sandbox_memory_mb=77))
+    assert {trajectory.sandbox.limits.memory_mb for trajectory in credited.group.trajectories} == {77}
 
 
 async def test_equal_seeds_give_equal_rollouts():
@@ -195,8 +195,7 @@ async def test_an_anchor_state_that_a_record_cannot_hold_drops_the_sibling(state
     )
 
 
-@pytest.mark.parametrize(("settings", "score"), [({}, 1.0), ({"score_aggregation": "sum"}, 2.0)])
-async def test_the_score_is_what_the_environment_says_unless_a_setting_says_otherwise(settings, score):
+async def test_the_score_is_aggregated_as_the_class_declares():
     class Averaged(WriteFile):
         score_aggregation = "mean"
 
@@ -206,8 +205,8 @@ async def test_the_score_is_what_the_environment_says_unless_a_setting_says_othe
         async def compute_outcome(self, item, trajectory, ctx):
             return None
 
-    credited = await group_from(made(Averaged, group_size=1, **settings))
-    assert credited.group.trajectories[0].score == score
+    credited = await group_from(made(Averaged, group_size=1))
+    assert credited.group.trajectories[0].score == 1.0
 
 
 async def test_a_prompt_that_is_drawn_at_random_is_recorded_as_it_was_sampled_from():

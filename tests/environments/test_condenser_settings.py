@@ -78,16 +78,11 @@ REFUSED = {
     ),
     "tokens of nothing": (["--env.condenser_tokens", "99"], "--env.condenser_tokens 99 sets nothing"),
     "turns of nothing": (["--env.condenser_turns", "9"], "--env.condenser_turns 9 sets nothing"),
-    "summaries of nothing": (
-        ["--env.condenser_summary", "model"],
-        "--env.condenser_summary model sets nothing",
-    ),
     "results of nothing": (["--env.condenser_tool_tokens", "99"], "choose from trim_tool_output"),
     "nobody sums up": (
-        ["--env.condenser", "summarise", "--env.condenser_summary", "model"],
+        ["--env.condenser", "summarise_by_model"],
         "name its model server with --summariser.base_url",
     ),
-    "by nobody": (["--env.condenser", "summarise", "--env.condenser_summary", "me"], "condenser_summary"),
 }
 
 
@@ -102,7 +97,6 @@ def test_what_cannot_work_is_refused_in_a_line_before_anything_runs(case, capsys
 
 
 UNREAD = {
-    "by whom": ({"condenser": ["fit_context"], "condenser_summary": "model"}, "_summary model sets nothing"),
     "tokens": (
         {"condenser": ["keep_last_turns", "trim_tool_output"], "condenser_tokens": 99},
         "--env.condenser_tokens 99 sets nothing with --env.condenser keep_last_turns,trim_tool_output; "

@@ -4,10 +4,18 @@ import pytest
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
 from pydantic import ValidationError
 
-from environments.config import AgentEnvConfig, ServerConfig
+from environments.config import (
+    AgentEnvConfig,
+    JudgeConfig,
+    ServerConfig,
+    SummariserConfig,
+    UserConfig,
+    sampling_of,
+)
 from tests.tables import cases
 from tools.errors import ConfigError
 
+ROLES = (ServerConfig, JudgeConfig, UserConfig, SummariserConfig)
 NUMBERS = [
     name
     for name, field in AgentEnvConfig.model_fields.items()
@@ -65,20 +73,23 @@ def test_wandb_is_off_unless_asked_for():
 )
 def test_a_setting_of_atropos_that_does_nothing_here_is_refused_rather_than_ignored(section, name):
     other = False if section.without_effect[name][0] == (True,) else "other"
-    if name == "health_check":
-        other = "maybe"
     with pytest.raises(ValidationError, match=f"--{section.section}.{name} has no effect in Turnwise"):
         section(**{name: other})
 
 
-def test_no_worker_at_all_is_refused_rather_than_served():
-    with pytest.raises(ValidationError, match=r"--env\.max_num_workers 0 would serve nothing"):
-        AgentEnvConfig(max_num_workers=0)
-
-
 def test_only_sampling_that_reshapes_what_the_model_gives_is_told():
-    assert AgentEnvConfig().sampling() == {}
-    assert AgentEnvConfig(temperature=0.5).sampling() == {"temperature": 0.5, "top_p": 1.0}
+    assert sampling_of([]) == sampling_of([ServerConfig()]) == {}
+    assert sampling_of([ServerConfig(temperature=0.5)]) == {"temperature": 0.5, "top_p": 1.0}
+
+
+def test_servers_of_one_policy_sample_alike():
+    with pytest.raises(ConfigError, match=r"--openai\.temperature .* differ between the model servers"):
+        sampling_of([ServerConfig(), ServerConfig(temperature=0.5)])
+
+
+def test_the_budget_of_settings_holds():
+    of_servers = {name for each in ROLES for name in each.model_fields}
+    assert (len(AgentEnvConfig.model_fields) <= 64, len(of_servers) <= 12) == (True, True)
 
 
 def test_a_field_that_nobody_would_read_is_refused_with_its_class():

@@ -82,11 +82,11 @@ async def test_the_servers_tools_count_in_the_fingerprint():
         assert "tool add" in origin_of(env).facts()
 
 
-async def test_a_toolset_that_is_disabled_is_not_started():
+async def test_a_toolset_that_is_not_enabled_is_not_started():
     class Gone(Adds):
         tools = (MCPToolset(name="raw", command="/nowhere/server"),)
 
-    async with made(Gone, disabled_toolsets=["raw"]) as env:
+    async with made(Gone, enabled_toolsets=[]) as env:
         assert env.toolset.tools == ()
 
 

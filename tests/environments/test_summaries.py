@@ -282,7 +282,7 @@ async def test_a_simulated_user_does_not_hear_a_summary():
 
 async def served(url):
     server = SummariserConfig(base_url=url, model_name="m")
-    async with ByModel(one(request_tries=1), [server]) as env:
+    async with ByModel(one(), [server]) as env:
         return await env.rollout_group(TASK, 1)
 
 

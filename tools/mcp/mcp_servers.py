@@ -53,18 +53,10 @@ class MCPServers:
         self._is_open = False
 
     @classmethod
-    def among(
-        cls, tools: Sequence[Any], enabled: Sequence[str] | None = None, disabled: Sequence[str] = ()
-    ) -> "MCPServers":
+    def among(cls, tools: Sequence[Any], enabled: Sequence[str] | None = None) -> "MCPServers":
         """Those that an environment lists and that its settings leave."""
         servers = [entry for entry in tools if isinstance(entry, MCPToolset)]
-        return cls(
-            [
-                server
-                for server in servers
-                if (enabled is None or server.name in enabled) and server.name not in disabled
-            ]
-        )
+        return cls([server for server in servers if enabled is None or server.name in enabled])
 
     @asynccontextmanager
     async def opened(self, notify: Callable[[str], None]) -> AsyncGenerator[Mapping[str, Toolset]]:

@@ -172,7 +172,7 @@ def test_help_of_a_command_with_an_environment_lists_its_settings(capsys, env_fi
         (["process", "{env}", "--env.max_turns", "0"], "--env.max_turns should be greater"),
         (["process", "{env}", "--config", "gone.yaml"], "cannot read --config gone.yaml"),
         (["process", "{env}", "--out", "{folder}"], "Is a directory"),
-        (["process", "{env}", "--env.disabled_toolsets", "bogus"], "bogus"),
+        (["process", "{env}", "--env.enabled_toolsets", "bogus"], "bogus"),
         (["process", "{env}", "--env.estimator", "bogus"], "bogus"),
         (["process", "code_debug", "--env.dataset_path", "gone.jsonl"], "no dataset file at gone.jsonl"),
         (["process", "{env}", "--openai.base_url", "http://127.0.0.1:9/v1"], "http://127.0.0.1:9/v1"),

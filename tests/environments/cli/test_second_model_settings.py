@@ -3,10 +3,12 @@
 import pytest
 
 from environments.cli.main import main
-from environments.cli.settings import EnvCall, merge_settings, read_yaml, split_overrides
+from environments.base_env import AgentEnv
+from environments.cli.settings import EnvCall, merge_settings, read_yaml, split_overrides, uses
 from environments.config import AgentEnvConfig, JudgeConfig, ServerConfig, UserConfig
 from environments.policy.scripted import say
 from environments.run.experiment import origin_of
+from tests.environments.write_file import WriteFile
 from tests.environments.talk import Talk, talk
 from tests.environments.written_policy import Written
 from tools.errors import ConfigError
@@ -52,7 +54,7 @@ WRONG = {
         ["--judge.modelname", "x"],
         r"no setting --judge\.modelname; did you mean --judge\.model_name",
     ),
-    "of the policy": (["--judge.token_wire", "chat"], r"no setting --judge\.token_wire"),
+    "of the policy": (["--judge.server_type", "chat"], r"no setting --judge\.server_type"),
     "range": (["--user.temperature", "3"], r"--user\.temperature should be less than or equal to 2"),
     "field of ours": (
         ["--judge.extra_body.max_tokens", "3"],
@@ -86,11 +88,42 @@ def test_an_address_that_is_none_is_refused_before_anything_opens():
         talk(servers=[JudgeConfig(base_url="nowhere")])
 
 
-def test_help_shows_both_sections(capsys):
-    assert main(["process", "terminal_tasks", "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert "--judge.base_url" in shown
-    assert "--user.max_tokens" in shown
+def test_help_shows_the_models_that_the_environment_uses(capsys):
+    shown = {}
+    for env in ("terminal_tasks", "judged_writing", "retail", "long_math"):
+        assert main(["process", env, "--help"]) == 0
+        text = capsys.readouterr().out
+        shown[env] = [role for role in ("judge", "user", "summariser") if f"--{role}.max_tokens" in text]
+    assert shown == {
+        "terminal_tasks": [], "judged_writing": ["judge"], "retail": ["user"], "long_math": ["summariser"],
+    }  # fmt: skip
+
+
+UNUSED = {
+    "judge": ["--judge.base_url", "http://j/v1"],
+    "user": ["--user.model_name", "m"],
+    "summariser": ["--summariser.top_p", "1"],
+}
+
+
+@pytest.mark.parametrize("role", UNUSED)
+def test_a_model_that_the_environment_does_not_use_is_a_usage_error(role, capsys):
+    assert main(["process", "terminal_tasks", *UNUSED[role]]) == 2
+    error = capsys.readouterr().err
+    assert f"{UNUSED[role][0]}: environment 'terminal_tasks' has no" in error.replace("asks no", "has no")
+    assert error.count("\n") == 1
+
+
+def test_a_class_that_asks_a_judge_may_have_one_without_a_script():
+    class Asks(AgentEnv):
+        async def compute_reward(self, item, trajectory, ctx):
+            return await ctx.judge("Is it good?")
+
+    assert uses(Asks, "judge", AgentEnvConfig())
+
+
+def test_by_a_setting_any_environment_has_a_summariser():
+    assert uses(WriteFile, "summariser", AgentEnvConfig(condenser=["summarise_by_model"]))
 
 
 def test_check_model_takes_the_settings_of_one_server(capsys):

@@ -40,8 +40,8 @@ def test_what_shapes_nothing_is_not_recorded():
 
 
 def test_the_name_of_a_policy_shows_what_shapes_it():
-    server = ServerConfig(base_url="http://localhost/v1", model_name="m", extra_body=EXTRA)
-    policy = served_policy(AgentEnvConfig(temperature=0.7), [server], ChatMLRenderer.embedded())
+    server = ServerConfig(base_url="http://localhost/v1", model_name="m", extra_body=EXTRA, temperature=0.7)
+    policy = served_policy(AgentEnvConfig(), [server], ChatMLRenderer.embedded())
     assert policy.name == (
         'm temperature=0.7 top_p=1 top_k=20 chat_template_kwargs={"enable_thinking":false} stop=["END"]'
     )

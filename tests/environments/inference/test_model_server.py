@@ -227,9 +227,12 @@ async def https(certificate):
         yield f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
 
 
-async def test_a_server_is_checked_with_the_certificates_of_a_file(model_server, certificate):
+async def test_a_server_is_checked_with_the_certificates_that_the_system_names(
+    model_server, certificate, monkeypatch
+):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "cert.pem"))
     async with https(certificate) as url:
-        assert await model_server(url, ca_file=str(certificate / "cert.pem")).chat(b"{}") == b"{}"
+        assert await model_server(url).chat(b"{}") == b"{}"
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_refused(model_server, certificate):
@@ -238,16 +241,9 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(model_server, ce
             await model_server(url, tries=1).chat(b"{}")
 
 
-async def test_a_certificate_of_another_host_is_refused(model_server, certificate):
+async def test_a_certificate_of_another_host_is_refused(model_server, certificate, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "cert.pem"))
     async with https(certificate) as url:
-        server = model_server(
-            url.replace("127.0.0.1", "localhost"), ca_file=str(certificate / "cert.pem"), tries=1
-        )
+        server = model_server(url.replace("127.0.0.1", "localhost"), tries=1)
         with pytest.raises(NoAnswerError, match="CERTIFICATE_VERIFY_FAILED"):
             await server.chat(b"{}")
-
-
-@pytest.mark.parametrize("name", ["missing.pem", "key.pem", "."])
-def test_a_file_without_certificates_is_refused_at_the_start(model_server, certificate, name):
-    with pytest.raises(ConfigError, match=r"--openai.ca_file .* cannot be used: .*; give a PEM file"):
-        model_server("http://h", ca_file=str(certificate / name))

@@ -14,7 +14,7 @@ from tests.equipment.running_server import running_server
 
 
 async def rolled_out(*servers, items=3):
-    config = JudgedWritingConfig(scripted_skill=0.5, max_items=items, request_tries=1)
+    config = JudgedWritingConfig(scripted_skill=0.5, max_items=items)
     async with JudgedWritingEnv(config, servers) as env:
         return [await env.rollout_group(task, 2) for task in env.tasks()]
 

@@ -112,7 +112,7 @@ def test_tools_that_act_in_a_sandbox_are_refused_by_name_when_it_is_built(env_cl
 
 
 def test_tools_that_are_disabled_are_not_refused():
-    assert made(WithTerminal, disabled_toolsets=["terminal"]).toolset.tools == ()
+    assert made(WithTerminal, enabled_toolsets=[]).toolset.tools == ()
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,9 @@ class Asynchronous(PerItem):
 @pytest.mark.parametrize("env_cls", [PerItem, Asynchronous], ids=["def", "async"])
 async def test_limits_of_an_item_win_over_the_settings(env_cls):
     spec = SandboxSpec(memory_mb=192, disk_mb=32)
-    (trajectory,) = (await rolled_out(spec, env_cls, sandbox_pids=64)).trajectories
+    (trajectory,) = (await rolled_out(spec, env_cls, sandbox_network="full")).trajectories
     limits = trajectory.sandbox.limits
-    assert (limits.memory_mb, limits.disk_mb, limits.pids) == (192, 32, 64)
+    assert (limits.memory_mb, limits.disk_mb, limits.network) == (192, 32, "full")
 
 
 async def test_the_verifiers_sandbox_has_the_limits_of_the_item():
@@ -73,8 +73,8 @@ async def test_the_verifiers_sandbox_has_the_limits_of_the_item():
 
 
 async def test_an_item_without_one_has_a_sandbox_as_the_settings_say():
-    (trajectory,) = (await rolled_out(None, sandbox_pids=77)).trajectories
-    assert trajectory.sandbox.limits.pids == 77
+    (trajectory,) = (await rolled_out(None, sandbox_memory_mb=77)).trajectories
+    assert trajectory.sandbox.limits.memory_mb == 77
 
 
 @pytest.mark.parametrize("given", ["python:3", {"image": "a"}, 3], ids=["text", "mapping", "number"])

@@ -70,7 +70,7 @@ async def test_a_summary_that_keeps_what_matters_solves_it():
 
 
 async def test_a_second_model_that_keeps_what_matters_solves_more():
-    second = await trajectories_of("summarise", 0.6, condenser_summary="model")
+    second = await trajectories_of("summarise_by_model", 0.6)
     assert all(turn.kind == "act" for trajectory in second for turn in trajectory.turns)
     assert fmean(map(is_solved, second)) > await share_solved("summarise", 0.6)
 

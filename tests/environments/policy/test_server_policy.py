@@ -16,7 +16,7 @@ from environments.rollout.agent_loop import opening_messages
 from environments.run.process_run import process
 from environments.serve.serving import serve
 from environments.trajectory import StopReason
-from tests.environments.policy.token_server import ALL_WIRES
+from tests.environments.policy.token_server import ALL_WIRES, server_type_of
 from tests.environments.write_file import ITEMS, group_from, made
 from tests.equipment.running_server import running_server
 from tests.tables import cases
@@ -62,7 +62,7 @@ async def test_a_run_over_a_token_wire_records_what_the_scripted_agent_does(wire
     scripted, path = made(), tmp_path / "r.jsonl"
     expected = await group_from(scripted)
     async with running_server(mock(scripted, kind=kind)) as base_url:
-        server = asking(base_url, server_type=kind, token_wire=name)
+        server = asking(base_url, server_type=server_type_of(kind, name))
         env = made(servers=[server], data_path_to_save_groups=str(path), **OWN)
         assert await process(env, Console()) == 0
     recorded = next(each for each in read_groups(path) if each.group.item_id == expected.group.item_id)
@@ -105,18 +105,10 @@ async def test_the_window_is_a_setting():
     [
         ({"server_type": "vllm"}, {}, "need the model's own tokenizer; name it with --env.tokenizer_name"),
         ({"server_type": "sglang", "family": None}, OWN, "the chat format of 'scripted' is not known"),
-        (
-            {"server_type": "vllm", "token_wire": "chat"},
-            OWN,
-            "has no --openai.token_wire chat; it has completions and generate",
-        ),
-        ({"server_type": "sglang", "token_wire": "completions"}, OWN, "it has generate and chat"),
-        ({"server_type": "chat", "token_wire": "generate"}, OWN, "it is asked by messages"),
         ({"server_type": "vllm", "extra_body": {"tool_choice": "auto"}}, OWN, "acts on messages"),
         ({"family": "klingon"}, {}, "no chat format 'klingon'"),
-        ({"token_wire": "generate"}, {}, "need the model's own tokenizer"),
     ],
-    ids=["tokenizer", "family", "vllm-chat", "sglang-completions", "chat", "messages", "no-family", "auto"],
+    ids=["tokenizer", "family", "messages", "no-family"],
 )
 def test_settings_that_cannot_work_are_refused_when_the_environment_is_made(server, fields, problem):
     with pytest.raises(ConfigError) as refused:
@@ -129,10 +121,8 @@ def test_settings_that_cannot_work_are_refused_when_the_environment_is_made(serv
     ("server", "kind", "problem"),
     [
         ({"server_type": "vllm"}, "sglang", "--openai.server_type vllm: .* says that it is sglang"),
-        ({"token_wire": "chat"}, "vllm", "--openai.token_wire chat: .* is vllm; vllm takes token ids over"),
-        ({"token_wire": "generate"}, "plain", "--openai.token_wire generate: .* is unknown"),
     ],
-    ids=["another-kind", "another-wire", "unknown"],
+    ids=["another-kind"],
 )
 async def test_what_a_server_cannot_do_is_refused_at_the_start(server, kind, problem):
     with pytest.raises(ConfigError, match=problem):
@@ -153,7 +143,7 @@ async def test_a_server_of_another_kind_may_be_one_of_several():
 async def test_settings_that_logprobs_do_not_follow_are_warned_of_once(caplog):
     async with running_server(mock(made(), kind="vllm")) as base_url:
         with caplog.at_level(logging.WARNING):
-            env = made(servers=[asking(base_url)], temperature=0.5, **OWN)
+            env = made(servers=[asking(base_url, temperature=0.5)], **OWN)
             await group_from(env)
             await group_from(env)
     warned = [

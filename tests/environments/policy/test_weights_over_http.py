@@ -14,6 +14,7 @@ from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import TASK, Chat, ScalarChat
 from tests.environments.chat.versioned import CHOICES
 from tests.environments.policy.test_server_policy import ALL_WIRES
+from tests.environments.policy.token_server import server_type_of
 from tests.environments.write_file import quiet
 from tests.equipment.running_server import running_server
 from tools.errors import ConfigError
@@ -55,7 +56,7 @@ async def served(kind="sglang", wire=None, cls=Updated, told="step-0", **fields)
     async with running_server(app) as base_url:
         if told is not None:
             assert await update(base_url, told) == 200
-        asked = {} if wire is None else {"server_type": kind, "token_wire": wire, "family": "chatml"}
+        asked = {} if wire is None else {"server_type": server_type_of(kind, wire), "family": "chatml"}
         if wire is not None:
             fields["tokenizer_name"] = str(EMBEDDED_TOKENIZER_DIR)
         server = ServerConfig(base_url=base_url, model_name="scripted", **asked)

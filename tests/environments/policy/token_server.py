@@ -57,3 +57,9 @@ async def rollout(policy, seed, *, turns=2, messages=(SYSTEM, USER), tools=(TERM
         row.extend(completion.prompt_ids, completion.token_ids, messages=len(messages))
         messages = (*messages, *(answers or [Message(role="user", content="Sure?")]))
     return completions, row, messages[: row.messages]
+
+
+def server_type_of(kind, wire):
+    """What `--openai.server_type` calls a wire."""
+    default = next((name for of, name in WIRES if of == kind), None)
+    return kind if wire in (None, default) else f"{kind}_{wire}"

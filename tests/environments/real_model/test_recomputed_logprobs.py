@@ -20,6 +20,7 @@ from environments.record.recorder import read_groups
 from environments.run.process_run import process
 from environments.trajectory import IGNORED, NOT_SAMPLED
 from environments.wire.views import VIEWS
+from tests.environments.policy.token_server import server_type_of
 from tests.environments.real_model.looking_env import Looking
 from tests.equipment.running_server import running_server
 from tests.tables import cases
@@ -77,12 +78,18 @@ async def played(tiny, asked, path):
 
     config = Looking.env_config_cls(
         group_size=asked.group_size, max_turns=5, max_tokens_per_turn=64, tokenizer_name=str(tiny.folder),
-        temperature=asked.temperature, data_path_to_save_groups=str(path),
+        data_path_to_save_groups=str(path),
     )  # fmt: skip
     async with running_server(
         transformer_app(tiny.model, tiny.tokenizer, asked.server, asked.temperature)
     ) as url:
-        server = ServerConfig(base_url=url, model_name=MODEL, family=asked.family, token_wire=asked.wire)
+        server = ServerConfig(
+            base_url=url,
+            model_name=MODEL,
+            family=asked.family,
+            temperature=asked.temperature,
+            server_type="auto" if asked.wire is None else server_type_of(asked.server, asked.wire),
+        )
         async with aclosing(forgetting_policy(url)) as policy:
             env = Looking(config, [server], policy=policy if asked.forgets else None)
             assert await process(env, Console(quiet=True)) == 0

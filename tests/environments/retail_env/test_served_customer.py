@@ -14,7 +14,7 @@ from tests.equipment.running_server import running_server
 
 async def rolled_out(*servers, items=3):
     """The first tasks once each, by a flawless agent."""
-    config = RetailConfig(scripted_skill=1.0, max_items=items, request_tries=1)
+    config = RetailConfig(scripted_skill=1.0, max_items=items)
     async with RetailEnv(config, servers) as env:
         return [await env.rollout_group(task, 1) for task in env.tasks()]
 

@@ -15,7 +15,7 @@ from environments.run.process_run import process
 from environments.run.run_list import listed_runs
 from tests.environments.counted_items import Counted, counted, shown_console
 from tests.environments.talking import Talking, made
-from tools.errors import ConfigError, RecordError, SandboxError
+from tools.errors import RecordError, SandboxError
 
 
 def evaluating(folder, cls=Counted, **fields):
@@ -153,34 +153,6 @@ async def test_a_lost_item_is_tried_once_more(tmp_path):
     finally:
         Flaky.lost = ("i3",)
     assert metrics(tmp_path)["lost_items"] == 0
-
-
-def test_settings_of_its_own_stand_in_the_place_of_trainings():
-    config = counted(eval_temperature=0.0, eval_top_p=0.9, eval_max_turns=3).config.for_evaluation()
-    assert (config.temperature, config.top_p, config.max_turns) == (0.0, 0.9, 3)
-    assert config.for_evaluation() == config
-
-
-def test_unset_they_are_as_in_training():
-    config = counted(temperature=0.5, max_turns=4).config
-    assert config.for_evaluation() == config
-
-
-def test_an_evaluation_dataset_takes_the_place_of_trainings():
-    config = counted(dataset_name="train", eval_dataset_path="test.jsonl", eval_dataset_split="test").config
-    own = config.for_evaluation()
-    assert (own.dataset_name, own.dataset_path, own.dataset_split) == (None, "test.jsonl", "test")
-
-
-async def test_an_environment_made_for_training_is_not_evaluated_with_its_settings(tmp_path):
-    with pytest.raises(ConfigError, match=r"make it with config\.for_evaluation\(\)"):
-        await evaluate(evaluating(tmp_path, eval_temperature=0.1), shown_console())
-
-
-@pytest.mark.parametrize("name", ["eval_dataset_path", "eval_dataset_name"])
-def test_evaluation_items_come_from_one_place(name):
-    with pytest.raises(ValueError, match="evaluation items come from one place; give one of"):
-        counted(eval_share=0.5, **{name: "x"})
 
 
 async def test_an_items_change_is_named(tmp_path, monkeypatch):

@@ -258,12 +258,12 @@ async def test_a_group_without_rollouts_is_copied_as_it_is(path):
 
 async def test_the_new_record_says_what_it_came_from_and_what_changed(path):
     (before, *_) = await recorded(path)
-    (after, *_), _ = await rescored(path, score_aggregation="mean")
+    (after, *_), _ = await rescored(path, missing_outcome="drop")
     origins = read_contents(path.with_suffix(".new")).origins
     facts = origins[after.group.fingerprint]
     assert after.group.fingerprint != before.group.fingerprint
     assert facts["rescored from"] == before.group.fingerprint
-    assert "score_aggregation was null, is " in facts["changed since"]
+    assert "missing_outcome was null, is " in facts["changed since"]
     assert facts["policy"] == before.policy == after.policy
 
 

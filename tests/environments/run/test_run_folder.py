@@ -75,7 +75,7 @@ def test_the_settings_of_a_program_are_said_to_be_its():
 
 
 def test_the_settings_make_the_same_experiment_again():
-    run(temperature=0.3, estimator_params={"gamma": 1e-05}, condenser=["fit_context"])
+    run(estimator_params={"gamma": 1e-05}, condenser=["fit_context"])
     again = merge_settings(Chat.config_init(), read_yaml(FOLDER.config), Overrides())
     assert again.env.estimator_params == {"gamma": 1e-05}
 

@@ -48,7 +48,7 @@ class World:
     def __init__(self, api, folder):
         port = loopback.free_port()
         # A lost model call shall cost the group, so that the loop's own pause is what is tried.
-        options = [*loopback.playing(port), "--env.request_tries", "2", "--env.outbox_groups", "8"]
+        options = [*loopback.playing(port), "--env.outbox_groups", "8"]
         self.outbox, self.record = folder / "outbox.sqlite", folder / "record.jsonl"
         self.finished = set()
         self.kept = {

@@ -10,10 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from environments.config import AgentEnvConfig
 from environments.record.recorder import read_groups
 from environments.serve.outbox import Outbox
-from environments.serve.serving import in_words, shape_of
 from environments.wire.payloads import Part
 from tests.environments.run.leftovers import groups_and_folders
 from tests.environments.serve.loopback import (
@@ -28,7 +26,6 @@ from tests.environments.serve.loopback import (
     wait_until,
 )
 from tests.environments.serve.outbox_copy import waiting_in
-from tests.environments.write_file import WriteFile
 from tools.sandbox.host.process_ids import identity
 
 
@@ -95,14 +92,8 @@ def test_posts_of_another_score_divisor_are_another_run(api, tmp_path):
         assert "view was turn_rows, score_divisor 1024, is" in " ".join(process.log.read_text().split())
 
 
-@pytest.mark.parametrize("weighting", ["once", "repeated"])
-def test_posts_of_another_prefix_weighting_are_another_run(weighting):
-    shape = shape_of(WriteFile(AgentEnvConfig(credit_view="prefix_rows", prefix_weighting=weighting)))
-    assert in_words(shape) == f"prefix_rows, score_divisor 1024, prefix_weighting {weighting}"
-
-
 def test_the_start_says_what_a_temperature_asks_of_the_trainer_and_the_model_server(api, tmp_path):
-    with serving(api, tmp_path, "--env.temperature", "0.5") as process:
+    with serving(api, tmp_path, "--openai.temperature", "0.5") as process:
         wait_until(lambda: "waiting for" in process.log.read_text())
         said = " ".join(process.log.read_text().split())
     assert "sampled with {'temperature': 0.5, 'top_p': 1.0}: the trainer must use the same" in said

@@ -22,7 +22,7 @@ from tools.errors import ConfigError, WireError
 def adapted(cls=WriteFile, **fields):
     theirs = atropos_env(cls)
     config, servers = theirs.config_init()
-    return theirs(config.model_copy(update={"group_size": 4, "max_num_workers": 1, **fields}), servers)
+    return theirs(config.model_copy(update={"group_size": 4, **fields}), servers)
 
 
 async def test_it_is_an_environment_of_atropos_under_the_name_of_ours():
@@ -247,23 +247,22 @@ async def test_an_evaluation_is_logged_where_atropos_logs_it(opened, tmp_path):
     assert metrics["eval/rollouts"] == 4
 
 
-async def test_an_evaluation_has_its_own_items_and_settings_beside_training(opened, tmp_path):
-    (tmp_path / "eval.jsonl").write_text(json.dumps({**ITEMS[0], "id": "held out"}) + "\n")
-
+async def test_an_evaluation_has_its_own_items_beside_training(opened, tmp_path):
     class Evaluated(WriteFile):
         async def load_items(self):
-            return ITEMS if self.config.dataset_path is None else await AgentEnv.load_items(self)
+            return ITEMS
+
+        async def load_eval_items(self):
+            return [{**ITEMS[0], "id": "held out"}]
 
     env = await opened(
         Evaluated,
         data_dir_to_save_evals=str(tmp_path),
         eval_rollouts=3,
-        eval_max_turns=1,
-        eval_dataset_path=str(tmp_path / "eval.jsonl"),
     )
     await env.evaluate()
     metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
-    assert (metrics["eval/rollouts"], metrics["eval/turns/max"]) == (3, 1)
+    assert metrics["eval/rollouts"] == 3
     assert len(env.agent_env.items) == len(ITEMS)
 
 

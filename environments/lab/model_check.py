@@ -259,7 +259,7 @@ class _Check:
             await _ask(each, _RANDOM, tools=(), seed=7, max_tokens=64) for each in (policy, sharper)
         ]
         if isinstance(sharp, str):
-            advice = "leave --env.temperature and --env.top_p at 1: they are not sent then"
+            advice = "leave --openai.temperature and --openai.top_p at 1: they are not sent then"
             self.found("temperature, top_p", "no", sharp, advice)
             return
         self.found("temperature, top_p", "ok", "taken")

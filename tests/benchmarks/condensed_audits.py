@@ -25,7 +25,7 @@ CONDENSED = (
     "--env.condenser keep_last_turns --env.condenser_turns 4",
     "--env.condenser fit_context",
     "--env.condenser summarise",
-    "--env.condenser summarise --env.condenser_summary model",
+    "--env.condenser summarise_by_model",
 )
 """Flags, each a row of the table."""
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from environments.cli.main import main
 from environments.base_env import AgentEnv
+from environments.cli.main import main
 from environments.cli.settings import EnvCall, merge_settings, read_yaml, split_overrides, uses
 from environments.config import AgentEnvConfig, JudgeConfig, ServerConfig, UserConfig
 from environments.policy.scripted import say
 from environments.run.experiment import origin_of
-from tests.environments.write_file import WriteFile
 from tests.environments.talk import Talk, talk
+from tests.environments.write_file import WriteFile
 from tests.environments.written_policy import Written
 from tools.errors import ConfigError
 

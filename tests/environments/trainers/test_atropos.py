@@ -9,7 +9,6 @@ from statistics import mean, pstdev
 import pytest
 from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 
-from environments.base_env import AgentEnv
 from environments.config import JudgeConfig, ServerConfig
 from environments.data.tasks import GroupTask
 from environments.trainers.atropos import atropos_env

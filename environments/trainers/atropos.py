@@ -23,7 +23,13 @@ from atroposlib.envs.base import (
 from pydantic import Field, create_model
 
 from environments.base_env import AgentEnv
-from environments.config import EMBEDDED_TOKENIZER, AgentEnvConfig, SecondModelConfig, sampling_of
+from environments.config import (
+    EMBEDDED_TOKENIZER,
+    AgentEnvConfig,
+    SecondModelConfig,
+    ServerConfig,
+    sampling_of,
+)
 from environments.config import server_configs as server_configs_of
 from environments.data.item_json import item_id
 from environments.data.tasks import GroupTask
@@ -62,7 +68,13 @@ class AtroposEnv(BaseEnv):
         # Atropos has no words for a judge or a user: theirs are those of the class.
         _, own = self.agent_env_cls.config_init()
         seconds = [each for each in server_configs_of(own) if isinstance(each, SecondModelConfig)]
-        self._servers = [*server_configs_of(server_configs), *seconds]
+        # Nor for sampling.
+        policy = next(
+            (each for each in server_configs_of(own) if isinstance(each, ServerConfig)), ServerConfig()
+        )
+        sampling = {"temperature": policy.temperature, "top_p": policy.top_p}
+        self._servers = [each.model_copy(update=sampling) for each in server_configs_of(server_configs)]
+        self._servers += seconds
         self.agent_env = self.agent_env_cls(self.agent_env_cls.env_config_cls(**settings), self._servers)
         view = self.agent_env.config.credit_view or "token_advantages"
         if view in ROW_BY_ROW:

@@ -72,8 +72,8 @@ async def test_the_sampled_text_stands_in_its_span():
 
 
 async def test_the_sandbox_and_its_limits_are_recorded():
-    credited = await group_from(made(sandbox_memory_mb=77))
-    assert {trajectory.sandbox.limits.memory_mb for trajectory in credited.group.trajectories} == {77}
+    credited = await group_from(made(sandbox_memory_mb=777))
+    assert {trajectory.sandbox.limits.memory_mb for trajectory in credited.group.trajectories} == {777}
 
 
 async def test_equal_seeds_give_equal_rollouts():

@@ -73,8 +73,8 @@ async def test_the_verifiers_sandbox_has_the_limits_of_the_item():
 
 
 async def test_an_item_without_one_has_a_sandbox_as_the_settings_say():
-    (trajectory,) = (await rolled_out(None, sandbox_memory_mb=77)).trajectories
-    assert trajectory.sandbox.limits.memory_mb == 77
+    (trajectory,) = (await rolled_out(None, sandbox_memory_mb=777)).trajectories
+    assert trajectory.sandbox.limits.memory_mb == 777
 
 
 @pytest.mark.parametrize("given", ["python:3", {"image": "a"}, 3], ids=["text", "mapping", "number"])

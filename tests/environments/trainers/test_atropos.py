@@ -9,7 +9,7 @@ from statistics import mean, pstdev
 import pytest
 from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 
-from environments.config import JudgeConfig, ServerConfig
+from environments.config import JudgeConfig, ServerConfig, sampling_of
 from environments.data.tasks import GroupTask
 from environments.trainers.atropos import atropos_env
 from tests.environments.serve.served_env import Talk
@@ -172,9 +172,14 @@ async def test_one_rollout_without_token_ids_is_dropped_alone(opened):
     assert ["padding" in each for each in group["overrides"]] == [False, False, False, True]
 
 
-async def test_the_trainer_is_told_what_the_rows_were_sampled_with(opened):
-    group, _ = await (await opened(temperature=0.7)).collect_trajectories(ITEMS[0])
-    assert group["generation_params"] == {"temperature": 0.7, "top_p": 1.0}
+def test_the_policy_samples_as_the_class_declares():
+    class Served(WriteFile):
+        @classmethod
+        def config_init(cls):
+            server = ServerConfig(base_url="http://127.0.0.1:1/v1", model_name="m", temperature=0.7)
+            return cls.env_config_cls(), [server]
+
+    assert sampling_of(adapted(Served).agent_env.servers) == {"temperature": 0.7, "top_p": 1.0}
 
 
 async def test_without_the_mixin_the_payload_is_plain_scalar_data(opened):

@@ -162,7 +162,7 @@ class Dialect:
     """Whether it answers as an event stream only."""
     reasoning: str | None = None
     """The field of a message in which it gave reasoning, and is given it back."""
-    section: str = "env"
+    section: str = "openai"
     """Of the settings that say how it is asked to sample."""
 
     @property

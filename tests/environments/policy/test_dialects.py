@@ -120,7 +120,7 @@ async def test_refusals_add_up():
 async def test_a_setting_that_is_refused_is_an_error_that_names_it():
     refusal = failed(400, "Unsupported value: 'temperature' does not support 0.7", param="temperature")
     async with served(refusal, temperature=0.7) as (server, policy):
-        with pytest.raises(PolicyError, match=r"refuses temperature 0\.7 .*: set --env\.temperature to 1"):
+        with pytest.raises(PolicyError, match=r"refuses temperature 0\.7 .*: set --openai\.temperature to 1"):
             await policy.complete(REQUEST)
     assert len(server.asked) == 1
 

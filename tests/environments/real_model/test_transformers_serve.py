@@ -51,7 +51,7 @@ def run(server, tiny, tmp_path_factory):
     command = [TURNWISE, "process", f"{looking_env.__file__}:Looking", "--out", str(record)]
     command += ["--openai.base_url", server.base_url, "--openai.model_name", str(tiny.folder)]
     # It answers 500 to a call that it cannot read; the cooler, the fewer.
-    command += ["--env.temperature", "0.5", "--env.max_turns", "4", "--env.max_items", "4"]
+    command += ["--openai.temperature", "0.5", "--env.max_turns", "4", "--env.max_items", "4"]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert ended.returncode == 0, ended.stdout
     return ended.stdout, [t for credited in read_groups(record) for t in credited.group.trajectories]

@@ -75,6 +75,6 @@ async def test_a_name_that_tools_for_gives_and_no_tool_has_costs_the_rollout():
 
 async def test_tools_for_takes_no_tool_back_that_the_settings_took_away():
     env = narrowing(["add", "sell"])
-    env = type(env)(AgentEnvConfig(enabled_toolsets=[]))
+    env = type(env)(AgentEnvConfig(enabled_toolsets=["add", "sample"]))
     await trajectory_of(env, "add")
     assert env.offered == [["add"]] * 2

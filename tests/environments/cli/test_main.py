@@ -176,7 +176,7 @@ def test_help_of_a_command_with_an_environment_lists_its_settings(capsys, env_fi
         (["process", "{env}", "--env.estimator", "bogus"], "bogus"),
         (["process", "code_debug", "--env.dataset_path", "gone.jsonl"], "no dataset file at gone.jsonl"),
         (["process", "{env}", "--openai.base_url", "http://127.0.0.1:9/v1"], "http://127.0.0.1:9/v1"),
-        (["process", "{env}", "--openai.model_name", "x"], "model_name names a model and nothing says where"),
+        (["process", "{env}", "--openai.model_name", "x"], "model_name names a model and no server"),
         (["process", "judged_writing", "--judge.model_name", "x"], "give --judge.base_url"),
         (["evaluate", "{env}", "--out", "{env_path}"], "cannot write"),
         (["evaluate", "{env}", "--env.eval_rollouts", "0"], "--env.eval_rollouts should be greater"),

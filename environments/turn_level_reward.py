@@ -308,9 +308,7 @@ class TurnLevelRewardMixin:
                 f"nothing would be scored; write compute_outcome, or choose another aggregation"
             )
         classes = [cls for cls in type(self).__mro__ if issubclass(cls, TurnLevelRewardMixin)]
-        outcome_code = getattr(type(self).compute_outcome, "__code__", None)
-        is_used = has_outcome and "compute_reward" in getattr(outcome_code, "co_names", ())
-        if not is_used and any("compute_reward" in vars(cls) for cls in classes):
+        if not has_outcome and any("compute_reward" in vars(cls) for cls in classes):
             raise ConfigError(
                 f"environment {self.name!r} writes compute_reward, which is not asked for beside turn "
                 f"rewards; what belongs to the whole trajectory is compute_outcome"

@@ -13,7 +13,7 @@ from collections.abc import (
 )
 from difflib import get_close_matches
 from inspect import Parameter, Signature, isfunction, signature
-from types import CodeType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, get_args, get_origin, get_type_hints
 
 from environments.hooks import Hooks
@@ -46,35 +46,26 @@ def check_hooks(env: Hooks) -> None:
         if own is not ours and own is not getattr(Hooks, name, None):
             _refuse_other_parameters(env, name, ours)
     cls = type(env)
-    written, known, used = _names_of(cls)
-    ignored = sorted((written & env.env_config_cls.model_fields.keys()) - known - used)
+    written = {
+        name: given
+        for each in reversed(cls.__mro__)
+        if not _is_ours(each)
+        for name, given in vars(each).items()
+    }
+    own = written.keys() - {name for each in cls.__mro__ if _is_ours(each) for name in dir(each)}
+    ignored = sorted(
+        name for name in own & env.env_config_cls.model_fields.keys() if not callable(written[name])
+    )
     if ignored:
         raise ConfigError(
             f"environment {env.name!r}: {ignored[0]} is a setting, which a class attribute does not set; "
             f"give it as --env.{ignored[0]}, or as a default in "
             f"`config_init`: `return cls.env_config_cls({ignored[0]}=…), [ServerConfig()]`"
         )
-    _refuse_unread_dataset(env, written, used)
-    for name in sorted(written - known - used):
-        close = get_close_matches(name, {*hooks, *_ATTRIBUTES} - written, n=1, cutoff=_CLOSE)
+    for name in sorted(own):
+        close = get_close_matches(name, {*hooks, *_ATTRIBUTES} - written.keys(), n=1, cutoff=_CLOSE)
         if close and not name.startswith("_"):
-            _LOG.warning(
-                "%s.%s is asked for by nobody; if it is meant to be %s, rename it",
-                cls.__name__,
-                name,
-                close[0],
-            )
-
-
-def _refuse_unread_dataset(env: Hooks, written: set[str], used: set[str]) -> None:
-    """A dataset that is named and not read: the items would be others than those that were asked for."""
-    named = [name for name in ("dataset_path", "dataset_name") if getattr(env.config, name)]
-    # `super().load_items()` reads it; a loader that is handed the settings may.
-    if named and "load_items" in written and not used & {*named, "load_items", "config"}:
-        raise ConfigError(
-            f"environment {env.name!r} writes load_items, which does not read --env.{named[0]}; leave one of "
-            f"them out"
-        )
+            _LOG.warning("%s.%s is no hook; if it is meant to be %s, rename it", cls.__name__, name, close[0])
 
 
 def takes_context(hook: Callable[..., Any], others: int) -> bool:
@@ -129,29 +120,8 @@ def _shown(written: Signature) -> str:
     return f"(self, {str(Signature(bare))[1:]}" if bare else "(self)"
 
 
-def _names_of(cls: type) -> tuple[set[str], set[str], set[str]]:
-    """Names that an environment's own classes write, those that ours have, and those that its code uses.
-
-    What it uses itself is a helper of its own, whatever it is called.
-    """
-    own = [vars(each) for each in cls.__mro__ if not _is_ours(each)]
-    written = {name for names in own for name in names}
-    known = {name for each in cls.__mro__ if _is_ours(each) for name in dir(each)}
-    return written, known, {name for names in own for given in names.values() for name in _names_in(given)}
-
-
 def _is_ours(cls: type) -> bool:
     return cls is object or cls.__module__.partition(".")[0] in _OURS
-
-
-def _names_in(given: Any) -> Iterator[str]:
-    """Names that a method uses, functions inside of it included."""
-    given = getattr(given, "__func__", getattr(given, "fget", given))
-    code: Any = getattr(given, "__code__", given)
-    if isinstance(code, CodeType):
-        yield from code.co_names
-        for inner in code.co_consts:
-            yield from _names_in(inner)
 
 
 _YIELDING = (Iterator, Iterable, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)

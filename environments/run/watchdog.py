@@ -1,4 +1,8 @@
-"""A thread that notices code which blocks the event loop: it names the place, and ends the run."""
+"""A thread that notices code which blocks the event loop: it names the place, and ends the run.
+
+Native code that holds the interpreter stops this thread, too. That of faulthandler could end such a process,
+but its clock counts time in which the process was stopped, so that SIGCONT would end a healthy run.
+"""
 
 import asyncio
 import os
@@ -32,7 +36,7 @@ class Watchdog:
     """Watches the event loop that runs; blocking it has consequences while `armed`.
 
     Only time in which this process ran counts, and only that in the environment's own code: a machine that
-    slept, a process that was stopped and work of ours are nobody's fault.
+    slept, a process that was stopped and work of ours do not count.
     """
 
     def __init__(

@@ -46,7 +46,6 @@ from environments.wire.training_rows import check_rows
 from environments.wire.views import VIEWS
 from tools.errors import ConfigError, UsageError, WireError
 
-Item = Any
 logger = logging.getLogger(__name__)
 
 
@@ -152,13 +151,13 @@ class AtroposEnv(BaseEnv):
             sys.exit(2)
         raise AssertionError("Atropos' command line ends the process")
 
-    async def get_next_item(self) -> Item:
+    async def get_next_item(self) -> Any:
         """The next item, round and round."""
         item = self.agent_env.items[self._next % len(self.agent_env.items)]
         self._next += 1
         return item
 
-    async def collect_trajectory(self, item: Item) -> tuple[ScoredDataItem | None, list[Item]]:  # pyright: ignore[reportIncompatibleMethodOverride]  # its annotation leaves out None
+    async def collect_trajectory(self, item: Any) -> tuple[ScoredDataItem | None, list[Any]]:  # pyright: ignore[reportIncompatibleMethodOverride]  # its annotation leaves out None
         """One scored rollout, for code that builds groups itself; `None` when it broke or was not scored.
 
         Turn rewards and spans are in `overrides`. There is no advantage: that takes siblings.
@@ -193,20 +192,18 @@ class AtroposEnv(BaseEnv):
         return cast("ScoredDataItem", row), []
 
     async def collect_trajectories(
-        self, item: Item
-    ) -> tuple[ScoredDataGroup | list[ScoredDataGroup | None] | None, list[Item]]:
+        self, item: Any
+    ) -> tuple[ScoredDataGroup | list[ScoredDataGroup | None] | None, list[Any]]:
         """One item in, one group with per-token advantages out; `None` when it would teach nothing.
 
         It has `group_size` rows, padding included. Rows that need more of them, as of rewritten histories,
         are several groups.
         """
-        # Of Atropos' config: it changes the size as it goes.
-        size = self.config.group_size
-        env = self.agent_env
+        env, size = self.agent_env, self.config.group_size  # Atropos changes the size as it goes
         credited = self._exactly(env.aged(await env.run_group(self._task(item), size)))
         if credited.status != "ok":
             return None, []
-        shape = Shape(view=self._view, group_size=size, sampling=sampling_of(self.agent_env.servers))
+        shape = Shape(view=self._view, group_size=size, sampling=sampling_of(env.servers))
         posts, _ = posts_of(credited, shape)
         groups = [ScoredDataGroup(**columns_of(post)) for post in posts]
         return (groups[0] if len(groups) == 1 else [*groups]), []
@@ -237,7 +234,7 @@ class AtroposEnv(BaseEnv):
             return credited
         return self._exact.only(credited)
 
-    def _task(self, item: Item) -> GroupTask:
+    def _task(self, item: Any) -> GroupTask:
         """The item's next group; equal items count as one."""
         identity = item_id(item)
         self._epochs[identity] += 1

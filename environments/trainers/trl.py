@@ -219,12 +219,11 @@ class _KeptEpochs(TrainerCallback, ExportableState):
 
 def _check_args(args: GRPOConfig, exact: Exact) -> None:
     settings = {each.name: getattr(args, each.name) for each in fields(args)}
-    changed = [
-        each.name
+    defaults = {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory()
         for each in fields(args)
-        if settings[each.name]
-        != (each.default if each.default_factory is MISSING else each.default_factory())
-    ]
+    }
+    changed = [name for name, value in settings.items() if value != defaults[name]]
     settings["world_size"] = args.world_size
     settings["gradient_accumulation_kwargs"] = args.accelerator_config.gradient_accumulation_kwargs
     check_settings(TRL, settings, changed=changed, exact=exact)
@@ -351,10 +350,7 @@ def _drawn(logits: Any, draws: Sequence[float]) -> tuple[list[int], list[float]]
 
 
 class OpenInThread:
-    """A context manager that is open while this is, in an event loop of a thread of its own.
-
-    TRL calls from code that is not async.
-    """
+    """A context manager that is open while this is, in a thread's event loop: TRL's code is not async."""
 
     def __init__(self, opening: AbstractAsyncContextManager[Any]) -> None:
         """Open and close `opening` in the thread's loop."""

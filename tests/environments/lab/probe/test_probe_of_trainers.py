@@ -35,14 +35,13 @@ def test_the_forward_pass_in_numpy_is_that_of_transformers(probe):
 
 
 def rows_of(probe):
-    """Prompt, completion, mask and advantages of each row, then whether it goes on after a condensed one."""
-    for columns, credited in zip(probe.columns(rows=None), probe.groups, strict=True):
+    """Prompt, completion, mask and advantages of each row."""
+    for columns in probe.columns(rows=None):
         table = zip(
             columns.prompt_ids, columns.completion_ids, columns.tool_mask, columns.advantages, strict=True
         )
-        later = [bool(row) for each in credited.group.trajectories for row in range(len(each.rows))]
-        for (prompt, completion, mask, advantages), is_later in zip(table, later, strict=True):
-            yield prompt, completion, torch.tensor(mask), torch.tensor(advantages), is_later
+        for prompt, completion, mask, advantages in table:
+            yield prompt, completion, torch.tensor(mask), torch.tensor(advantages)
 
 
 def log_p_of(model, prompt, completion, before=()):
@@ -68,7 +67,7 @@ def trainer(weigh, optimizer=torch.optim.SGD, before=()):
     return step
 
 
-def filled(mask, advantages, _):
+def filled(mask, advantages):
     """The advantage of a turn is kept for what follows it."""
     last, weights = 0.0, []
     for trained, advantage in zip(mask.tolist(), advantages.tolist(), strict=True):
@@ -78,40 +77,24 @@ def filled(mask, advantages, _):
 
 
 WRONG = {
-    "length": (
-        trainer(lambda mask, advantages, _: advantages / mask.sum()),
-        "rows weigh 1/their trained tokens",
-    ),
-    "positive": (
-        trainer(lambda mask, advantages, _: advantages.clamp(min=0)),
-        "negative advantages are ignored",
-    ),
     "mean": (
-        trainer(lambda mask, advantages, _: mask * advantages.sum() / mask.sum()),
+        trainer(lambda mask, advantages: mask * advantages.sum() / mask.sum()),
         "every token of a row gets the sum of its row's advantages; rows weigh 1/their trained tokens",
     ),
-    "forks": (
-        trainer(lambda mask, advantages, later: advantages * (not later)),
-        "rows after the first of a forked rollout are ignored",
-    ),
     "tools": (trainer(filled), "what tools and users say between turns is trained"),
-    "loss": (
-        trainer(lambda mask, advantages, _: -advantages),
-        "the sign is turned: it goes down where it should go up",
-    ),
     "decay": (
-        trainer(lambda mask, advantages, _: advantages, partial(torch.optim.SGD, weight_decay=0.01)),
+        trainer(lambda mask, advantages: advantages, partial(torch.optim.SGD, weight_decay=0.01)),
         "weights decay by 0.01 of themselves",
     ),
     "context": (
-        trainer(lambda mask, advantages, _: advantages, before=[5, 6, 7, 8]),
+        trainer(lambda mask, advantages: advantages, before=[5, 6, 7, 8]),
         "% of the step is no gradient of these tokens in their contexts",
     ),
 }
 
 
 def test_the_policy_gradient_is_exact_whatever_it_is_divided_by():
-    verdict = probe_trainer(trainer(lambda mask, advantages, _: advantages), lr=0.5)
+    verdict = probe_trainer(trainer(lambda mask, advantages: advantages), lr=0.5)
     assert verdict.exact
     assert verdict.scale == "1/16 rows, 4 of every group"
 
@@ -176,14 +159,14 @@ def adam(weigh, *, clip=0.0):
 
 
 def test_what_adam_was_given_is_read_from_the_optimizer():
-    verdict = probe_trainer(adam(lambda mask, advantages, _: advantages))
+    verdict = probe_trainer(adam(lambda mask, advantages: advantages))
     assert (verdict.exact, verdict.scale) == (True, "1/16 rows, 4 of every group")
     assert verdict.source == "Adam's first moment"
 
 
 def test_the_checkpoint_of_a_loop_with_adam_is_read_with_its_optimizer(tmp_path):
     def step(probe):
-        optimizer = adam(lambda mask, advantages, _: advantages / mask.sum())(probe)
+        optimizer = adam(lambda mask, advantages: advantages / mask.sum())(probe)
         loaded(probe.model).save_pretrained(tmp_path)
         torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
         return tmp_path
@@ -193,7 +176,7 @@ def test_the_checkpoint_of_a_loop_with_adam_is_read_with_its_optimizer(tmp_path)
 
 def test_weights_after_adam_are_refused_with_what_to_give_instead():
     with pytest.raises(ConfigError, match=r"a step of Adam .* return the optimizer"):
-        probe_trainer(trainer(lambda mask, advantages, _: advantages, torch.optim.AdamW), lr=0.001)
+        probe_trainer(trainer(lambda mask, advantages: advantages, torch.optim.AdamW), lr=0.001)
 
 
 @pytest.mark.parametrize(

@@ -322,7 +322,7 @@ class _Check:
         renderer = self.checked.renderer
         if renderer is None:
             family = self.checked.family or family_of(self.checked.model)
-            by_name = f"{family}, by the model's name" if family else "the model's name does not tell it"
+            by_name = f"{family}, by the model's name" if family else "the model's name does not show it"
             advice = "--tokenizer NAME (and --family NAME) compares its prompts with the server's"
             why = self.checked.no_renderer
             self.found("chat format", "no" if why else "not seen", why or by_name, advice)
@@ -376,7 +376,7 @@ async def _ask(
 
 
 def _family_of_calls(message: Message) -> str | None:
-    """The chat format in which a message holds a call as text that nobody has read."""
+    """The chat format in which a message holds a call as text that was not read."""
     for family in family_names() if not message.tool_calls else ():
         try:
             _, calls = read_text_calls(message.content, family, [WEATHER])

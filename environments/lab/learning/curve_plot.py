@@ -34,7 +34,7 @@ def curve_plot(
 
     Args:
         curves: of all arms, by seed.
-        legend: what is said of each arm.
+        legend: a line for each arm.
         title: above.
         value: what the curves show.
         target: of it, as a dashed line.

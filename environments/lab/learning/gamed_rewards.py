@@ -27,12 +27,12 @@ _REFERENCE = "the scripted agent at skill 1"
 
 
 def part_verdicts(starts: Played, ends: Played, reference: Played | None = None) -> list[LearnedPart]:
-    """A verdict on each turn reward that anybody earned.
+    """Returns a verdict on each turn reward that was earned.
 
     Args:
         starts: what the first policy played.
         ends: the learned one, likewise.
-        reference: one that knows the task, likewise; `None`: nobody does.
+        reference: a policy that knows the task, likewise; `None`: there is none.
     """
     learned = changes(starts, ends)
     beyond = {} if reference is None else changes(reference, ends)
@@ -124,7 +124,7 @@ def _by_turns(part: Change, turns: Change) -> tuple[tuple[float, float], tuple[f
 
 
 def _beyond_reference(name: str, beyond: Mapping[str, Change]) -> str:
-    """How a part is earned that one who knows the task does not need; empty: it is not."""
+    """How a part is earned beyond what the reference earns; empty: it is not."""
     part, outcome, how = beyond.get(name), beyond.get(OUTCOME), _habits(beyond)
     is_gamed = part is not None and part.direction == "up" and outcome is not None and outcome.is_no_better
     if part is None or outcome is None or not is_gamed or not how:
@@ -136,7 +136,7 @@ def _beyond_reference(name: str, beyond: Mapping[str, Change]) -> str:
 
 
 def _in_place_of_outcome(name: str, beyond: Mapping[str, Change]) -> str:
-    """How a part is earned that one who knows the task gives up for a better outcome; empty: it is not."""
+    """How a part is earned that the reference gives up for a better outcome; empty: it is not."""
     part, outcome = beyond.get(name), beyond.get(OUTCOME)
     if part is None or outcome is None or part.direction != "up" or outcome.direction != "down":
         return ""

@@ -246,7 +246,7 @@ async def lint_rewards(
 
 
 def learning_values(lesson: Lesson) -> LearningValues:
-    """All that is said of a lesson; the rollouts of a page are left open."""
+    """Returns the values of the page, without its rollouts."""
     learned = changes(lesson.starts, lesson.ends)
     beyond = changes(lesson.references, lesson.ends)
     parts = part_verdicts(lesson.starts, lesson.ends, lesson.references if lesson.knows_the_task else None)

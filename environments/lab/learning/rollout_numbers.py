@@ -30,7 +30,7 @@ _BEYOND_LUCK = 6.0
 
 
 def numbers_of(trajectory: Trajectory) -> dict[str, float]:
-    """Of one rollout, all per rollout; what nobody gave is left out.
+    """Of one rollout, all per rollout; what was not given is left out.
 
     `REPEATED` counts calls that an earlier one of the rollout equals, `CUT` turns that ended at the limit of
     their tokens. A part is the sum over its turns, weighted. `PASSED` is 0 or 1, where that was judged.
@@ -106,7 +106,7 @@ class Change:
 def changes(before: Played, after: Played) -> dict[str, Change]:
     """The change of each number, compared item by item and seed by seed; in no order.
 
-    A number that only one side has of an item is left out there; a part is 0 where nobody earned it.
+    A number that only one side has of an item is left out there; a part is 0 where it was not earned.
     """
     start, end = _means(before), _means(after)
     names = dict.fromkeys(

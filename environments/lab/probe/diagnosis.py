@@ -30,7 +30,7 @@ _NEARER = 5
 _SEEN = 0.01
 """Share of what is expected that is worth a sentence; factors that differ by less are equal."""
 _NONE = 1e-3
-"""Share of the largest below which a weight is none."""
+"""Share of the largest below which a weight counts as 0."""
 _KNOWN_SCALE = 1e-3
 _TEMPERATURES = (*np.arange(0.3, 2.01, 0.05).round(2).tolist(), 2.5, 3.0, 4.0)
 _COARSE = 6
@@ -173,7 +173,7 @@ def diagnose(
     batch_rows: int | None = None,
     divisor: int | None = None,
 ) -> StepVerdict:
-    """What a step is.
+    """Returns the verdict on a step.
 
     Args:
         taken: the step.

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -191,7 +192,19 @@ class Lifecycle(Hooks):
                 # Reading them runs code of theirs, too.
                 keep = partial(self._keep_items, items, evaluation=evaluation)
                 await self._hook(calls, f"the items of {name}", keep)
+            if not evaluation:
+                self._refuse_unread_dataset()
             yield self
+
+    def _refuse_unread_dataset(self) -> None:
+        """Raises ConfigError if the items come from elsewhere; C libraries that read parquet are not seen."""
+        path = self.config.dataset_path
+        read = {os.path.realpath(each) for each in self.opened_files.read}
+        if path and path.endswith((".jsonl", ".json")) and os.path.realpath(path) not in read:
+            raise ConfigError(
+                f"environment {self.name!r} did not read --env.dataset_path {path}: its own load_items "
+                f"gives the items; leave the setting out, or read `self.config.dataset_path` there"
+            )
 
     @asynccontextmanager
     async def _mcp_opened(self, notify: Callable[[str], None]) -> AsyncGenerator[None]:

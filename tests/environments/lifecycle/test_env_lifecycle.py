@@ -1,6 +1,7 @@
 """An environment's life: set up, opened with its items, torn down however it ends."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,20 @@ async def test_an_environment_whose_items_cannot_be_loaded_is_torn_down():
         async with env:
             pass
     assert env.events == ["setup", "teardown"]
+
+
+async def test_a_dataset_that_load_items_does_not_read_is_refused(tmp_path):
+    (tmp_path / "items.jsonl").write_text('{"id": 1}\n')
+
+    class Reads(Opened):
+        async def load_items(self):
+            return Path(self.config.dataset_path).read_text().splitlines()
+
+    async with made(Reads, dataset_path=str(tmp_path / "items.jsonl")) as env:
+        assert env.tasks()
+    with pytest.raises(ConfigError, match="did not read --env"):
+        async with made(Opened, dataset_path=str(tmp_path / "items.jsonl")):
+            pass
 
 
 async def test_an_environment_can_be_opened_again():

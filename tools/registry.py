@@ -90,14 +90,14 @@ def tool(
     text up to the first section, and one entry per parameter under `Args:`. It gives text, a `ToolOutput`, or
     a value that is shown as JSON.
 
-    A `def` runs on the rollout's own thread and may block; the sandbox can only be used by an `async def`.
+    A `def` runs on a thread and may block; the sandbox can only be used by an `async def`.
     A `ToolError` that the function raises is shown to the model. Any other exception leaves the rollout.
 
     Args:
         function: Given when the decorator is used bare.
         name: What the model calls the tool; the function's own name when unset.
         parallel: Calls of one turn run side by side when all of them are of tools marked so. Such a tool is
-            an `async def`: all that is `def` shares one thread.
+            an `async def`: `def` tools of a rollout run one after the other.
 
     Raises:
         ConfigError: the function cannot be a tool.
@@ -111,7 +111,7 @@ def tool(
             raise ConfigError(f"tool name {called!r}: use 1 to 64 ASCII letters, digits, `_` or `-`")
         if parallel and not inspect.iscoroutinefunction(function):
             raise ConfigError(
-                f"tool {called!r}: a parallel tool is `async def`; `def` tools of a rollout share a thread"
+                f"tool {called!r}: a parallel tool is `async def`; `def` tools run one after the other"
             )
         signature = Signature.of(function)
         spec = ToolSpec(name=called, description=signature.description, parameters=signature.schema)

@@ -558,10 +558,11 @@ class EnvCall:
         there = {server.section for server in servers if server.base_url}
         flags = {"openai": self.flags.openai, **self.flags.second}
         for section, given in flags.items():
-            if "model_name" in given and section not in there:
+            needless = [name for name in ("model_name", "temperature", "top_p") if name in given]
+            if needless and section not in there:
                 raise ConfigError(
-                    f"--{section}.model_name names a model and no server; give --{section}.base_url, such as "
-                    f"http://localhost:8000/v1"
+                    f"--{section}.{needless[0]} is for a model server, and none is named; give "
+                    f"--{section}.base_url, such as http://localhost:8000/v1"
                 )
 
     def sources(self) -> Sources:

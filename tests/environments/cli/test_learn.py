@@ -72,7 +72,7 @@ def test_each_run_is_a_record_that_can_be_shown_and_credited_anew(stop, tmp_path
     record = str(out / "turn_return" / "seed-0")
     assert main(["view", record, "--text"]) == 0
     assert main(["credit", record, "--estimator", "rloo", "--write", str(tmp_path / "rloo.jsonl")]) == 0
-    assert "learned:turn_return:seed-0" in capfd.readouterr().out
+    assert "turn_return" in capfd.readouterr().out
 
 
 def test_the_folder_has_the_result_every_step_and_a_plot_with_all_seeds(stop):

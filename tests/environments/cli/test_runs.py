@@ -85,16 +85,13 @@ def listed(*args):
     return json.loads(done.output)
 
 
-def test_a_refusal_shows_the_changed_lines_of_the_source_and_then_one_line(project):
+def test_a_refusal_is_one_line_that_names_what_changed(project):
     assert process("my_env.py").returncode == 0
     edit("float(sibling)", "2.0 * sibling")
     edit("# a comment", "# another comment")
     done = process("my_env.py", "--env.max_turns", "5")
     assert done.returncode == 2
-    *diff, error = done.stderr.splitlines()
-    assert {"-env.max_turns: 10", "+env.max_turns: 5", "-    return float(sibling)"} <= {*diff}
-    assert "+    return 2.0 * sibling" in diff
-    assert {"--- environment/helper.py", "+++ helper.py"} <= {*diff}
+    (error,) = done.stderr.splitlines()
     assert "code of helper.py changed; max_turns was 10, is 5" in error
     assert "--fresh, run it as --name OTHER, or go on all the same with --accept" in error
 

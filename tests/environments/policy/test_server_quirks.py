@@ -134,7 +134,7 @@ async def test_what_cannot_be_used_is_lost_in_one_line_that_says_what_to_do(name
 )
 async def test_a_setting_that_is_refused_is_named_with_what_to_set(temperature, top_p, setting):
     async with quirky("openai-sampling", temperature=temperature, top_p=top_p) as policy:
-        with pytest.raises(PolicyError, match=rf"refuses {setting} 0\.\d .*: set --env\.{setting} to 1"):
+        with pytest.raises(PolicyError, match=rf"refuses {setting} 0\.\d .*: set --openai\.{setting} to 1"):
             await conversation(policy)
 
 

@@ -93,9 +93,12 @@ def test_posts_of_another_score_divisor_are_another_run(api, tmp_path):
 
 
 def test_the_start_says_what_a_temperature_asks_of_the_trainer_and_the_model_server(api, tmp_path):
-    with serving(api, tmp_path, "--openai.temperature", "0.5") as process:
-        wait_until(lambda: "waiting for" in process.log.read_text())
-        said = " ".join(process.log.read_text().split())
+    port = free_port()
+    with running(mock_model("Instant", port), stdout=subprocess.DEVNULL) as model:
+        wait_for_port(model, port)
+        with serving(api, tmp_path, *playing(port), "--openai.temperature", "0.5") as process:
+            wait_until(lambda: "waiting for" in process.log.read_text())
+            said = " ".join(process.log.read_text().split())
     assert "sampled with {'temperature': 0.5, 'top_p': 1.0}: the trainer must use the same" in said
 
 

@@ -3,8 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,14 +16,14 @@ from rich.text import Text
 from environments.cli.settings import EnvCall, EnvCommand, with_proxies
 from environments.env_checks.check_run import NAMES, run_checks
 from environments.env_checks.checked_env import CheckedEnv
-from environments.env_checks.report import CheckResults, Finding, Report, Result, supervised
-from environments.env_checks.shown_parts import shown_lines
+from environments.env_checks.report import Report, Result, supervised
+from environments.env_checks.shown_parts import PARTS, shown_lines
 from environments.run.whole_run import run_whole
 
 _STYLES: dict[Result, str] = {"ok": "green", "warn": "yellow", "fail": "red", "skipped": "dim"}
 _ARGS = "turnwise.check.args"
 _PIPED_WIDTH = 160
-FAILED, USAGE = 1, 2
+FAILED = 1
 
 
 class CheckCommand(EnvCommand):
@@ -35,7 +35,7 @@ class CheckCommand(EnvCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Start the process and show what it tells; or be the process."""
+        """Start the process and show what it reports; or be the process."""
         options = ctx.params
         if options.get("help") or options["report"] is not None:
             return super().invoke(ctx)
@@ -43,10 +43,10 @@ class CheckCommand(EnvCommand):
         program = ["-P", "-m", "turnwise"] if ctx.obj is None else [sys.argv[0]]
         command = [sys.executable, *program, "check", *ctx.meta[_ARGS]]
         with Console(stderr=True).status("checking"):
-            results = supervised(command, NAMES, limit_s=options["limit"])
-        if results.exit_code is not None:
-            return results.exit_code
-        return _show_json(results) if options["as_json"] else _show(results)
+            report = supervised(command, NAMES, limit_s=options["limit"])
+        if isinstance(report, int):
+            return report
+        return _show_json(report) if options["as_json"] else _show(report)
 
 
 @click.command("check", cls=CheckCommand)
@@ -77,12 +77,11 @@ def command(call: EnvCall, model: str | None, items: int, report: Path, **_: Any
         report=checks,
     )
     run_whole(run_checks(checked))
-    checks.add(end=True)
     sys.stdout.flush()
     os._exit(0)  # whatever threads the environment has left
 
 
-def _show(results: CheckResults) -> int:
+def _show(report: Mapping[str, Any]) -> int:
     """What was looked at, then the table."""
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -91,24 +90,22 @@ def _show(results: CheckResults) -> int:
     table.add_column(Text("check", style="underline"), no_wrap=True)
     table.add_column(Text("", style="underline"), no_wrap=True)
     table.add_column(Text("what was found", style="underline"), overflow="fold")
-    for finding in _sorted(results.findings):
-        table.add_row(finding.check, Text(finding.result, style=_STYLES[finding.result]), Text(finding.found))
+    for name in NAMES:
+        result, found = report[name]
+        table.add_row(name, Text(result, style=_STYLES[result]), Text(found))
     with console.capture() as shown:  # rich ends the process when nobody reads on
         console.print(table)
-    click.echo("\n".join(shown_lines(results.shown, console.width)))
+    click.echo("\n".join(shown_lines(report, console.width)))
     click.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))
-    return _code(results.findings)
+    return _code(report)
 
 
-def _show_json(results: CheckResults) -> int:
-    checks = [asdict(finding) for finding in _sorted(results.findings)]
-    click.echo(json.dumps({"checks": checks, **results.shown}, indent=2, ensure_ascii=False))
-    return _code(results.findings)
+def _show_json(report: Mapping[str, Any]) -> int:
+    checks = [dict(zip(("check", "result", "found"), (name, *report[name]), strict=True)) for name in NAMES]
+    shown = {part: report[f"shown {part}"] for part in PARTS if f"shown {part}" in report}
+    click.echo(json.dumps({"checks": checks, **shown}, indent=2, ensure_ascii=False))
+    return _code(report)
 
 
-def _sorted(findings: Sequence[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda finding: NAMES.index(finding.check))
-
-
-def _code(findings: Sequence[Finding]) -> int:
-    return FAILED if any(finding.result == "fail" for finding in findings) else 0
+def _code(report: Mapping[str, Any]) -> int:
+    return FAILED if any(report[name][0] == "fail" for name in NAMES) else 0

@@ -1,4 +1,4 @@
-"""All checks of an environment, in order: each reports its row at once, and none ends the others."""
+"""All checks of an environment, in order: each reports its answer at once, and none ends the others."""
 
 import asyncio
 import logging
@@ -11,7 +11,6 @@ from environments.env_checks.checks import (
     check_items,
     check_prompts,
     check_rollout,
-    check_row_text,
     check_skill,
     check_time,
     check_tools,
@@ -34,8 +33,7 @@ from tools.errors import DatasetError, RunError
 
 NAMES = (
     "opens", "fingerprint", "items", "prompt", "tools", "rollout", "hooks", "failures", "skill",
-    "rewards by turn", "rewards in a group", "rewards twice", "tokens", "time", "closes", "leaks", "resume",
-    "model",
+    "rewards by turn", "rewards in a group", "rewards twice", "time", "closes", "leaks", "resume", "model",
 )  # fmt: skip
 """Every check, in the order of the table."""
 _OF_OPEN = {
@@ -49,7 +47,6 @@ _OF_OPEN = {
     "rewards by turn": check_variation_by_turn,
     "failures": check_failures,
     "prompt": check_prompts,
-    "tokens": check_row_text,
     "rewards twice": check_determinism,
     "time": check_time,
 }
@@ -57,8 +54,6 @@ _WITHOUT_ROLLOUT = ("items", "tools", "rollout", "hooks", "leaks")
 """Those that are made although the first rollout broke."""
 _MOST_FILES = 20
 """Files that the row of the fingerprint names."""
-_BROKE: Answer = ("skipped", "the first rollout broke")
-_NOT_OPEN: Answer = ("skipped", "the environment does not open")
 
 
 class _Warnings(logging.Handler):
@@ -73,14 +68,13 @@ class _Warnings(logging.Handler):
 
 
 async def run_checks(checked: CheckedEnv) -> None:
-    """Make all checks and report them; what an environment's code raises is a row."""
+    """Make all checks and report them; what an environment's code raises is an answer."""
     warnings = _Warnings()
     logging.getLogger().addHandler(warnings)
-
-    def says(line: str) -> None:
-        checked.report.add(says=line)
-
-    watchdog = Watchdog(checked.env_cls, says, ends_after_s=checked.block_s)
+    report = checked.report
+    watchdog = Watchdog(
+        checked.env_cls, lambda line: report.add({"blocked": line}), ends_after_s=checked.block_s
+    )
     with watchdog.watching():
         before = await _check_open(checked, watchdog, warnings)
         if before is not None:
@@ -89,45 +83,44 @@ async def run_checks(checked: CheckedEnv) -> None:
             with watchdog.armed():
                 await _check(checked, "resume", check_resume)
                 await _check(checked, "model", check_model)
+    report.add({"check": None})
 
 
 async def _check_open(checked: CheckedEnv, watchdog: Watchdog, warnings: _Warnings) -> Belongings | None:
     """The checks of the open environment; what was there when it opened, if it did."""
-    report = checked.report
-    before: Belongings | None = None
-    report.add(begins="opens")
+    report, before = checked.report, None
+    report.add({"check": "opens"})
     try:
         async with checked.opened():
             before = belongings()
-            report.add_finding("opens", _opened(checked, warnings.lines))
-            report.add_finding("fingerprint", _covered(checked))
+            report.add({"opens": _opened(checked, warnings.lines), "fingerprint": _covered(checked)})
             with watchdog.armed():
                 for name, check in _OF_OPEN.items():
                     await _check(checked, name, check)
-            report.add(begins="closes")
+            report.add({"check": "closes", "doing": ""})
     except BaseException as error:  # noqa: BLE001  # of `setup`, `load_items`, `teardown` and the like
-        _raise_if_stopped(error)
-        failed: Answer = ("fail", _why(error))
+        failed = _failed(error)
         if before is not None:
-            report.add_finding("closes", failed)
+            report.add({"closes": failed})
             return before
+        not_open: Answer = "skipped", "the environment does not open"
         of_items = {"items": failed} if isinstance(error, DatasetError) else {}
-        for name in NAMES:
-            report.add_finding(name, ({"opens": failed} | of_items).get(name, _NOT_OPEN))
+        report.add(dict.fromkeys(NAMES, not_open) | {"opens": failed} | of_items)
     else:
-        report.add_finding("closes", ("ok", "`teardown` and what is shared by all rollouts"))
+        report.add({"closes": ("ok", "`teardown` and what is shared by all rollouts")})
     return before
 
 
 async def _check(checked: CheckedEnv, name: str, check: Callable[[CheckedEnv], Awaitable[Answer]]) -> None:
-    """Make a check and report its row."""
-    checked.report.add(begins=name)
+    """Make a check and report its answer."""
+    checked.report.add({"check": name, "doing": ""})
+    answer: Answer = "skipped", "the first rollout broke"
     try:
-        answer = await check(checked) if checked.is_whole or name in _WITHOUT_ROLLOUT else _BROKE
+        if checked.is_whole or name in _WITHOUT_ROLLOUT:
+            answer = await check(checked)
     except BaseException as error:  # noqa: BLE001  # what breaks a check is what it found
-        _raise_if_stopped(error)
-        answer = "fail", _why(error)
-    checked.report.add_finding(name, answer)
+        answer = _failed(error)
+    checked.report.add({name: answer})
 
 
 def _opened(checked: CheckedEnv, warnings: list[str]) -> Answer:
@@ -143,15 +136,12 @@ def _covered(checked: CheckedEnv) -> Answer:
     return "ok", f"covers settings, tools and {', '.join(names[:_MOST_FILES]) or 'the class alone'}{more}"
 
 
-def _raise_if_stopped(error: BaseException) -> None:
-    """Raise again what ends the whole command: ^C, and a cancellation from outside."""
+def _failed(error: BaseException) -> Answer:
+    """The answer where code raised; what ends the whole command, ^C or a cancellation, is raised again."""
     task = asyncio.current_task()
     is_cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
     if isinstance(error, KeyboardInterrupt) or is_cancelled:
         raise error
-
-
-def _why(error: BaseException) -> str:
     error = raised_by_user(error)
     # The message of a RunError has what broke in a hook of the setup.
-    return str(error) if isinstance(error, RunError) else reason_of(error)
+    return "fail", str(error) if isinstance(error, RunError) else reason_of(error)

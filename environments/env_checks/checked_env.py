@@ -1,12 +1,12 @@
 """The environment that is checked: made with a policy that can play at any skill, its calls traced."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ModelServerConfig, ServerConfig
@@ -14,7 +14,6 @@ from environments.containment.hook_calls import HookCalls
 from environments.data.item_json import stable_text
 from environments.data.tasks import GroupTask
 from environments.env_checks.report import Report
-from environments.hooks import writes
 from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, PlaysByScript, Script, ScriptedPolicy, generic_script, say
@@ -22,6 +21,8 @@ from environments.rollout.boundary import raised_by_user
 from environments.trajectory import CreditedGroup, Message, Trajectory
 from tools.errors import ContextOverflow, ToolError
 from tools.signature import ArgumentsRefused
+
+Result = TypeVar("Result")
 
 SIBLINGS = 4
 """Rollouts of one item."""
@@ -87,17 +88,23 @@ class TracedCalls(HookCalls):
         """As `HookCalls.run`."""
         if doing.startswith(_NOT_OF_THE_ENV):
             return await super().run(function, doing=doing, **how)
-        self._checked.report.add(doing=doing)
-        name = doing.rpartition(": ")[2].partition(", ")[0]
-        sibling, started = self._in_flight.sibling, monotonic()
+        self._checked.report.add({"doing": doing})
+        started = monotonic()
         try:
             given = await super().run(function, doing=doing, **how)
         except BaseException as error:
-            text = _raised(raised_by_user(error))
-            self._checked.note_call(sibling, name, lambda: text, monotonic() - started)
+            self._note(doing, raised_by_user(error), monotonic() - started)
             raise
-        self._checked.note_call(sibling, name, lambda: _text_of(given), monotonic() - started)
+        self._note(doing, given, monotonic() - started)
         return given
+
+    def _note(self, doing: str, given: Any, seconds: float) -> None:
+        checked, name = self._checked, doing.rpartition(": ")[2].partition(", ")[0]
+        checked.longest_s[name] = max(seconds, checked.longest_s.get(name, 0.0))
+        if checked.calls is not None:
+            text = _raised(given) if isinstance(given, BaseException) else _text_of(given)
+            sibling, seconds = self._in_flight.sibling, round(seconds, 6)
+            checked.calls.append(TracedCall(sibling=sibling, name=name, given=text, seconds=seconds))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,11 +127,12 @@ class CheckedEnv:
     """The groups that were played, by skill; the first rollout is not among them."""
     longest_s: dict[str, float] = field(default_factory=dict[str, float])
     """The longest call of each name."""
-    first_calls: list[TracedCall] = field(default_factory=list[TracedCall])
+    first_calls: Sequence[TracedCall] = ()
     """Those of the first rollout."""
     is_whole: bool = False
     """Whether the first rollout came to an end; otherwise the others would break alike."""
-    _recorded: list[TracedCall] | None = None
+    calls: list[TracedCall] | None = None
+    """Those of the moment, where they are traced."""
 
     def made(self, *, with_model: bool = False, policy: Policy | None = None, **settings: Any) -> AgentEnv:
         """A new instance with limits that a check can wait for; without its model server the script plays.
@@ -165,11 +173,6 @@ class CheckedEnv:
         """Those that are played: the first ones."""
         return self.env.tasks()[: self.items]
 
-    @property
-    def has_script(self) -> bool:
-        """Whether the environment writes an agent of its own."""
-        return writes(self.env, "scripted_choices")
-
     async def play(self, skill: float) -> list[CreditedGroup]:
         """A group for each task, played at a skill; once for each skill."""
         if skill not in self.played:
@@ -185,21 +188,13 @@ class CheckedEnv:
             each for groups in self.played.values() for group in groups for each in group.group.trajectories
         ]
 
-    @contextmanager
-    def recorded_calls(self) -> Generator[list[TracedCall]]:
-        """The calls that end in this time."""
-        self._recorded = calls = list[TracedCall]()
+    async def traced(self, work: Awaitable[Result]) -> tuple[Result, list[TracedCall]]:
+        """What `work` gives, and the calls that end meanwhile."""
+        self.calls = calls = list[TracedCall]()
         try:
-            yield calls
+            return await work, calls
         finally:
-            self._recorded = None
-
-    def note_call(self, sibling: int, name: str, given: Callable[[], str], seconds: float) -> None:
-        """Note a call that ended."""
-        self.longest_s[name] = max(seconds, self.longest_s.get(name, 0.0))
-        if self._recorded is not None:
-            call = TracedCall(sibling=sibling, name=name, given=given(), seconds=round(seconds, 6))
-            self._recorded.append(call)
+            self.calls = None
 
 
 def _raised(error: BaseException) -> str:

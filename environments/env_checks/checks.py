@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import sqrt
 from statistics import fmean, variance
@@ -11,9 +10,9 @@ from typing import Any
 from environments.data.item_json import ID_FIELDS, recorded_item
 from environments.env_checks.checked_env import CheckedEnv
 from environments.env_checks.report import Answer
+from environments.hooks import writes
 from environments.inference.http_client import one_line
-from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.trajectory import Kept, Message, Trajectory
+from environments.trajectory import Trajectory
 
 GOOD, MIDDLE, BAD = 1.0, 0.5, 0.0
 """Skills of the scripted agent."""
@@ -87,19 +86,22 @@ async def check_tools(checked: CheckedEnv) -> Answer:
 
 async def check_rollout(checked: CheckedEnv) -> Answer:
     """Whether one rollout, played alone, comes to an end."""
-    task, show = checked.tasks[0], checked.report.add
-    with checked.recorded_calls() as calls:
-        group = await checked.env.rollout_group(task, 1)
+    task = checked.tasks[0]
+    group, calls = await checked.traced(checked.env.rollout_group(task, 1))
     checked.first_calls = calls
-    shown = [asdict(each) | {"given": one_line(each.given[:_SHOWN_CHARS])} for each in calls]
-    show(shown="hooks", value=shown)
+    hooks = [asdict(each) | {"given": one_line(each.given[:_SHOWN_CHARS])} for each in calls]
+    checked.report.add({"shown hooks": hooks})
     for failure in group.failures:
         return "fail", f"item {task.item_id}: {failure.error}"
     (trajectory,) = group.trajectories
     checked.is_whole = True
-    show(shown="prompt", value=[message.to_openai() for message in trajectory.prompt])
-    show(shown="tools", value=[spec.to_openai() for spec in trajectory.tools])
-    show(shown="rollout", value=_shown_turns(trajectory))
+    checked.report.add(
+        {
+            "shown prompt": [message.to_openai() for message in trajectory.prompt],
+            "shown tools": [spec.to_openai() for spec in trajectory.tools],
+            "shown rollout": _shown_turns(trajectory),
+        }
+    )
     score = "no score" if trajectory.score is None else f"score {trajectory.score:.3g}"
     ended = trajectory.end_reason or trajectory.stop_reason.value
     return "ok", f"item {task.item_id}: {len(trajectory.acts)} turns, ended {ended!r}, {score}"
@@ -163,7 +165,7 @@ async def check_time(checked: CheckedEnv) -> Answer:
 
 async def check_skill(checked: CheckedEnv) -> Answer:
     """Whether a scripted agent without mistakes scores more than one that makes nothing but mistakes."""
-    if not checked.has_script:
+    if not writes(checked.env, "scripted_choices"):
         return "skipped", _NO_SCRIPT
     good, bad = [await _scores(checked, skill) for skill in (GOOD, BAD)]
     if not good or not bad:
@@ -217,44 +219,6 @@ async def check_variation_in_group(checked: CheckedEnv) -> Answer:
     found = f"{len(teaching)} of {len(groups)} groups have advantages at skill {MIDDLE:g}"
     if teaching:
         return "ok", found
-    if not checked.has_script:
+    if not writes(checked.env, "scripted_choices"):
         return "skipped", f"{found}, and the agent knows nothing: {_NO_SCRIPT}"
     return "fail", f"{found}: siblings that do different things earn the same"
-
-
-async def check_row_text(checked: CheckedEnv) -> Answer:
-    """Whether the record's text and its tokens say the same."""
-    played = [each for each in checked.trajectories if each.exact]
-    if not played:
-        return _NOTHING_PLAYED
-    for trajectory in played:
-        if problem := _row_problem(trajectory, checked.env.renderer):
-            return "fail", f"item {trajectory.item_id}, rollout {trajectory.sibling}, {problem}"
-    turns, rows = sum(len(each.turns) for each in played), sum(len(each.rows) for each in played)
-    return "ok", f"{turns} turns in {rows} rows: text and token ids say the same"
-
-
-def _row_problem(trajectory: Trajectory, renderer: ChatMLRenderer) -> str | None:
-    """The first turn whose text is not its tokens."""
-    for turn, seen in zip(trajectory.turns, _contexts(trajectory), strict=True):
-        row = trajectory.rows[turn.span.row].token_ids
-        if renderer.prompt_ids(seen, trajectory.tools) != row[: turn.span.start]:
-            return f"turn {turn.index + 1}: what the model saw is not what its row says"
-        sampled = row[turn.span.start : turn.span.end]
-        # What was cut in the middle of a call stands in the message as text.
-        if turn.finish_reason != "length" and renderer.parse(sampled).content != turn.message.content:
-            return f"turn {turn.index + 1}: what it said is not what its tokens say"
-    return None
-
-
-def _contexts(trajectory: Trajectory) -> Iterator[Sequence[Message]]:
-    """Per turn, what the model saw."""
-    messages, end = trajectory.messages, len(trajectory.prompt)
-    for turn in trajectory.turns:
-        parts = (Kept(start=0, end=end),) if turn.context is None else turn.context
-        yield [
-            message
-            for part in parts
-            for message in (messages[part.start : part.end] if isinstance(part, Kept) else [part])
-        ]
-        end += len(turn.messages)

@@ -5,7 +5,7 @@ import io
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
@@ -21,7 +21,7 @@ from environments.hooks import writes
 from environments.inference.http_client import one_line
 from environments.record.recorder import read_groups
 from environments.run.process_run import process
-from environments.trajectory import CreditedGroup, Rewards, Trajectory
+from environments.trajectory import CreditedGroup, Rewards
 from tools.errors import IsolationError
 from tools.sandbox.inventory import list_sandboxes
 
@@ -33,7 +33,6 @@ _SIBLINGS = 2
 _SHOWN, _SHOWN_CHARS = 3, 80
 _OURS = ("turnwise-pool", "turnwise-watchdog", "turnwise-docker", "turnwise-sandbox", "asyncio_")
 """How names of threads begin that are not an environment's."""
-_CACHES = ("__pycache__", ".pytest_cache")
 _WAIT_S = 2.0
 """For what is just ending."""
 _MODEL_ITEMS = 2
@@ -43,15 +42,14 @@ async def check_determinism(checked: CheckedEnv) -> Answer:
     """Whether the same actions earn the same; what should differ takes `ctx.seed`."""
     task, policy = checked.tasks[0], checked.policy
     policy.skill = 0.5
-    with checked.recorded_calls() as calls:
-        first = (await checked.env.run_group(task)).group.trajectories
+    group, calls = await checked.traced(checked.env.run_group(task))
+    first = group.group.trajectories
     if not first:
         return "skipped", "no rollout came to an end"
     policy.repeated = {each.seed: [turn.message for turn in each.turns] for each in first}
-    with checked.recorded_calls() as calls_again:
-        second = (await checked.env.run_group(task)).group.trajectories
+    group, calls_again = await checked.traced(checked.env.run_group(task))
     policy.repeated = None
-    again = {each.sibling: each for each in second}
+    again = {each.sibling: each for each in group.group.trajectories}
     other = _other_call(calls, calls_again)
     for each in first:
         where = f"item {task.item_id}, rollout {each.sibling}"
@@ -88,34 +86,23 @@ def _rewards_of(rewards: Rewards | None) -> dict[str, Any]:
     return named | {"outcome": rewards.outcome, "score": rewards.score}
 
 
-def _facts_of(trajectory: Trajectory) -> dict[str, Any]:
-    """What two runs with one seed have to agree on, in the order in which it comes about."""
-    named: dict[str, Any] = {"prompt": [message.content for message in trajectory.prompt]}
-    for turn in trajectory.turns:
-        name = f"turn {turn.index + 1}"
-        named[f"{name}, agent"] = (turn.message.content, turn.message.tool_calls)
-        named[f"{name}, tool results"] = [result.content for result in turn.tool_results]
-        named[f"{name}, reply"] = [message.content for message in turn.replies]
-    named["end"] = (len(trajectory.turns), trajectory.end_reason)
-    return named | _rewards_of(trajectory.rewards) | {"token rows": trajectory.rows}
-
-
 def _other_call(
     before: Sequence[TracedCall], after: Sequence[TracedCall], *, among: Sequence[str] = ()
 ) -> str | None:
     """The first call of a rollout that gave something else; what the agent said is repeated, not compared."""
-
-    def calls_of(calls: Sequence[TracedCall], sibling: int) -> list[tuple[str, str]]:
-        return [
-            (each.name, each.given)
-            for each in calls
-            if each.sibling == sibling and (each.name in among if among else each.name not in _SCRIPT_HOOKS)
-        ]
-
     for sibling in sorted({call.sibling for call in before}):
-        for one, two in zip(calls_of(before, sibling), calls_of(after, sibling), strict=False):
-            if one != two:
-                return one[0]
+        one, two = (
+            [
+                each
+                for each in calls
+                if each.sibling == sibling
+                and (each.name in among if among else each.name not in _SCRIPT_HOOKS)
+            ]
+            for calls in (before, after)
+        )
+        for first, second in zip(one, two, strict=False):
+            if (first.name, first.given) != (second.name, second.given):
+                return first.name
     return None
 
 
@@ -137,34 +124,35 @@ async def check_resume(checked: CheckedEnv) -> Answer:
             code = await process(env, Console(file=output, width=200))
             if code not in (0, 1) or not path.exists():
                 return "fail", f"process ended with {code}: {output.getvalue()[-300:]}"
-        one, two = (
-            {(each.group.item_id, each.group.epoch): each for each in read_groups(path)}
-            for path in (whole, parts)
+        one, two = (_rollouts(read_groups(path)) for path in (whole, parts))
+    if difference := _difference(one, two):
+        return "fail", (
+            f"{difference}, when the run was interrupted and resumed: what is random, take from ctx.seed and "
+            f"ctx.group_seed"
         )
-    if one.keys() != two.keys():
-        return "fail", f"{len(one)} groups in one go, {len(two)} when the run was resumed"
-    for key in sorted(one):
-        if difference := _group_difference(one[key], two[key]):
-            return "fail", (
-                f"item {key[0]}, {difference}, when the run was interrupted and resumed: what is random, "
-                f"take from ctx.seed and ctx.group_seed"
-            )
-    return "ok", f"{len(one)} groups, interrupted after {min(_BEFORE, groups)} and resumed, as in one go"
+    return "ok", f"{groups} groups, interrupted after {min(_BEFORE, groups)} and resumed, as in one go"
 
 
-def _group_difference(first: CreditedGroup, second: CreditedGroup) -> str | None:
-    one, two = ({each.sibling: each for each in credited.group.trajectories} for credited in (first, second))
-    if one.keys() != two.keys():
-        return "other rollouts broke"
-    for sibling in one:
-        if difference := _difference(_facts_of(one[sibling]), _facts_of(two[sibling])):
-            return f"rollout {sibling}, {difference}"
-    return "advantages differ" if first.advantages != second.advantages else None
+def _rollouts(groups: Iterable[CreditedGroup]) -> dict[str, Any]:
+    """What two runs with one seed have to agree on, in the order in which it comes about."""
+    named: dict[str, Any] = {}
+    for group in sorted((each.group for each in groups), key=lambda each: (each.item_id, each.epoch)):
+        for each in group.trajectories:
+            rollout = f"item {group.item_id}, rollout {each.sibling}"
+            named[f"{rollout}, prompt"] = [message.content for message in each.prompt]
+            for turn in each.turns:
+                name = f"{rollout}, turn {turn.index + 1}"
+                named[f"{name}, agent"] = (turn.message.content, turn.message.tool_calls)
+                named[f"{name}, tool results"] = [result.content for result in turn.tool_results]
+                named[f"{name}, reply"] = [message.content for message in turn.replies]
+            named[f"{rollout}, end"] = (len(each.turns), each.end_reason)
+            rewards = _rewards_of(each.rewards) | {"token rows": each.rows}
+            named |= {f"{rollout}, {name}": value for name, value in rewards.items()}
+    return named
 
 
 Belongings = Mapping[str, frozenset[str]]
-"""What this process has at one time, and what is in the folders that rollouts may write into."""
-_HERE = "files of the current folder"
+"""What this process has at one time, and what is in the folder that rollouts may write into."""
 
 
 def belongings() -> Belongings:
@@ -173,8 +161,7 @@ def belongings() -> Belongings:
     return {
         "processes": frozenset(_processes()),
         "threads": frozenset(f"{each.name} ({each.ident})" for each in threads),
-        "temporary files": _files(tempfile.gettempdir()),
-        _HERE: _files(os.getcwd()),  # noqa: PTH109  # as text
+        "temporary files": frozenset(each.name for each in Path(tempfile.gettempdir()).iterdir()),
     }
 
 
@@ -186,45 +173,34 @@ async def left_behind(before: Belongings, backend: str) -> Answer:
         backend: of its sandboxes.
     """
     ends = monotonic() + _WAIT_S
-    while (left := await _left(before, backend)).keys() - {_HERE} and monotonic() < ends:  # noqa: ASYNC110  # nothing reports it
+    while (left := await _left(before, backend)) and monotonic() < ends:  # noqa: ASYNC110  # nothing reports it
         await asyncio.sleep(_WAIT_S / 10)
-    here = left.pop(_HERE, frozenset())
-    if left:
-        what = "; ".join(f"{len(names)} {what} ({_some(names)})" for what, names in left.items())
-        return "fail", f"left: {what}; what `prepare` opens, close after its `yield`"
-    if here:
-        return "warn", f"new in the current folder: {_some(here)}"
-    return "ok", "no process, thread, sandbox or temporary file is left"
+    if not left:
+        return "ok", "no process, thread, sandbox or temporary file is left"
+    found = [
+        f"{len(names)} {what} ({', '.join(map(one_line, sorted(names)[:_SHOWN]))}"
+        f"{', …' if len(names) > _SHOWN else ''})"
+        for what, names in left.items()
+    ]
+    return "fail", f"left: {'; '.join(found)}; what `prepare` opens, close after its `yield`"
 
 
 async def _left(before: Belongings, backend: str) -> dict[str, frozenset[str]]:
-    sandboxes = frozenset[str]()
+    left = {what: names - before[what] for what, names in belongings().items()}
     with suppress(IsolationError):
         listed = await list_sandboxes(backend)
-        sandboxes = frozenset(each.name for each in listed if each.owner == os.getpid())
-    new = {what: names - before[what] for what, names in belongings().items()}
-    return {what: names for what, names in {"sandboxes": sandboxes, **new}.items() if names}
-
-
-def _some(names: frozenset[str]) -> str:
-    shown = ", ".join(one_line(each) for each in sorted(names)[:_SHOWN])
-    return f"{shown}{', …' if len(names) > _SHOWN else ''}"
+        left["sandboxes"] = frozenset(each.name for each in listed if each.owner == os.getpid())
+    return {what: names for what, names in left.items() if names}
 
 
 def _processes() -> Iterator[str]:
     """Those whose parent is this one, on Linux."""
     for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError, IndexError):
+        with suppress(OSError):
             number, _, rest = status.read_text().partition(" (")
             name, _, fields = rest.rpartition(") ")
             if fields.split()[1] == str(os.getpid()):
                 yield f"{name} {number}"
-
-
-def _files(folder: str) -> frozenset[str]:
-    with suppress(OSError), os.scandir(folder) as entries:
-        return frozenset(each.name for each in entries if each.name not in _CACHES)
-    return frozenset()
 
 
 async def check_model(checked: CheckedEnv) -> Answer:

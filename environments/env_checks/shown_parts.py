@@ -8,53 +8,44 @@ from typing import Any
 from environments.inference.http_client import one_line
 from environments.plain_text import printable
 
+PARTS = {
+    "prompt": "Prompt, as the model sees it",
+    "tools": "Tools, as the model sees them",
+    "hooks": "Calls of the first rollout, in order, and what each gave",
+    "rollout": "The first rollout",
+}
+"""By name in the report: the title."""
 _MOST_LINES = 40
 """Of one part."""
-_Values = Sequence[Mapping[str, Any]]
 
 
-def shown_lines(shown: Mapping[str, Any], width: int) -> Iterator[str]:
+def shown_lines(report: Mapping[str, Any], width: int) -> Iterator[str]:
     """The parts that there are, cut where they get long."""
-    for name, title, lines_of in (
-        ("prompt", "Prompt, as the model sees it", _prompt),
-        ("tools", "Tools, as the model sees them", _tools),
-        ("hooks", "Calls of the first rollout, in order, and what each gave", _calls),
-        ("rollout", "The first rollout", _rollout),
-    ):
-        if shown.get(name):
-            lines = list(lines_of(shown[name], width - 2))
+    for name, title in PARTS.items():
+        if values := report.get(f"shown {name}"):
+            lines = list(_lines(name, values, width - 2))
             yield title
-            for line in lines[:_MOST_LINES]:
-                yield f"  {line}"
+            yield from (f"  {line}" for line in lines[:_MOST_LINES])
             if len(lines) > _MOST_LINES:
                 yield f"  … and {len(lines) - _MOST_LINES} more lines (--json has them)"
             yield ""
 
 
-def _prompt(messages: _Values, width: int) -> Iterator[str]:
-    for message in messages:
-        yield from _wrapped(f"{message['role']}: {message['content']}", width)
-
-
-def _tools(tools: _Values, width: int) -> Iterator[str]:
-    for tool in tools:
-        yield from _wrapped(json.dumps(tool, ensure_ascii=False), width)
-
-
-def _calls(calls: _Values, width: int) -> Iterator[str]:
-    longest = max(len(call["name"]) for call in calls)
-    for call in calls:
-        given = _cut(call["given"], width - longest - 15)
-        yield f"{call['name']:<{longest}} {1000 * call['seconds']:>8.1f} ms  {given}"
-
-
-def _rollout(turns: _Values, width: int) -> Iterator[str]:
-    for turn in turns:
-        reward = "" if turn["reward"] is None else f" [{turn['reward']:.3g}]"
-        acts = " ".join([turn["says"], *turn["calls"]]).strip() or "(nothing)"
-        yield f"turn {turn['turn'] + 1}{reward}: {_cut(acts, width - 20)}"
-        for answer in turn["answers"]:
-            yield f"    → {_cut(answer, width - 8)}"
+def _lines(part: str, values: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
+    for each in values:
+        if part == "prompt":
+            yield from _wrapped(f"{each['role']}: {each['content']}", width)
+        elif part == "tools":
+            yield from _wrapped(json.dumps(each, ensure_ascii=False), width)
+        elif part == "hooks":
+            longest = max(len(call["name"]) for call in values)
+            given = _cut(each["given"], width - longest - 15)
+            yield f"{each['name']:<{longest}} {1000 * each['seconds']:>8.1f} ms  {given}"
+        else:
+            reward = "" if each["reward"] is None else f" [{each['reward']:.3g}]"
+            acts = " ".join([each["says"], *each["calls"]]).strip() or "(nothing)"
+            yield f"turn {each['turn'] + 1}{reward}: {_cut(acts, width - 20)}"
+            yield from (f"    → {_cut(answer, width - 8)}" for answer in each["answers"])
 
 
 def _wrapped(text: str, width: int) -> Iterator[str]:

@@ -8,10 +8,11 @@ import sys
 import pytest
 
 from environments.cli.main import main
+from environments.env_checks.check_run import NAMES
 from environments.run.discovery import find_environment
 from environments.run.loading import SHIPPED
 from environments.scaffold.new_environment import KINDS, make_environment
-from tests.environments.env_checks.listed_report import checked
+from tests.environments.env_checks.checked_envs import checked
 from tests.tables import cases
 from tools.errors import ConfigError
 
@@ -46,9 +47,8 @@ async def test_every_check_of_a_new_environment_is_passed_or_does_not_apply(
     made, kind, monkeypatch, tmp_path
 ):
     report = await checked(find_environment(str(made / f"my_{kind}")), monkeypatch, tmp_path)
-    wrong = [each for each in report.findings if each.result not in ("ok", "skipped")]
-    assert wrong == []
-    varies = report.result("rewards by turn")
+    assert [name for name in NAMES if report[name][0] not in ("ok", "skipped")] == []
+    varies, _ = report["rewards by turn"]
     assert varies == ("skipped" if kind == "scalar" else "ok")
 
 

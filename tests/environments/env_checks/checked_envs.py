@@ -1,4 +1,4 @@
-"""Environments with one thing wrong each, for the checks to find."""
+"""Environments with one thing wrong each, for the checks to find; and the checks, made in this process."""
 
 import random
 import subprocess
@@ -6,6 +6,9 @@ import tempfile
 import threading
 import time
 
+from environments.config import AgentEnvConfig
+from environments.env_checks.check_run import run_checks
+from environments.env_checks.checked_env import CheckedEnv
 from turnwise import AgentEnv, Choice, ToolError, TurnLevelRewardMixin, call, say, tool
 from turnwise.condensers import fit_context
 
@@ -173,3 +176,18 @@ class NearMiss(Right):
 
     def compute_outcomes(self, item, trajectory, ctx):
         return 1.0
+
+
+class ListedReport(dict):
+    add = dict.update
+
+
+async def checked(env_cls, monkeypatch, tmp_path, servers=(), items=2):
+    """The report on an environment, with folders that no other process writes into, as the command has."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    report = ListedReport()
+    await run_checks(
+        CheckedEnv(env_cls=env_cls, config=AgentEnvConfig(), servers=servers, items=items, report=report)
+    )
+    return report

@@ -1,23 +1,17 @@
 """What each check finds: one environment with one thing wrong for each."""
 
-import pytest
-
 from environments.config import ServerConfig
 from environments.env_checks.check_run import NAMES
 from tests.environments.env_checks import checked_envs
-from tests.environments.env_checks.listed_report import checked
+from tests.environments.env_checks.checked_envs import checked
 
 
-async def test_an_environment_without_fault_passes_all_that_applies(monkeypatch, tmp_path):
+async def test_an_environment_without_fault_passes_all_that_applies_and_its_calls_are_shown_in_order(
+    monkeypatch, tmp_path
+):
     report = await checked(checked_envs.Right, monkeypatch, tmp_path)
-    assert {each.check for each in report.findings} == set(NAMES)
-    skipped = [each.check for each in report.findings if each.result != "ok"]
-    assert skipped == ["tools", "model"]
-
-
-async def test_hooks_are_shown_in_the_order_of_their_calls_with_what_they_gave(monkeypatch, tmp_path):
-    report = await checked(checked_envs.Right, monkeypatch, tmp_path, items=1)
-    calls = [(each["name"], each["given"]) for each in report.parts["hooks"]]
+    assert [name for name in NAMES if report[name][0] != "ok"] == ["tools", "model"]
+    calls = [(each["name"], each["given"]) for each in report["shown hooks"]]
     assert [name for name, _ in calls] == [
         "format_prompt",
         *["scripted_choices", "respond", "score_turn"] * 3,
@@ -25,17 +19,17 @@ async def test_hooks_are_shown_in_the_order_of_their_calls_with_what_they_gave(m
         "compute_outcome",
     ]
     assert calls[0] == ("format_prompt", '"Say yes, 0."')
-    assert report.parts["prompt"] == [{"role": "user", "content": "Say yes, 0."}]
-    assert [turn["answers"] for turn in report.parts["rollout"]] == [["Go on."], ["Go on."], []]
+    assert report["shown prompt"] == [{"role": "user", "content": "Say yes, 0."}]
+    assert [turn["answers"] for turn in report["shown rollout"]] == [["Go on."], ["Go on."], []]
 
 
-async def test_what_a_tool_tells_the_model_is_no_fault_and_a_policy_is_repeated_whole(monkeypatch, tmp_path):
+async def test_a_tool_that_refuses_is_no_fault_and_a_policy_is_repeated_whole(monkeypatch, tmp_path):
     report = await checked(checked_envs.Refuses, monkeypatch, tmp_path, items=1)
-    given = [each["given"] for each in report.parts["hooks"] if each["name"] == "tool refuse"]
+    given = [each["given"] for each in report["shown hooks"] if each["name"] == "tool refuse"]
     assert given[0] == "told the model: there is no tea"
-    assert report.result("hooks") == "warn"
-    assert "limits_for gives max_turns 300, and --env.max_turns permits 10" in report.found("hooks")
-    assert "not the same twice" not in report.found("rewards twice")
+    assert report["hooks"][0] == "warn"
+    assert "limits_for gives max_turns 300, and --env.max_turns permits 10" in report["hooks"][1]
+    assert "not the same twice" not in report["rewards twice"][1]
 
 
 FAULTS = {
@@ -77,26 +71,29 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("env", FAULTS)
-async def test_a_fault_is_found(env, monkeypatch, tmp_path):
-    report = await checked(getattr(checked_envs, env), monkeypatch, tmp_path)
-    missed = [
-        (check, report.result(check), report.found(check))
-        for check, result, found in FAULTS[env]
-        if report.result(check) != result or found not in report.found(check)
-    ]
+async def test_each_fault_is_found(monkeypatch, tmp_path):
+    missed = []
+    for env, expected in FAULTS.items():
+        folder = tmp_path / env
+        folder.mkdir()
+        report = await checked(getattr(checked_envs, env), monkeypatch, folder)
+        missed += [
+            (env, check, report[check])
+            for check, result, found in expected
+            if report[check][0] != result or found not in report[check][1]
+        ]
     assert missed == []
 
 
 async def test_a_model_that_does_not_answer_is_a_row(monkeypatch, tmp_path):
     server = ServerConfig(base_url="http://127.0.0.1:9/v1", model_name="none")
     report = await checked(checked_envs.Right, monkeypatch, tmp_path, servers=[server], items=1)
-    assert report.result("model") == "fail"
-    assert report.result("skill") == "ok"  # which the scripted agent plays all the same
+    assert report["model"][0] == "fail"
+    assert report["skill"][0] == "ok"  # which the scripted agent plays all the same
 
 
 async def test_what_rollouts_leave_behind_is_named(monkeypatch, tmp_path):
     report = await checked(checked_envs.Leaks, monkeypatch, tmp_path, items=1)
-    assert report.result("leaks") == "fail"
+    assert report["leaks"][0] == "fail"
     for left in ("processes (sleep ", "threads (left-thread", "temporary files (left-folder"):
-        assert left in report.found("leaks")
+        assert left in report["leaks"][1]

@@ -2,9 +2,14 @@
 
 import gc
 import signal
+import subprocess
 
 import pytest
 from hypothesis import settings
+
+from tests.equipment import forked_starts
+
+forked_starts.install()
 
 settings.register_profile("turnwise", deadline=None, derandomize=True, print_blob=True, max_examples=50)
 settings.load_profile("turnwise")
@@ -41,3 +46,9 @@ def pytest_collection_modifyitems(config, items):
 def soak(request):
     """Whether soak tests run whole."""
     return request.config.getoption("--soak")
+
+
+@pytest.fixture
+def real_starts(monkeypatch):
+    """Starts commands as a shell does, where others are forked."""
+    monkeypatch.setattr(subprocess, "Popen", forked_starts.plain)

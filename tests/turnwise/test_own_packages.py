@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("real_starts")
 OURS = ["environments", "tools"]
 ENV = """
 from turnwise import AgentEnv, Choice, say

@@ -65,11 +65,11 @@ def project(folder):
     return folder
 
 
-def run(folder, *options, how=("-m", "turnwise", "process", "my_env.py"), cwd=None, hash_seed="0"):
+def run(folder, *options, how=("-m", "turnwise", "process", "my_env.py"), cwd=None, environ=None):
     return subprocess.run(
         [sys.executable, *how, "--out", str(folder / "r.jsonl"), *FLAGS, *options],
         cwd=cwd or folder,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        env=os.environ | (environ or {}),
         capture_output=True,
         text=True,
         timeout=100,
@@ -94,7 +94,7 @@ def again(recorded, tmp_path):
 
 def test_the_same_experiment_goes_on_by_another_command_path_and_hash_seed(again):
     for how in (("my_env.py", "process"), ("-m", "turnwise", "process", "my_env.py:MyEnv")):
-        done = run(again, how=how, hash_seed="7")
+        done = run(again, how=how, environ={"PYTHONHASHSEED": "7"})
         assert (done.returncode, done.stderr) == (0, "")
         assert "all 2 groups are already in" in " ".join(done.stdout.split())
 

@@ -17,7 +17,7 @@ UNREADABLE: Final[Mapping[str, str]] = {
     "missing_name": "it names no tool",
     "malformed": "it is not in the format of a call",
 }
-"""What a model is told of a call whose status is not `ok`."""
+"""The error text for a model whose call's status is not `ok`."""
 
 
 class CachedJson:

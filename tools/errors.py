@@ -3,7 +3,7 @@
 ```
 TurnwiseError
 ├── ToolError                 the model acts: the text becomes the tool's result, the rollout goes on
-├── RolloutError              nobody acts: this sibling is dropped and recorded, the group goes on
+├── RolloutError              no action: this sibling is dropped and recorded, the group goes on
 │   ├── PolicyError           the model call is lost (after its retries)
 │   │   ├── ContextOverflow   the conversation no longer fits: the rollout ends there and still counts
 │   │   └── SecondModelError  a judge or a simulated user gave no answer
@@ -17,10 +17,10 @@ TurnwiseError
 │   ├── TimeLimitExceeded     a hook, a tool or a policy took longer than it may
 │   ├── UserCodeBroke         the environment's code raised what is no `Exception`, its cause
 │   └── WireError             rows that a trainer would misread; the group is put aside with the reason
-├── RunError                  the developer acts: the run cannot go on, exit code 1; its cause is told whole
+├── RunError                  the developer acts: the run cannot go on, exit code 1; its cause is shown whole
 └── UsageError                the developer acts: one line, exit code 2, never a traceback
     ├── ConfigError           a setting, a name or an option
-    │   └── NoModelError      nobody plays the judge or the user: no rollout can go on
+    │   └── NoModelError      no model plays the judge or the user: no rollout can go on
     ├── DatasetError          an item source
     ├── RecordError           a rollout JSONL
     ├── CreditError           the numbers or parameters given to an estimator
@@ -111,7 +111,7 @@ class ConfigError(UsageError):
 
 
 class NoModelError(ConfigError):
-    """An environment asks a model that nobody plays: every rollout of the run would fail."""
+    """An environment asks a model that has no server and no script: every rollout of the run would fail."""
 
 
 class DatasetError(UsageError):

@@ -1,6 +1,6 @@
 """The program of the file tools; `files` runs this source inside the sandbox.
 
-Whatever size or shape a text has, it costs the sandbox's time and memory and nobody else's. A request comes
+Whatever size or shape a text has, it costs only the sandbox's time and memory. A request comes
 as JSON on standard input, a report for the model goes to standard output. Exit status 2: the request cannot
 be met, the reason is on standard error. Only the standard library, and nothing of this package, is there when
 it runs.

@@ -126,7 +126,7 @@ class RunTool(Protocol):
     async def __call__(
         self, name: str, function: Callable[[], Any], *, busy: Callable[[], bool]
     ) -> ToolOutput:
-        """What the function gives; `busy` says whether a command of it is running in the sandbox."""
+        """Returns the function's value; `busy` is set while a command of it runs in the sandbox."""
         ...
 
 
@@ -183,7 +183,7 @@ class Toolset:
         run: RunTool = run_tool,
         context: ToolContext | None = None,
     ) -> ToolResult:
-        """Run one call. A call that cannot be understood runs nothing and says what was wrong.
+        """Run one call. A malformed call runs nothing and returns an error for the model.
 
         Args:
             call: As the model wrote it.

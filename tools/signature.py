@@ -37,7 +37,7 @@ class ArgumentsRefused(Exception):  # never leaves the tools layer: it becomes a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What a tool's function takes, from the model and from its rollout, and what its docstring says."""
+    """What a tool's function takes, from the model and from its rollout, and its docstring."""
 
     description: str
     injected: Mapping[str, type]
@@ -52,7 +52,7 @@ class Signature:
         """Read a function.
 
         Raises:
-            ConfigError: it cannot be a tool; the message says what to change.
+            ConfigError: it cannot be a tool; the message names the change needed.
         """
         where = f"tool {function.__name__!r}"
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
@@ -161,7 +161,7 @@ def json_arguments(text: str) -> dict[str, Any]:
 
 
 def _docstring(function: Callable[..., Any], where: str) -> tuple[str, dict[str, str]]:
-    """The part for the model, and what `Args:` says per parameter."""
+    """The part for the model, and the text of `Args:` per parameter."""
     try:
         parsed = parse(inspect.getdoc(function) or "", style=DocstringStyle.GOOGLE)
     except ParseError as error:

@@ -65,7 +65,7 @@ class MCPSession:
         raise ToolServerLost(f"MCP server {self.server.name!r} lists more than {_MAX_TOOLS} tools")
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
-        """What a tool says, as text.
+        """A tool's answer, as text.
 
         Raises:
             ToolError: the tool, or the server, refuses the call.
@@ -146,7 +146,7 @@ class MCPSession:
 
 @asynccontextmanager
 async def mcp_session(server: MCPToolset) -> AsyncGenerator[MCPSession]:
-    """A session, opened and closed by a task of its own, whoever cancels the caller.
+    """A session, opened and closed by a task of its own, even if the caller is cancelled.
 
     Raises:
         ToolServerLost: it cannot be opened in time.
@@ -180,7 +180,7 @@ async def _ended(owner: "asyncio.Task[None]") -> None:
     owner.cancel()
     await asyncio.wait({owner}, timeout=_CLOSE_S)
     if owner.done() and not owner.cancelled():
-        owner.exception()  # what it broke with was told to whoever waited
+        owner.exception()  # its error was raised in the waiting call
 
 
 def _reason(error: BaseException | None) -> str:
@@ -204,7 +204,7 @@ def _text_of(result: types.CallToolResult) -> str:
 
 
 def _part(block: Any) -> str:
-    """One block of a result; what is no text is told in a line."""
+    """One block of a result; anything but text becomes a line that names it."""
     if isinstance(block, types.TextContent):
         return block.text
     if isinstance(block, types.EmbeddedResource) and isinstance(block.resource, types.TextResourceContents):

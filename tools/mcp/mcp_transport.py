@@ -42,7 +42,7 @@ class StdioServer:
 
     @property
     def last_words(self) -> str:
-        """The end of its standard error in a line, for an error; empty when there is none."""
+        """The end of its standard error in a line, for an error; empty if there was no output."""
         text = b"".join(self._stderr)[-_KEPT_STDERR_BYTES:].decode("utf-8", "replace").strip()
         return f": {' '.join(text.split())[-300:]}" if text else ""
 
@@ -143,7 +143,7 @@ class StdioServer:
         await asyncio.wait({exited}, timeout=_EXIT_S)
         with suppress(TimeoutError):
             await asyncio.wait_for(_killed(process.pid), _EXIT_S)
-        # A zombie that nobody reaps stays in its group for ever.
+        # A zombie that is not reaped stays in its group for ever.
         await asyncio.wait({exited}, timeout=_EXIT_S)
         for task in left:
             task.cancel()

@@ -63,7 +63,7 @@ def open_sandbox(
     Args:
         backend: `local`, `docker`, or a name that another package registers as `turnwise.sandboxes`.
         limits: what the sandbox may use.
-        allow_unsafe: accept weaker isolation where this machine gives no better; the record says so.
+        allow_unsafe: accept weaker isolation if this machine has no better; the record lists what is missing.
         image: what a container is made from; backends without images refuse one.
         overrides: single limits by name, such as `memory_mb=512`; they win over `limits`.
 
@@ -91,7 +91,7 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
         """The same for a verification, in which these files cannot be changed, removed, renamed or replaced.
 
         They are at their paths, which start at the workspace, and below the folder that the environment's
-        `VERIFIER` names. `HOME` is empty, and nobody can write there.
+        `VERIFIER` names. `HOME` is empty and read-only.
 
         Raises:
             IsolationError: the backend cannot keep them so.
@@ -146,7 +146,7 @@ def find_backend(name: str) -> SandboxBackend:
     """The opener of a backend, loaded now.
 
     Raises:
-        ConfigError: nobody has such a backend, or its code cannot be loaded.
+        ConfigError: no such backend, or its code cannot be loaded.
     """
     if name not in BACKENDS:
         # Reading installed packages' metadata costs more than all of this package.

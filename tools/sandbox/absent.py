@@ -1,4 +1,4 @@
-"""The sandbox of a rollout that has none: whoever uses it is told which setting opens one."""
+"""The sandbox of a rollout without one: any use raises an error that names the setting."""
 
 from typing import NoReturn
 

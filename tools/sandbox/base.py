@@ -51,7 +51,7 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSpec:
-    """What one item's sandbox has of its own; what is unset is as the settings say."""
+    """What one item's sandbox has of its own; unset fields follow the settings."""
 
     image: str | None = None
     """For backends with images."""
@@ -72,7 +72,7 @@ class SandboxSpec:
             raise ConfigError(f"a sandbox cannot have image={image!r:.100}; give its name, or None")
 
     def limits(self, default: SandboxLimits) -> SandboxLimits:
-        """The limits with what this says of them."""
+        """The limits, overridden by the fields that are set."""
         own = {name: getattr(self, name) for name in ("memory_mb", "pids", "disk_mb", "network")}
         return replace(default, **{name: value for name, value in own.items() if value is not None})
 
@@ -137,7 +137,7 @@ class ExecResult:
 
 
 class ExecOptions(TypedDict, total=False):
-    """The keywords of `Sandbox.exec` but its time limit, for whoever hands them on."""
+    """The keywords of `Sandbox.exec` but its time limit, for functions that pass them on."""
 
     stdin: bytes
     env: Mapping[str, str] | None

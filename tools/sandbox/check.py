@@ -55,7 +55,7 @@ async def run_checks(
 async def run_check(target: Target, check: Check, *, crowd: int = 64) -> CheckResult:
     """Run one check.
 
-    A check is skipped where its limit cannot be enforced, the sandbox says that it lacks what the check is
+    A check is skipped where its limit cannot be enforced, the sandbox's `lacks` names what the check is
     about, or a program that it needs is missing inside.
 
     Args:

@@ -29,12 +29,12 @@ COUNT_PROCESSES = (
 
 
 class MissingError(Exception):
-    """Something that the check needs is not there; the text says what."""
+    """Something that the check needs is missing; the text names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Which sandboxes are checked; it can be told to another process."""
+    """Which sandboxes are checked; it can be sent to another process."""
 
     backend: str = "local"
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -73,7 +73,7 @@ class Bench:
     """What parts of the check were not about, because the sandbox does not give it."""
 
     def gives(self, name: str) -> bool:
-        """Whether the sandbox does not say that it lacks something; if it does, a part is passed over."""
+        """Whether something is not in the sandbox's `lacks`; otherwise a part is passed over."""
         if name not in self.sandbox.record.lacks:
             return True
         self.passed_over.append(name)
@@ -138,7 +138,7 @@ class Bench:
 
 
 def marker() -> str:
-    """Seconds that nobody else sleeps: `sleep MARKER` is found among all processes of this machine."""
+    """Seconds that no other process sleeps: `sleep MARKER` is found among all processes of this machine."""
     return f"{secrets.randbelow(10**6) + 10**6}.{secrets.randbelow(10**6):06}"
 
 
@@ -235,11 +235,11 @@ LACKING: Mapping[str, str] = {
     "verifier_files": "a verifier's files are files of the agent's user",
     "unix_sockets": "UNIX sockets cannot be made: by path they would lead to the user's services",
 }
-"""What a sandbox may say that it lacks (`SandboxRecord.lacks`), in words."""
+"""What a sandbox may list in `SandboxRecord.lacks`, in words."""
 
 
 class CheckFailedError(AssertionError):
-    """A sandbox does not do what the check says."""
+    """A sandbox fails the check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +258,7 @@ class Check:
     needs: tuple[str, ...] = ()
     """Limits that have to be enforced; where one is not, the check is skipped."""
     gives: tuple[str, ...] = ()
-    """What all of it is about; where the sandbox says that it lacks one, the check is skipped."""
+    """What all of it is about; if the sandbox lacks one, the check is skipped."""
     missing: str | None = None
     """Why the protocol has nothing to check."""
 
@@ -302,7 +302,7 @@ def holds(claim: str, condition: bool) -> None:
     """State a fact.
 
     Raises:
-        CheckFailedError: it is none.
+        CheckFailedError: it is not.
     """
     if not condition:
         raise CheckFailedError(f"not true: {claim}")

@@ -139,7 +139,7 @@ async def closing_every_stream_still_completes(bench: Bench) -> None:
 
 @check(57)
 async def unread_stdin_does_no_harm(bench: Bench) -> None:
-    """50 MiB of input that nobody reads neither hangs nor fails."""
+    """50 MiB of unread input neither hangs nor fails."""
     result = await bench.sandbox.exec(["true"], stdin=b"x" * (50 << 20), timeout_s=20)
     equal("result", (result.exit_code, result.timed_out), (0, False))
 
@@ -298,7 +298,7 @@ async def the_shell_cannot_be_wedged(bench: Bench) -> None:
 
 @check(71)
 async def a_busy_loop_of_the_shell_is_ended(bench: Bench) -> None:
-    """A loop of builtins is ended; the shell goes on, or says that it is a new one."""
+    """A loop of builtins is ended; the shell goes on, or reports that it was replaced."""
     await bench.sandbox.shell("X=kept")
     result = await bench.sandbox.shell("while :; do :; done", timeout_s=0.5)
     holds("it timed out", result.timed_out)
@@ -331,7 +331,7 @@ async def killing_the_shell_from_inside_is_survived(bench: Bench) -> None:
             after = await bench.sandbox.shell("echo on$X", timeout_s=10)
         except SandboxUnavailable:
             return
-        # `kill -9 -1` spares whoever calls it: a shell that does it with its builtin lives on.
+        # `kill -9 -1` spares its caller: a shell that does it with its builtin lives on.
         restarted = result.shell_restarted or after.shell_restarted
         equal(f"the command after {suicide!r}", after.stdout, b"on\n" if restarted else b"onkept\n")
         await bench.sandbox.shell("exit")

@@ -75,7 +75,7 @@ def _file(name: str) -> tarfile.TarInfo:
 
 
 def _with_size(text: bytes) -> bytes:
-    """An archive whose second member says that it has this size."""
+    """An archive whose second member declares this size."""
     archive = bytearray(_archive(("escaped", tarfile.REGTYPE, "")))
     at = 1024
     archive[at + 124 : at + 136] = text

@@ -41,7 +41,7 @@ async def exec_returncode(bench: Bench) -> None:
 
 @check(28)
 async def exec_timeout(bench: Bench) -> None:
-    """A command that takes too long is ended and says so."""
+    """A command that takes too long is ended and marked as timed out."""
     result = await bench.sandbox.exec(["sleep", "1000"], timeout_s=0.5)
     holds("the result says timed_out", result.timed_out)
 
@@ -68,7 +68,7 @@ async def exec_timeout_kills_child_processes(bench: Bench) -> None:
 
 @check(32)
 async def exec_permission_error(bench: Bench) -> None:
-    """A file that may not be executed is exit status 126, told apart from a missing one."""
+    """A file that may not be executed is exit status 126, unlike a missing one."""
     equal("exit code", (await bench.sandbox.exec(["/etc/passwd"])).exit_code, 126)
 
 

@@ -122,7 +122,7 @@ async def spawn_cost(target: Target, megabytes: str) -> object:
 
 
 async def outage(target: Target) -> object:
-    """What opening says where engine and programs are out of reach."""
+    """The error of opening where engine and programs are out of reach."""
     started = time.monotonic()
     try:
         async with target.open() as sandbox:

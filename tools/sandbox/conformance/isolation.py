@@ -263,7 +263,7 @@ async def no_other_numbers_of_calls_pass_the_filter(bench: Bench) -> None:
 
 @check(124)
 async def a_shortage_of_memory_ends_agents_first(bench: Bench) -> None:
-    """Programs of the agent are killed before the host's, and cannot say otherwise."""
+    """Programs of the agent are killed before the host's, and cannot change that."""
     pid = await sleeper(bench.sandbox, marker())
     score = _score(pid)
     holds(f"its score ({score}) is above the host's ({_score(os.getpid())})", score > _score(os.getpid()))

@@ -113,7 +113,7 @@ async def it_survives_the_thread_that_made_it(bench: Bench) -> None:
 
 @check(108)
 async def a_dead_sandbox_is_unavailable(bench: Bench) -> None:
-    """When process 1 is killed, a running call and the next one say that the sandbox is unavailable."""
+    """When process 1 is killed, a running call and the next one raise SandboxUnavailable."""
     mark = marker()
     async with bench.open() as sandbox:
         first = first_process_of(await sleeper(sandbox, mark))

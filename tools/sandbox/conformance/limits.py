@@ -73,7 +73,7 @@ async def memory_hog_is_killed_and_named(bench: Bench) -> None:
 
 @check(77, gives=("disk_mb",), memory_mb=192, disk_mb=48, file_mb=96)
 async def full_workspace_is_enospc(bench: Bench) -> None:
-    """A full workspace is "no space left", not the death of whoever writes."""
+    """A full workspace is "no space left", not the death of the writer."""
     result = await bench.sandbox.exec("head -c 60000000 /dev/zero >big")
     holds("the writer was not killed", result.exit_code == 1 and not result.oom_killed)
     holds("it was told why", b"No space left" in result.stderr)

@@ -125,7 +125,7 @@ def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[
     Args:
         engine: where.
         spec: what.
-        labels: say whose it is.
+        labels: its owner.
         discard: takes a container that was created and does not work.
 
     Raises:
@@ -223,7 +223,7 @@ def clear(engine: Engine, container: str) -> None:
     """
     argv = ["python3", "-I", "-S", "-c", supervisor_code.CLEAR]
     connection = Connection(engine.open_exec(container, argv, "0:0")[1])
-    # Nothing is said, and its end is the end.
+    # There is no message; its end is the end.
     with closing(connection), suppress(EOFError, OSError):
         connection.receive(_ANSWER_S)
 
@@ -356,7 +356,7 @@ def _check(found: ContainerFacts, spec: Spec) -> None:
 
 
 def _has_ended(engine: Engine, container: str) -> bool:
-    # What ran in a container can be seen to end before the engine says that the container did.
+    # What ran in a container can be seen to end before the engine reports that the container did.
     deadline = time.monotonic() + _END_IS_SEEN_S
     while True:
         try:

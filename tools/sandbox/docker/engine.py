@@ -163,7 +163,7 @@ class Engine:
         """Kill and remove a container with its anonymous volumes, at once.
 
         Raises:
-            EngineError: `missing` when it is gone already, `conflict` while somebody else removes it.
+            EngineError: `missing` when it is gone already, `conflict` while it is being removed.
         """
         with _translated():
             self._api.remove_container(container, force=True, v=True)

@@ -1,4 +1,4 @@
-"""The inventory of containers: those of ours on the engine, whoever made them."""
+"""The inventory of containers: those of ours on the engine, from any process."""
 
 from collections.abc import Callable, Sequence
 

@@ -140,7 +140,7 @@ class Pool(Generic[T]):
 
     def _arrived(self, future: "Future[None]") -> None:
         if not future.cancelled() and (error := future.exception()) is not None:
-            # Nobody waits for it: whoever needs one makes it, and sees the error then.
+            # It is not awaited: the rollout that needs one opens it, and sees the error then.
             _LOG.info("no container could be made ahead: %s", error)
         with self._changed:
             self._coming.discard(future)
@@ -211,7 +211,7 @@ class ContainerManager:
                 containers.remove(self.engine, one)
             except EngineError as error:
                 self._unremoved.append(one)
-                if one == container:  # told once, however often it is tried
+                if one == container:  # logged once, however often it is tried
                     _LOG.warning("container %s is not removed yet: %s", one[:12], error)
 
 

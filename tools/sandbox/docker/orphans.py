@@ -64,7 +64,7 @@ def listed(engine: Engine) -> list[SandboxEntry]:
     """Every container of ours, the oldest first.
 
     Raises:
-        EngineError: the engine does not tell.
+        EngineError: the engine does not answer.
     """
     found = sorted(engine.containers(LABEL), key=lambda one: one.created)
     return [_entry(one) for one in found]

@@ -74,7 +74,7 @@ class Channel(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Collect what is said, and hand on answers."""
+        """Collect messages, and pass answers on."""
         self._inbox.add(self._take(data))
         while (message := self._inbox.next()) is not None:
             if isinstance(message, Died):

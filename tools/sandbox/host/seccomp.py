@@ -74,7 +74,7 @@ def program(*, shared_kernel: bool = False, shared_user: bool = False) -> bytes:
     EPERM, and so do System V objects that could keep much memory when their makers are gone; sockets other
     than UNIX, IPv4, IPv6 and NETLINK_ROUTE with EAFNOSUPPORT. `clone3` fails with ENOSYS because a filter
     cannot see its flags; the C library then uses `clone`. So does every call in another mode of the processor
-    (32 bit, x32), whose numbers are others. Without a filter a sandbox says that it lacks `system_calls`.
+    (32 bit, x32), whose numbers are others. Without a filter a sandbox's `lacks` has `system_calls`.
 
     Args:
         shared_kernel: the agent has no IPC namespace; all System V IPC and message queues fail too.

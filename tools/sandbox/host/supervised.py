@@ -32,7 +32,7 @@ class Requests(Protocol):
 class SupervisedSandbox:
     """A `Sandbox` behind a channel; commands that come at the same time wait for each other.
 
-    Beside what the protocol says, a NUL byte, an empty argv, an environment name with `=` and a time limit
+    Beside the protocol's errors, a NUL byte, an empty argv, an environment name with `=` and a time limit
     without end raise `ValueError`, and every call `SandboxUnavailable` when the sandbox is gone.
     """
 
@@ -112,7 +112,7 @@ class SupervisedSandbox:
         cap = 2 * max(max_bytes, _WORDS_BYTES) + 2
         result = await self._run(messages.PackFolder(_check_text(path), max_bytes, _FILE_S, cap), path)
         _check_file(result, path)
-        # The agent's side made it: nobody has to trust it.
+        # The agent's side made it: it is not trusted.
         return await asyncio.to_thread(archives.check, result.stdout)
 
     async def _run(self, request: Request, path: str | None) -> ExecResult:

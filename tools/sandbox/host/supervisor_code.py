@@ -61,7 +61,7 @@ copy_as_owner(files, workdir)
 os.write(1, done)
 """
 )
-"""Takes a verifier's files, where to write them and what to say then from stdin; executed as root."""
+"""Takes a verifier's files, where to write them and the final message from stdin; executed as root."""
 
 CLEAR = """
 import os, signal, time

@@ -1,4 +1,4 @@
-"""What the host tells a supervisor first, and by it who agent processes are and what each of them may use."""
+"""The host's first message to a supervisor: the users and the limits of agent processes."""
 
 from __future__ import annotations
 

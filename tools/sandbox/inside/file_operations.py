@@ -158,7 +158,7 @@ _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 def unpack(path: str) -> int:
     """Write the archive that comes on stdin below a folder; the result is an errno, and stderr says for what.
 
-    Nothing is written through a link below the folder, whoever made it.
+    Nothing is written through any link below the folder.
     """
     return _with_error(lambda: _unpack(path))
 

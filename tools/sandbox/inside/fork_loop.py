@@ -122,7 +122,7 @@ class Way(Protocol):
         ...
 
     def serve(self) -> None:
-        """In a child: become the supervisor that the host tells over `CONTROL`."""
+        """In a child: become the supervisor that the host describes over `CONTROL`."""
         ...
 
 
@@ -180,7 +180,7 @@ def _become(way: Way, fds: list[int], groups: int) -> None:
             os.write(fd, b"0")
             os.close(fd)
         way.serve()
-    except BaseException as error:  # noqa: BLE001  # the host is told why there is no supervisor
+    except BaseException as error:  # noqa: BLE001  # the host gets the reason
         os.write(CONTROL, encode(Died(repr(error)[:_WORDS])))
     finally:
         os._exit(70)

@@ -1,6 +1,6 @@
 """A verifier's files, where no process of the agent's user can change, remove, rename or replace them.
 
-Each of them is below a folder of its own, where nobody can write, and at its path in the workspace. What
+Each of them is below its own read-only folder, and at its path in the workspace. What
 keeps it there is mounts where a sandbox has its own (`mounts.hold`), or what is here: another user, or
 Landlock. In a container this file is executed as a program: it imports nothing of ours.
 """
@@ -52,7 +52,7 @@ def link(files: Files, folder: str, workdir: str) -> None:
 
 
 def write(path: str, data: bytes, folder_mode: int) -> None:
-    """Write a file that nobody can write to, in folders that are made with this mode."""
+    """Write a read-only file, in folders that are made with this mode."""
     _make_folders(os.path.dirname(path), folder_mode)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _READ_ONLY)
     try:

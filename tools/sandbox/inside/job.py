@@ -108,7 +108,7 @@ class Job:
         self.err = Capture(err, self._cap)
 
     def feed(self) -> bool:
-        """Write some of stdin; `False` once there is nothing left or nobody to read it."""
+        """Write some of stdin; `False` once there is nothing left or no reader."""
         try:
             self.stdin = self.stdin[os.write(self.stdin_fd, self.stdin[: 1 << 16]) :]
         except BlockingIOError:
@@ -181,7 +181,7 @@ class Job:
 
 
 _LONGEST_MS = 2**31 - 1
-"""What the kernel takes; whoever waits for longer waits again."""
+"""The longest wait that the kernel takes; longer ones are repeated."""
 
 
 class Watch:

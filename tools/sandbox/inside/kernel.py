@@ -109,7 +109,7 @@ _ALLOWED = {
 
 
 def abi() -> int:
-    """The version that this kernel answers with; 0 where there is none or it is switched off."""
+    """The version that this kernel answers with; 0 if it is missing or switched off."""
     found = libc.syscall(
         ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_VERSION)
     )

@@ -1,4 +1,4 @@
-"""What host and supervisor tell each other: typed messages, and their form as bytes.
+"""The messages between host and supervisor: their types, and their form as bytes.
 
 Both ends import this file, the supervisor's with any Python from 3.9 on.
 """
@@ -99,7 +99,7 @@ class Refused(NamedTuple):
 
 
 class Died(NamedTuple):
-    """The last of all messages: what went wrong in the supervisor itself, or why there is none."""
+    """The last of all messages: the supervisor's own error, or why it did not start."""
 
     reason: str
 
@@ -109,7 +109,7 @@ class Forked(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What is true in a container, told before it is ready: the kernel's files as they are, or nothing."""
+    """Facts about a container, sent before it is ready: the kernel's files as they are, or nothing."""
 
     memory: str
     pids: str

@@ -104,7 +104,7 @@ def _entries(folder: str, root: str) -> list[os.DirEntry[str]]:
 
 
 def _open_up(folder: str, root: str) -> None:
-    """Take back a folder of our own user, closed so that nobody would count what it holds."""
+    """Take back a folder of our own user, closed so that its contents are not counted."""
     handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         itself = f"/proc/self/fd/{handle}"

@@ -64,7 +64,7 @@ def add(steps: list[list[str]], scratch: str) -> None:
 
 
 def hold(files: Files, folder: str, workdir: str, owner: tuple[int, int]) -> None:
-    """Put a verifier's files where nobody can write, and a mount of each at its place in the workspace.
+    """Put a verifier's files into a read-only place, and a mount of each at its place in the workspace.
 
     A mount point cannot be removed, renamed or replaced; so the folders above a file are some, too.
 
@@ -111,7 +111,7 @@ def _step(kind: str, at: str, source: str, size: str, mode: str, data: str) -> N
     elif kind == "bind":
         _bind(source, at, _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
     elif kind == "proc":
-        # Read-only: nobody inside changes who is killed first in a shortage of memory.
+        # Read-only: no process inside changes which is killed first in a shortage of memory.
         _mount("proc", at, "proc", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "")
     elif kind == "dev":
         _devices(at)

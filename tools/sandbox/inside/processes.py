@@ -14,7 +14,7 @@ def process_table(*, ended: bool = False) -> dict[int, tuple[int, int]]:
     """Every process that can be seen: id to parent id and start time.
 
     Args:
-        ended: whether those that ended and that nobody has waited for are among them.
+        ended: whether zombies are among them.
     """
     table: dict[int, tuple[int, int]] = {}
     for name in os.listdir("/proc"):
@@ -50,7 +50,7 @@ def running(below: int = 0) -> dict[int, tuple[int, int]]:
 
 
 def snapshot() -> set[Identity]:
-    """The processes that live now, to tell later which ones are new."""
+    """The processes that live now, to find new ones later."""
     return {(pid, start) for pid, (_, start) in running().items()}
 
 

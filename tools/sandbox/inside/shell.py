@@ -1,7 +1,7 @@
-"""The one persistent bash: it sources each command and tells its exit status on a socket of its own.
+"""The one persistent bash: it sources each command and reports its exit status on its own socket.
 
 The shell is the agent's: it can make it tell any status, so a verdict never comes from here. What is kept is
-that nobody else tells for it, and that a shell that ended told no success.
+that no other process reports for it, and that a shell that ended reported no success.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _COMMAND = """\\source {d}/command </dev/null >{d}/stdout 2>{d}/stderr 9>&-
 _FIRST = "{{ __turnwise_again {code} {proof}; }} 2>/dev/null; "
 _NOT_RUN = 126
 GONE = 129
-"""The exit code of a command whose shell ended with 0 before it told one: as if it had been hung up."""
+"""The exit code of a command whose shell ended with 0 before it reported one: as if it had been hung up."""
 _MOST_DIGITS = 3
 _STATUS_BYTES = 64
 _CREDENTIALS = struct.Struct("3i")
-"""Process id, user and group of whoever sent: the kernel's word."""
+"""Process id, user and group of the sender, from the kernel."""
 
 
 class Shell:
@@ -97,7 +97,7 @@ class Shell:
         """The exit status of the running command, or `None` while it is not there.
 
         Raises:
-            EOFError: nobody can tell it any more; the shell ended, or executes another program.
+            EOFError: it can no longer be reported; the shell ended, or executes another program.
         """
         space = socket.CMSG_SPACE(_CREDENTIALS.size)
         try:

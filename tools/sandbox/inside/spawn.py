@@ -111,9 +111,9 @@ def pipe_for_output() -> tuple[int, int]:
 
 
 def _report(errors: int, pid: int) -> bytes:
-    """What a child says of its start; nothing of one that runs, or had to be ended.
+    """A child's error at its start; nothing for one that runs, or had to be ended.
 
-    Others of the agent's processes may stop one before it executes anything: nobody waits for it for ever.
+    Others of the agent's processes may stop one before it executes anything, so the wait is bounded.
     """
     poll = select.poll()
     poll.register(errors, select.POLLIN)
@@ -136,7 +136,7 @@ def _execute(program: Program) -> None:
 
 
 def _apart(fd: int) -> int:
-    """The same under a number that no program is given: any fixed one may be somebody's already."""
+    """A duplicate under a number that no program gets: any fixed one may be in use."""
     copies: list[int] = []
     while fd < _GIVEN:
         fd = os.dup(fd)

@@ -35,7 +35,7 @@ def serve(control: int, config: Configuration) -> None:
         own_descriptor_limit()
         supervisor = Supervisor(control, config.settings, config.env)
         supervisor.serve()
-    except Exception as error:  # noqa: BLE001  # the host is told why it has no sandbox any more
+    except Exception as error:  # noqa: BLE001  # the host gets the reason
         reply = int(config.settings.get("reply_fd", control))
         os.write(reply, encode(messages.Died(repr(error)[:_WORDS])))
     finally:
@@ -224,7 +224,7 @@ class Supervisor:
         code = 128 - code if code < 0 else code
         job = self._job
         if self._shell is not None and pid == self._shell.pid:
-            # It told no status: whatever made it end, this is no success.
+            # It reported no status: whatever made it end, this is no success.
             code = code or GONE
             self._watch.off(self._shell.status_fd)
             self._shell.close()

@@ -108,7 +108,7 @@ class Reader:
             raise TarError(raw, f"{_REFUSED.get(kind, 'a member of unknown kind')}, not a plain file")
         if b"size" in extended:
             size = _decimal(extended[b"size"], raw)
-        # The oldest archives tell a folder only by the end of its name.
+        # The oldest archives mark a folder only by the end of its name.
         folder = kind == _FOLDER or raw.endswith(b"/")
         name = clean(raw)
         if folder and size:

@@ -210,7 +210,7 @@ def _sweep(directory: Path) -> None:
             try:
                 remove_directory(group)
             except OSError:
-                continue  # somebody else sweeps it too, or may
+                continue  # another process may sweep it, too
 
 
 def _write_optional(path: Path, text: str) -> None:

@@ -81,7 +81,7 @@ class ForkServer:
         self._requests.settimeout(_ANSWER_S)
         self._turn = threading.Lock()
         self._lost = False
-        # With its last user, not when it is replaced: somebody may still wait for an answer.
+        # With its last user, not when it is replaced: an answer may still be awaited.
         self._give_back = weakref.finalize(self, _give_back, self._requests, self._log)
         self._give_back.atexit = False
         try:
@@ -103,7 +103,7 @@ class ForkServer:
         """Have a supervisor forked that talks over this channel and is in these control groups.
 
         Raises:
-            OSError: it was not; the message says why.
+            OSError: it was not, with the reason.
         """
         with ExitStack() as passed:
             fds = [os.pidfd_open(os.getpid())]
@@ -144,19 +144,19 @@ class ForkServer:
         return OSError(f"no process to fork from: {words}")
 
     def _last_words(self) -> str:
-        """The last line of what it wrote to stderr: of a traceback the one that says what was wrong."""
+        """The last line of what it wrote to stderr: of a traceback the one with the error."""
         size = os.fstat(self._log).st_size
         text = os.pread(self._log, _WORDS_BYTES, max(0, size - _WORDS_BYTES)).decode("utf-8", "replace")
         return (text.strip().splitlines() or [""])[-1]
 
 
 def numbers(group: Group) -> dict[str, str]:
-    """The settings that tell a supervisor which descriptors it has."""
+    """The environment variables with a supervisor's descriptors."""
     return {"guard_fd": str(GUARD_FD), "oom_fd": str(OOM_FD if group.oom_file else -1)}
 
 
 def fork_server(kind: Kind = "none") -> ForkServer:
-    """The fork server of this process for one kind, started when there is none that lives.
+    """The fork server of this process for one kind, started if none is alive.
 
     Raises:
         OSError: it cannot be started.

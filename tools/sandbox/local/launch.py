@@ -75,14 +75,14 @@ _TERMINALS = ("/dev/ptmx", "/dev/pts", "/dev/tty")
 """Of other users they stay closed; one's own would be open to an agent with the same user."""
 _NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf")
 _LOST = "lost"
-"""A file by which the monitor says that the supervisor was killed, and did not end by itself."""
+"""The monitor creates this file if the supervisor was killed and did not end by itself."""
 _END_S = 15.0
 """More than a monitor takes for the processes of a fork storm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Folder:
-    """What one sandbox has on the host's disk; its name tells whose it is."""
+    """What one sandbox has on the host's disk; its name identifies the owner."""
 
     base: str
     workdir: str

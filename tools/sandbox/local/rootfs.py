@@ -44,7 +44,7 @@ class Step:
     data: str = ""
 
     def words(self) -> tuple[str, ...]:
-        """The step as the supervisor is told it."""
+        """The step as sent to the supervisor."""
         return self.kind, self.path, self.source, str(self.size), f"{self.mode:o}", self.data
 
 

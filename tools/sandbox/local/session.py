@@ -1,4 +1,4 @@
-"""A running supervisor as its host sees it: what it is told first, what it answers, how it ends."""
+"""A running supervisor as its host sees it: its first message, its answers, its end."""
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +74,7 @@ def greet(channel: socket.socket, process: Process, config: bytes = b"") -> None
     """Tell a supervisor what it is to do, unless it knows, and wait until it is ready.
 
     Raises:
-        OSError: it is not; the message says why.
+        OSError: it is not, with the reason.
     """
     channel.settimeout(_START_S)
     try:

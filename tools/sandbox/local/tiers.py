@@ -75,7 +75,7 @@ def narrow_limits() -> list[str]:
 
 
 def root_can_mount() -> bool:
-    """Whether root could make namespaces here; in a container without privileges nobody can."""
+    """Whether root could make namespaces here; in a container without privileges it cannot."""
     lines = Path("/proc/self/status").read_text().splitlines()
     bounding = next((int(line.split()[1], 16) for line in lines if line.startswith("CapBnd:")), 0)
     return bool(bounding >> _SYS_ADMIN & 1)
@@ -93,7 +93,7 @@ def memory_file(data: bytes) -> int:
 def unused_uid() -> int:
     """A host user for one sandbox, so that process counts and signals of two sandboxes never meet.
 
-    It is drawn at random from ids that nobody hands out; in a container with few ids, from their upper half.
+    It is drawn at random from ids that no tool hands out; in a container with few ids, from their upper half.
     """
     first, count = max(_mapped_ids(), key=lambda extent: extent[1])
     if first <= UID_BASE and first + count >= UID_BASE + UID_COUNT:

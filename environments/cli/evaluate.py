@@ -4,8 +4,7 @@ import click
 from rich.console import Console
 
 from environments.cli.settings import EnvCall, EnvCommand
-from environments.run.evaluation import METRICS
-from environments.run.evaluation_run import evaluate, evaluation_folder
+from environments.run.evaluation_run import METRICS, evaluate, evaluation_folder
 from environments.run.whole_run import run_whole
 
 

@@ -2,8 +2,10 @@
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ _COMPARED = re.compile(
 )
 
 ItemKey = tuple[str, str | None]
-"""Id and content (`item_hash`) of an item; `None`: the record does not say its content."""
+"""Id and content (`item_hash`) of an item; `None`: the record does not have its content."""
 Measure = Callable[[ItemTotals], float | None]
 Row = tuple[str, str, str, str]
 
@@ -86,7 +88,7 @@ class Side:
 
 
 def read_side(place: str, path: Path, *, pass_score: float | None = None) -> Side:
-    """A record, read once.
+    """Reads a record once.
 
     Args:
         place: what the user calls it.
@@ -107,36 +109,8 @@ def read_side(place: str, path: Path, *, pass_score: float | None = None) -> Sid
     return side
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """One item that both sides have, with the same content."""
-
-    item_id: str
-    item_hash: str
-    before: ItemTotals
-    after: ItemTotals
-
-    @property
-    def flip(self) -> str | None:
-        """`gained` or `lost`, where at least half of the rollouts pass on one side alone."""
-        a, b = self.before.pass_at(1), self.after.pass_at(1)
-        if a is None or b is None or (a >= 0.5) == (b >= 0.5):
-            return None
-        return "gained" if b >= 0.5 else "lost"
-
-    def values(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            "item_id": self.item_id,
-            "item_hash": self.item_hash,
-            "a": _item_values(self.before),
-            "b": _item_values(self.after),
-            "flip": self.flip,
-        }
-
-
 def compared(a: Side, b: Side, *, seed: int = 0, all_items: bool = False) -> dict[str, Any]:
-    """The comparison as JSON values: exact numbers, and `None` where one is unknown.
+    """Returns the comparison as JSON values: exact numbers, and `None` where one is unknown.
 
     Means of a side are over all its items, each of which counts once however many rollouts it has. A
     difference is B minus A over the pairs alone; its 95 % interval is the percentile bootstrap over pairs,
@@ -149,74 +123,72 @@ def compared(a: Side, b: Side, *, seed: int = 0, all_items: bool = False) -> dic
         seed: of the resampling.
         all_items: whether every pair is listed; else only flips are.
     """
-    pairs, unpaired = _paired(a, b)
-    flips = [pair for pair in pairs if pair.flip is not None]
+    # In the order of their ids, never by position.
+    keys = sorted(key for key in a.items.keys() & b.items.keys() if key[1] is not None)
+    pairs = [_pair_values(key, a.items[key], b.items[key]) for key in keys]
+
+    def measured(measure: Measure) -> dict[str, Any]:
+        both = [(measure(a.items[key]), measure(b.items[key])) for key in keys]
+        values = {
+            "a": [measure(item) for item in a.items.values()],
+            "b": [measure(item) for item in b.items.values()],
+            "difference": [None if one is None or other is None else other - one for one, other in both],
+        }
+        return {name: asdict(estimated(each, seed)) for name, each in values.items()}
+
+    pass_at: dict[str, Any] = {}
+    for k in range(1, _largest_k(a, b) + 1):
+        at_least = [mean_of([item.pass_at_least(k) for item in side.items.values()]) for side in (a, b)]
+        bounds = dict(zip(("a_at_least", "b_at_least"), at_least, strict=True))
+        pass_at[str(k)] = measured(partial(ItemTotals.pass_at, k=k)) | bounds
     numbers: dict[str, Any] = {
         "a": a.values(),
         "b": b.values(),
         "seed": seed,
         "resamples": RESAMPLES,
-        "items": {"paired": len(pairs), **unpaired},
-        "score": _measured(a, b, pairs, lambda item: item.mean_score, seed),
-        "pass_at": {str(k): _pass_at(a, b, pairs, k, seed) for k in range(1, _largest_k(a, b) + 1)},
-        "flips": [pair.values() for pair in flips],
+        "items": {"paired": len(pairs), **_unpaired(a, b)},
+        "score": measured(lambda item: item.mean_score),
+        "pass_at": pass_at,
+        "flips": [pair for pair in pairs if pair["flip"] is not None],
     }
-    if all_items:
-        numbers["pairs"] = [pair.values() for pair in pairs]
-    return numbers
+    return numbers | ({"pairs": pairs} if all_items else {})
 
 
-def print_comparison(console: Console, numbers: Mapping[str, Any]) -> None:
-    """Show what `compared` gave."""
-    rows = [("", "A", "B", "B - A"), *_rows(numbers)]
-    widths = [max(len(row[index]) for row in rows) for index in range(4)]
-    for row in rows:
-        line = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
-        console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
-    for line in _notes(numbers):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+def _pair_values(key: ItemKey, before: ItemTotals, after: ItemTotals) -> dict[str, Any]:
+    """One item that both sides have; a flip passes by at least half of its rollouts on one side alone."""
+    a, b = before.pass_at(1), after.pass_at(1)
+    is_flip = a is not None and b is not None and (a >= 0.5) != (b >= 0.5)
+    return {
+        "item_id": key[0],
+        "item_hash": key[1],
+        **{
+            side: {
+                "rollouts": item.rollouts,
+                "lost": item.lost,
+                "score": item.mean_score,
+                "passed": item.passed if item.judged else None,
+                "judged": item.judged,
+            }
+            for side, item in (("a", before), ("b", after))
+        },
+        "flip": ("lost" if a is not None and a >= 0.5 else "gained") if is_flip else None,
+    }
 
 
-def _paired(a: Side, b: Side) -> tuple[list[Pair], dict[str, list[str]]]:
-    """The items of both sides in the order of their ids, never by position; why others cannot be compared."""
-    both = sorted((key[0], key[1]) for key in a.items.keys() & b.items.keys() if key[1] is not None)
-    pairs = [Pair(item_id=key[0], item_hash=key[1], before=a.items[key], after=b.items[key]) for key in both]
-    of_a, of_b = _hashes(a), _hashes(b)
-    common = sorted((of_a.keys() & of_b.keys()) - {pair.item_id for pair in pairs})
+def _unpaired(a: Side, b: Side) -> dict[str, list[str]]:
+    """The items that cannot be compared, by why not."""
+    hashes: list[dict[str, set[str | None]]] = [defaultdict(set), defaultdict(set)]
+    for side, of_side in zip((a, b), hashes, strict=True):
+        for identity, content in side.items:
+            of_side[identity].add(content)
+    of_a, of_b = hashes
+    common = [each for each in sorted(of_a.keys() & of_b.keys()) if not (of_a[each] & of_b[each]) - {None}]
     unknown = [each for each in common if None in of_a[each] | of_b[each]]
-    return pairs, {
-        "changed": sorted(set(common) - set(unknown)),
+    return {
+        "changed": [each for each in common if each not in unknown],
         "unknown": unknown,
         "only_a": sorted(of_a.keys() - of_b.keys()),
         "only_b": sorted(of_b.keys() - of_a.keys()),
-    }
-
-
-def _pass_at(a: Side, b: Side, pairs: Sequence[Pair], k: int, seed: int) -> dict[str, Any]:
-    return {
-        **_measured(a, b, pairs, lambda item: item.pass_at(k), seed),
-        "a_at_least": mean_of([item.pass_at_least(k) for item in a.items.values()]),
-        "b_at_least": mean_of([item.pass_at_least(k) for item in b.items.values()]),
-    }
-
-
-def _measured(a: Side, b: Side, pairs: Sequence[Pair], measure: Measure, seed: int) -> dict[str, Any]:
-    both = [(measure(pair.before), measure(pair.after)) for pair in pairs]
-    values = {
-        "a": [measure(item) for item in a.items.values()],
-        "b": [measure(item) for item in b.items.values()],
-        "difference": [None if one is None or other is None else other - one for one, other in both],
-    }
-    return {name: asdict(estimated(each, seed)) for name, each in values.items()}
-
-
-def _item_values(item: ItemTotals) -> dict[str, Any]:
-    return {
-        "rollouts": item.rollouts,
-        "lost": item.lost,
-        "score": item.mean_score,
-        "passed": item.passed if item.judged else None,
-        "judged": item.judged,
     }
 
 
@@ -226,11 +198,13 @@ def _largest_k(a: Side, b: Side) -> int:
     return min(MOST_K, min(most) or max(most))
 
 
-def _hashes(side: Side) -> dict[str, set[str | None]]:
-    hashes: dict[str, set[str | None]] = {}
-    for identity, content in side.items:
-        hashes.setdefault(identity, set()).add(content)
-    return hashes
+def print_comparison(console: Console, numbers: Mapping[str, Any]) -> None:
+    """Shows what `compared` gave."""
+    rows = [("", "A", "B", "B - A"), *_rows(numbers)]
+    widths = [max(len(row[index]) for row in rows) for index in range(4)]
+    texts = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    for line in (*texts, *_notes(numbers)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _rows(numbers: Mapping[str, Any]) -> Iterator[Row]:
@@ -244,12 +218,7 @@ def _rows(numbers: Mapping[str, Any]) -> Iterator[Row]:
         yield _estimates(f"pass@{k}", estimate)
         if a["lost_rollouts"] or b["lost_rollouts"]:
             yield "  lost as failed", _number(estimate["a_at_least"]), _number(estimate["b_at_least"]), ""
-    yield from _aggregated(a["aggregates"], b["aggregates"])
-
-
-def _aggregated(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
-    """The numbers of charts that are compared, where at least one side has any."""
-    before, after = flat(a), flat(b)
+    before, after = flat(a["aggregates"]), flat(b["aggregates"])
     for name in dict.fromkeys((*before, *after)):
         one, other = before.get(name), after.get(name)
         if _COMPARED.fullmatch(name) and (one or other):
@@ -300,16 +269,14 @@ def _item_line(pair: Mapping[str, Any]) -> str:
 
 
 def _estimates(name: str, of: Mapping[str, Any]) -> Row:
-    return name, _estimate(of["a"]), _estimate(of["b"]), _estimate(of["difference"], signed=True)
+    return name, _estimate(of["a"]), _estimate(of["b"]), _estimate(of["difference"], sign="+")
 
 
-def _estimate(of: Mapping[str, Any], *, signed: bool = False) -> str:
-    sign = "+" if signed else ""
+def _estimate(of: Mapping[str, Any], *, sign: str = "") -> str:
     if of["mean"] is None:
         return "-"
-    if of["low"] is None:
-        return f"{of['mean']:{sign}.3f}"
-    return f"{of['mean']:{sign}.3f} [{of['low']:{sign}.3f}, {of['high']:{sign}.3f}]"
+    interval = "" if of["low"] is None else f" [{of['low']:{sign}.3f}, {of['high']:{sign}.3f}]"
+    return f"{of['mean']:{sign}.3f}{interval}"
 
 
 def _number(value: float | None) -> str:

@@ -1,29 +1,18 @@
-"""What an evaluation comes to: mean score, pass@k and turns by outcome with 95 % intervals, and its files."""
+"""The statistics of an evaluation: mean score, pass@k and turns by outcome, with 95 % intervals."""
 
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import orjson
 from rich.console import Console
 
-from environments.base_env import AgentEnv
-from environments.record.private_file import private, write_private, write_whole
-from environments.record.recorder import Recorder
-from environments.record.run_folder import RunFolder
-from environments.record.summary import flat, print_rows
-from environments.record.totals import Summary, summed_parts
-from environments.run.group_note import ShownGroups
-from environments.run.run_log import counted_groups
-from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
-from tools.errors import RecordError
+from environments.record.summary import print_rows
+from environments.record.totals import summed_parts
+from environments.trajectory import Trajectory, TrajectoryGroup
 
 RESAMPLES = 2000
-METRICS = "metrics.json"
-SAMPLES = "samples.jsonl"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +71,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What the results of all items come to."""
+    """The statistics over all items."""
 
     score: Estimate
     """Mean over items of the item's mean score."""
@@ -111,17 +100,9 @@ class Evaluation:
         return self.tried == self.planned
 
     def completeness(self) -> dict[str, int | bool]:
-        """How many items the numbers speak of, for files."""
+        """How many items the numbers cover, for files."""
         lost = {"lost_items": self.lost_items, "lost_rollouts": self.dropped}
         return {"planned": self.planned, "tried": self.tried, "complete": self.complete, **lost}
-
-    def in_short(self) -> dict[str, Any]:
-        """For `summary.json`: its score is the mean over items, too."""
-        return {
-            "evaluation": self.completeness(),
-            "pass@1": self.pass_at[0].mean,
-            "score": self.score.mean,
-        }
 
     def metrics(self) -> dict[str, float]:
         """Flat numbers, for `metrics.json`; what is unknown is left out."""
@@ -137,22 +118,6 @@ class Evaluation:
         numbers["dropped_rollouts"] = self.dropped
         numbers |= {"planned_items": self.planned, "tried_items": self.tried}
         return {f"eval/{name}": value for name, value in numbers.items() if value is not None}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """What was recorded of the items of an evaluation."""
-
-    evaluation: Evaluation | None
-    """`None`: no rollout is left to count."""
-    summary: Summary
-    shown: ShownGroups
-    tried: int
-
-    def metrics(self) -> dict[str, float]:
-        """Its numbers by name, for `metrics.json` and charts."""
-        statistics = {} if self.evaluation is None else self.evaluation.metrics()
-        return statistics | flat(self.summary.values(), "eval")
 
 
 def item_totals(group: TrajectoryGroup) -> ItemTotals:
@@ -251,92 +216,24 @@ def sample_row(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def print_evaluation(console: Console, evaluation: Evaluation) -> None:
-    """The statistics for people."""
+    """Shows the statistics."""
     items = f"{evaluation.tried} of {evaluation.planned} tried"
     if not evaluation.complete:
         items += "; INCOMPLETE: the numbers below speak only of these"
     if evaluation.lost_items:
         items += f"; {evaluation.lost_items} lost, of which no rollout is left: they are in no number below"
     rows = [("items", items), ("mean score", _shown(evaluation.score))]
-    pairs = zip(evaluation.pass_at, evaluation.pass_at_least, strict=True)
-    for k, (estimate, least) in enumerate(pairs, start=1):
+    for k, least in enumerate(evaluation.pass_at_least, start=1):
         lost = f"; at least {least:.3f}, with lost rollouts as failed" if evaluation.dropped else ""
-        rows.append((f"pass@{k}", _shown(estimate) + lost))
+        rows.append((f"pass@{k}", _shown(evaluation.pass_at[k - 1]) + lost))
     for name, turns, count in (
         ("passed", evaluation.turns_passed, evaluation.passed),
         ("failed", evaluation.turns_failed, evaluation.rollouts - evaluation.passed),
     ):
-        shown = "" if turns is None else f", {turns:.2f} turns on average"
-        rows.append((name, f"{count} of {evaluation.rollouts} rollouts{shown}"))
+        average = "" if turns is None else f", {turns:.2f} turns on average"
+        rows.append((name, f"{count} of {evaluation.rollouts} rollouts{average}"))
     rows.append(("dropped", f"{evaluation.dropped} rollouts"))
     print_rows(console, rows)
-
-
-def evaluated(env: AgentEnv, recorder: Recorder) -> Evaluated:
-    """The statistics of all items that the record has, those of earlier starts included.
-
-    Raises:
-        RecordError: it cannot be read.
-    """
-    summary, shown, results = Summary(), ShownGroups(), list[ItemTotals]()
-    for credited in _groups(env, recorder):
-        summary.add(credited)
-        shown.add(credited)
-        results.append(item_totals(credited.group))
-    config = env.config
-    evaluation = evaluate_results(
-        results, max_k=config.eval_rollouts, seed=config.seed, planned=len(env.item_ids)
-    )
-    return Evaluated(evaluation=evaluation, summary=summary, shown=shown, tried=len(results))
-
-
-def write_evaluation(
-    folder: RunFolder, env: AgentEnv, recorder: Recorder, of: Evaluated, *, seconds: float
-) -> None:
-    """Write `metrics.json`, as Atropos' `evaluate_log` shapes it, and `samples.jsonl`, one rollout a line.
-
-    Raises:
-        RecordError: one of them cannot be written.
-    """
-    assert of.evaluation is not None
-    completeness = of.evaluation.completeness()
-    metrics = of.metrics()
-    results = {
-        **completeness,
-        "config_general": {
-            "model_name": env.policy_name,
-            "total_evaluation_time_seconds": str(seconds),
-            "generation_parameters": {"max_new_tokens": env.config.max_token_length},
-        },
-        "results": {f"atropos|{env.name}_eval|0": metrics, "all": metrics},
-    }
-    write_private(folder.path / METRICS, json.dumps(results, indent=2, allow_nan=False).encode())
-    with (
-        write_whole(folder.path / SAMPLES) as unfinished,
-        open(unfinished, "wb", opener=private) as file,  # `Path.open` takes no opener
-    ):
-        for credited in _groups(env, recorder):
-            for trajectory in credited.group.trajectories:
-                row = {**sample_row(trajectory), "evaluation": completeness}
-                file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
-
-
-def refuse_other_files(folder: RunFolder) -> None:
-    """Raise RecordError where an evaluation without a record would be written over."""
-    there = [name for name in (METRICS, SAMPLES) if (folder.path / name).exists()]
-    if there and not folder.record.exists():
-        raise RecordError(
-            f"{folder.path} has {' and '.join(there)} of an evaluation without a record, which cannot be "
-            f"continued and is not written over; choose another folder (--name, --out)"
-        )
-
-
-def _groups(env: AgentEnv, recorder: Recorder) -> Iterator[CreditedGroup]:
-    """Of the items of this evaluation: an earlier start may have had more of them (`--env.max_items`)."""
-    ids = set(env.item_ids)
-    for credited in counted_groups(recorder.path, recorder.finished):
-        if credited.group.item_id in ids:
-            yield credited
 
 
 def _shown(estimate: Estimate) -> str:

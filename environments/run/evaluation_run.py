@@ -1,12 +1,16 @@
 """`evaluate`: every evaluation item several times, into a record of its own, then statistics."""
 
 import asyncio
-from dataclasses import replace
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import numpy as np
+import orjson
 from rich.console import Console
 
 from environments.base_env import AgentEnv
@@ -14,29 +18,36 @@ from environments.config import AgentEnvConfig
 from environments.containment.user_code import InFlight, Watch
 from environments.credit import recorded_params
 from environments.data.tasks import GroupTask, plan
+from environments.record.private_file import private, write_private, write_whole
+from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
-from environments.record.summary import measured_rows, print_rows, print_side_notes
+from environments.record.summary import flat, measured_rows, print_rows, print_side_notes
+from environments.record.totals import Summary
 from environments.rollout.boundary import failure_of
 from environments.run.evaluation import (
-    Evaluated,
-    evaluated,
+    Evaluation,
+    ItemTotals,
+    evaluate_results,
+    item_totals,
     print_evaluation,
-    refuse_other_files,
-    write_evaluation,
+    sample_row,
 )
 from environments.run.experiment import origin_of
+from environments.run.group_note import ShownGroups
 from environments.run.group_source import FinishedGroups, OwnGroups
 from environments.run.open_run import DEFAULT_NAME, OpenRun, opened_run
 from environments.run.process_run import FAILED, Driver, PlannedTasks
 from environments.run.progress import Progress
 from environments.run.run_files import Sources
-from environments.run.run_log import RunLog
-from environments.run.tracking import tracking_backends
+from environments.run.run_log import RunLog, counted_groups
+from environments.run.tracking import Charts, opened_charts
 from environments.run.watchdog import Watchdog, watchdog_of
 from environments.run.worker_pool import groups_at_once
 from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
-from tools.errors import RewardError
+from tools.errors import RecordError, RewardError
 
+METRICS = "metrics.json"
+SAMPLES = "samples.jsonl"
 PREFIX = "eval-"
 """Of the folders' names: an evaluation and a run of training may have the same name."""
 
@@ -50,7 +61,7 @@ def evaluation_folder(config: AgentEnvConfig, env: str) -> RunFolder:
 
 
 async def evaluate(env: AgentEnv, console: Console, *, sources: Sources | None = None) -> int:
-    """Open an environment for evaluation and roll out each item `eval_rollouts` times, unless recorded.
+    """Opens an environment for evaluation and rolls out each item `eval_rollouts` times, unless recorded.
 
     Args:
         env: the environment.
@@ -65,21 +76,138 @@ async def evaluate(env: AgentEnv, console: Console, *, sources: Sources | None =
         UsageError: the environment cannot be opened, or the folder is another evaluation's.
     """
     folder, log = evaluation_folder(env.config, env.name), RunLog()
-    refuse_other_files(folder)
+    there = [name for name in (METRICS, SAMPLES) if (folder.path / name).exists()]
+    if there and not folder.record.exists():
+        raise RecordError(
+            f"{folder.path} has {' and '.join(there)} of an evaluation without a record, which cannot be "
+            f"continued and is not written over; choose another folder (--name, --out)"
+        )
     progress = Progress(console, log=log)
     with watchdog_of(env, progress) as watchdog:
         async with env.opened(evaluation=True, notify=progress.say):
             origin = origin_of(env, evaluation=True)
             opened = opened_run(env, origin, folder, sources=sources, log=log, say=progress.say)
             # First what can still refuse: `--fresh` puts the former evaluation aside.
-            with tracking_backends(env) as backends, opened as run:
-                of, code = await _evaluate_opened(env, folder, progress, run, watchdog)
-                if of is not None:
-                    for backend in backends:
-                        await asyncio.to_thread(
-                            backend.log, of.metrics(), of.shown.histograms, of.shown.samples
-                        )
-                return code
+            with opened_charts(env) as charts, opened as run:
+                return await _evaluate_opened(env, folder, progress, run, watchdog, charts)
+
+
+async def _evaluate_opened(
+    env: AgentEnv,
+    folder: RunFolder,
+    progress: Progress,
+    run: OpenRun,
+    watchdog: Watchdog,
+    charts: Sequence[Charts],
+) -> int:
+    started, recorder = monotonic(), run.recorder
+    tasks = PlannedTasks(plan(env.items, env.item_ids, -1), recorder)
+    source = OwnEvaluations(env, progress.rollout)
+    driver = Driver(
+        source=FinishedGroups(source, fingerprint=recorder.fingerprint),
+        run=run,
+        progress=progress,
+        watchdog=watchdog,
+        at_once=groups_at_once(env.config.max_concurrent_rollouts, env.config.eval_rollouts),
+        max_failed=env.config.max_failed_groups,
+    )
+    code = await driver.roll_out(tasks)
+    is_stopped = code == FAILED
+    totals = await asyncio.to_thread(_recorded_totals, env, recorder)
+    evaluation, more = totals.evaluation, dict[str, Any]()
+    if evaluation is not None:
+        more["evaluation"] = evaluation.completeness()
+        more |= {"pass@1": evaluation.pass_at[0].mean, "score": evaluation.score.mean}
+    if is_stopped:
+        progress.say(f"{totals.tried} of {tasks.total} items were tried, which is no evaluation")
+    elif evaluation is None:
+        code = code or FAILED
+    else:
+        code = code or (0 if evaluation.complete else FAILED)
+        seconds = monotonic() - started
+        await asyncio.to_thread(_write_files, folder, env, recorder, totals, seconds=seconds)
+    await run.end(progress.summary, done=tasks.held(), planned=tasks.total, code=code, **more)
+    if not is_stopped:
+        progress.print(partial(_print_end, totals=totals, planned=tasks.total))
+        for each in charts:
+            shown = totals.shown
+            await asyncio.to_thread(each.log, totals.metrics(), shown.histograms, shown.samples)
+    return code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Totals:
+    """What was recorded of the items of an evaluation, those of earlier starts included."""
+
+    evaluation: Evaluation | None
+    """`None`: no rollout is left to count."""
+    summary: Summary
+    shown: ShownGroups
+    tried: int
+
+    def metrics(self) -> dict[str, float]:
+        """Its numbers by name, for `metrics.json` and charts."""
+        statistics = {} if self.evaluation is None else self.evaluation.metrics()
+        return statistics | flat(self.summary.values(), "eval")
+
+
+def _recorded_totals(env: AgentEnv, recorder: Recorder) -> _Totals:
+    summary, shown, results = Summary(), ShownGroups(), list[ItemTotals]()
+    for credited in _groups(env, recorder):
+        summary.add(credited)
+        shown.add(credited)
+        results.append(item_totals(credited.group))
+    config = env.config
+    evaluation = evaluate_results(
+        results, max_k=config.eval_rollouts, seed=config.seed, planned=len(env.item_ids)
+    )
+    return _Totals(evaluation=evaluation, summary=summary, shown=shown, tried=len(results))
+
+
+def _write_files(
+    folder: RunFolder, env: AgentEnv, recorder: Recorder, totals: _Totals, *, seconds: float
+) -> None:
+    """Writes `metrics.json` in the shape of Atropos' `evaluate_log`, and `samples.jsonl`, one rollout a line."""
+    assert totals.evaluation is not None
+    completeness, metrics = totals.evaluation.completeness(), totals.metrics()
+    results = {
+        **completeness,
+        "config_general": {
+            "model_name": env.policy_name,
+            "total_evaluation_time_seconds": str(seconds),
+            "generation_parameters": {"max_new_tokens": env.config.max_token_length},
+        },
+        "results": {f"atropos|{env.name}_eval|0": metrics, "all": metrics},
+    }
+    write_private(folder.path / METRICS, json.dumps(results, indent=2, allow_nan=False).encode())
+    with (
+        write_whole(folder.path / SAMPLES) as unfinished,
+        open(unfinished, "wb", opener=private) as file,  # `Path.open` takes no opener
+    ):
+        for credited in _groups(env, recorder):
+            for trajectory in credited.group.trajectories:
+                row = {**sample_row(trajectory), "evaluation": completeness}
+                file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def _groups(env: AgentEnv, recorder: Recorder) -> Iterator[CreditedGroup]:
+    """Of the items of this evaluation: an earlier start may have had more of them (`--env.max_items`)."""
+    ids = set(env.item_ids)
+    groups = counted_groups(recorder.path, recorder.finished)
+    return (credited for credited in groups if credited.group.item_id in ids)
+
+
+def _print_end(console: Console, *, totals: _Totals, planned: int) -> None:
+    evaluation = totals.evaluation
+    if evaluation is None:
+        print_side_notes(console, totals.summary)
+        console.print(f"no rollout was left to evaluate; {totals.tried} of {planned} items were tried")
+        return
+    print_evaluation(console, evaluation)
+    print_rows(console, measured_rows(totals.summary.values()))
+    print_side_notes(console, totals.summary)
+    if not evaluation.complete or evaluation.lost_items:
+        console.print("the same command goes on from here, and tries lost items once more", soft_wrap=True)
 
 
 class OwnEvaluations(OwnGroups):
@@ -118,52 +246,6 @@ def uncredited(env: AgentEnv, group: TrajectoryGroup) -> CreditedGroup:
         status="no_credit" if group.trajectories else "failed",
         reason="an evaluation" if group.trajectories else "no rollout is left",
     )
-
-
-async def _evaluate_opened(
-    env: AgentEnv, folder: RunFolder, progress: Progress, run: OpenRun, watchdog: Watchdog
-) -> tuple[Evaluated | None, int]:
-    """Its numbers, where there are any, and the exit code."""
-    started, recorder = monotonic(), run.recorder
-    tasks = PlannedTasks(plan(env.items, env.item_ids, -1), recorder)
-    source = OwnEvaluations(env, progress.rollout)
-    driver = Driver(
-        source=FinishedGroups(source, fingerprint=recorder.fingerprint),
-        run=run,
-        progress=progress,
-        watchdog=watchdog,
-        at_once=groups_at_once(env.config.max_concurrent_rollouts, env.config.eval_rollouts),
-        max_failed=env.config.max_failed_groups,
-    )
-    code = await driver.roll_out(tasks)
-    is_stopped = code == FAILED
-    of = await asyncio.to_thread(evaluated, env, recorder)
-    if is_stopped:
-        progress.say(f"{of.tried} of {tasks.total} items were tried, which is no evaluation")
-    elif of.evaluation is None:
-        code = code or FAILED
-    else:
-        code = code or (0 if of.evaluation.complete else FAILED)
-        seconds = monotonic() - started
-        await asyncio.to_thread(write_evaluation, folder, env, recorder, of, seconds=seconds)
-    more = {} if of.evaluation is None else of.evaluation.in_short()
-    await run.end(progress.summary, done=tasks.held(), planned=tasks.total, code=code, **more)
-    if is_stopped:
-        return None, code
-    progress.print(partial(_print_end, of=of, planned=tasks.total))
-    return of, code
-
-
-def _print_end(console: Console, *, of: Evaluated, planned: int) -> None:
-    if of.evaluation is None:
-        print_side_notes(console, of.summary)
-        console.print(f"no rollout was left to evaluate; {of.tried} of {planned} items were tried")
-        return
-    print_evaluation(console, of.evaluation)
-    print_rows(console, measured_rows(of.summary.values()))
-    print_side_notes(console, of.summary)
-    if not of.evaluation.complete or of.evaluation.lost_items:
-        console.print("the same command goes on from here, and tries lost items once more", soft_wrap=True)
 
 
 async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch: Watch) -> bool | Failure:

@@ -1,13 +1,24 @@
-"""What a run is an experiment with: everything that decides how its rollouts go and what they earn."""
+"""What a run is an experiment with: everything that decides how its rollouts go and what they earn.
 
+The settings and tools that count, the environment's code, and the data that it loads. Data that rollouts read
+first, after the fingerprint was made, is recorded as it is read (`LaterFiles`).
+"""
+
+import ast
+import hashlib
 import os
 import re
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import time_ns
-from typing import get_args
+from types import CodeType, FunctionType
+from typing import cast, get_args
 
 import orjson
 
@@ -18,11 +29,12 @@ from environments.data.item_json import stable_text
 from environments.inference.endpoint import without_credentials
 from environments.lifecycle.opened_files import OpenedFiles
 from environments.lifecycle.rollout_parts import condenser_facts
+from environments.python_syntax import parse_python
 from environments.record.origin import LATER, RunOrigin, digest, refuse_other_run
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RUNS
-from environments.run.experiment_files import code_facts, counted_files, file_digest, home_of, later_data
 from environments.second_models.asked_model import SCRIPTED
+from tools.registry import Tool, Toolset
 
 NOT_COUNTED = frozenset({
     # Where it is written.
@@ -46,23 +58,40 @@ OF_A_SERVER = frozenset({
 })  # fmt: skip
 """Settings of a model server that shape what is sampled; its model's name is in the policy's."""
 OF_A_SECOND_MODEL = ("model_name", "temperature", "top_p", "max_tokens", "extra_body")
+OF_TRAINING = ("group_size", "min_group_size")
+"""Settings that an evaluation has no use for."""
 _NOT_COUNTED = re.compile(r"estimator.*|.*(_s|timeout|_url|key|secret|password|credentials?)")
 """Credit can be computed anew; waits, addresses and secrets change nothing that is recorded."""
 _LONG = 200
-
-
-OF_TRAINING = ("group_size", "min_group_size")
-"""Settings that an evaluation has no use for."""
+_TURNWISE = ("environments", "tools", "turnwise")
+_MOST_NAMED = 500
+"""Files of data that are named one by one; more are named by their folders."""
+_SYSTEM = tuple(Path(each) for each in ("/proc", "/sys", "/dev", "/etc", "/usr/share", "/usr/lib"))
+_WRITTEN, _GONE = "written by a run", "gone"
+"""In the place of a digest: a file that a run writes decides nothing that its writer does not."""
+_INSTEAD = "put the file back, start over with --fresh, or go on all the same with --accept"
 
 
 def origin_of(env: AgentEnv, *, evaluation: bool = False) -> RunOrigin:
-    """What the groups of an open environment have in common, for its record and its outbox."""
+    """Returns what the groups of an open environment have in common, for its record and its outbox."""
     config = env.config
     settings = _settings(config)
     if evaluation:
         settings = {name: text for name, text in settings.items() if name not in OF_TRAINING}
         counted = {"eval_rollouts": config.eval_rollouts, "pass_score": config.pass_score}
         settings |= {"evaluation": "true", **{name: stable_text(each) for name, each in counted.items()}}
+    tools = {
+        f"tool {spec.name}": digest(orjson.dumps(spec.to_openai(), option=orjson.OPT_SORT_KEYS))
+        for spec in env.toolset.specs
+    }
+    second_models = {
+        f"{server.section} {name}": stable_text(getattr(server, name))[:_LONG]
+        for server in env.second_servers
+        for name in OF_A_SECOND_MODEL
+    }
+    dataset = config.dataset_path
+    # One that the environment makes itself is in its code and items.
+    is_local = dataset is not None and Path(dataset).is_file()
     return RunOrigin(
         env=env.name,
         policy=env.policy_name,
@@ -79,22 +108,22 @@ def origin_of(env: AgentEnv, *, evaluation: bool = False) -> RunOrigin:
             "sandbox": env.sandboxes.kind,
             "verify_sandbox": env.sandboxes.verifier_kind,
             **_servers(env.servers),
-            **_second_models(env),
+            **second_models,
+            **dict.fromkeys(env.scripted_roles(), SCRIPTED),
             **condenser_facts(env.condensers),
-            **_dataset(config),
-            **{
-                f"tool {spec.name}": digest(orjson.dumps(spec.to_openai(), option=orjson.OPT_SORT_KEYS))
-                for spec in env.toolset.specs
-            },
+            **({"dataset": file_digest(Path(dataset))} if dataset is not None and is_local else {}),
+            **tools,
             **code_facts(type(env), environment_files(env)),
         },
     )
 
 
-def environment_files(env: AgentEnv) -> dict[str, Path]:
-    """The files that the fingerprint covers, as `code of env.py` or `data of users.jsonl`."""
-    opened = env.opened_files
-    return counted_files(type(env), opened=opened.read, written=opened.written, apart=_apart(env))
+def turnwise_version() -> str:
+    """Returns the version of the package that is installed."""
+    try:
+        return version("turnwise")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _settings(config: AgentEnvConfig) -> dict[str, str]:
@@ -121,20 +150,10 @@ def _servers(servers: Sequence[ServerConfig]) -> dict[str, str]:
     }
 
 
-def _second_models(env: AgentEnv) -> dict[str, str]:
-    """Who judges, who plays the user and who sums up, and how it is asked."""
-    served = {
-        f"{server.section} {name}": stable_text(getattr(server, name))[:_LONG]
-        for server in env.second_servers
-        for name in OF_A_SECOND_MODEL
-    }
-    return served | dict.fromkeys(env.scripted_roles(), SCRIPTED)
-
-
-def _dataset(config: AgentEnvConfig) -> dict[str, str]:
-    """The content of a local dataset; one that the environment makes itself is in its code and items."""
-    path = config.dataset_path
-    return {} if path is None or not Path(path).is_file() else {"dataset": file_digest(Path(path))}
+def environment_files(env: AgentEnv) -> dict[str, Path]:
+    """Returns the files that the fingerprint covers, as `code of env.py` or `data of users.jsonl`."""
+    opened = env.opened_files
+    return counted_files(type(env), opened=opened.read, written=opened.written, apart=_apart(env))
 
 
 def _apart(env: AgentEnv) -> list[Path]:
@@ -149,16 +168,221 @@ def _apart(env: AgentEnv) -> list[Path]:
     return [RUNS, *(Path(path) for path in paths if path is not None)]
 
 
-WRITTEN, GONE = "written by a run", "gone"
-"""In the place of a digest: a file that a run writes decides nothing that its writer does not."""
-_INSTEAD = "put the file back, start over with --fresh, or go on all the same with --accept"
+def counted_files(
+    env_cls: type, *, opened: Iterable[str] = (), written: Iterable[str] = (), apart: Iterable[Path] = ()
+) -> dict[str, Path]:
+    """Returns the files by name: `code of env.py`, `data of ../corpus/a.txt`, from the class's folder on.
+
+    Args:
+        env_cls: the environment's class.
+        opened: paths that were opened for reading while it was set up and its items were loaded.
+        written: paths that were opened for writing, too.
+        apart: what runs write, or what counts by its items.
+    """
+    modules, apart = _module_files(), list(apart)
+    code: dict[str, Path] = {}
+    own = {file.parent: file for cls in reversed(_classes(env_cls)) if (file := _file_of(cls.__module__))}
+    for folder, file in own.items():
+        beside = {*_code_beside(file), *(each for each in modules if folder in each.parents)}
+        for each in _counted(beside, folder, apart):
+            name = f"code of {each.relative_to(folder).as_posix()}"
+            code[name if code.get(name, each) == each else f"{name} in {folder.name}"] = each
+    scratch = _scratch_folder()
+    temporary = {path for each in written if (path := Path(each).resolve()).is_relative_to(scratch)}
+    named = {file for each in getattr(env_cls, "data", ()) for file in _files_at(_home_of(env_cls) / each)}
+    data = {*(Path(each).resolve() for each in opened), *named} - temporary - {*code.values()}
+    found = _data_by_name(env_cls, data - modules, apart)
+    return code | {f"data of {name}": path for name, path in found.items()}
+
+
+def code_facts(env_cls: type, files: Mapping[str, Path] | None = None) -> dict[str, str]:
+    """Returns a digest for each file that counts: of code without comments and layout, of data as it is.
+
+    Args:
+        env_cls: the environment's class. One without a file (a notebook, a REPL) counts by its functions,
+            tools and states, and by functions of the same module that they name.
+        files: see `counted_files`; unset: the code of the class.
+    """
+    files = counted_files(env_cls) if files is None else files
+    facts = {name: file_digest(file) for name, file in files.items()}
+    data = [name for name in files if name.startswith("data of ")]
+    if len(data) > _MOST_NAMED:
+        folders: dict[str, list[str]] = {}
+        for name in data:
+            folders.setdefault(f"{name.rpartition('/')[0]}/", []).append(f"{name} {facts.pop(name)}")
+        facts |= {folder: digest("\n".join(lines).encode()) for folder, lines in folders.items()}
+    return facts | {
+        f"code of class {cls.__qualname__}": digest(_class_text(cls, set()).encode())
+        for cls in _classes(env_cls)
+        if not has_file(cls)
+    }
+
+
+def file_digest(file: Path) -> str:
+    """Equal for files of equal content; of code, comments and layout are no content."""
+    return _read(file, file.stat().st_mtime_ns, file.stat().st_size)[0]
+
+
+def has_file(cls: type) -> bool:
+    """Whether a class was loaded from a file."""
+    return _file_of(cls.__module__) is not None
+
+
+@lru_cache(maxsize=4096)
+def _read(file: Path, _mtime_ns: int, _size: int) -> tuple[str, frozenset[str]]:
+    """A file's digest and, of code, the modules that it imports, in functions too: read once while it stays.
+
+    Each group of a run asks for the files that its rollouts read.
+    """
+    if file.suffix != ".py":
+        with file.open("rb") as opened:
+            return f"sha256:{hashlib.file_digest(opened, 'sha256').hexdigest()[:16]}", frozenset()
+    data = file.read_bytes()
+    try:
+        tree = parse_python(data)
+        nodes = list(ast.walk(tree))
+        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+        code = ast.unparse(tree).encode("utf-8", "surrogatepass")
+        return digest(code), frozenset(name.partition(".")[0] for name in names)
+    except (SyntaxError, ValueError, RecursionError):
+        return digest(data), frozenset()
+
+
+def _classes(env_cls: type) -> list[type]:
+    """Those whose code is not Turnwise's, about which its version says all; a shipped environment counts."""
+    return [
+        cls
+        for cls in env_cls.__mro__
+        if (parts := cls.__module__.split("."))[0] != "builtins"
+        and (parts[0] not in _TURNWISE or (len(parts) > 2 and parts[1].endswith("_env")))
+    ]
+
+
+def _home_of(env_cls: type) -> Path:
+    """The folder of an environment's class; the current one where it has no file."""
+    return next((file.parent for cls in _classes(env_cls) if (file := _file_of(cls.__module__))), Path.cwd())
+
+
+def _scratch_folder() -> Path:
+    return Path(tempfile.gettempdir()).resolve()
+
+
+def _file_of(module: str) -> Path | None:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return _resolved(file) if isinstance(file, str) else None
+
+
+def _module_files() -> set[Path]:
+    return {file for name in list(sys.modules) if name != "__main__" and (file := _file_of(name))}
+
+
+@cache
+def _resolved(file: str) -> Path | None:
+    """Once for each module of a process: there are thousands, in few folders."""
+    path = _resolved_folder(os.path.dirname(file)) / os.path.basename(file)  # noqa: PTH119, PTH120  # a `Path` of each takes longer
+    return path if os.path.isfile(path) else None  # noqa: PTH113  # likewise
+
+
+@cache
+def _resolved_folder(folder: str) -> Path:
+    return Path(folder).resolve()
+
+
+@cache
+def _installed() -> tuple[Path, ...]:
+    """Where Python, its packages and Turnwise lie."""
+    source = Path(__file__).resolve().parents[2]
+    paths = {sys.prefix, *sysconfig.get_paths().values()}
+    return (*_SYSTEM, *(Path(path).resolve() for path in paths), *(source / name for name in _TURNWISE))
+
+
+def _data_by_name(env_cls: type, files: Iterable[Path], apart: Iterable[Path]) -> dict[str, Path]:
+    """The files among these that are the environment's data, by their paths from its folder on."""
+    home = _home_of(env_cls)
+    data = [path for path in files if path.suffix != ".pyc" and path.is_file()]
+    return {Path(os.path.relpath(path, home)).as_posix(): path for path in _counted(data, home, apart)}
+
+
+def _counted(files: Iterable[Path], folder: Path, apart: Iterable[Path]) -> list[Path]:
+    """The files that are the environment's, sorted: not hidden, and no part of what stands apart."""
+    left_out = [*(path.resolve() for path in apart), *_installed()]
+    counted: list[Path] = []
+    for file in sorted(files):
+        is_below = file.is_relative_to(folder)
+        parts = (file.relative_to(folder) if is_below else file).parts
+        hidden = [part for part in parts if part[0] == "." or part.endswith(("__pycache__", "-packages"))]
+        # What is installed around the environment does not take it out: a package may be one.
+        outside = (each for each in left_out if not (is_below and folder.is_relative_to(each)))
+        if not hidden and not any(file.is_relative_to(each) for each in outside):
+            counted.append(file)
+    return counted
+
+
+def _code_beside(file: Path) -> Iterator[Path]:
+    """The package that a file is part of; without one, the file and what it imports from beside it."""
+    folder = file.parent
+    if (folder / "__init__.py").is_file():
+        yield from folder.rglob("*.py")
+        return
+    found, waiting = set[Path](), [file]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            for name in _read(each, each.stat().st_mtime_ns, each.stat().st_size)[1]:
+                waiting += _files_at(folder / f"{name}.py")
+                waiting += [path for path in _files_at(folder / name) if path.suffix == ".py"]
+    yield from found
+
+
+def _files_at(path: Path) -> list[Path]:
+    """A file, or those below a folder; none where there is nothing or where it may not be read."""
+    try:
+        if path.is_file():
+            return [path.resolve()]
+        return [each.resolve() for each in path.rglob("*") if each.is_file()] if path.is_dir() else []
+    except OSError:
+        return []
+
+
+def _class_text(cls: type, seen: set[object]) -> str:
+    """The functions and plain values of a class, as text that is the same in every process."""
+    values = {name: value for name, value in vars(cls).items() if not name.startswith("__")}
+    return "\n".join(f"{name}={_value_text(value, seen)}" for name, value in sorted(values.items()))
+
+
+def _value_text(value: object, seen: set[object]) -> str:
+    """Of a function its code, and that of functions of its module that it names."""
+    value = getattr(value, "__func__", getattr(value, "fget", value))
+    value = value.tools if isinstance(value, Toolset) else value
+    value = value.function if isinstance(value, Tool) else value
+    if isinstance(value, FunctionType):
+        if value.__code__ in seen:
+            return ""
+        seen.add(value.__code__)
+        named = [value.__globals__.get(name) for name in value.__code__.co_names]
+        functions = [each for each in named if isinstance(each, FunctionType)]
+        own = [each for each in functions if each.__module__ == value.__module__]
+        return _value_text([value.__code__, *own], seen)
+    if isinstance(value, CodeType):
+        consts = _value_text(value.co_consts, seen)
+        return f"{value.co_code.hex()} {value.co_names} {value.co_varnames} {consts}"
+    if isinstance(value, frozenset | set):
+        return repr(sorted(map(repr, cast("frozenset[object]", value))))
+    if isinstance(value, tuple | list):
+        return repr([_value_text(each, seen) for each in cast("list[object]", value)])
+    if isinstance(value, type) and not has_file(value) and value not in seen:
+        seen.add(value)
+        return "\n".join(_class_text(each, seen) for each in value.__mro__ if not has_file(each))
+    return repr(value) if isinstance(value, str | int | float | bytes | None) else type(value).__qualname__
 
 
 class LaterFiles:
     """The data that rollouts read and that the fingerprint, made before them, does not cover."""
 
     def __init__(self, env: AgentEnv, recorder: Recorder) -> None:
-        """Compare what the record's groups have read with what is there now.
+        """Compares what the record's groups have read with what is there now.
 
         Args:
             env: an open environment.
@@ -168,71 +392,67 @@ class LaterFiles:
             OtherRunError: a file changed, or is gone.
         """
         self.opened = OpenedFiles(in_hooks=True)
-        self._env_cls = type(env)
-        self._counted = frozenset(environment_files(env).values())
-        self._apart = _apart(env)
-        self._record, self._accept = recorder.path, env.config.accept
+        self._env_cls, self._accept, self._record = type(env), env.config.accept, recorder.path
+        self._covered = frozenset(environment_files(env).values())
+        self._apart = [*_apart(env), _scratch_folder()]
         self._since = time_ns()
         recorded = recorder.contents.facts_of(recorder.fingerprint)
         self._digests = {
             name.removeprefix(LATER): value for name, value in recorded.items() if name.startswith(LATER)
         }
-        home = home_of(self._env_cls)
+        home = _home_of(self._env_cls)
         self._names = {os.path.realpath(home / name): name for name in self._digests}
-        gone = {
-            name: GONE
-            for file, name in self._names.items()
-            if self._digests[name] != WRITTEN and not Path(file).is_file()
-        }
-        self._changed = self._news(gone | self._digests_of(self._names))
+        now = {name: self._digest_of(file) or _GONE for file, name in self._names.items()}
+        self._unrecorded = self._changes(now)
 
     def facts(self) -> dict[str, str]:
-        """Return the digests of the files that were read since the last call, unless the record has them.
+        """Returns the digests of the files that were read since the last call, unless the record has them.
 
         Raises:
             OtherRunError: a file is not as it was.
         """
-        facts, self._changed = self._changed, {}
+        facts, self._unrecorded = self._unrecorded, {}
         if self.opened.read or self.opened.written:
             files = _taken(self.opened.read)
-            if new := files - self._names.keys():
-                found = later_data(self._env_cls, new, counted=self._counted, apart=self._apart)
-                self._names |= {str(file): name for name, file in found.items()}
-            now = self._digests_of(files)
+            if new := {Path(file) for file in files - self._names.keys()} - self._covered:
+                found = _data_by_name(self._env_cls, new, self._apart)
+                modules = _module_files() if found else ()
+                self._names |= {str(path): name for name, path in found.items() if path not in modules}
+            known = {self._names[file]: file for file in files if file in self._names}
+            now = {name: value for name, file in known.items() if (value := self._digest_of(file))}
             # Last: a write that the digests saw was noted before it.
-            written = {name for file in _taken(self.opened.written) if (name := self._names.get(file))}
-            facts |= self._news(now | dict.fromkeys(written & {*now, *self._digests}, WRITTEN))
+            written = {self._names.get(file) for file in _taken(self.opened.written)}
+            now |= dict.fromkeys({*now, *self._digests} & written, _WRITTEN)
+            facts |= self._changes(now)
         return {f"{LATER}{name}": value for name, value in facts.items()}
 
-    def _digests_of(self, files: Iterable[str]) -> dict[str, str]:
-        """The content of the files that count, by name; what came to be during the run does not."""
-        digests: dict[str, str] = {}
-        for file in files:
-            name = self._names.get(file)
-            if name is None or self._digests.get(name) == WRITTEN:
-                continue
-            with suppress(OSError):
-                stat = Path(file).stat()
-                is_new = max(stat.st_mtime_ns, stat.st_ctime_ns) >= self._since
-                if name in self._digests or not is_new:
-                    digests[name] = file_digest(Path(file))
-        return digests
+    def _digest_of(self, file: str) -> str | None:
+        """The file's content; `None`: there is no file, or it came to be during the run."""
+        path = Path(file)
+        try:
+            stat = path.stat()
+            is_new = max(stat.st_mtime_ns, stat.st_ctime_ns) >= self._since
+            counts = path.is_file() and (self._names[file] in self._digests or not is_new)
+            return file_digest(path) if counts else None
+        except OSError:
+            return None
 
-    def _news(self, now: Mapping[str, str]) -> dict[str, str]:
+    def _changes(self, now: Mapping[str, str]) -> dict[str, str]:
         """What the record does not say yet.
 
         Raises:
             OtherRunError: it says something else.
         """
-        news = {name: value for name, value in now.items() if self._digests.get(name) != value}
+        known = self._digests
+        news = {name: value for name, value in now.items() if known.get(name) not in (value, _WRITTEN)}
         changed = [
-            f"{name}, which rollouts read, {'is gone' if value == GONE else 'changed'}"
+            f"{name}, which rollouts read, {'is gone' if value == _GONE else 'changed'}"
             for name, value in sorted(news.items())
-            if name in self._digests and value != WRITTEN
+            if name in known and value != _WRITTEN
         ]
         if not self._accept:
             refuse_other_run(str(self._record), changed, instead=_INSTEAD)
-        self._digests |= news
+        known |= news
         return news
 
 
@@ -255,11 +475,3 @@ def _taken(paths: dict[str, None]) -> set[str]:
     for path in taken:
         del paths[path]
     return {os.path.realpath(path) for path in taken}
-
-
-def turnwise_version() -> str:
-    """The version of the package that is installed."""
-    try:
-        return version("turnwise")
-    except PackageNotFoundError:
-        return "unknown"

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
@@ -16,17 +16,14 @@ from environments.record.origin import RunOrigin, credit_text, in_short
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
 from environments.record.totals import Summary
-from environments.run.experiment import later_files
-from environments.run.experiment_files import has_file
+from environments.run.experiment import has_file, later_files
 from environments.run.run_files import Sources, write_run_files
-from environments.run.run_log import RunLog, covered_by, moment, read_summary, summary_of, write_summary
+from environments.run.run_log import RunLog, counted_groups, moment, read_summary, write_summary
 from tools.errors import ConfigError, RecordError
 
 DEFAULT_NAME = "default"
-_LARGE = 200_000_000
-"""Bytes of a record that takes a while to be read."""
 OF_RECORD = ("of", "experiments", "failed", "score", "pass@1", "evaluation", "aggregates")
-"""What `summary.json` says of the record, and not of the run that wrote it last."""
+"""What of `summary.json` describes the record, and not the run that wrote it last."""
 _INSTEAD = "start over with --fresh, run it as --name OTHER, or go on all the same with --accept"
 
 
@@ -57,11 +54,11 @@ class OpenRun:
     """Whether the record held groups before."""
     say: Callable[[str], None]
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What `summary.json` says beside the aggregates."""
+    """What `summary.json` has beside the aggregates."""
     _started: float = field(default_factory=monotonic)
 
     def planned(self, *, groups: int, done: int) -> None:
-        """Say how many groups are planned, and how many of them were there before.
+        """Writes how many groups are planned, and how many of them were there before.
 
         Raises:
             RecordError: the summary cannot be written.
@@ -71,7 +68,7 @@ class OpenRun:
             write_summary(self.folder.summary, self.facts | self._kept(self.folder))
 
     async def end(self, added: Summary, *, done: int, planned: int, code: int, **more: Any) -> None:
-        """Write what the whole record comes to; where that cannot be done it is said, and ends nothing.
+        """Writes the totals of the whole record; where that fails it is shown, and ends nothing.
 
         Args:
             added: what this run added to it.
@@ -93,16 +90,15 @@ class OpenRun:
 
     async def _numbers(self, folder: RunFolder, added: Summary) -> dict[str, Any]:
         """What the record comes to; all of it is read where groups were there before and others came."""
-        size = self.recorder.path.stat().st_size
-        covered = covered_by(read_summary(folder.summary))
-        experiments = len(self.recorder.contents.fingerprints | {self.facts["fingerprint"]})
-        if self.resumed and not self.recorder.written and covered.get("bytes") == size:
-            return self._kept(folder) | {"experiments": experiments}
-        whole = added
-        if self.resumed:
-            if size > _LARGE:
-                self.say(f"reading {size // 1_000_000:,} MB for {folder.summary}")
-            whole = await asyncio.to_thread(summary_of, self.recorder)
+        recorder = self.recorder
+        size = recorder.path.stat().st_size
+        experiments = len(recorder.contents.fingerprints | {self.facts["fingerprint"]})
+        kept = self._kept(folder)
+        covered: Any = kept.get("of")
+        is_known = self.resumed and not recorder.written and isinstance(covered, dict)
+        if is_known and cast("dict[str, Any]", covered).get("bytes") == size:
+            return kept | {"experiments": experiments}
+        whole = await asyncio.to_thread(_summary_of, recorder) if self.resumed else added
         return {
             "of": {"groups": whole.done, "bytes": size},
             "experiments": experiments,
@@ -112,7 +108,7 @@ class OpenRun:
         }
 
     def broke(self, error: BaseException) -> None:
-        """Write into the summary that an error or a cancellation ended the run."""
+        """Writes into the summary that an error or a cancellation ended the run."""
         if self.folder is None:
             return
         state = "stopped" if isinstance(error, asyncio.CancelledError) else "broke"
@@ -121,13 +117,20 @@ class OpenRun:
             write_summary(self.folder.summary, self._kept(self.folder) | self.facts)
 
     def _kept(self, folder: RunFolder) -> dict[str, Any]:
-        """What the former summary says of the record."""
+        """What the former summary has of the record."""
         before = read_summary(folder.summary) or {}
         return {name: before[name] for name in OF_RECORD if self.resumed and name in before}
 
     def _close(self, state: str, **more: Any) -> None:
         ended = {"state": state, "ended": moment(), "wall_s": round(monotonic() - self._started, 3)}
         self.facts |= ended | more
+
+
+def _summary_of(recorder: Recorder) -> Summary:
+    summary = Summary()
+    for credited in counted_groups(recorder.path, recorder.finished):
+        summary.add(credited)
+    return summary
 
 
 @contextmanager
@@ -140,7 +143,7 @@ def opened_run(
     log: RunLog,
     say: Callable[[str], None],
 ) -> Generator[OpenRun]:
-    """Open a record and make it this run's; in a folder, with the files that say how it came to be.
+    """Opens a record and makes it this run's; in a folder, with the files that document how it came to be.
 
     Args:
         env: an open environment.
@@ -180,7 +183,7 @@ def opened_run(
 
 @contextmanager
 def logged_run(run: OpenRun, folder: RunFolder, log: RunLog, *, title: str) -> Generator[None]:
-    """While entered, the log says that it goes on; what breaks it is in log and summary."""
+    """While entered, the log is locked by this run; what breaks it is in log and summary."""
     log.open(folder.log, title=title)
     try:
         yield
@@ -200,7 +203,7 @@ def begin_record(
     say: Callable[[str], None],
     instead: str | None = None,
 ) -> list[str]:
-    """Make a record this run's; what of its origin cannot be known is said.
+    """Makes a record this run's; what of its origin cannot be known is shown.
 
     Returns:
         How the experiment differs from that of its groups, where that was accepted.
@@ -233,7 +236,7 @@ def begin_record(
 
 
 def run_facts(env: AgentEnv, origin: RunOrigin) -> dict[str, Any]:
-    """What `summary.json` says of a run that begins."""
+    """Returns what `summary.json` has of a run that begins."""
     return {
         "env": env.name,
         "policy": origin.policy,
@@ -245,15 +248,9 @@ def run_facts(env: AgentEnv, origin: RunOrigin) -> dict[str, Any]:
 
 
 def put_aside(folder: Path, locked: Path, say: Callable[[str], None]) -> None:
-    """Move the folder of a former run away.
+    """Moves the folder of a former run away.
 
-    Args:
-        folder: it.
-        locked: the file in it that a process which writes there has locked.
-        say: shows where it is.
-
-    Raises:
-        RecordError: a process writes there, or it cannot be moved.
+    Raises RecordError if it cannot be moved, or a process writes there, which has locked the file `locked`.
     """
     file = AppendFile(locked, fresh=False)
     try:

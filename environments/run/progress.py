@@ -1,7 +1,7 @@
 """What a run shows while it goes: a live picture on a terminal, a plain line now and then elsewhere."""
 
 import textwrap
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from time import monotonic
@@ -35,10 +35,8 @@ _NAME_CELLS = 11
 _BAR_CELLS = 72
 PLAIN_EVERY_S = 5.0
 """Least time between two plain lines."""
-MAX_MARKS = 32
-"""Groups that the rate of tokens is taken from."""
 HEARTBEAT_S = 30.0
-"""After so long without a line there is one that tells what is waited for."""
+"""After so long without a line there is one that names what is waited for."""
 
 
 class RolloutsInFlight:
@@ -67,21 +65,18 @@ class RolloutsInFlight:
     def oldest(self) -> str | None:
         """The one in flight for longest, in words; `None` when there is none."""
         # The list is made in one step, whatever the event loop does meanwhile; it is in the order of starts.
-        rollouts = list(self._rollouts.values())
-        if not rollouts:
-            return None
-        oldest = rollouts[0]
-        item = textwrap.shorten(oldest.item_id, _ITEM_CHARS) or repr(oldest.item_id)
-        return (
-            f"item {item}, rollout {oldest.sibling}, {duration(monotonic() - oldest.started)}, {oldest.doing}"
-        )
+        for oldest in list(self._rollouts.values())[:1]:
+            item = textwrap.shorten(oldest.item_id, _ITEM_CHARS) or repr(oldest.item_id)
+            lasts = duration(monotonic() - oldest.started)
+            return f"item {item}, rollout {oldest.sibling}, {lasts}, {oldest.doing}"
+        return None
 
 
 class LiveView:
     """A live picture on a terminal, nothing elsewhere. Whatever it meets, the run goes on."""
 
     def __init__(self, console: Console, picture: Callable[[], RenderableType]) -> None:
-        """Prepare it; `picture` is asked by a thread, a few times a second."""
+        """`picture` is called by a thread, a few times a second."""
         self._picture = picture
         self._last: RenderableType = ""
         self._live = Live(
@@ -129,7 +124,7 @@ def picture(
         summary: of the groups so far.
         in_flight: what goes on.
         width: of the terminal, in cells.
-        tokens_per_s: sampled lately, where that is known.
+        tokens_per_s: sampled in finished groups, where that is known.
         share: done of the whole job, where that is known.
     """
     doing, numbers = counts(in_flight.doing()), summary.values()
@@ -148,53 +143,40 @@ def picture(
     lines.add_column(no_wrap=True, overflow="ellipsis", max_width=max(1, width - _NAME_CELLS - 2))
     for name, text in rows:
         if text:
-            lines.add_row(name, _plain(text))
-    return Group(*_bar(share, width), _plain(head, overflow="fold"), lines)
-
-
-def _bar(share: float | None, width: int) -> list[RenderableType]:
-    if share is None:
-        return []
-    bar = Table.grid(padding=(0, 1))
-    bar.add_row(ProgressBar(total=1.0, completed=share, width=min(width - 8, _BAR_CELLS)), f"{share:.0%}")
-    return [bar]
-
-
-def _plain(text: str, *, overflow: str = "ellipsis") -> Text:
-    """Text as it is, in cells that a terminal cannot be steered with."""
-    return Text(
-        printable(text), overflow="fold" if overflow == "fold" else "ellipsis", no_wrap=overflow != "fold"
-    )
+            # Nothing that an environment writes steers the terminal.
+            lines.add_row(name, Text(printable(text), overflow="ellipsis", no_wrap=True))
+    shown: list[RenderableType] = [Text(printable(head), overflow="fold"), lines]
+    if share is not None:
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(ProgressBar(total=1.0, completed=share, width=min(width - 8, _BAR_CELLS)), f"{share:.0%}")
+        shown.insert(0, bar)
+    return Group(*shown)
 
 
 class Progress:
     """Counts the events of a run and shows them; the counts end up in `summary`."""
 
     def __init__(self, console: Console, *, log: RunLog | None = None) -> None:
-        """Start the clock; a console that is no terminal gets plain lines, and `log` every line."""
+        """A console that is no terminal gets plain lines, and `log` every line."""
         self.summary = Summary()
         self.in_flight = RolloutsInFlight()
         self.rollout = self.in_flight.watch
-        self._console = console
-        self._log = log
-        self._last_line = monotonic()
-        self._is_ready = False
-        self.start(total=None, done_before=0)
+        self._console, self._log = console, log
         self._live = LiveView(console, self._picture)
-        self._tokens: deque[tuple[float, int]] = deque(maxlen=MAX_MARKS)
-        """When so many tokens were sampled."""
+        self._is_ready = False
+        self._total: int | None = None
+        self._done_before = 0
+        self._started = self._last_plain = self._last_line = monotonic()
 
     def start(self, *, total: int | None, done_before: int) -> None:
-        """Start the clock anew, now that the work is known.
+        """Starts the clock anew, now that the work is known.
 
         Args:
             total: groups of the whole job; `None` while unknown.
             done_before: those that an earlier run finished.
         """
-        self._total = total
-        self._done_before = done_before
-        self._started = monotonic()
-        self._last_plain = self._started
+        self._total, self._done_before = total, done_before
+        self._started = self._last_plain = monotonic()
 
     def ready(self) -> None:
         """The environment is open: silence is no sign of a long setup any more."""
@@ -215,29 +197,28 @@ class Progress:
         return monotonic() - self._started
 
     def group_done(self, note: GroupNote) -> None:
-        """A group that is on disk."""
+        """Takes in a group that is on disk."""
         self.summary.merge(note.summary)
         now = monotonic()
-        self._tokens.append((now, self.summary.totals["tokens"]["sampled"]))
         if not self._console.is_terminal and now - self._last_plain >= PLAIN_EVERY_S:
             self._last_plain = now
             self.say(self.line())
 
     def say(self, line: str) -> None:
-        """Show a line."""
+        """Shows a line."""
         self._last_line = monotonic()
         self._console.print(line, soft_wrap=True, markup=False, highlight=False)
         if self._log is not None:
             self._log.add(line)
 
     def print(self, show: Callable[[Console], None]) -> None:
-        """Have a function print."""
+        """Has a function print."""
         show(self._console)
         if self._log is not None:
             self._log.add_printed(show)
 
     def heartbeat(self, where: str | None) -> None:
-        """Show what is waited for if nothing was shown for a while; any thread may call it.
+        """Shows what is waited for if nothing was shown for a while; any thread may call it.
 
         Args:
             where: the place in the environment's code that the event loop is at, if it is at one.
@@ -252,8 +233,7 @@ class Progress:
 
     def line(self) -> str:
         """Groups done, rollouts in flight, mean scores, failures, rate and time left, in one line."""
-        done = self._done_before + self.summary.done
-        elapsed = self.elapsed_s
+        done, elapsed = self._done_before + self.summary.done, self.elapsed_s
         rate = self.summary.done / elapsed if elapsed > 0 else 0.0
         numbers = self.summary.values()
         mean, images = numbers["score"]["mean"], numbers["sandboxes"]["images"]
@@ -261,32 +241,23 @@ class Progress:
             f"groups {done}" + (f"/{self._total}" if self._total is not None else ""),
             f"{len(self.in_flight)} in flight",
             "mean score -" if mean is None else f"mean score {mean:.3f}",
-            *filter(None, [headline(numbers)]),
+            headline(numbers),
             f"{numbers['rollouts']['dropped']} dropped",
             f"{rate * 60:.1f}/min",
+            f"{images} images" if images > 1 else "",
+            forks_in_short(numbers),
         ]
-        if images > 1:
-            parts.append(f"{images} images")
-        if forks := forks_in_short(numbers):
-            parts.append(forks)
         if self._total is not None and rate > 0:
             parts.append(f"ETA {duration(max(0, self._total - done) / rate)}")
-        return " · ".join(parts)
-
-    def _tokens_per_s(self) -> float | None:
-        """Of the last groups; `None` while there are too few."""
-        if len(self._tokens) < 2:
-            return None
-        since, before = self._tokens[0]
-        return (self._tokens[-1][1] - before) / max(1e-3, monotonic() - since)
+        return " · ".join(filter(None, parts))
 
     def _picture(self) -> RenderableType:
-        done = self._done_before + self.summary.done
+        done, tokens = self._done_before + self.summary.done, self.summary.totals["tokens"]["sampled"]
         return picture(
             self.line(),
             self.summary,
             self.in_flight,
             width=self._console.width,
-            tokens_per_s=self._tokens_per_s(),
+            tokens_per_s=tokens / max(1e-3, self.elapsed_s),
             share=min(1.0, done / self._total) if self._total else None,
         )

@@ -1,10 +1,9 @@
-"""The files beside the record of a run that say how it came to be: settings, source, fingerprint."""
+"""The files beside a record that document how it came to be: settings, source, fingerprint."""
 
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,7 +32,7 @@ _OF_ONE_COMMAND = frozenset({
     "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_path", "outbox_groups", "run_name", "fresh",
     "accept", "use_wandb", "use_trackio", "wandb_name", "profile",
 })  # fmt: skip
-"""Where this run is written and shown; another that takes its settings says that itself."""
+"""Where this run is written and shown."""
 _SECRET_NAME = re.compile(r".*(key|secret|password|passwd|credentials?|authorization)", re.IGNORECASE)
 _TOKEN_NAME = re.compile(r".*[_-]?(token|auth)", re.IGNORECASE)
 _SHORTEST_TOKEN = 12
@@ -51,7 +50,7 @@ def write_run_files(
     accepted: Sequence[str],
     resumed: bool,
 ) -> list[str]:
-    """Bring `config.yaml`, `environment/` and `fingerprint` up to date before the first group.
+    """Brings `config.yaml`, `environment/` and `fingerprint` up to date before the first group.
 
     Args:
         folder: the run's.
@@ -62,7 +61,7 @@ def write_run_files(
         resumed: whether there are groups.
 
     Returns:
-        What is to be said about it.
+        What is to be shown about it.
 
     Raises:
         RecordError: one of them cannot be written.
@@ -70,15 +69,20 @@ def write_run_files(
     before = _read(folder.fingerprint) if resumed else None
     head = f"# {env.name}, last started {moment()}; --config takes this file.\n"
     write_private(folder.config, (head + settings_text(env, sources)).encode("utf-8", "backslashreplace"))
-    if before is not None:
-        if before["fingerprint"] == origin.fingerprint and folder.environment.is_dir():
-            return []
-        if before["fingerprint"] != origin.fingerprint:
-            _keep_source(folder, str(before["fingerprint"]))
-    left_out = copy_environment(environment_files(env), folder.environment)
     earlier: list[dict[str, Any]] = []
     if before is not None:
+        if before["fingerprint"] != origin.fingerprint:
+            # The source that earlier groups were made with, under a name of its own.
+            kept = folder.path / f"environment-{before['fingerprint'][:8]}"
+            try:
+                if folder.environment.is_dir() and not kept.exists():
+                    folder.environment.rename(kept)
+            except OSError as error:
+                raise RecordError(f"cannot write {kept}: {error.strerror}") from error
+        elif folder.environment.is_dir():
+            return []
         earlier = [*before.pop("earlier", []), before][-_MOST_EARLIER:]
+    left_out = copy_environment(environment_files(env), folder.environment)
     now: dict[str, Any] = {
         "fingerprint": origin.fingerprint,
         "since": moment(),
@@ -94,16 +98,6 @@ def write_run_files(
     return [f"left out of {folder.environment}: {', '.join(names[:3])}, {len(names)} in all"] if names else []
 
 
-def _keep_source(folder: RunFolder, fingerprint: str) -> None:
-    """The source that earlier groups were made with, under a name of its own."""
-    kept = folder.path / f"environment-{fingerprint[:8]}"
-    try:
-        if folder.environment.is_dir() and not kept.exists():
-            folder.environment.rename(kept)
-    except OSError as error:
-        raise RecordError(f"cannot write {kept}: {error.strerror}") from error
-
-
 def _read(path: Path) -> dict[str, Any] | None:
     """What was written; `None` where there is nothing, or nothing of ours."""
     try:
@@ -115,22 +109,17 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def copy_environment(files: Mapping[str, Path], to: Path) -> dict[str, str]:
-    """Make a folder with copies of files, in the place of what is there.
+    """Makes a folder with copies of files (see `environment_files`), in the place of what is there.
 
-    Args:
-        files: by name, see `environment_files`.
-        to: the folder.
-
-    Returns:
-        The files that were left out, each with the reason.
-
-    Raises:
-        RecordError: it cannot be written.
+    Returns the files that were left out, each with the reason. Raises RecordError if it cannot be written.
     """
     left_out: dict[str, str] = {}
     left = MOST_BYTES
     try:
-        _remove(to)
+        if to.is_symlink() or to.is_file():
+            to.unlink()  # a link alone, and not what it leads to
+        else:
+            shutil.rmtree(to, ignore_errors=True)
         # Code is named, and so copied, before data.
         for index, (known, file) in enumerate(files.items()):
             # Below the folder, wherever the file lies.
@@ -152,15 +141,6 @@ def copy_environment(files: Mapping[str, Path], to: Path) -> dict[str, str]:
     return left_out
 
 
-def _remove(path: Path) -> None:
-    """Delete a folder or a file, where there is one; a link alone, and not what it leads to."""
-    if path.is_symlink() or path.is_file():
-        with suppress(OSError):
-            path.unlink()
-    else:
-        shutil.rmtree(path, ignore_errors=True)
-
-
 class _OneLine(yaml.SafeDumper):
     """Every value on a line of its own, as a comment follows it."""
 
@@ -174,45 +154,37 @@ _OneLine.add_representer(str, _text_node)
 
 
 def settings_text(env: AgentEnv, sources: Sources | None) -> str:
-    """Every setting of an environment as YAML that `--config` takes; one that may be a secret is left out.
+    """Returns every setting as YAML that `--config` takes; one that may be a secret is left out.
 
     Args:
         env: the environment.
         sources: where its settings came from; `None`: from the program that made it.
     """
-    of_a_program = sources is None
-    known = sources or {}
-
-    def source_of(section: Section, name: str) -> str:
-        label = known.get(f"{section.section}.{name}")
-        if of_a_program and name in section.model_fields_set:
-            label = "program"
-        return label or "class default"
-
-    lines = ["env:", *_lines(env.config, source_of)]
+    lines = ["env:", *_lines(env.config, sources)]
     if len(env.servers) == 1:
-        lines += ["openai:", *_lines(env.servers[0], source_of)]
+        lines += ["openai:", *_lines(env.servers[0], sources)]
     elif env.servers:
         lines.append("openai:")
         for server in env.servers:
-            first, *rest = _lines(server, source_of)
+            first, *rest = _lines(server, sources)
             lines += [f"- {first.lstrip()}", *rest]
     for server in env.second_servers:
-        lines += [f"{server.section}:", *_lines(server, source_of)]
+        lines += [f"{server.section}:", *_lines(server, sources)]
     return "\n".join(lines) + "\n"
 
 
-def _lines(section: Section, source_of: Callable[[Section, str], str]) -> Iterator[str]:
+def _lines(section: Section, sources: Sources | None) -> Iterator[str]:
     # The first line of a server in a list has to be a setting, and no comment.
     left_out: list[str] = []
     for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
         if name in _OF_ONE_COMMAND:
             continue
+        source = "program" if sources is None and name in section.model_fields_set else "class default"
+        source = (sources or {}).get(f"{section.section}.{name}") or source
         written = _written(section, name, shown=field.repr)
         if written is not None:
-            yield f"  {written}  # {source_of(section, name)}"
-        elif value != field.default:
+            yield f"  {written}  # {source}"
+        elif getattr(section, name) != field.default:
             left_out.append(f"  # {name}: not written, since it is or may hold a secret")
     yield from left_out
 

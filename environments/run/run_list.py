@@ -1,24 +1,52 @@
-"""The runs below a folder, each as what its files say; one that is damaged says that of itself alone."""
+"""The runs below a folder, each as its files describe it; what is wrong with one stands in its own line."""
 
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from environments.plain_text import printable
 from environments.record.recorder import read_contents
 from environments.record.run_folder import RunFolder, run_folder
-from environments.run.run_log import MOMENT, covered_by, goes_on, read_summary
+from environments.run.run_log import MOMENT, goes_on, read_summary
 from tools.errors import RecordError
 
 _DEPTH = 4
 """Folders of environments, and runs: `ENV/NAME`, those of `turnwise learn` as `ENV/learn/ARM/seed-N`."""
 _LONGEST_TEXT = 200
-_LARGEST = 1e300
-"""Of a number; NaN and what is endless are not below it."""
 _STATES = ("finished", "stopped", "broke", "running")
+
+_Text = Annotated[str, AfterValidator(lambda text: printable(text[:_LONGEST_TEXT], "?"))]
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Covered(BaseModel):
+    groups: int = 0
+    bytes: int = 0
+
+
+class _SummaryFields(BaseModel):
+    """What `summary.json` holds of a run, as far as it is listed."""
+
+    model_config = ConfigDict(strict=True)
+
+    env: _Text | None = None
+    state: str = "unknown"
+    started: _Text | None = None
+    policy: _Text | None = None
+    fingerprint: _Text | None = None
+    experiments: int = 1
+    planned: int | None = None
+    done: int | None = None
+    failed: int | None = None
+    score: _Number | None = None
+    pass_at_1: _Number | None = Field(default=None, alias="pass@1")
+    of: _Covered = _Covered()
+    """How much of the record its numbers cover."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,64 +79,68 @@ class ListedRun:
 
 
 def listed_runs(below: Path) -> list[ListedRun]:
-    """The runs in a folder and below it, newest first."""
+    """Returns the runs in a folder and below it, newest first."""
     found = [_listed(RunFolder(path), below) for path in _folders(below, _DEPTH)]
     return sorted(found, key=lambda run: (run.started, run.path), reverse=True)
 
 
 def _folders(folder: Path, depth: int) -> Iterator[Path]:
     run = RunFolder(folder)
-    if any(os.path.lexists(path) for path in (run.record, run.summary)):
+    if os.path.lexists(run.record) or os.path.lexists(run.summary):
         yield folder
-        return
-    if depth == 0:
-        return
-    try:
-        names = sorted(
-            each.name for each in os.scandir(folder) if each.is_dir() and not each.name.startswith(".")
-        )
-    except OSError:
-        return
-    for name in names:
-        yield from _folders(folder / name, depth - 1)
+    elif depth > 0:
+        try:
+            below = [each for each in os.scandir(folder) if each.is_dir() and each.name[0] != "."]
+        except OSError:
+            return
+        for name in sorted(each.name for each in below):
+            yield from _folders(folder / name, depth - 1)
 
 
 def _listed(folder: RunFolder, root: Path) -> ListedRun:
-    fields = read_summary(folder.summary)
-    size, changed = _record_state(folder.record)
     notes: list[str] = []
-    if size is None:
+    size, changed = None, ""
+    try:
+        status = folder.record.stat()
+        size, changed = status.st_size, datetime.fromtimestamp(status.st_mtime, UTC).strftime(MOMENT)
+    except (OSError, ValueError, OverflowError):
         notes.append("no record.jsonl")
-    if fields is None:
+    values = read_summary(folder.summary)
+    fields = _SummaryFields()
+    try:
+        fields = _SummaryFields.model_validate(values or {})
+    except ValidationError:
+        values = None
+    if values is None:
         there = os.path.lexists(folder.summary)
         notes.append("summary.json is damaged" if there else "no summary.json")
-        fields = {}
-    state = _text(fields, "state") or "unknown"
-    if state == "running" and not goes_on(folder.log):
-        state = "killed"
-    known = covered_by(fields)
-    is_behind = bool(fields) and size is not None and (known.get("bytes") or 0) != size
+    is_behind = values is not None and size is not None and fields.of.bytes != size
     if is_behind:
-        notes.append(f"the score is of its first {_whole(known, 'groups') or 0} groups")
-    if (experiments := _whole(fields, "experiments") or 1) > 1:
-        notes.append(f"groups of {experiments} experiments")
-    told = _whole(fields, "done"), _whole(fields, "failed")
-    counted = _counted(folder.record, size) if is_behind or None in told else None
-    done, failed = counted or told
-    env = _text(fields, "env") or folder.path.resolve().parent.name
+        notes.append(f"the score is of its first {fields.of.groups} groups")
+    if fields.experiments > 1:
+        notes.append(f"groups of {fields.experiments} experiments")
+    done, failed = fields.done, fields.failed
+    if size and (is_behind or done is None or failed is None):
+        try:
+            contents = read_contents(folder.record)
+            done, failed = len(contents.finished), len(contents.failed - contents.finished)
+        except (RecordError, ValueError, LookupError, TypeError, AttributeError):
+            pass  # a malformed line
+    state = fields.state if fields.state in _STATES else "unknown"
+    env = fields.env or folder.path.resolve().parent.name
     return ListedRun(
         path=str(folder.path),
         env=env,
         name=_name(folder, env, root),
-        started=_text(fields, "started") or changed,
-        state=state if state in (*_STATES, "killed") else "unknown",
-        policy=_text(fields, "policy"),
-        fingerprint=_text(fields, "fingerprint"),
-        planned=_whole(fields, "planned"),
+        started=fields.started or changed,
+        state="killed" if state == "running" and not goes_on(folder.log) else state,
+        policy=fields.policy,
+        fingerprint=fields.fingerprint,
+        planned=fields.planned,
         done=done,
         failed=failed,
-        score=_number(fields, "score"),
-        pass_at_1=_number(fields, "pass@1"),
+        score=fields.score,
+        pass_at_1=fields.pass_at_1,
         note="; ".join(notes),
     )
 
@@ -122,42 +154,3 @@ def _name(folder: RunFolder, env: str, root: Path) -> str:
     else:
         below = folder.path.relative_to(root).parts[:-1]
     return "/".join([*below, name])
-
-
-def _record_state(record: Path) -> tuple[int | None, str]:
-    """Its size, and when it was written last."""
-    try:
-        status = record.stat()
-        return status.st_size, datetime.fromtimestamp(status.st_mtime, UTC).strftime(MOMENT)
-    except (OSError, ValueError, OverflowError):
-        return None, ""
-
-
-def _counted(record: Path, size: int | None) -> tuple[int, int] | None:
-    """Groups that are done and that failed; `None` where there are none, or a line is malformed."""
-    if not size:
-        return None
-    try:
-        contents = read_contents(record)
-    except (RecordError, ValueError, LookupError, TypeError, AttributeError):
-        return None
-    return len(contents.finished), len(contents.failed - contents.finished)
-
-
-def _text(fields: dict[str, Any], name: str) -> str | None:
-    value = fields.get(name)
-    if not isinstance(value, str):
-        return None
-    return printable(value[:_LONGEST_TEXT], "?")
-
-
-def _whole(fields: dict[str, Any], name: str) -> int | None:
-    value = fields.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53 else None
-
-
-def _number(fields: dict[str, Any], name: str) -> float | None:
-    value = fields.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LARGEST:
-        return None
-    return float(value)

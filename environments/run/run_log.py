@@ -16,13 +16,12 @@ from rich.console import Console
 from environments.inference.endpoint import without_credentials
 from environments.record.contents import GroupKey
 from environments.record.private_file import private, read_small, write_private
-from environments.record.recorder import Recorder, read_groups
-from environments.record.totals import Summary
+from environments.record.recorder import read_groups
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
 MOST_BYTES = 1_000_000
-"""Of a run; of what earlier runs said, the last half of it is kept."""
+"""Of a run; of what earlier runs logged, the last half of it is kept."""
 MOMENT = "%Y-%m-%d %H:%M:%S UTC"
 SCHEMA = "turnwise.run/1"
 _LONGEST = 64 * 1024 * 1024
@@ -36,10 +35,10 @@ class RunLog:
         self._waiting: list[str] = []
         self._fd = -1
         self._left = MOST_BYTES
-        self._one_at_a_time = Lock()  # the watchdog's thread says something, too
+        self._one_at_a_time = Lock()  # the watchdog's thread logs, too
 
     def add(self, text: str) -> None:
-        """Take in what the run said."""
+        """Takes in what the run showed."""
         with self._one_at_a_time:
             data = f"{without_credentials(text).rstrip()}\n".encode("utf-8", "backslashreplace")
             if self._left <= 0:
@@ -50,33 +49,34 @@ class RunLog:
             if self._fd < 0:
                 self._waiting.append(data.decode())
             else:
-                self._write(data)
+                with suppress(OSError):  # a full disk
+                    os.write(self._fd, data)
 
     def add_printed(self, show: Callable[[Console], None]) -> None:
-        """Take in what a function prints."""
+        """Takes in what a function prints."""
         shown = io.StringIO()
         show(Console(file=shown, width=120, force_terminal=False))
         self.add(shown.getvalue())
 
     def open(self, path: Path, *, title: str) -> None:
-        """Write to a file from here on, after a line with the date; until the end `goes_on` tells of it."""
+        """Writes to a file from here on, after a line with the date; until its end, `goes_on`."""
         with suppress(OSError, RecordError):
-            _cut(path)
+            if not path.is_symlink() and path.is_file() and path.stat().st_size > MOST_BYTES:
+                with path.open("rb") as file:
+                    file.seek(-MOST_BYTES // 2, os.SEEK_END)
+                    _, _, kept = file.read().partition(b"\n")
+                write_private(path, b"(what was said earlier is cut off)\n" + kept)
             self._fd = private(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         waiting, self._waiting = self._waiting, []
         self.add("\n".join([f"== {moment()} · {title}", *(line.rstrip("\n") for line in waiting)]))
 
     def close(self) -> None:
-        """Release the file."""
+        """Releases the file."""
         with self._one_at_a_time:
             fd, self._fd, self._left = self._fd, -1, 0
             if fd >= 0:
                 os.close(fd)
-
-    def _write(self, data: bytes) -> None:
-        with suppress(OSError):  # a full disk
-            os.write(self._fd, data)
 
 
 def goes_on(log: Path) -> bool:
@@ -87,10 +87,8 @@ def goes_on(log: Path) -> bool:
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     finally:
         os.close(fd)
     return False
@@ -101,17 +99,8 @@ def moment() -> str:
     return datetime.now(UTC).strftime(MOMENT)
 
 
-def _cut(path: Path) -> None:
-    """Keep the end of what earlier runs said."""
-    if not path.is_symlink() and path.is_file() and path.stat().st_size > MOST_BYTES:
-        with path.open("rb") as file:
-            file.seek(-MOST_BYTES // 2, os.SEEK_END)
-            _, _, kept = file.read().partition(b"\n")
-        write_private(path, b"(what was said earlier is cut off)\n" + kept)
-
-
 def write_summary(path: Path, fields: Mapping[str, Any]) -> None:
-    """Write it whole, or leave it as it was.
+    """Writes it whole, or leaves it as it was.
 
     Raises:
         RecordError: it cannot be written.
@@ -121,31 +110,13 @@ def write_summary(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
-    """What was written; `None` where there is nothing, or nothing of ours."""
+    """Returns what was written; `None` where there is nothing, or nothing of ours."""
     try:
         fields: Any = json.loads(read_small(path, _LONGEST) or b"")
     except (ValueError, RecursionError):
         return None
     known = cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
     return known if known.get("schema") == SCHEMA else None
-
-
-def covered_by(fields: Mapping[str, Any] | None) -> dict[str, Any]:
-    """How much of the record a summary is of: `groups` and `bytes`, as far as it says so."""
-    of: Any = (fields or {}).get("of")
-    return cast("dict[str, Any]", of) if isinstance(of, dict) else {}
-
-
-def summary_of(recorder: Recorder) -> Summary:
-    """What all groups of a record come to, see `counted_groups`.
-
-    Raises:
-        RecordError: unreadable, or a line is malformed.
-    """
-    summary = Summary()
-    for credited in counted_groups(recorder.path, recorder.finished):
-        summary.add(credited)
-    return summary
 
 
 def counted_groups(path: Path, finished: Container[GroupKey]) -> Iterator[CreditedGroup]:
@@ -163,10 +134,10 @@ def counted_groups(path: Path, finished: Container[GroupKey]) -> Iterator[Credit
 
 
 class CountedOnce:
-    """Says of each group of a record, in order, whether it counts."""
+    """Decides for each group of a record, in order, whether it counts."""
 
     def __init__(self, finished: Container[GroupKey]) -> None:
-        """Know the groups that did not fail in the end."""
+        """`finished` holds the groups that did not fail in the end."""
         self._finished = finished
         self._failed: set[GroupKey] = set()
 

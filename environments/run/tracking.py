@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, 
 from importlib import import_module
 from io import StringIO
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
@@ -39,25 +39,11 @@ hides that a policy learns."""
 Track = Callable[[GroupNote], None]
 
 
-class Backend(Protocol):
-    """Where numbers of a run go; each `log` is a step."""
-
-    def log(
-        self, numbers: Mapping[str, float], histograms: Mapping[str, Sequence[float]], samples: Table
-    ) -> None:
-        """Take what is known at a step."""
-        ...
-
-    def finish(self) -> None:
-        """Take nothing more."""
-        ...
-
-
 class Charts:
     """A run at a service whose package has wandb's names; what fails there is logged, and ends nothing."""
 
     def __init__(self, name: str, run: Any, package: Any, *, is_silent: bool = False) -> None:
-        """Chart to a run.
+        """Charts to a run of the service `name`.
 
         Args:
             name: of the service, for warnings.
@@ -71,7 +57,7 @@ class Charts:
     def log(
         self, numbers: Mapping[str, float], histograms: Mapping[str, Sequence[float]], samples: Table
     ) -> None:
-        """As `Backend.log`."""
+        """Adds a step."""
 
         def report() -> None:
             logged: dict[str, Any] = dict(numbers)
@@ -86,7 +72,7 @@ class Charts:
         self._try(report)
 
     def finish(self) -> None:
-        """As `Backend.finish`, within `FINISH_S`."""
+        """Ends the run, within `FINISH_S`."""
         last = Thread(target=lambda: self._try(self._run.finish), daemon=True)
         with _silent() if self._is_silent else nullcontext():
             last.start()
@@ -104,7 +90,7 @@ class Charts:
                 logger.warning("%s: %s: %s", self._name, type(error).__name__, text)
 
 
-def wandb_backend(name: str, settings: Mapping[str, Any]) -> Backend:
+def wandb_charts(name: str, settings: Mapping[str, Any]) -> Charts:
     """A run at Weights & Biases; where that is, is its own configuration (WANDB_MODE, login).
 
     Raises:
@@ -112,15 +98,23 @@ def wandb_backend(name: str, settings: Mapping[str, Any]) -> Backend:
     """
     with needs_extra("wandb", "--env.use_wandb"):
         import wandb  # noqa: PLC0415
+    arguments = sys.argv
+    # wandb keeps a copy of the command line.
+    after_key = [False, *(each.endswith("api_key") for each in arguments)]
+    sys.argv = [
+        "***" if secret else re.sub("(api_key=).*", r"\1***", without_credentials(each))
+        for secret, each in zip(after_key, arguments, strict=False)
+    ]
     try:
-        with _shown_arguments():
-            run = wandb.init(project=PROJECT, name=name, config=dict(settings))
+        run = wandb.init(project=PROJECT, name=name, config=dict(settings))
     except wandb.Error as error:
         raise ConfigError(f"--env.use_wandb: {error}") from error
+    finally:
+        sys.argv = arguments
     return Charts("Weights & Biases", run, wandb)
 
 
-def trackio_backend(name: str, settings: Mapping[str, Any]) -> Backend:
+def trackio_charts(name: str, settings: Mapping[str, Any]) -> Charts:
     """A run in trackio's SQLite file, or where its own configuration says (TRACKIO_DIR, TRACKIO_SPACE_ID).
 
     Raises:
@@ -128,16 +122,10 @@ def trackio_backend(name: str, settings: Mapping[str, Any]) -> Backend:
     """
     with needs_extra("trackio", "--env.use_trackio"):
         trackio: Any = import_module("trackio")
+    options = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
     try:
         with _silent():
-            run = trackio.init(
-                project=PROJECT,
-                name=name,
-                config=dict(settings),
-                embed=False,
-                auto_log_gpu=False,
-                auto_log_cpu=False,
-            )
+            run = trackio.init(project=PROJECT, name=name, config=dict(settings), **options)
     except Exception as error:  # it has no error of its own
         raise ConfigError(f"--env.use_trackio: {without_credentials(str(error))}") from error
     return Charts("trackio", run, trackio, is_silent=True)
@@ -152,18 +140,21 @@ def _silent() -> Generator[None]:
 
 
 @contextmanager
-def _shown_arguments() -> Generator[None]:
-    """The command line as it can be shown, where wandb keeps a copy of it."""
-    arguments = sys.argv
-    after_key = [False, *(each.endswith("api_key") for each in arguments)]
-    sys.argv = [
-        "***" if secret else re.sub("(api_key=).*", r"\1***", without_credentials(each))
-        for secret, each in zip(after_key, arguments, strict=False)
-    ]
-    try:
-        yield
-    finally:
-        sys.argv = arguments
+def opened_charts(env: AgentEnv) -> Generator[list[Charts]]:
+    """The services that settings ask for, until their ends.
+
+    Raises:
+        ConfigError: a service's package is not installed, or cannot start.
+    """
+    config, charts = env.config, list[Charts]()
+    with ExitStack() as closing:
+        for wanted, make in ((config.use_wandb, wandb_charts), (config.use_trackio, trackio_charts)):
+            if wanted:
+                # Without what may be a secret.
+                settings = yaml.safe_load(settings_text(env, None))
+                charts.append(make(config.wandb_name or env.name, settings))
+                closing.callback(charts[-1].finish)
+        yield charts
 
 
 @contextmanager
@@ -171,72 +162,45 @@ def tracked(env: AgentEnv) -> Generator[Track | None]:
     """A run that `Track` adds groups to, at each of the services that settings ask for; `None`: at none.
 
     Raises:
-        ConfigError: a service's package is not installed, or cannot start.
+        ConfigError: see `opened_charts`.
     """
-    with tracking_backends(env) as backends:
-        tracker = Tracker(backends)
+    with opened_charts(env) as charts:
+        tracker = Tracker(charts)
         try:
-            yield tracker.add if backends else None
+            yield tracker.add if charts else None
         finally:
             tracker.end()
-
-
-@contextmanager
-def tracking_backends(env: AgentEnv) -> Generator[list[Backend]]:
-    """The services that settings ask for, until their ends.
-
-    Raises:
-        ConfigError: a service's package is not installed, or cannot start.
-    """
-    config, backends = env.config, list[Backend]()
-    with ExitStack() as closing:
-        for wanted, make in ((config.use_wandb, wandb_backend), (config.use_trackio, trackio_backend)):
-            if wanted:
-                # Without what may be a secret.
-                settings = yaml.safe_load(settings_text(env, None))
-                backends.append(make(config.wandb_name or env.name, settings))
-                closing.callback(backends[-1].finish)
-        yield backends
 
 
 class Tracker:
     """Makes the steps of the charts: one per group, and every `WINDOW` groups those of the window with it."""
 
-    def __init__(self, backends: list[Backend]) -> None:
-        self._backends = backends
+    def __init__(self, charts: Sequence[Charts]) -> None:
+        self._charts = charts
         self._known: set[str] = set()
-        self._run = Summary()
-        self._begin_window()
+        self._run, self._window, self._shown = Summary(), Summary(), ShownGroups()
 
     def add(self, note: GroupNote) -> None:
-        """Take one finished group in."""
+        """Takes one finished group in."""
         self._run.merge(note.summary)
         self._window.merge(note.summary)
         if note.shown is not None:
             self._shown.merge(note.shown)
-        numbers = group_numbers(note.summary)
-        if self._window.done == WINDOW:
-            self._log(numbers | self._windows())
-        else:
-            self._log(numbers, whole=False)
+        self._log(group_numbers(note.summary), with_window=self._window.done == WINDOW)
 
     def end(self) -> None:
-        """Show what the last groups came to, too few for a window."""
+        """Shows what the last groups came to, too few for a window."""
         if self._window.done:
-            self._log(self._windows())
+            self._log({}, with_window=True)
 
-    def _windows(self) -> dict[str, float]:
-        return flat(self._window.values(), "window") | flat(self._run.values(), "run")
-
-    def _log(self, numbers: Mapping[str, float], *, whole: bool = True) -> None:
-        shown = few_names(numbers, self._known)
-        for backend in self._backends:
-            backend.log(shown, self._shown.histograms if whole else {}, self._shown.samples if whole else ())
-        if whole:
-            self._begin_window()
-
-    def _begin_window(self) -> None:
-        self._window, self._shown = Summary(), ShownGroups()
+    def _log(self, numbers: Mapping[str, float], *, with_window: bool) -> None:
+        shown = ShownGroups()
+        if with_window:
+            numbers = {**numbers, **flat(self._window.values(), "window"), **flat(self._run.values(), "run")}
+            shown, self._window, self._shown = self._shown, Summary(), ShownGroups()
+        numbers = few_names(numbers, self._known)
+        for charts in self._charts:
+            charts.log(numbers, shown.histograms, shown.samples)
 
 
 def group_numbers(summary: Summary) -> dict[str, float]:

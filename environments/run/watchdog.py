@@ -35,8 +35,8 @@ _LIBRARIES = ("<frozen ", *{f"{sysconfig.get_path(name)}/" for name in ("stdlib"
 class Watchdog:
     """Watches the event loop that runs; blocking it has consequences while `armed`.
 
-    Only time in which this process ran counts, and only that in the environment's own code: a machine that
-    slept, a process that was stopped and work of ours do not count.
+    Only time that this process spent in the environment's own code counts: not a machine that slept, a
+    process that was stopped, or work of ours.
     """
 
     def __init__(
@@ -47,14 +47,7 @@ class Watchdog:
         ends_after_s: float,
         on_tick: Callable[[str | None], None] = lambda _: None,
     ) -> None:
-        """Prepare.
-
-        Args:
-            env_cls: the environment's class, wherever it is installed.
-            say: shows a line to the user.
-            ends_after_s: how long code may block the loop before the process ends with `BLOCKED`.
-            on_tick: called twice a second, with the place that the loop is blocked at, if it is at one.
-        """
+        """`on_tick` is called twice a second, with the place that the loop is blocked at, if it is at one."""
         self._env_cls, self._say, self._ends_after_s, self._on_tick = env_cls, say, ends_after_s, on_tick
         self._is_armed = False
         self._has_turned, self._end = threading.Event(), threading.Event()
@@ -74,9 +67,8 @@ class Watchdog:
     def watching(self) -> Generator[Self]:
         """While entered, the event loop of this thread is watched."""
         before = signal.getsignal(signal.SIGPROF)
-        is_main = threading.current_thread() is threading.main_thread()
-        # Whoever profiles the process needs the signal more.
-        self._yields = is_main and before == signal.SIG_DFL
+        # A profiler of the process needs the signal more.
+        self._yields = threading.current_thread() is threading.main_thread() and before == signal.SIG_DFL
         if self._yields:
             signal.signal(signal.SIGPROF, _hand_over)
             signal.siginterrupt(signal.SIGPROF, False)
@@ -105,8 +97,7 @@ class Watchdog:
             now, cpu = monotonic(), process_time()
             # A process that was stopped used no processor; one that holds the interpreter uses nothing else.
             passed_s = min(now - before, max(2 * _TICK_S, cpu - cpu_before))
-            before, cpu_before = now, cpu
-            where = None
+            before, cpu_before, where = now, cpu, None
             if self._has_turned.is_set():
                 self._has_turned.clear()
                 blocked_s = 0.0
@@ -123,27 +114,29 @@ class Watchdog:
                 self._blocked(where, blocked_s)
 
     def _blocked(self, where: str, blocked_s: float) -> None:
+        limit = f"{self._ends_after_s:g} s"
         if blocked_s >= NAMED_AFTER_S - _TICK_S and where not in self._named:
             self._named.add(where)
             self._say(
                 f"{where} blocks the event loop, and every rollout with it; await what takes long, or write "
-                f"it as a `def`, which runs on a thread (the run ends after {self._ends_after_s:g} s of it)"
+                f"it as a `def`, which runs on a thread (the run ends after {limit} of it)"
             )
         if blocked_s >= self._ends_after_s:
+            text = (
+                f"stopped: {where} has blocked the event loop for {limit} (--env.hook_block_s); "
+                "finished groups are kept, and the same command goes on from them"
+            )
             # Nothing that shows this may keep the process from its end.
-            last_words = threading.Thread(target=self._show_end, args=(where,), daemon=True)
+            last_words = threading.Thread(target=self._show_end, args=(text,), daemon=True)
             last_words.start()
             last_words.join(_LAST_WORDS_S)
             # The thread that would end in order is the one that is blocked. Sandboxes go with their process.
             os._exit(BLOCKED)
 
-    def _show_end(self, where: str) -> None:
-        self._say(
-            f"stopped: {where} has blocked the event loop for {self._ends_after_s:g} s (--env.hook_block_s); "
-            "finished groups are kept, and the same command goes on from them"
-        )
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+    def _show_end(self, text: str) -> None:
+        self._say(text)
+        sys.stdout.flush()
+        sys.stderr.flush()
 
 
 def watchdog_of(env: AgentEnv, progress: Progress) -> AbstractContextManager[Watchdog]:
@@ -163,13 +156,12 @@ def place_in(frame: FrameType | None, env_cls: type) -> str | None:
     called: list[FrameType] = []
     while frame is not None:
         name = frame.f_code.co_filename
-        if home is not None and name.startswith(home):
+        is_own = home is not None and name.startswith(home)
+        is_interruption = frame.f_code is _hand_over.__code__
+        if not is_own and not is_interruption and name.startswith(_OURS):
+            break
+        if is_own or not (is_interruption or name.startswith(_LIBRARIES)):
             called.append(frame)
-        elif frame.f_code is not _hand_over.__code__:  # that interrupted what is looked for
-            if name.startswith(_OURS):
-                break
-            if not name.startswith(_LIBRARIES):
-                called.append(frame)
         frame = frame.f_back
     places = [
         f"{Path(each.f_code.co_filename).name}:{each.f_lineno} in {each.f_code.co_name}"

@@ -36,16 +36,14 @@ async def run_groups(
     begin: Callable[[Iterator[Key]], Awaitable[Iterable[Key]]] | None = None,
     ready: Callable[[], Awaitable[object]] | None = None,
 ) -> int:
-    """Run a group for every key and hand each result over as it ends.
+    """Runs a group for every key, in order, and hands each result over as it ends.
 
-    Groups start in the order of the keys, at most `max_in_flight` of them at once; `keys` is read
-    only as far as groups start, so it may be endless. The first SIGINT or SIGTERM starts no new group
-    and cancels those in flight, while an `on_done` that has begun is waited for, and one that returns its
-    result all the same has it handed over: what was finished is kept. The second signal ends the process at
-    once.
+    The first SIGINT or SIGTERM starts no new group and cancels those in flight. An `on_done` that has begun
+    is waited for, and a group that returns its result all the same has it handed over: what was finished is
+    kept. The second signal ends the process at once.
 
     Args:
-        keys: what to run.
+        keys: what to run; read only as far as groups start, so it may be endless.
         run_group: runs one.
         on_done: takes a result.
         max_in_flight: groups at once.
@@ -128,8 +126,8 @@ async def _pool(
 
 MOST_ALIKE = 3
 """First rollouts that fail alike, of so many items: there is no point in the others."""
-_NOBODY_PLAYS = "NoModelError"
-_OF_OURS = frozenset({"ConfigError", "RewardError", "RefusedSettingError"})
+_NO_MODEL = "NoModelError"
+_OF_OURS = frozenset({"ConfigError", "RewardError", "RefusedSettingError", _NO_MODEL})
 """Errors of ours, which have no place, of a bug in the environment's code or of a setting all the same."""
 
 
@@ -141,24 +139,24 @@ class FirstAlone:
     """Goes on to the next item while first rollouts fail in the environment's own code."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        """Begin; `say` shows text to the user."""
+        """`say` shows text to the user."""
         self.done = False
         """Whether the others may go."""
         self._say = say
         self._failed: Counter[tuple[str, str | None]] = Counter()
 
     def take(self, task: GroupTask, group: TrajectoryGroup) -> GroupTask:
-        """Judge a group of one rollout; the task, with that rollout done.
+        """Judges a group of one rollout; returns the task with that rollout done.
 
         Raises:
             AlikeFailuresError: it is one of too many that failed alike.
             ConfigError: it asks a judge or a user without a model, which no item changes.
         """
         failure = next(iter(group.failures), None)
-        if failure is not None and failure.error_class == _NOBODY_PLAYS:
-            raise ConfigError(failure.error.partition(": ")[2])
         if failure is None or (failure.where is None and failure.error_class not in _OF_OURS):
             self.done = True
+        elif failure.error_class == _NO_MODEL:
+            raise ConfigError(failure.error.partition(": ")[2])
         else:
             self._note(task, failure)
         return replace(task, rolled_out=(*group.trajectories, *group.failures))
@@ -182,23 +180,17 @@ async def first_alone(
     say: Callable[[str], None],
     ready: Callable[[], Awaitable[object]] | None = None,
 ) -> list[GroupTask]:
-    """Roll out the first siblings one after another, until one does not fail in the environment's code.
+    """Rolls out first siblings one after another until one does not fail in the environment's code.
 
-    `ready` is waited for before a task is taken.
-
-    Returns:
-        The tasks that were begun, each with its first rollout done: it is not rolled out again.
-
-    Raises:
-        AlikeFailuresError: `MOST_ALIKE` of them failed at the same place.
+    `ready` is waited for before a task is taken. Returns the tasks that were begun, each with its first
+    rollout done. Raises as `FirstAlone.take`.
     """
     first = FirstAlone(say)
     begun: list[GroupTask] = []
     while not first.done:
         if ready is not None:
             await ready()
-        task = next(tasks, None)
-        if task is None:
+        if (task := next(tasks, None)) is None:
             break
         begun.append(first.take(task, await roll_out(task)))
     return begun

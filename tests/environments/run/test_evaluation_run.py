@@ -208,7 +208,7 @@ async def test_charts_get_the_numbers_of_metrics_json_once(tmp_path, monkeypatch
     def charts(env):
         yield [Charts()]
 
-    monkeypatch.setattr(evaluation_run, "tracking_backends", charts)
+    monkeypatch.setattr(evaluation_run, "opened_charts", charts)
     await evaluate(evaluating(tmp_path), shown_console())
     ((numbers, histograms, samples),) = steps
     assert numbers == metrics(tmp_path)["results"]["all"]

@@ -12,8 +12,7 @@ import pytest
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.run.experiment import environment_files, origin_of
-from environments.run.experiment_files import code_facts
+from environments.run.experiment import code_facts, environment_files, origin_of
 
 ENV = """
 from pathlib import Path

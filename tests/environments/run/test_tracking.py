@@ -169,7 +169,7 @@ def test_settings_that_may_be_secrets_are_sent_to_nobody(monkeypatch):
         sent.append((name, settings))
         return Kept()
 
-    monkeypatch.setattr("environments.run.tracking.wandb_backend", made)
+    monkeypatch.setattr("environments.run.tracking.wandb_charts", made)
 
     class Config(AgentEnvConfig):
         shop_api_key: str = "hidden-1"

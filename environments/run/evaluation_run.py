@@ -167,7 +167,7 @@ def _recorded_totals(env: AgentEnv, recorder: Recorder) -> _Totals:
 def _write_files(
     folder: RunFolder, env: AgentEnv, recorder: Recorder, totals: _Totals, *, seconds: float
 ) -> None:
-    """Writes `metrics.json` in the shape of Atropos' `evaluate_log`, and `samples.jsonl`, one rollout a line."""
+    """Writes `metrics.json`, shaped as by Atropos' `evaluate_log`, and `samples.jsonl`, a rollout a line."""
     assert totals.evaluation is not None
     completeness, metrics = totals.evaluation.completeness(), totals.metrics()
     results = {

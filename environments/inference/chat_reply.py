@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from math import isfinite
 from typing import Any, Literal, cast
 
 import orjson
@@ -24,7 +25,7 @@ CLAMPED = -9999.0
 """What vLLM reports for a token whose logprob it does not know."""
 NO_NUMBERS = "NaN happened"
 """What SGLang says it stopped at when it put a stop token in the place of an id that cannot be."""
-_NUMBERS = (float, int)
+_NUMBERS = frozenset({float, int})
 TOO_DEEP = "the answer is nested too deep"
 """What a `RecursionError` of a reader says: JSON may be nested deeper than code that looks through it."""
 CallIds = Callable[[int], str]
@@ -180,6 +181,8 @@ def checked_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[fl
     if len(logprobs) != tokens:
         raise ReplyError(f"the server gave {len(logprobs)} logprobs for {tokens} token_ids")
     numbers = cast("Sequence[float]", logprobs)
+    if set(map(type, numbers)) <= _NUMBERS and _in_range(numbers):
+        return tuple(map(float, numbers))
     for index, value in enumerate(numbers):
         # NaN is in no range.
         if type(value) not in _NUMBERS or not CLAMPED < value < NOT_SAMPLED:
@@ -187,7 +190,14 @@ def checked_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[fl
                 f"the server gave the logprob {value!r:.100} at token {index} of {tokens}; a sampled token "
                 f"has a finite one above {CLAMPED:g}"
             )
-    return tuple(map(float, numbers))
+    raise AssertionError("one of them is no logprob")
+
+
+def _in_range(numbers: Sequence[float]) -> bool:
+    """Whether all are logprobs; NaN leaves no finite sum."""
+    if not numbers:
+        return True
+    return min(numbers) > CLAMPED and max(numbers) < NOT_SAMPLED and isfinite(sum(numbers))
 
 
 def read_message(given: Mapping[str, Any], call_ids: CallIds) -> tuple[Message, str | None]:

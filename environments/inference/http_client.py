@@ -5,10 +5,8 @@ import re
 import resource
 import select
 import ssl
-import zlib
 from collections import deque
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
@@ -40,10 +38,6 @@ _STATUS_BY_NAME = (
 )
 """How OpenAI, Anthropic, vLLM, SGLang, Google and gateways name what may pass."""
 ACCEPTED_ENCODINGS = "gzip, deflate"
-_GZIP_OR_ZLIB = 47
-_RAW_DEFLATE = -15
-_MOST_MEMBERS = 100
-_PIECE_BYTES = 1 << 20
 _LONGEST = 300
 _MAX_ANSWER_BYTES = 64 << 20
 """Two million token ids with their logprobs fit."""
@@ -70,33 +64,32 @@ def refuse_more_connections(asked: int, setting: str) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """What an error answer says."""
-
-    message: str | None
-    code: str | None
-    """The server's name for it."""
-    status: int
-    """Of HTTP, as its code or type says; 400 where neither says that it may pass."""
-
-
-def problem_of(content: str | bytes) -> Problem | None:
-    """What the body of an error status says; OpenAI's shape, with `error` around or not."""
+def error_fields(content: str | bytes) -> Mapping[str, Any]:
+    """The fields of an error answer, in OpenAI's shape with `error` around them or not; empty for others."""
     fields = _object(content)
-    return _problem(_error_in(fields) or fields) if fields else None
+    return _error_in(fields) or fields
 
 
-def problem_in_success(content: bytes) -> Problem | None:
-    """The error that came with a status of success, if one did."""
+def error_in_success(content: bytes) -> Mapping[str, Any]:
+    """The fields of an error that came with a status of success; empty where none did."""
     # In a JSON text every quote inside a string is escaped: what has no such key or value costs no parsing.
     if len(content) > _LONGEST_ERROR or b'"error"' not in content:
-        return None
+        return {}
     # One object, alone or behind comments, or one in an event.
     for line in (content, *content.splitlines()):
         if b'"error"' in line and (error := _error_in(_object(line.removeprefix(b"data:")))):
-            return _problem(error)
-    return None
+            return error
+    return {}
+
+
+def error_message(fields: Mapping[str, Any]) -> str | None:
+    """The message of an error, with what OpenRouter passes on from the server behind it."""
+    message = fields.get("message")
+    raw = mapping(fields.get("metadata")).get("raw")
+    if isinstance(raw, dict | list):
+        raw = orjson.dumps(raw).decode()
+    behind = f": {raw}" if isinstance(raw, str) and raw else ""
+    return f"{message}{behind}" if isinstance(message, str) else None
 
 
 def mapping(value: object) -> Mapping[str, Any]:
@@ -125,42 +118,23 @@ def bomb_in(content: bytes) -> str | None:
 
 
 class BodyError(Exception):
-    """A body that is too long, or not what its headers say."""
+    """A body that is longer than it may be, or too much to parse."""
 
 
-class BrokenOffError(BodyError):
-    """A body that ends too early, as when a server is stopped."""
-
-
-async def read_body(
-    chunks: AsyncIterable[bytes], encoding: str | None, *, max_bytes: int, cut: bool = False
-) -> bytes:
-    """The decoded body.
-
-    Args:
-        chunks: as they came over the wire.
-        encoding: the header `Content-Encoding`.
-        max_bytes: the longest that is read, before and after decoding.
-        cut: give the beginning of a longer one, or of one that breaks off.
+async def read_body(chunks: AsyncIterable[bytes], *, max_bytes: int, cut: bool = False) -> bytes:
+    """The decoded body, of which aiohttp decodes a bounded piece at a time.
 
     Raises:
-        BodyError: longer, or malformed.
+        BodyError: it is longer, unless it is to be `cut`.
     """
-    decode = _decoder(encoding)
-    read, received = bytearray(), 0
+    read = bytearray()
     async for chunk in chunks:
-        received += len(chunk)
-        for piece in decode.pieces(chunk):
-            read += piece
-            if max(len(read), received) > max_bytes:
-                if cut:
-                    return bytes(read[:max_bytes])
+        read += chunk
+        if len(read) > max_bytes:
+            if not cut:
                 raise BodyError(f"the answer is longer than {max_bytes} bytes")
-            if len(piece) == _PIECE_BYTES:  # a little that becomes a lot keeps nobody else waiting
-                await asyncio.sleep(0)
-    if not (cut or decode.complete):
-        raise BrokenOffError("the answer breaks off")
-    return bytes(read)
+            break
+    return bytes(read[:max_bytes])
 
 
 class KeptConnections(TCPConnector):
@@ -289,21 +263,8 @@ class HttpClient:
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def get(self, path: str, *, at_root: bool = False) -> bytes:
-        """The body of a page.
-
-        Args:
-            path: below the base URL.
-            at_root: it is beside `/v1` instead.
-
-        Raises:
-            StatusError: an error, or another place to ask.
-            NoAnswerError: no answer, or one that is too long or breaks off.
-        """
-        return await self._request("GET", self._server.at(path, at_root=at_root), None)
-
-    async def post(self, path: str, body: bytes, *, at_root: bool = False) -> bytes:
-        """The body of the answer to some JSON.
+    async def request(self, path: str, body: bytes | None = None, *, at_root: bool = False) -> bytes:
+        """The body of an answer: to a POST of some JSON, or to a GET.
 
         Args:
             path: below the base URL.
@@ -314,7 +275,30 @@ class HttpClient:
             StatusError: an error, or another place to ask.
             NoAnswerError: no answer, or one that is too long or breaks off.
         """
-        return await self._request("POST", self._server.at(path, at_root=at_root), body)
+        try:
+            async with self._open().request(
+                "GET" if body is None else "POST",
+                self._server.at(path, at_root=at_root),
+                data=None if body is None else aiohttp.BytesPayload(body),
+                allow_redirects=False,
+                proxy=self._proxy and self._proxy.with_credentials,
+            ) as response:
+                failed = response.status >= 300
+                answer = await read_body(
+                    response.content.iter_any(),
+                    max_bytes=_MAX_ERROR_BYTES if failed else _MAX_ANSWER_BYTES,
+                    cut=failed,
+                )
+                if not failed and (bomb := bomb_in(answer)) is not None:
+                    raise BodyError(bomb)
+        except (aiohttp.ClientError, BodyError, OSError, TimeoutError, ValueError) as error:
+            # Not as its cause: what a library says may quote the URL.
+            text = self._without_secrets(reason_of_loss(error))
+            raise NoAnswerError(one_line(text), may_pass=not isinstance(error, BodyError)) from None
+        error = error_fields(answer) if failed else error_in_success(answer)
+        if failed or error:
+            raise self._refusal(response, answer, error)
+        return answer
 
     async def close(self) -> None:
         """Close the connections; a later request opens new ones."""
@@ -322,47 +306,19 @@ class HttpClient:
         if closing is not None:
             await closing.close()
 
-    async def _request(self, method: str, url: str, content: bytes | None) -> bytes:
-        try:
-            async with self._open().request(
-                method,
-                url,
-                data=None if content is None else aiohttp.BytesPayload(content),
-                allow_redirects=False,
-                proxy=self._proxy and self._proxy.with_credentials,
-            ) as response:
-                failed = response.status >= 300
-                body = await read_body(
-                    response.content.iter_any(),
-                    response.headers.get("Content-Encoding"),
-                    max_bytes=_MAX_ERROR_BYTES if failed else _MAX_ANSWER_BYTES,
-                    cut=failed,
-                )
-                if not failed and (bomb := bomb_in(body)) is not None:
-                    raise BodyError(bomb)
-        except (aiohttp.ClientError, BodyError, OSError, TimeoutError, ValueError) as error:
-            # Not as its cause: what a library says may quote the URL.
-            text = self._without_secrets(reason_of_loss(error))
-            same_again = isinstance(error, BodyError) and not isinstance(error, BrokenOffError)
-            raise NoAnswerError(one_line(text), may_pass=not same_again) from None
-        if failed:
-            raise self._refusal(response, body, problem_of(body))
-        if (problem := problem_in_success(body)) is not None:
-            raise self._refusal(response, body, problem)
-        return body
-
-    def _refusal(self, response: aiohttp.ClientResponse, body: bytes, problem: Problem | None) -> StatusError:
+    def _refusal(
+        self, response: aiohttp.ClientResponse, body: bytes, error: Mapping[str, Any]
+    ) -> StatusError:
         text = self._without_secrets(body.decode("utf-8", "replace"))
-        status = response.status
-        message = problem and problem.message and self._without_secrets(problem.message)
-        if status < 300 and problem is not None:
-            status = problem.status
+        status, message, code = response.status, error_message(error), _word(error.get("code"))
+        if status < 300:
+            status = _status(error)
         elif status < 400:
             message = f"it leads to {shown_url(response.headers.get('Location', 'nowhere'))}; ask there"
         return StatusError(
             status,
-            one_line(message) if message is not None else start_of(text.encode()),
-            code=problem and problem.code and self._without_secrets(problem.code),
+            start_of(text.encode()) if message is None else one_line(self._without_secrets(message)),
+            code=code and self._without_secrets(code),
             details=text[:_DETAILS_CHARS],
             retry_after=response.headers.get("Retry-After"),
         )
@@ -387,7 +343,6 @@ class HttpClient:
                     **self._server.headers,
                 },
                 cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
                 trust_env=False,
             )
         return self._session
@@ -419,24 +374,8 @@ def _error_in(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return mapping(error) or (fields if fields.get("object") == "error" else {})
 
 
-def _problem(fields: Mapping[str, Any]) -> Problem:
-    message, code = fields.get("message"), fields.get("code")
-    return Problem(
-        message=f"{message}{_provider_text(fields)}" if isinstance(message, str) else None,
-        code=_word(code),
-        status=_status(fields),
-    )
-
-
-def _provider_text(fields: Mapping[str, Any]) -> str:
-    """What OpenRouter passes on from the server behind it, since its own message explains nothing."""
-    raw = mapping(fields.get("metadata")).get("raw")
-    if isinstance(raw, dict | list):
-        raw = orjson.dumps(raw).decode()
-    return f": {raw}" if isinstance(raw, str) and raw else ""
-
-
 def _status(fields: Mapping[str, Any]) -> int:
+    """The status that an error with a 200 names; 400 where neither its code nor its type says it may pass."""
     words = [_word(fields.get(name)) for name in ("code", "status", "status_code", "type")]
     named = [word for word in words if word]
     for text in named:
@@ -448,56 +387,6 @@ def _status(fields: Mapping[str, Any]) -> int:
 def _word(value: object) -> str | None:
     """A name or a number; lists in lists are neither, and too deep ones have no text."""
     return str(value)[:100] if isinstance(value, str | int | float) else None
-
-
-class _Plain:
-    complete = True
-
-    def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        yield chunk
-
-
-class _Inflate:
-    """Decodes gzip, zlib and bare deflate, the members of a gzip body one after the other."""
-
-    def __init__(self) -> None:
-        self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
-        self._begun = False
-        self._drained = True
-        """Whether all that was taken in has come out."""
-        self._members = 1
-
-    @property
-    def complete(self) -> bool:
-        return self._stream.eof or not self._begun
-
-    def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        """What a chunk decodes to, bit by bit."""
-        try:
-            while chunk or not self._drained:
-                if self._stream.eof:
-                    self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
-                    self._members += 1
-                    if self._members > _MOST_MEMBERS:
-                        raise BodyError(f"the answer has more than {_MOST_MEMBERS} gzip members")
-                elif not self._begun and chunk[0] & 15 != 8 and chunk[0] != 0x1F:
-                    self._stream = zlib.decompressobj(_RAW_DEFLATE)
-                self._begun = True
-                piece = self._stream.decompress(chunk, _PIECE_BYTES)
-                chunk = self._stream.unused_data or self._stream.unconsumed_tail
-                self._drained = self._stream.eof or len(piece) < _PIECE_BYTES
-                yield piece
-        except zlib.error as error:
-            raise BodyError(f"the answer cannot be decompressed: {error}") from error
-
-
-def _decoder(encoding: str | None) -> _Plain | _Inflate:
-    name = (encoding or "identity").strip().lower()
-    if name == "identity":
-        return _Plain()
-    if name in ("gzip", "x-gzip", "deflate"):
-        return _Inflate()
-    raise BodyError(f"the answer has the encoding {name[:40]!r}, which was not asked for")
 
 
 def _is_silent(kept: "Connection") -> bool:

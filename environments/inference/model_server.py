@@ -79,8 +79,8 @@ class ModelServer:
             try:
                 # Waiting for a slot is no time of the request.
                 async with lanes.slot():
-                    post = self._client.post(path, body, at_root=at_root)
-                    reply = await _within(self.request_timeout_s, post)
+                    request = self._client.request(path, body, at_root=at_root)
+                    reply = await _within(self.request_timeout_s, request)
                 await lanes.replies.step()
                 return reply
             except (StatusError, NoAnswerError) as error:
@@ -100,9 +100,7 @@ class ModelServer:
         """
         # On a connection of its own: servers end one after an error, and what is sent on it then is lost.
         client = self._new_client()
-        request = (
-            client.get(path, at_root=at_root) if body is None else client.post(path, body, at_root=at_root)
-        )
+        request = client.request(path, body, at_root=at_root)
         try:
             return await _within(min(self.request_timeout_s, CHECK_TIMEOUT_S), request)
         finally:

@@ -17,7 +17,7 @@ from environments.inference.token_wires import TokenReply, TokenRequest, TokenWi
 from environments.policy.base import CompletionRequest
 from environments.policy.open_row import OpenRow
 from environments.policy.rendering.chatml import parsed, rendered
-from environments.policy.rendering.renderer import CannotExtendError, Renderer
+from environments.policy.rendering.renderer import CannotExtendError, Renderer, first_stop
 from environments.policy.row_prompt import (
     Prompt,
     ToolUse,
@@ -214,12 +214,11 @@ class TokenPolicy:
         largest = max(reply.token_ids)
         if largest >= self.vocabulary_size:
             raise ReplyError(f"the model sampled the id {largest}; the tokenizer has {self.vocabulary_size}")
-        stops = set(asked.stop_ids)
-        end = next((index for index, each in enumerate(reply.token_ids, 1) if each in stops), None)
-        if end is not None:
-            if end < len(reply.token_ids):
+        stop = first_stop(reply.token_ids, asked.stop_ids)
+        if stop is not None:
+            if stop + 1 < len(reply.token_ids):
                 self._warn_of_a_tail()
-            ids, logprobs = reply.token_ids[:end], reply.logprobs[:end]
+            ids, logprobs = reply.token_ids[: stop + 1], reply.logprobs[: stop + 1]
             return replace(reply, token_ids=ids, logprobs=logprobs, finish_reason="stop")
         # A server may cut a turn where its own window ends, or its own limit, and so before ours.
         if reply.finish_reason == "length" or (
@@ -232,8 +231,8 @@ class TokenPolicy:
         ):
             return reply
         raise ReplyError(
-            f"the turn ended with the id {last}, and its ids have none of {sorted(stops)}, which end a turn: "
-            f"the server drops the stop token, or the model stops at another one; name that with "
+            f"the turn ended with the id {last}, and its ids have none of {sorted(asked.stop_ids)}, which "
+            f"end a turn: the server drops the stop token, or the model stops at another one; name that with "
             f"--openai.extra_body.stop_token_ids"
         )
 

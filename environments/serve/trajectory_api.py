@@ -130,10 +130,7 @@ async def _content(response: aiohttp.ClientResponse) -> tuple[bytes, str | None]
     """The body, or why it cannot be read."""
     try:
         content = await read_body(
-            response.content.iter_any(),
-            response.headers.get("Content-Encoding"),
-            max_bytes=MAX_ANSWER_BYTES,
-            cut=response.status != 200,
+            response.content.iter_any(), max_bytes=MAX_ANSWER_BYTES, cut=response.status != 200
         )
     except BodyError as error:
         return b"", str(error)
@@ -365,7 +362,6 @@ class TrajectoryApi:
                     **self._endpoint.headers,
                 },
                 cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
                 trace_configs=[trace],
             )
         return self._session

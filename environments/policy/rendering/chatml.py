@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tokenizers import AddedToken, Tokenizer
 
-from environments.policy.rendering.renderer import CannotExtendError, Renderer
+from environments.policy.rendering.renderer import CannotExtendError, Renderer, first_stop
 from environments.policy.rendering.text_formats import JsonCall, checked_call, read_json_call
 from environments.time_profile import timed
 from environments.trajectory import Message
@@ -312,8 +312,7 @@ class ChatMLRenderer:
         Raises:
             CannotExtendError: the turn goes on after its stop token, and parsing drops that.
         """
-        stops = set(self.stop_ids)
-        stopped_at = next((index for index, token_id in enumerate(sampled) if token_id in stops), None)
+        stopped_at = first_stop(sampled, self.stop_ids)
         if stopped_at is not None and stopped_at < len(sampled) - 1:
             raise CannotExtendError("tokens after a stop token")
         closing = self._closing() if stopped_at is None else self._newline
@@ -331,10 +330,9 @@ class ChatMLRenderer:
 
     def _sections(self, ids: Sequence[int]) -> list[Section]:
         """The text up to the stop token, cut where a marker begins; the first marker may be empty."""
-        stops = set(self.stop_ids)
-        marked = [index for index, token_id in enumerate(ids) if token_id in self._markers]
-        end = next((index for index in marked if ids[index] in stops), len(ids))
-        starts = [index for index in marked if index < end]
+        stop = first_stop(ids, self.stop_ids)
+        end = len(ids) if stop is None else stop
+        starts = [index for index, token_id in enumerate(ids[:end]) if token_id in self._markers]
         sections = [Section("", self.decode(ids[: starts[0] if starts else end]), 0, 0)]
         for start, after in pairwise([*starts, end]):
             text = self.decode(ids[start + 1 : after])

@@ -1,6 +1,6 @@
 """What a renderer is: the one place that knows how a model's chat format writes messages as token ids."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from environments.trajectory import Message
@@ -51,3 +51,9 @@ class Renderer(Protocol):
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
         """The assistant message that sampled ids hold; its calls carry status and span."""
         ...
+
+
+def first_stop(ids: Sequence[int], stop_ids: Collection[int]) -> int | None:
+    """The index of the first id that ends a turn; `None`: the turn was cut."""
+    stops = frozenset(stop_ids)
+    return None if stops.isdisjoint(ids) else list(map(stops.__contains__, ids)).index(True)

@@ -3,7 +3,7 @@
 import json
 
 from environments.inference.dialect import refused_fields
-from environments.inference.http_client import StatusError, problem_of
+from environments.inference.http_client import StatusError, error_fields, error_message
 from tests.tables import cases
 
 FIELDS = (
@@ -14,7 +14,7 @@ FIELDS = (
 
 def error(body, status=400):
     text = body if isinstance(body, str) else json.dumps(body)
-    message = problem_of(text).message if not isinstance(body, str) else None
+    message = error_message(error_fields(text)) if not isinstance(body, str) else None
     return StatusError(status, message or text[:300], code=None, details=text, retry_after=None)
 
 

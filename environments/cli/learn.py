@@ -15,11 +15,11 @@ from rich.text import Text
 from environments.base_env import AgentEnv
 from environments.cli.settings import EnvCall, EnvCommand
 from environments.config import AgentEnvConfig
-from environments.lab.learning.arms import Arm
-from environments.lab.learning.compare_arms import (
+from environments.lab.learning.arms import (
     RESULT,
     SCALAR,
     TURN,
+    Arm,
     LearnedArms,
     compare_arms,
     opened_folder,

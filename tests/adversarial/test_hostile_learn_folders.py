@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from environments.cli.main import main
-from environments.lab.learning.compare_arms import opened_folder
+from environments.lab.learning.arms import opened_folder
 
 SHORT = ["--seeds", "1", "--steps", "1"]
 

@@ -1,12 +1,16 @@
-"""One arm learns in an environment with one seed: rollouts, their record, a step of the policy, and again."""
+"""Arms that learn in an environment, each with every seed: rollouts, their record, a step of the policy."""
 
 import asyncio
+import json
 import math
+import os
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
+from statistics import median
 from time import monotonic
 from typing import Any, Protocol
 
@@ -20,21 +24,28 @@ from environments.lab.learning.choice_policy import ChoicePolicy, Learner
 from environments.lab.learning.rollout_numbers import Numbers, group_numbers, mean_numbers
 from environments.policy.base import Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.record.append_file import AppendFile
+from environments.record.private_file import write_private
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder
 from environments.record.totals import Summary
 from environments.run.evaluation_run import judged
 from environments.run.experiment import origin_of
-from environments.run.open_run import OpenRun, logged_run, run_facts
+from environments.run.open_run import OpenRun, logged_run, put_aside, run_facts
 from environments.run.progress import Progress
 from environments.run.run_log import RunLog
 from environments.run.watchdog import watchdog_of
 from environments.trajectory import CreditedGroup, Trajectory
 from environments.viewer.learning_values import LearnedStateValues
-from tools.errors import ConfigError, RunError
+from tools.errors import ConfigError, RecordError, RunError
 
+CURVE, RESULT = "curve.jsonl", "result.json"
+TURN, SCALAR = "turn_return", "scalar"
+"""The arms whose medians are compared."""
 _STATES = 12
 """The most visited ones, whose choices are kept."""
+
+Say = Callable[[str], None]
 
 
 class MakeEnv(Protocol):
@@ -99,11 +110,6 @@ class Measurement:
     numbers: Mapping[str, Sequence[Numbers]] = field(default_factory=dict[str, Sequence[Numbers]])
     """By item, those of each rollout that did not break."""
 
-    @property
-    def rollouts(self) -> list[Trajectory]:
-        """Of all groups."""
-        return rollouts_of(self.groups)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedArm:
@@ -126,6 +132,43 @@ class LearnedArm:
     end: Measurement
     states: list[LearnedStateValues]
     """Of the last measurement, the most visited first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedArms:
+    """The results of each arm with each seed."""
+
+    arms: Sequence[Arm]
+    ended: Mapping[str, Sequence[LearnedArm]]
+    """By name, in the order of seeds."""
+    seconds: float
+
+    def steps(self, name: str) -> list[int | None]:
+        """Until the target, seed by seed; `None`: not reached."""
+        return [each.steps for each in self.ended[name]]
+
+    def median(self, name: str) -> float | None:
+        """Of the steps; `None` where most seeds did not arrive."""
+        middle = median(math.inf if each is None else each for each in self.steps(name))
+        return None if math.isinf(middle) else middle
+
+    @property
+    def ratio(self) -> float | None:
+        """Steps that turn credit takes, in those of the scalar; `None` where one of them has no median."""
+        turn, scalar = self.median(TURN), self.median(SCALAR)
+        return None if turn is None or scalar is None or scalar == 0 else turn / scalar
+
+    def values(self) -> dict[str, Any]:
+        """As JSON values."""
+        arms = {
+            arm.name: {
+                "steps": self.steps(arm.name),
+                "median": self.median(arm.name),
+                "success": [each.curve[-1].success for each in self.ended[arm.name]],
+            }
+            for arm in self.arms
+        }
+        return {"arms": arms, "ratio": self.ratio, "seconds": round(self.seconds, 3)}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -239,81 +282,139 @@ async def run_arm(setup: LearningSetup, arm: Arm, seed: int, folder: RunFolder) 
     credit = f"{arm.estimator} {dict(sorted(arm.params.items()))}{', permuted' if arm.permuted else ''}"
     learning = f"table, {setup.groups} groups a step, Adam {arm.learning_rate:g}, {credit}"
     async with recorded(env, folder, learning=learning, planned=setup.groups * setup.cap) as recording:
-        return await _Learning(setup, arm, seed, policy, recording).run()
+        return await _learned(setup, arm, seed, policy, recording)
 
 
-class _Learning:
+async def _learned(
+    setup: LearningSetup, arm: Arm, seed: int, policy: ChoicePolicy, recording: Recording
+) -> LearnedArm:
     """One arm with one seed, in an open environment."""
-
-    def __init__(
-        self, setup: LearningSetup, arm: Arm, seed: int, policy: ChoicePolicy, recording: Recording
-    ) -> None:
-        self._setup, self._arm, self._seed = setup, arm, seed
-        self._policy, self._recording = policy, recording
-        self._learner = Learner(policy, arm.learning_rate)
-        self._shuffle = np.random.default_rng(seed) if arm.permuted else None
-        self._started = monotonic()
-        self._met: set[str] = set()
-        self._choices: Counter[bool] = Counter()
-        self._status: Counter[str] = Counter()
-
-    async def run(self) -> LearnedArm:
-        start = await self._measured("the start")
-        if start.groups and not self._policy.choices_of(start.rollouts):
+    env, started, step_s = recording.env, monotonic(), 0.0
+    learner, shuffle = Learner(policy, arm.learning_rate), np.random.default_rng(seed)
+    curve, met = list[LearnedStep](), set[str]()
+    choices, status = Counter[bool](), Counter[str]()
+    start = end = Measurement()
+    if setup.is_measured:
+        start = await recording.measured(env.tasks(), "the start")
+        if not policy.choices_of(rollouts_of(start.groups)):
             raise ConfigError(
-                f"the scripted agent of {self._recording.env.name!r} has one choice at every turn, so that "
-                f"there is nothing to learn: let scripted_choices give several messages, mistakes among them"
+                f"the scripted agent of {env.name!r} has one choice at every turn, so that there is nothing "
+                f"to learn: let scripted_choices give several messages, mistakes among them"
             )
-        self._policy.forget()
-        curve = await self._curve(len(start.groups), reserve_s=monotonic() - self._started)
-        end = await self._measured("the end")
-        last = curve[-1]
-        is_reached = last.success is not None and last.success >= self._setup.target
-        return LearnedArm(
-            arm=self._arm.name,
-            seed=self._seed,
-            steps=last.step if is_reached else None,
-            curve=tuple(curve),
-            choices=self._choices,
-            status=self._status,
-            survived=self._recording.survived,
-            lost=self._recording.lost,
-            start=start,
-            end=end,
-            states=self._policy.learned_states(end.rollouts, most=_STATES),
-        )
+        policy.forget()
+    reserve_s = monotonic() - started  # as the last measurement will take
+    tasks = env.tasks_for_ever(len(start.groups))
+    while True:
+        began = monotonic()
+        success = None if setup.success is None else setup.success(policy)
+        is_reached = success is not None and success >= setup.target
+        is_late = began - started + step_s + reserve_s > setup.seconds
+        is_last = is_reached or is_late or policy.step >= setup.cap
+        batch = [] if is_last else list(islice(tasks, setup.groups))
+        groups = await recording.groups(batch, f"step {policy.step}") if batch else []
+        numbers = mean_numbers(each for credited in groups for each in group_numbers(credited.group))
+        seconds = monotonic() - started
+        curve.append(LearnedStep(step=policy.step, success=success, numbers=numbers, seconds=seconds))
+        if is_last:
+            break
+        status.update(credited.status for credited in groups)
+        states = [each.state for each in policy.choices_of(rollouts_of(groups))]
+        choices.update(state in met for state in states)
+        met.update(states)
+        learner.learn_from(groups, permuted_by=shuffle if arm.permuted else None)
+        step_s = monotonic() - began
+    if setup.is_measured:
+        end = await recording.measured(env.tasks(), "the end")
+    return LearnedArm(
+        arm=arm.name,
+        seed=seed,
+        steps=policy.step if is_reached else None,
+        curve=tuple(curve),
+        choices=choices,
+        status=status,
+        survived=recording.survived,
+        lost=recording.lost,
+        start=start,
+        end=end,
+        states=policy.learned_states(rollouts_of(end.groups), most=_STATES),
+    )
 
-    async def _measured(self, what: str) -> Measurement:
-        if not self._setup.is_measured:
-            return Measurement()
-        return await self._recording.measured(self._recording.env.tasks(), what)
 
-    async def _curve(self, first_group: int, *, reserve_s: float) -> list[LearnedStep]:
-        """Until the target, the cap or the end of the time, of which `reserve_s` are left over."""
-        setup, curve = self._setup, list[LearnedStep]()
-        tasks = self._recording.env.tasks_for_ever(first_group)
-        step_s = 0.0
-        while True:
-            step, began = self._policy.step, monotonic()
-            success = None if setup.success is None else setup.success(self._policy)
-            is_late = began - self._started + step_s + reserve_s > setup.seconds
-            is_last = step >= setup.cap or is_late or (success is not None and success >= setup.target)
-            groups = [] if is_last else await self._rolled_out(list(islice(tasks, setup.groups)))
-            numbers = [each for credited in groups for each in group_numbers(credited.group)]
-            seconds = monotonic() - self._started
-            curve.append(
-                LearnedStep(step=step, success=success, numbers=mean_numbers(numbers), seconds=seconds)
+class LearnFolder:
+    """A folder that is ours alone while it is open: curves, the result, and a run for each arm and seed."""
+
+    def __init__(self, path: Path, curve: AppendFile) -> None:
+        self.path = path
+        self._curve = curve
+
+    def add(self, learned: LearnedArm) -> None:
+        """Keep a curve."""
+        for step in learned.curve:
+            line = {
+                "arm": learned.arm,
+                "seed": learned.seed,
+                "step": step.step,
+                "success": step.success,
+                "seconds": round(step.seconds, 3),
+                **step.numbers,
+            }
+            self._curve.append(json.dumps(line).encode() + b"\n")
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of results."""
+        write_private(self.path / name, text.encode())
+
+
+@contextmanager
+def opened_folder(path: Path, say: Say) -> Generator[LearnFolder]:
+    """A new folder, in the place of a former one, which is put aside.
+
+    Raises:
+        RecordError: it cannot be written, holds something else, or another process writes there.
+    """
+    if os.path.lexists(path):
+        if not os.path.isdir(path):  # noqa: PTH112  # `is_dir` may raise
+            raise RecordError(f"cannot write {path}: it is a file; give a folder")
+        if (path / CURVE).is_file():
+            put_aside(path, path / CURVE, say)
+        elif any(path.iterdir()):
+            raise RecordError(
+                f"{path} holds something else than a former `turnwise learn`; give another folder"
             )
-            if is_last:
-                return curve
-            self._learner.learn_from(groups, permuted_by=self._shuffle)
-            step_s = monotonic() - began
+    curve = AppendFile(path / CURVE, fresh=False, each_on_disk=False)
+    try:
+        yield LearnFolder(path, curve)
+    finally:
+        curve.close()
 
-    async def _rolled_out(self, tasks: Sequence[GroupTask]) -> list[CreditedGroup]:
-        """The groups of a step, after which its states count as met."""
-        groups = await self._recording.groups(tasks, f"step {self._policy.step}")
-        self._status.update(credited.status for credited in groups)
-        states = [each.state for each in self._policy.choices_of(rollouts_of(groups))]
-        self._choices.update(state in self._met for state in states)
-        self._met.update(states)
-        return groups
+
+async def compare_arms(
+    setup: LearningSetup, arms: Sequence[Arm], seeds: Sequence[int], *, folder: LearnFolder, say: Say
+) -> LearnedArms:
+    """Let each arm learn with each seed, and keep the curves in an open folder; `say` shows a line for each.
+
+    Raises:
+        RunError: every group of a step failed.
+        UsageError: the environment cannot be opened, or the folder not written.
+    """
+    started = monotonic()
+    ended: dict[str, list[LearnedArm]] = {arm.name: [] for arm in arms}
+    # Seed by seed, so that all arms are seen from the start.
+    for seed in seeds:
+        for arm in arms:
+            learned = await run_arm(setup, arm, seed, RunFolder(folder.path / arm.name / f"seed-{seed}"))
+            folder.add(learned)
+            say(_line(learned, setup.target))
+            ended[arm.name].append(learned)
+    return LearnedArms(arms=arms, ended=ended, seconds=monotonic() - started)
+
+
+def _line(ended: LearnedArm, target: float) -> str:
+    last = ended.curve[-1]
+    if last.success is None:
+        took = f"{last.step} steps"
+    elif ended.steps is None:
+        took = f"success {last.success:.2g} after {last.step} steps, target {target:g} not reached"
+    else:
+        took = f"success {target:g} after {ended.steps} steps"
+    return f"{ended.arm} seed {ended.seed}: {took} ({last.seconds:.1f} s)"

@@ -12,8 +12,19 @@ from typing import Any
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.hooks import writes
-from environments.lab.learning.arms import Arm, LearnedArm, LearningSetup, MakeEnv, Measurement, recorded
-from environments.lab.learning.compare_arms import RESULT, LearnFolder, Say, compare_arms, opened_folder
+from environments.lab.learning.arms import (
+    RESULT,
+    Arm,
+    LearnedArm,
+    LearnFolder,
+    LearningSetup,
+    MakeEnv,
+    Measurement,
+    Say,
+    compare_arms,
+    opened_folder,
+    recorded,
+)
 from environments.lab.learning.gamed_rewards import free_habits, part_verdicts
 from environments.lab.learning.rollout_numbers import (
     OUTCOME,
@@ -82,10 +93,9 @@ class Asked:
     steps: int | None = None
 
 
-_PLANS = tuple(
-    Plan(seeds=seeds, steps=steps, items=items)
-    for seeds, steps, items in ((3, 25, 8), (3, 20, 8), (3, 15, 6), (2, 15, 6), (2, 10, 4), (2, 6, 4))
-)
+_PLANS = ((3, 25, 8), (3, 20, 8), (3, 15, 6), (2, 15, 6), (2, 10, 4), (2, 6, 4))
+"""Seeds, steps and items, the largest first."""
+_MOST_ITEMS = _PLANS[0][2]
 _HOPE = 1.4
 """First groups are slower than later ones; where they are not, the last steps are left out."""
 
@@ -101,13 +111,18 @@ def plan_within(asked: Asked, *, group_s: float, items: int) -> Plan:
     Raises:
         ConfigError: not even the smallest fits.
     """
-    plan = _PLANS[0]
-    for each in _PLANS:
-        steps = each.steps if asked.steps is None else asked.steps
-        plan = Plan(seeds=asked.seeds or each.seeds, steps=steps, items=min(items, each.items))
+    plans = [
+        Plan(
+            seeds=asked.seeds or seeds,
+            steps=steps if asked.steps is None else asked.steps,
+            items=min(items, most_items),
+        )
+        for seeds, steps, most_items in _PLANS
+    ]
+    for plan in plans:
         if plan.groups * group_s <= _HOPE * asked.seconds:
             return plan
-    needed = plan.groups * group_s
+    plan, needed = plans[-1], plans[-1].groups * group_s
     raise ConfigError(
         f"a group takes about {group_s:.2g} s here, so that {plan.seeds} seeds of {plan.steps} steps take "
         f"some {needed:.0f} s, and {asked.seconds:g} s are given; give --seconds "
@@ -208,10 +223,10 @@ async def lint_rewards(
     with ExitStack() as stack:
         opened = stack.enter_context(opened_folder(folder, say))
         run = RunFolder(folder / "reference")
-        async with recorded(env, run, learning=REFERENCE, planned=_PLANS[0].items) as recording:
+        async with recorded(env, run, learning=REFERENCE, planned=_MOST_ITEMS) as recording:
             tasks = env.tasks()
             began = monotonic()
-            reference = await recording.measured(tasks[: _PLANS[0].items], "the reference")
+            reference = await recording.measured(tasks[:_MOST_ITEMS], "the reference")
             group_s = (monotonic() - began) / len(reference.groups)
             plan = plan_within(asked, group_s=group_s, items=len(tasks))
             say(

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Literal
 
 from environments.trajectory import Rewards, Trajectory, TrajectoryGroup
@@ -36,19 +37,19 @@ def numbers_of(trajectory: Trajectory) -> dict[str, float]:
     their tokens. A part is the sum over its turns, weighted. `PASSED` is 0 or 1, where that was judged.
     """
     acts = trajectory.acts
+    calls = [(call.name, call.arguments) for turn in acts for call in turn.message.tool_calls]
     tokens = sum(turn.span.end - turn.span.start for turn in acts)
     numbers = {
         TURNS: float(len(acts)),
         TOKENS: float(tokens),
         LENGTH: tokens / max(1, len(acts)),
-        REPEATED: float(_repeated(trajectory)),
+        REPEATED: float(len(calls) - len(set(calls))),
         CUT: float(sum(turn.finish_reason == "length" for turn in acts)),
         FAILED_CALLS: float(sum(result.error is not None for turn in acts for result in turn.tool_results)),
     }
     if trajectory.passed is not None:
         numbers[PASSED] = float(trajectory.passed)
-    rewards = trajectory.rewards
-    if rewards is None:
+    if (rewards := trajectory.rewards) is None:
         return numbers
     given = {SCORE: rewards.score, OUTCOME: rewards.outcome, **_parts(rewards)}
     return {name: value for name, value in given.items() if value is not None} | numbers
@@ -108,7 +109,10 @@ def changes(before: Played, after: Played) -> dict[str, Change]:
 
     A number that only one side has of an item is left out there; a part is 0 where it was not earned.
     """
-    start, end = _means(before), _means(after)
+    start, end = (
+        [{item: mean_numbers(rollouts) for item, rollouts in seed.items()} for seed in side]
+        for side in (before, after)
+    )
     names = dict.fromkeys(
         name for means in (end, start) for seed in means for item in seed.values() for name in item
     )
@@ -161,21 +165,13 @@ def _parts(rewards: Rewards) -> dict[str, float]:
     return {PART + name: value for name, value in sums.items()}
 
 
-def _repeated(trajectory: Trajectory) -> int:
-    calls = [(call.name, call.arguments) for turn in trajectory.acts for call in turn.message.tool_calls]
-    return len(calls) - len(set(calls))
-
-
-def _means(played: Played) -> list[dict[str, Numbers]]:
-    return [{item: mean_numbers(rollouts) for item, rollouts in seed.items()} for seed in played]
-
-
 def _change(
     name: str, before: Sequence[Mapping[str, Numbers]], after: Sequence[Mapping[str, Numbers]]
 ) -> Change | None:
+    """The change of one number, from means by seed and item; `None`: no item has it on both sides."""
     pairs = [
         [
-            (_value(start[item], name), _value(end[item], name))
+            (start[item].get(name, 0.0), end[item].get(name, 0.0))
             for item in start
             if item in end and (name.startswith(PART) or (name in start[item] and name in end[item]))
         ]
@@ -186,16 +182,9 @@ def _change(
     if not every:
         return None
     differences = [end - start for start, end in every]
-    mean = sum(differences) / len(every)
-    squares = sum((each - mean) ** 2 for each in differences)
-    known = len(every) > 1
     return Change(
-        before=sum(start for start, _ in every) / len(every),
-        after=sum(end for _, end in every) / len(every),
-        by_seed=tuple(sum(end - start for start, end in seed) / len(seed) for seed in pairs),
-        error=math.sqrt(squares / (len(every) - 1) / len(every)) if known else math.inf,
+        before=fmean(start for start, _ in every),
+        after=fmean(end for _, end in every),
+        by_seed=tuple(fmean(end - start for start, end in seed) for seed in pairs),
+        error=stdev(differences) / math.sqrt(len(every)) if len(every) > 1 else math.inf,
     )
-
-
-def _value(numbers: Numbers, name: str) -> float:
-    return numbers.get(name, 0.0)

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from environments.credit import describe
-from environments.lab.learning.arms import Arm, LearningSetup
+from environments.lab.learning.arms import SCALAR, TURN, Arm, LearnedArms, LearningSetup
 from environments.lab.learning.choice_policy import ChoicePolicy
-from environments.lab.learning.compare_arms import SCALAR, TURN, LearnedArms
 from environments.policy.scripted import call
 from environments.stations_env.env import (
     KEYS,

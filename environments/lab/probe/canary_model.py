@@ -6,7 +6,6 @@ a forward pass alone: (one-hot - p) times the last hidden state. So no package f
 
 import json
 import shutil
-import struct
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]  # of its paths
 
 from environments.lab.probe.canaries import CANARIES
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
@@ -67,22 +67,9 @@ def write_canary_model(folder: Path) -> None:
     """Write config, weights and tokenizer as `from_pretrained` of transformers takes them."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(_CONFIG, indent=2) + "\n")
-    write_safetensors(folder / "model.safetensors", _random_weights())
+    save_file(_random_weights(), folder / "model.safetensors", {"format": "pt"})
     for file in EMBEDDED_TOKENIZER_DIR.iterdir():
         shutil.copyfile(file, folder / file.name)
-
-
-def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write float32 tensors by name."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + tensor.nbytes
-        header[name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    data = b"".join(np.ascontiguousarray(tensor, "<f4").tobytes() for tensor in tensors.values())
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 class CanaryModel:

@@ -1,7 +1,7 @@
 """A step in, a verdict out: whether it is Σ A ∇log π, on which scale, and otherwise what went wrong."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any, cast
@@ -32,9 +32,6 @@ _SEEN = 0.01
 _NONE = 1e-3
 """Share of the largest below which a weight counts as 0."""
 _KNOWN_SCALE = 1e-3
-_TEMPERATURES = (*np.arange(0.3, 2.01, 0.05).round(2).tolist(), 2.5, 3.0, 4.0)
-_COARSE = 6
-"""How many temperatures are passed over before the nearest are tried."""
 _ABOVE_ROUNDING = 100
 _UNKNOWN_SCALE = (
     "  no count of rows, groups or tokens is that factor: a maximal length, a standard deviation, a clipped "
@@ -98,14 +95,6 @@ class CanaryTokens:
     def gradient(self, weights: Numbers) -> Weights:
         """Σ weight · ∇log π for the head, (VOCABULARY, WIDTH)."""
         return self.errors.T @ (weights[:, None] * self.hidden)
-
-    def at(self, temperature: float) -> "CanaryTokens":
-        """The same tokens, where logits are divided by a temperature."""
-        taken = self.columns["id"].tolist()
-        probabilities = np.maximum(_one_hot_minus(self.errors, taken), np.finfo(np.float64).tiny)
-        raised = np.exp(np.log(probabilities) / temperature)
-        heated = raised / raised.sum(axis=1, keepdims=True)
-        return replace(self, errors=_one_hot_minus(heated, taken))
 
     def weights_in(self, step: Weights) -> Numbers:
         """What each token weighs in a step, by least squares."""
@@ -212,7 +201,7 @@ def diagnose(
 
 
 def _findings(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> list[str]:
-    step, tokens, around = _without_what_is_around(step, tokens, model)
+    step, decay = _without_decay(step, tokens, model)
     weights, rest = tokens.weights_in(step), tokens.unexplained(step)
     sampled = np.where(tokens.trained, weights, 0.0)
     fit, findings = _nearest(sampled, tokens)
@@ -228,36 +217,26 @@ def _findings(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> list[s
         findings.append("prompts are trained")
     if (noticed & ~tokens.columns["is_prompt"]).any():
         findings.append("what tools and users say between turns is trained")
-    findings += around
+    findings += decay
     if rest > _SEEN:
         findings.append(
             f"{rest:.0%} of the step is no gradient of these tokens in their contexts: momentum, a penalty, "
-            f"an entropy bonus, dropout, several steps, or other tokens before them (padding, rows cut in "
-            f"front)"
+            f"an entropy bonus, a temperature, dropout, several steps, or other tokens before them (padding, "
+            f"rows cut in front)"
         )
     return findings or ["a little is wrong everywhere: several steps, or a small penalty"]
 
 
-def _without_what_is_around(
-    step: Weights, tokens: CanaryTokens, model: CanaryModel
-) -> tuple[Weights, CanaryTokens, list[str]]:
-    """The step without weight decay, the tokens at the step's temperature; and the sentence on it."""
+def _without_decay(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> tuple[Weights, list[str]]:
+    """The step without weight decay, and the sentence on that."""
     if tokens.unexplained(step) <= _SEEN:
-        return step, tokens, []
+        return step, []
     rest_of_head = model.head - tokens.gradient(tokens.weights_in(model.head))
     decay = float((step * rest_of_head).sum() / (rest_of_head**2).sum())
     decayed = step - decay * model.head
-    if decay < 0 and tokens.unexplained(decayed) <= _SEEN:
-        return decayed, tokens, [f"weights decay by {-decay:.2g} of themselves: weight_decay is not 0"]
-    rests = {heat: tokens.at(heat).unexplained(step) for heat in _TEMPERATURES[::_COARSE]}
-    index = _TEMPERATURES.index(min(rests, key=lambda heat: rests[heat]))
-    for heat in _TEMPERATURES[max(0, index - _COARSE) : index + _COARSE]:
-        rests[heat] = tokens.at(heat).unexplained(step)
-    heat = min(rests, key=lambda heat: rests[heat])
-    if rests[heat] > _SEEN:
-        return step, tokens, []
-    sentence = f"log-probabilities are those of a temperature of about {heat}, and not of 1"
-    return step, tokens.at(heat), [sentence]
+    if decay >= 0 or tokens.unexplained(decayed) > _SEEN:
+        return step, []
+    return decayed, [f"weights decay by {-decay:.2g} of themselves: weight_decay is not 0"]
 
 
 # What trainers do to credit instead of passing it on: each is a weight per token, and has a sentence.

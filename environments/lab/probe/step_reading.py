@@ -1,29 +1,25 @@
 """What a trainer gives back after its step, in any of the forms that trainers have, as one gradient."""
 
-import json
 import math
 import pickle
 import re
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from environments.lab.probe.canaries import VOCABULARY as CANARY_IDS
 from environments.lab.probe.canary_model import HEAD, CanaryModel, Weights
 from tools.errors import ConfigError
 
-_DTYPES = {"F32": "<f4", "F64": "<f8"}
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RuntimeError),
-    *(struct.error, pickle.UnpicklingError),
+    *(SafetensorError, pickle.UnpicklingError),
 )
 """What readers raise for a file that is torn, or of another kind."""
-_MAX_HEADER_BYTES = 100_000_000
-"""The bound of safetensors itself."""
 _WRAPPERS = re.compile(
     r"\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|modules_to_save\.default)\."
 )
@@ -202,20 +198,12 @@ def _content(path: Path) -> Mapping[str, Any]:
 
 def _safetensors_heads(path: Path) -> dict[str, Any]:
     heads: dict[str, Any] = {}
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        if length > _MAX_HEADER_BYTES:
-            raise ValueError("no safetensors file")
-        header: dict[str, Any] = json.loads(file.read(length))
-        for key, entry in header.items():
-            if not _is_name(key):
-                continue
-            dtype, (start, end) = entry["dtype"], entry["data_offsets"]
-            if dtype not in _DTYPES:
+    opened: Any = safe_open(path, "numpy")  # which has no types
+    with opened as file:
+        for key in filter(_is_name, file.keys()):
+            if (dtype := file.get_slice(key).get_dtype()) not in ("F32", "F64"):
                 raise ConfigError(_TOO_COARSE.format(where=path, dtype=dtype))
-            file.seek(8 + length + start)
-            numbers = np.frombuffer(file.read(end - start), _DTYPES[dtype])
-            heads[key] = numbers.reshape(entry["shape"])
+            heads[key] = file.get_tensor(key)
     return heads
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from environments.lab.learning.compare_arms import RESULT
+from environments.lab.learning.arms import RESULT
 from environments.lab.learning.reward_lint import PAGE, Asked, Plan, lint_rewards, plan_within
 from environments.record.recorder import read_groups
 from environments.record.run_folder import RunFolder

@@ -135,12 +135,6 @@ def test_a_factor_of_one_group_is_wrong_though_the_cosine_is_one(tokens, said_of
     assert verdict.findings
 
 
-def test_a_temperature_is_named(tokens, said_of):
-    taken = tokens.at(0.7)
-    said = "log-probabilities are those of a temperature of about 0.7, and not of 1"
-    assert said_of(stepped(taken, taken.advantages)).findings == (said,)
-
-
 def test_weight_decay_is_named_beside_another_mistake(tokens, said_of, probe):
     said = "rows weigh 1/their trained tokens"
     step = stepped(tokens, of(tokens, said)) - 0.02 * probe.before.head

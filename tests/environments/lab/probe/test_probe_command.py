@@ -5,9 +5,10 @@ import subprocess
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from environments.cli.main import main
-from environments.lab.probe.canary_model import HEAD, write_safetensors
+from environments.lab.probe.canary_model import HEAD
 from environments.lab.probe.trainer_probe import open_probe
 from environments.record.recorder import read_groups
 from tests.environments.serve.loopback import TURNWISE, running, take
@@ -99,7 +100,7 @@ def test_the_step_of_a_trainer_behind_the_api_is_read_from_its_checkpoint(
     )
     model = open_probe(folder).before
     after = model.head + mean_per_row(model, posts)
-    write_safetensors(tmp_path / "model.safetensors", {HEAD: after.astype(np.float32)})
+    save_file({HEAD: after.astype(np.float32)}, tmp_path / "model.safetensors")
     assert main(["doctor", "trainer", "read", str(folder), str(tmp_path)]) == code
     assert capsys.readouterr().out.splitlines()[code].strip() == line
 

@@ -1,14 +1,13 @@
 """`turnwise check` on environments that end, block or confuse its process: a row, and no traceback."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from environments.cli.main import main
+from tests.tables import cases
+
 HOSTILE = """
 import asyncio, ctypes, os, signal, sys, time
 from turnwise import AgentEnv
@@ -28,71 +27,66 @@ SCORE = "def compute_reward(self, item, trajectory, ctx):\n        "
 ASYNC_SCORE = f"async {SCORE}"
 
 
-def check(tmp_path, text, *args):
-    (tmp_path / "hostile.py").write_text(text)
-    command = [sys.executable, "-m", "turnwise", "check", "hostile.py:Env", "--json", *args]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+@pytest.fixture
+def check(tmp_path, monkeypatch, capfd):
+    """`turnwise check` of a file: exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def checked(text, *args):
+        Path("hostile.py").write_text(text)
+        return main(["check", "hostile.py:Env", "--json", *args]), *capfd.readouterr()
+
+    return checked
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hook", "row", "found"),
     [
         (f"{SCORE}os._exit(0)", "rollout", "the process ended with exit code 0 in compute_reward"),
         (f"{SCORE}ctypes.string_at(0)", "rollout", "signal SIGSEGV in compute_reward"),
         (f"{SCORE}os.closerange(3, 64)", "rollout", "the process ended"),
         (f"{SCORE}sys.exit(0)", "rollout", "SystemExit: 0"),
-        (
-            f"{ASYNC_SCORE}asyncio.current_task().cancel(); await asyncio.sleep(1)",
-            "rollout",
-            "CancelledError",
-        ),
+        (f"{ASYNC_SCORE}asyncio.current_task().cancel(); await asyncio.sleep(1)", "rollout", "Cancelled"),
         ("def setup(self):\n        os._exit(0)", "opens", "exit code 0 in setup"),
     ],
-    ids=["os-exit", "segfault", "descriptors", "sys-exit", "cancel", "setup"],
 )
-def test_a_process_that_ends_is_a_row(tmp_path, hook, row, found):
-    checked = check(tmp_path, HOSTILE.format(hook=hook))
-    rows = {each["check"]: each for each in json.loads(checked.stdout)["checks"]}
-    assert checked.returncode == 1
-    assert rows[row]["result"] == "fail"
+def test_a_process_that_ends_is_a_row(check, hook, row, found):
+    code, shown, _ = check(HOSTILE.format(hook=hook))
+    rows = {each["check"]: each for each in json.loads(shown)["checks"]}
+    assert (code, rows[row]["result"]) == (1, "fail")
     assert found in rows[row]["found"]
-    assert "Traceback" not in checked.stdout
+    assert "Traceback" not in shown
 
 
-def test_a_hook_that_blocks_the_event_loop_is_named(tmp_path):
-    hook = f"{ASYNC_SCORE}time.sleep(600)"
-    checked = check(tmp_path, HOSTILE.format(hook=hook), "--env.hook_block_s", "1")
-    row = next(each for each in json.loads(checked.stdout)["checks"] if each["check"] == "rollout")
+def test_a_hook_that_blocks_the_event_loop_is_named(check):
+    _, shown, _ = check(HOSTILE.format(hook=f"{ASYNC_SCORE}time.sleep(600)"), "--env.hook_block_s", "1")
+    row = next(each for each in json.loads(shown)["checks"] if each["check"] == "rollout")
     assert "in compute_reward has blocked the event loop" in row["found"]
 
 
-def test_a_setup_that_never_ends_is_a_row(tmp_path):
+def test_a_setup_that_never_ends_is_a_row(check):
     hook = "async def setup(self):\n        await asyncio.sleep(600)"
-    checked = check(tmp_path, HOSTILE.format(hook=hook), "--limit", "4")
-    row = json.loads(checked.stdout)["checks"][0]
+    _, shown, _ = check(HOSTILE.format(hook=hook), "--limit", "4")
+    row = json.loads(shown)["checks"][0]
     assert (row["check"], row["result"]) == ("opens", "fail")
     assert row["found"] == "it takes longer than 4 s (--limit) in setup"
 
 
-def test_what_an_environment_prints_is_no_part_of_the_report(tmp_path):
-    checked = check(tmp_path, HOSTILE.format(hook=f"{SCORE}print('}}{{'); return 1.0"))
-    assert checked.returncode == 0
-    assert json.loads(checked.stdout)["checks"]
-    assert "}{" in checked.stderr
+def test_what_an_environment_prints_is_no_part_of_the_report(check):
+    code, shown, told = check(HOSTILE.format(hook=f"{SCORE}print('}}{{'); return 1.0"))
+    assert code == 0
+    assert json.loads(shown)["checks"]
+    assert "}{" in told
 
 
-@pytest.mark.parametrize(
-    ("text", "code"), [("raise SystemExit(0)", 2), ("1 / 0", 2), ("import os; os._exit(0)", 1)],
-    ids=["exit", "raise", "os-exit"],
-)  # fmt: skip
-def test_a_file_that_cannot_be_loaded_is_told_without_a_traceback(tmp_path, text, code):
-    checked = check(tmp_path, text)
-    assert checked.returncode == code
-    assert "Traceback" not in checked.stderr
+@cases(("text", "code"), [("raise SystemExit(0)", 2), ("1 / 0", 2), ("import os; os._exit(0)", 1)])
+def test_a_file_that_cannot_be_loaded_is_told_without_a_traceback(check, text, code):
+    ended, _, told = check(text)
+    assert ended == code
+    assert "Traceback" not in told
 
 
-def test_a_wrong_setting_is_one_line_and_2(tmp_path):
-    checked = check(tmp_path, HOSTILE.format(hook="pass"), "--env.max_turn", "3")
-    assert (checked.returncode, checked.stdout, checked.stderr.count("\n")) == (2, "", 1)
-    assert "did you mean --env.max_turns" in checked.stderr
+def test_a_wrong_setting_is_one_line_and_2(check):
+    code, shown, told = check(HOSTILE.format(hook="pass"), "--env.max_turn", "3")
+    assert (code, shown, told.count("\n")) == (2, "", 1)
+    assert "did you mean --env.max_turns" in told

@@ -7,6 +7,7 @@ own. Any other command, and one with other settings of Python, is started as eve
 `real_starts`. That real starts work is held by `tests/turnwise`, `tests/test_docs.py` and `test_start.py`.
 """
 
+import contextlib
 import ctypes
 import gc
 import io
@@ -14,11 +15,13 @@ import json
 import os
 import platform
 import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 ROOT = str(Path(__file__).parents[2])
@@ -88,8 +91,9 @@ def _command(args, env, cwd):
     if isinstance(args, str | bytes | os.PathLike) or not Path(os.fsdecode(cwd)).is_dir():
         return None
     argv = [os.fsdecode(each) for each in args]
-    if argv[:3] == [sys.executable, "-m", "turnwise"]:
-        name, script, argv = "turnwise", None, argv[2:]
+    started = [each for each in argv[:4] if each != "-P"][:3]
+    if started == [sys.executable, "-m", "turnwise"]:
+        name, script, argv = "turnwise", None, argv[argv.index("-m") + 1 :]
     elif argv[0] in (str(SCRIPTS / each) for each in IMPORTED):
         name, script = Path(argv[0]).name, argv[0]
     else:
@@ -118,16 +122,49 @@ def install():
         subprocess.Popen = Popen
 
 
+_CLIENT = f"""#!{sys.executable} -ISE
+import json, os, signal, socket, sys
+argv, script, name = list(sys.argv), {str(SCRIPTS / "turnwise")!r}, "__main__"
+if os.path.basename(argv[0]) != "turnwise":
+    script, name, argv = argv[1], argv[2], argv[1:2]
+paths = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+request = {{"argv": argv, "script": script, "name": name, "cwd": os.getcwd(), "environ": dict(os.environ)}}
+request |= {{"session": False, "paths": paths}}
+asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+asked.connect(os.path.join(os.path.dirname(sys.argv[0]), "socket"))
+socket.send_fds(asked, [json.dumps(request).encode()], [0, 1, 2])
+pid = int(asked.recv(100))
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, lambda number, _: os.kill(pid, number))
+code = os.waitstatus_to_exitcode(int(asked.recv(100)))
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+
+
+@contextlib.contextmanager
+def shell_commands(folder):
+    """A folder for a shell's PATH with `turnwise`, and `run SCRIPT NAME` for `runpy.run_path`."""
+    for name in ("turnwise", "run"):
+        (folder / name).write_text(_CLIENT)
+        (folder / name).chmod(0o755)
+    argv = [sys.executable, "-P", __file__, "turnwise", str(folder / "socket")]
+    with plain(argv, env=_ENVIRON, stdin=subprocess.PIPE) as server:
+        while not (folder / "socket").exists():
+            assert server.poll() is None
+            time.sleep(0.01)
+        yield folder
+        server.stdin.close()
+
+
 # In the server.
 
 
 def _serve(command, asked):
     """Forks for each request; comes back in the child."""
-    for module in IMPORTED[command]:
-        __import__(module)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.collect()
-    gc.freeze()
+    _load(command)
     while True:
         content, streams, _, _ = socket.recv_fds(asked, 2 * _MOST_BYTES, 3)
         if not content:
@@ -139,6 +176,43 @@ def _serve(command, asked):
         for each in streams:
             os.close(each)
         asked.send(str(pid).encode())
+
+
+def _listen(path):
+    """Forks for each that connects, whose command a process of its own waits for; comes back in the child."""
+    _load("turnwise")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"{path}.new")
+    listener.listen()
+    Path(f"{path}.new").rename(path)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        if 0 in select.select([0, listener], [], [])[0]:
+            os._exit(0)
+        asked, _ = listener.accept()
+        if os.fork() == 0:
+            break
+        asked.close()
+    listener.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    content, streams, _, _ = socket.recv_fds(asked, 2 * _MOST_BYTES, 3)
+    if (pid := os.fork()) == 0:
+        asked.close()
+        _become(json.loads(content), streams)
+        return json.loads(content)
+    for each in (0, 1, 2, *streams):
+        os.close(each)
+    asked.send(str(pid).encode())
+    asked.send(str(os.waitpid(pid, 0)[1]).encode())
+    os._exit(0)
+
+
+def _load(command):
+    for module in IMPORTED[command]:
+        __import__(module)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()
 
 
 def _sibling():
@@ -164,7 +238,7 @@ def _become(request, streams):
     os.environ.clear()
     os.environ.update(request["environ"])
     script, argv = request["script"], request["argv"]
-    first = request["cwd"] if script is None else str(SCRIPTS)
+    first = request["cwd"] if script is None else str(Path(script).parent)
     usual = _usual_paths()
     sys.argv[:] = argv
     sys.path[:] = [first, *request["paths"], *(each for each in sys.path if each not in usual)]
@@ -182,12 +256,12 @@ def _become(request, streams):
 
 
 def main():
-    asked = socket.socket(fileno=int(sys.argv[2]))
-    request = _serve(sys.argv[1], asked)
+    command, where = sys.argv[1:]
+    request = _serve(command, socket.socket(fileno=int(where))) if where.isdigit() else _listen(where)
     if request["script"] is None:
         runpy.run_module("turnwise", run_name="__main__", alter_sys=True)
     else:
-        runpy.run_path(request["script"], run_name="__main__")
+        runpy.run_path(request["script"], run_name=request.get("name", "__main__"))
 
 
 if __name__ == "__main__":

@@ -12,15 +12,11 @@ B = Target(options={"tier": "B"})
 C = Target(options={"tier": "C"}, limits=SandboxLimits(network="full"))
 DOCKER = Target(backend="docker", options={"image": TEST_IMAGE})
 
-IN_C = {
-    commands: "processes of a command are found by their parents, and no namespace ends them",
-    limits: "the disk is counted, not bounded by a file system, and what it lacks it has to say",
-    isolation: "Landlock and a filter of system calls do what namespaces do in B",
-    file_safety: "files lie on the host's disk, and Landlock decides about them",
-    lifecycle: "a monitor ends what a namespace would",
-    verification: "another user or Landlock protects a verifier's files, and no mount",
-}
-"""Topics in which C gives or lacks other things than B, and why; the rest is the same code, which B runs."""
+IN_C = (isolation, verification)
+"""Topics in which Landlock, users and a filter of system calls do in C what namespaces do in B."""
+OTHERWISE_IN_C = (commands, limits, file_safety, lifecycle)
+"""Topics in which processes are found by their parents, the disk is counted and a monitor ends what is left;
+the rest is the same code as in B. With `--soak`."""
 
 IN_DOCKER = (isolation,)
 """Topics in which the engine does what namespaces do in B; of the others these stand for the rest."""
@@ -55,14 +51,14 @@ def among(check, topics):
 
 def marks_of(target, check):
     if target is not DOCKER:
-        return []
+        return [pytest.mark.soak] if target is C and among(check, OTHERWISE_IN_C) else []
     here = check.name in OF_EACH_OTHER or among(check, IN_DOCKER)
     return [pytest.mark.docker, *([] if here else [pytest.mark.soak])]
 
 
 CASES = [
     *((B, check) for check in all_checks()),
-    *((C, check) for check in all_checks() if among(check, IN_C)),
+    *((C, check) for check in all_checks() if among(check, (*IN_C, *OTHERWISE_IN_C))),
     *((DOCKER, check) for check in all_checks()),
 ]
 

@@ -121,10 +121,10 @@ def commands(tmp_path_factory):
 def test_the_blocks_of_a_page_run_in_order(page, commands, tmp_path):
     """Python blocks run as files, named ones are kept; bash blocks run where those files lie.
 
-    Commands of a README are started as by anyone, those of other pages are forked.
+    Commands of the README are started as by anyone, those of other pages are forked.
     """
     environment = as_installed(tmp_path)
-    if page.name != "README.md":
+    if page != PAGES[0]:
         environment["PATH"] = f"{commands}:{environment['PATH']}"
     blocks = blocks_of(page)
     for number, block in enumerate(blocks):

@@ -1,7 +1,7 @@
 """One group as one line of the rollout JSONL, and the line as an equal group again."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -73,8 +73,7 @@ def decode_group(line: bytes, path: Path, number: int, *, rows: bool = True) -> 
     try:
         return schema.read(fields, rows=rows)
     except _MALFORMED as error:
-        problem = _first_line(error)
-        raise RecordError(f"{path}, line {number}: not a {schema.SCHEMA} line: {problem}") from error
+        raise _not_a_line(path, number, _first_line(error)) from error
 
 
 def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
@@ -90,7 +89,7 @@ def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     fields = _of_schema(loaded, path, number)
     for name, is_whole in (("trajectories", _is_trajectory), ("failures", _is_object)):
         if not isinstance(fields.get(name), list) or not all(map(is_whole, fields[name])):
-            raise RecordError(f"{path}, line {number}: not a {schema.SCHEMA} line: {name}")
+            raise _not_a_line(path, number, name)
     return fields
 
 
@@ -110,7 +109,7 @@ def parse_head(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def failed_instead(credited: CreditedGroup, error: RecordError) -> CreditedGroup:
-    """The group as it can be recorded: failed, without the siblings that JSON cannot hold."""
+    """Returns the group as it can be recorded: failed, without the siblings that JSON cannot hold."""
     group = credited.group
     kept: list[Trajectory] = []
     lost: list[Failure] = []
@@ -122,11 +121,17 @@ def failed_instead(credited: CreditedGroup, error: RecordError) -> CreditedGroup
             kept.append(each)
         else:
             lost.append(_lost(each, index, problem))
-    failed = _failed(credited, error, replace(group, failures=(*group.failures, *lost)), kept)
+    failed = replace(
+        credited,
+        group=replace(group, trajectories=tuple(kept), failures=(*group.failures, *lost)),
+        advantages=tuple((0.0,) * len(each.turns) for each in kept),
+        status="failed",
+        reason=f"cannot be recorded: {_text(error)}",
+        turns_without_peer=0,
+    )
     if _refusal(failed) is None:
         return failed
     # What is wrong is not in a sibling alone.
-    every = [_lost(each, index, error) for index, each in enumerate(group.trajectories)]
     bare = TrajectoryGroup(
         group_id=_text(group.group_id),
         env=_text(group.env),
@@ -135,27 +140,10 @@ def failed_instead(credited: CreditedGroup, error: RecordError) -> CreditedGroup
         item_hash=group.item_hash,
         fingerprint=group.fingerprint,
         trajectories=(),
-        failures=tuple(every),
+        failures=tuple(_lost(each, index, error) for index, each in enumerate(group.trajectories)),
     )
-    return replace(
-        _failed(credited, error, bare, ()),
-        policy=_text(credited.policy),
-        estimator=_text(credited.estimator),
-        estimator_params={},
-    )
-
-
-def _failed(
-    credited: CreditedGroup, error: RecordError, group: TrajectoryGroup, kept: Sequence[Trajectory]
-) -> CreditedGroup:
-    return replace(
-        credited,
-        group=replace(group, trajectories=tuple(kept)),
-        advantages=tuple((0.0,) * len(each.turns) for each in kept),
-        status="failed",
-        reason=f"cannot be recorded: {_text(error)}",
-        turns_without_peer=0,
-    )
+    policy, estimator = _text(credited.policy), _text(credited.estimator)
+    return replace(failed, group=bare, advantages=(), policy=policy, estimator=estimator, estimator_params={})
 
 
 def _refusal(credited: CreditedGroup) -> RecordError | None:
@@ -185,22 +173,20 @@ def _text(value: object) -> str:
 
 
 def _of_schema(fields: Any, path: Path, number: int) -> dict[str, Any]:
-    if isinstance(fields, dict):
-        known = cast("dict[str, Any]", fields)
-        if known.get("schema") == schema.SCHEMA:
-            for name, expected in _HEAD.items():
-                if not isinstance(known.get(name), expected | None):
-                    raise RecordError(
-                        f"{path}, line {number}: not a {schema.SCHEMA} line: {name}: {known[name]!r}"
-                    )
-            if known.get("status") not in _STATUSES:
-                raise RecordError(
-                    f"{path}, line {number}: not a {schema.SCHEMA} line: status: {known.get('status')!r}"
-                )
-            return known
-    raise RecordError(
-        f"{path}, line {number}: not a {schema.SCHEMA} line; this file was written by something else"
-    )
+    known = cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
+    if known.get("schema") != schema.SCHEMA:
+        raise RecordError(
+            f"{path}, line {number}: not a {schema.SCHEMA} line; this file was written by something else"
+        )
+    wrong = [name for name, expected in _HEAD.items() if not isinstance(known.get(name), expected | None)]
+    wrong += ["status"] if known.get("status") not in _STATUSES else []
+    for name in wrong:
+        raise _not_a_line(path, number, f"{name}: {known.get(name)!r}")
+    return known
+
+
+def _not_a_line(path: Path, number: int, problem: str) -> RecordError:
+    return RecordError(f"{path}, line {number}: not a {schema.SCHEMA} line: {problem}")
 
 
 def _is_object(value: object) -> bool:

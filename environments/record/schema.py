@@ -29,7 +29,6 @@ from tools.calls import ToolSpec
 SCHEMA = "turnwise.group/2"
 NO_ROWS: Mapping[str, Any] = {"tokens": [], "inference_logprobs": None, "row_logprobs": None}
 """In the place of the columns that token rows are read from."""
-Context = tuple[Kept | Message, ...]
 
 
 class LineFields(BaseModel):
@@ -142,10 +141,7 @@ def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
         item_hash=line.item_hash,
         fingerprint=line.fingerprint,
         is_evaluation=line.evaluation,
-        trajectories=tuple(
-            _restored(_with_tools(each, line.toolsets), token_rows, line.messages)
-            for each in line.trajectories
-        ),
+        trajectories=tuple(_restored(each, token_rows, line) for each in line.trajectories),
         failures=line.failures,
         judge_calls=line.judge_calls,
         error=line.error,
@@ -250,7 +246,9 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
     for turn in trajectory.turns:
         bare = replace(turn, context=None)
         fields = _TURN.dump_python(bare, mode="json", exclude=_TEXT, warnings=False)
-        fields["context"] = _written_context(turn.context)
+        # A stretch of the conversation as its `start` and `end`, what was put in as the message.
+        context = None if turn.context is None else list(map(_written_part, turn.context))
+        fields["context"] = context
         answered = index + 1 + len(turn.tool_results)
         for at, result in enumerate(fields["tool_results"], start=index + 1):
             del result["content"], result["call_id"]
@@ -268,53 +266,45 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
     return dumped
 
 
-def _with_tools(fields: dict[str, Any], toolsets: Sequence[tuple[ToolSpec, ...]]) -> dict[str, Any]:
-    return {**fields, "tools": toolsets[fields["tools"]]} if "tools" in fields else fields
+def _written_part(part: Kept | Message) -> dict[str, Any]:
+    if isinstance(part, Kept):
+        return {"start": part.start, "end": part.end}
+    return _MESSAGE.dump_python(part, mode="json", warnings=False)
 
 
-def _restored(
-    fields: dict[str, Any], rows: Sequence[TokenRow] | None, columns: Sequence[Sequence[dict[str, Any]]]
-) -> Trajectory:
+def _restored(fields: dict[str, Any], rows: Sequence[TokenRow] | None, line: LineFields) -> Trajectory:
     own_rows: list[int] = fields["rows"]
     token_rows = () if rows is None else tuple(rows[index] for index in own_rows)
-    text: Sequence[dict[str, Any]] = fields["messages"] if "messages" in fields else columns[own_rows[-1]]
-    spoken = [_message(each) for each in text]
-    prompt = tuple(_at(spoken, index) for index in fields["prompt"])
-    bare = _TRAJECTORY.validate_python({**fields, "prompt": (), "turns": (), "rows": ()})
+    text = fields["messages"] if "messages" in fields else line.messages[own_rows[-1]]
+    spoken = dict(enumerate(map(_message, text)))
+    prompt = tuple(spoken[index] for index in fields["prompt"])
+    toolset: int | None = fields.get("tools")
+    tools = () if toolset is None else line.toolsets[toolset]
+    bare = _TRAJECTORY.validate_python({**fields, "tools": tools, "prompt": (), "turns": (), "rows": ()})
     turns = tuple(_turn(turn, spoken) for turn in fields["turns"])
     return replace(bare, prompt=prompt, turns=turns, rows=token_rows)
 
 
-def _turn(fields: dict[str, Any], spoken: Sequence[Message]) -> Turn:
-    results: list[dict[str, Any]] = [
-        {
-            **result,
-            "content": _at(spoken, result["message"]).content,
-            "call_id": _at(spoken, result["message"]).tool_call_id,
-        }
-        for result in fields["tool_results"]
-    ]
-    message = _with_calls(_at(spoken, fields["message"]), fields.get("calls"))
-    replies = tuple(_at(spoken, index) for index in fields["replies"])
-    context = _read_context(fields["context"])
-    return _TURN.validate_python(
-        {**fields, "tool_results": results, "message": message, "replies": replies, "context": context}
-    )
-
-
-def _with_calls(message: Message, read: Sequence[dict[str, Any]] | None) -> Message:
-    """The message with what a parser made of its calls, which OpenAI's shape has no field for."""
-    if read is None:
-        return message
-    calls = [
-        replace(call, status=each["status"], span=None if each["span"] is None else tuple(each["span"]))
-        for call, each in zip(message.tool_calls, read, strict=True)
-    ]
-    return replace(message, tool_calls=tuple(calls))
-
-
-def _at(spoken: Sequence[Message], index: int) -> Message:
-    return spoken[index]
+def _turn(fields: dict[str, Any], spoken: Mapping[int, Message]) -> Turn:
+    results: list[dict[str, Any]] = []
+    for result in fields["tool_results"]:
+        text = spoken[result["message"]]
+        results.append({**result, "content": text.content, "call_id": text.tool_call_id})
+    message, context = spoken[fields["message"]], fields["context"]
+    if "calls" in fields:  # what a parser made of them, which OpenAI's shape has no field for
+        read: list[dict[str, Any]] = fields["calls"]
+        calls = [
+            replace(call, status=each["status"], span=None if each["span"] is None else tuple(each["span"]))
+            for call, each in zip(message.tool_calls, read, strict=True)
+        ]
+        message = replace(message, tool_calls=tuple(calls))
+    restored = {
+        "tool_results": results,
+        "message": message,
+        "replies": tuple(spoken[index] for index in fields["replies"]),
+        "context": None if context is None else tuple(map(_PART.validate_python, context)),
+    }
+    return _TURN.validate_python({**fields, **restored})
 
 
 def _message(fields: dict[str, Any]) -> Message:
@@ -327,26 +317,3 @@ def _message(fields: dict[str, Any]) -> Message:
 def _prompt_hash(prompt: Sequence[Message]) -> str:
     text = orjson.dumps([message.to_openai() for message in prompt], option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(text).hexdigest()[:32]
-
-
-def _written_context(context: Context | None) -> list[dict[str, Any]] | None:
-    """A stretch of the conversation as its `start` and `end`, what was put in as the message."""
-    return (
-        None
-        if context is None
-        else [
-            {"start": part.start, "end": part.end}
-            if isinstance(part, Kept)
-            else _MESSAGE.dump_python(part, mode="json", warnings=False)
-            for part in context
-        ]
-    )
-
-
-def _read_context(parts: Sequence[dict[str, Any]] | None) -> Context | None:
-    """What `_written_context` wrote.
-
-    Raises:
-        ValueError: a part is neither.
-    """
-    return None if parts is None else tuple(map(_PART.validate_python, parts))

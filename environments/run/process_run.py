@@ -79,7 +79,7 @@ async def _process_opened(
         tasks = next_tasks(env, recorder, calls, progress.say)
         code = await driver.roll_out(tasks)
     summary = progress.summary
-    left, failed = tasks.left(summary.done), summary.groups["failed"]
+    left, failed = tasks.total - tasks.done - summary.done, summary.groups["failed"]
     if left or 0 < failed == summary.done:
         code = code or FAILED
     await run.end(summary, done=tasks.held(), planned=tasks.total, code=code)
@@ -190,10 +190,6 @@ class PlannedTasks:
     def ended(self, past: PastGroup) -> None:
         """Take in what came of one."""
 
-    def left(self, ended: int) -> int:
-        """Groups that are still to do when so many of this run have ended."""
-        return self.total - self.done - ended
-
     def held(self) -> int:
         """Groups of the job that are finished by now."""
         return sum(self._recorder.holds(task.item_id, task.epoch) for task in self._tasks)
@@ -211,18 +207,16 @@ class AskedTasks:
         past: Iterable[PastGroup] = (),
         say: Callable[[str], None],
     ) -> None:
-        """Go on from what came out so far.
+        """Goes on from what came out so far.
 
         Args:
-            env: open; its hook is asked.
-            calls: how.
+            env: open; its hook is asked, by `calls`.
+            calls: of its hooks.
             most: groups of the whole job; -1: without an end.
             past: those of earlier runs.
             say: takes the traceback of a hook that breaks.
         """
-        self._env = env
-        self._calls = calls
-        self._say = say
+        self._env, self._calls, self._say = env, calls, say
         self._items = dict(zip(env.item_ids, env.items, strict=True))
         self._past = list(past)
         self._taken = {(each.item_id, each.epoch) for each in self._past if each.status != "failed"}
@@ -235,6 +229,7 @@ class AskedTasks:
         """Whether nothing is asked for any more."""
         self._started = 0
         self.done = sum(identity in self._items for identity, _ in self._taken)
+        """Groups that an earlier run finished."""
         self.total = most
         self.error: Exception | None = None
 
@@ -280,10 +275,6 @@ class AskedTasks:
             self._in_flight.remove(key)
         self._past.append(past)
         self._ended.set()
-
-    def left(self, ended: int) -> int:
-        """What may still be asked for; none when the hook said that there is nothing more."""
-        return self.total - self.done - ended
 
     def held(self) -> int:
         """Those that came out so far and did not fail."""

@@ -48,7 +48,7 @@ _LIVE = frozenset({"sandbox", "fresh_sandbox", "state", "verify"})
 
 @dataclass(slots=True, kw_only=True)
 class Change:
-    """What rescoring came to. Only `add` changes it."""
+    """How rewards moved. Only `add` changes it."""
 
     before: Summary = field(default_factory=Summary)
     after: Summary = field(default_factory=Summary)
@@ -58,37 +58,33 @@ class Change:
     """Why rollouts and groups failed that had not."""
 
     def add(self, old: CreditedGroup, new: CreditedGroup) -> None:
-        """Take one group in."""
+        """Takes one group in."""
         self.before.add(old)
         self.after.add(new)
         left = {each.sibling: each for each in new.group.trajectories}
         failed = {each.sibling: each.error for each in new.group.failures}
+        reasons = [new.reason or ""] if new.status == "failed" != old.status else []
         for each in old.group.trajectories:
-            if each.sibling not in left:
-                self._fail(failed.get(each.sibling, "it cannot be recorded"))
-            else:
+            if each.sibling in left:
                 self.changed += left[each.sibling].rewards != each.rewards
-        if new.status == "failed" != old.status:
-            self._fail(new.reason or "")
+            else:
+                reasons.append(failed.get(each.sibling, "it cannot be recorded"))
+        self.failures = self.failures.merged(Tally.of(reasons))
 
     def text(self) -> str:
         """A few lines for people."""
-        before, after = self.before.values(), self.after.values()
-        rollouts = before["rollouts"]["kept"]
-        means = [
-            "-" if each["score"]["mean"] is None else f"{each['score']['mean']:.3f}"
-            for each in (before, after)
-        ]
+        sides = [self.before.values(), self.after.values()]
+        means = [each["score"]["mean"] for each in sides]
+        shown = " -> ".join("-" if mean is None else f"{mean:.3f}" for mean in means)
+        rollouts = sides[0]["rollouts"]["kept"]
         rows = [
             f"{self.before.done} groups, {rollouts} rollouts: rewards of {self.changed} changed",
-            f"mean score {' -> '.join(means)}",
+            f"mean score {shown}",
             f"groups     {counts(self.before.groups)} -> {counts(self.after.groups)}",
-            *([f"failed now {lines(self.failures.counts())}"] if self.failures else []),
         ]
+        if self.failures:
+            rows.append(f"failed now {lines(self.failures.counts())}")
         return "\n".join(rows)
-
-    def _fail(self, reason: str) -> None:
-        self.failures = self.failures.merged(Tally.of([reason]))
 
 
 async def rescore(env: AgentEnv, record: Path, contents: Contents, out: Path, console: Console) -> None:
@@ -158,19 +154,18 @@ class LiveAccess:
     """What the hooks asked for that a record does not have; an environment that asks cannot be rescored."""
 
     def __init__(self, env: str) -> None:
-        """Nothing yet."""
         self._env = env
         self.refusal: str | None = None
-        """Why, for people."""
+        """The first, for people: the code that asks may catch it."""
 
     def refuse(self, hook: str, what: str) -> NoReturn:
-        """Raise ConfigError, and remember the first: the code that asks may catch it."""
+        """Raises ConfigError."""
         reason = f"environment {self._env!r} cannot be rescored: {hook} {what}"
         self.refusal = self.refusal or reason
         raise ConfigError(reason)
 
     def check(self) -> None:
-        """Raise ConfigError when anything was refused."""
+        """Raises ConfigError if anything was refused."""
         if self.refusal is not None:
             raise ConfigError(self.refusal)
 
@@ -183,7 +178,7 @@ class RecordedContext(RolloutContext):
     """Takes what a hook does that cannot be done, in words."""
 
     def __getattribute__(self, name: str) -> Any:
-        """What is there."""
+        """Refuses what only a live rollout has."""
         if name in _LIVE:
             name = name.replace("fresh_sandbox", "verify")
             object.__getattribute__(self, "refuse")(
@@ -198,10 +193,9 @@ class RecordedContext(RolloutContext):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoJudge:
-    """In the place of a judge that no server is named for: what the record does not hold is refused."""
+    """A judge that no server is named for: refuses what the record does not hold."""
 
     refuse: Callable[[str], NoReturn]
-    """As for `RecordedContext`."""
     model: str = ""
 
     def sampling(self, seed: int) -> Mapping[str, Any]:
@@ -209,7 +203,7 @@ class NoJudge:
         return {}
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        """Refuse."""
+        """Refuses."""
         self.refuse("asks the judge what its record does not hold; name its server, --judge.base_url")
 
 

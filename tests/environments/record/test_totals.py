@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.credit import credited
-from environments.record.recorder import Recorder, read_groups
 from environments.record.summary import CHARTED_TURNS, flat
 from environments.record.totals import MAX_INDICES, MAX_NAMES, MAX_TEXTS, NamedSpreads, Spread, Summary, Tally
 from environments.testing import group_of
@@ -62,14 +61,16 @@ def at(numbers, name):
 RAGGED = group_of([[1.0, 0.0, 2.0], [0.0, 0.0], [2.0]])
 
 
-def test_rollouts_that_are_left_are_counted_by_turn():
-    assert at(of(RAGGED, RAGGED), "rollouts") == [6, 4, 2]
-
-
-def test_rewards_have_their_spread_by_turn():
+def test_numbers_by_turn_are_of_the_rollouts_that_are_left():
+    numbers = of(RAGGED, group_of([[1.0]]))
+    assert at(numbers, "rollouts") == [4, 2, 1]
+    assert at(numbers, "without_peer") == [1, 0, 1]
+    assert numbers["credit"] == {"turns": 7, "without_peer": 2, "untrained": 0}
     first, second, _ = at(of(RAGGED), "reward")
     assert first == {"count": 3, "mean": 1.0, "sd": 1.0, "min": 0.0, "max": 2.0}
     assert (second["mean"], second["sd"]) == (0.0, 0.0)
+    firsts = [row[0] for row in credited(RAGGED, "turn_return", policy="p").advantages]
+    assert at(of(RAGGED), "advantage")[0]["max"] == max(firsts)
 
 
 def test_a_turn_that_was_not_scored_is_a_rollout_and_no_reward():
@@ -77,19 +78,7 @@ def test_a_turn_that_was_not_scored_is_a_rollout_and_no_reward():
     assert (at(numbers, "rollouts"), at(numbers, "scored")) == ([2, 2], [1, 2])
 
 
-def test_advantages_by_turn_are_those_of_the_record():
-    done = credited(RAGGED, "turn_return", policy="p")
-    firsts = [row[0] for row in done.advantages]
-    assert at(of(RAGGED), "advantage")[0]["max"] == max(firsts)
-
-
-def test_turns_without_a_peer_have_their_index():
-    numbers = of(RAGGED, group_of([[1.0]]))
-    assert at(numbers, "without_peer") == [1, 0, 1]
-    assert numbers["credit"] == {"turns": 7, "without_peer": 2, "untrained": 0}
-
-
-def test_turns_without_a_peer_are_unknown_where_nobody_knows_the_estimator():
+def test_turns_without_a_peer_are_unknown_where_the_estimator_is():
     done = replace(credited(RAGGED, "turn_return", policy="p"), estimator="somebodys")
     numbers = summary_of(done).values()
     assert (numbers["credit"]["without_peer"], at(numbers, "without_peer")) == (1, [None, None, None])
@@ -99,25 +88,18 @@ def test_a_group_has_no_spread_where_all_siblings_would_earn_the_same():
     numbers = of(group_of([[1.0, 0.5], [0.0, 0.5]]), group_of([[1.0, 0.1], [0.0, 0.2]]))
     assert at(numbers, "groups") == [2, 2]
     assert at(numbers, "groups_without_spread") == [0, 1]
+    assert at(of(RAGGED), "groups") == [1, 1, 0]  # one sibling alone has none
 
 
-def test_a_turn_that_one_sibling_alone_reached_says_nothing_of_spread():
-    assert at(of(RAGGED), "groups") == [1, 1, 0]
-
-
-def test_untrained_turns_have_no_advantage_to_speak_of():
+def test_untrained_turns_and_failed_and_stale_groups_add_no_advantages():
     first, *others = RAGGED.trajectories
     masked = replace(first, turns=tuple(replace(turn, trained=False) for turn in first.turns))
     numbers = of(replace(RAGGED, trajectories=(masked, *others)))
     assert [each["count"] for each in at(numbers, "advantage")] == [2, 1, 0]
-
-
-def test_a_failed_group_has_rewards_and_no_advantages():
-    lost = replace(RAGGED, error="score_group broke")
-    numbers = of(lost)
-    assert numbers["groups"] == {"done": 1, "failed": 1}
-    assert at(numbers, "reward")[0]["count"] == 3
-    assert at(numbers, "advantage")[0]["count"] == 0
+    for without in (replace(RAGGED, error="score_group broke"), replace(RAGGED, stale="stale: x")):
+        numbers = of(without)
+        assert (numbers["credit"]["turns"], at(numbers, "advantage")[0]["count"]) == (0, 0)
+        assert at(numbers, "reward")[0]["count"] == 3
 
 
 def test_summaries_are_no_acts_and_have_tokens_of_their_own():
@@ -164,34 +146,46 @@ def test_a_summary_of_nothing_has_numbers():
     json.dumps(numbers, allow_nan=False)
 
 
-def test_a_rollout_of_endless_turns_has_few_entries_and_loses_none():
+def test_turns_failures_texts_and_names_without_end_have_few_entries_and_lose_none():
     numbers = of(group_of([[1.0] * 1000, [0.0] * 1000]))
     assert len(numbers["by_turn"]) == MAX_INDICES
     assert sum(at(numbers, "rollouts")) == 2000
     assert [each.get("later", False) for each in numbers["by_turn"][-2:]] == [False, True]
 
-
-def test_classes_of_failures_without_end_are_few():
     numbers = of(replace(RAGGED, failures=tuple(map(failure, range(3, 1000)))))
     assert len(numbers["failure_classes"]) == MAX_NAMES + 1
     assert numbers["rollouts"] == {"kept": 3, "dropped": 997}
 
+    counts = Tally.of([f"rare {n}" for n in range(100)] + ["often"] * 3).counts()
+    assert (counts["often"], counts["other"], len(counts)) == (3, 81, MAX_NAMES + 1)
 
-def test_flat_numbers_are_those_of_the_aggregates():
-    numbers = of(RAGGED)
-    named = flat(numbers, "run")
-    assert named["run/score/mean"] == numbers["score"]["mean"]
-    assert named["run/turn/03/reward"] == 2.0
-    assert named["run/turn/03/without_peer"] == 1.0
-    assert named["run/tokens/sampled"] == numbers["tokens"]["sampled"]
+    made = Tally()
+    for number in range(3 * MAX_TEXTS):
+        made = made.merged(Tally.of([f"{number}"]))
+    assert len(made) == MAX_TEXTS + 1
+    assert sum(made.counts().values()) == 3 * MAX_TEXTS
+
+    named = NamedSpreads.of({f"{number:04}": 1.0} for number in range(1000))
+    assert len(named) == MAX_NAMES + 1
+    assert named["other names"].count == 1000 - MAX_NAMES
 
 
-def test_parts_and_metrics_are_named_by_their_kind():
+def test_a_name_is_one_line_and_cut():
+    assert list(NamedSpreads.of([{"a\n\x1b[2J b": 1.0, "c" * 1000: 2.0}])) == ["a [2J b", f"{'c' * 39}…"]
+
+
+def test_flat_numbers_are_those_of_the_totals_under_names_of_their_kind():
     (one,) = group_of([[0.0]]).trajectories
     rewards = replace(one.rewards, outcome=2.0, outcome_components={"p": 2.0}, outcome_raw={"p": 4.0})
     named = flat(of(replace(RAGGED, trajectories=(one.with_rewards(rewards, {"m": 1.0}),))), "eval")
     kinds = {name: named[f"eval/{name}"] for name in ("part/p", "raw/p", "metric/m")}
     assert kinds == {"part/p": 2.0, "raw/p": 4.0, "metric/m": 1.0}
+
+    numbers = of(RAGGED)
+    named = flat(numbers, "run")
+    assert named["run/score/mean"] == numbers["score"]["mean"]
+    assert (named["run/turn/03/reward"], named["run/turn/03/without_peer"]) == (2.0, 1.0)
+    assert named["run/tokens/sampled"] == numbers["tokens"]["sampled"]
 
 
 def test_flat_numbers_leave_out_what_is_unknown_and_late_turns():
@@ -205,45 +199,21 @@ def test_groups_and_rollouts_are_counted_by_how_many_versions_sampled_them():
     values = weights(sampled("aa", "a"), sampled("ab", "b"), sampled("abc", "b"), sampled("a-", "a"))
     assert values["groups"] == {"1": 1, "2": 1, "more": 1, "unknown": 1}
     assert values["rollouts"] == {"1": 5, "2": 1, "more": 1, "unknown": 1}
+    assert (
+        flat(of(sampled("ab", "a")), "group").items()
+        >= {
+            "group/weights/versions": 2.0,
+            "group/weights/groups/2": 1.0,
+            "group/weights/rollouts/1": 1.0,
+            "group/weights/stale": 0.0,
+        }.items()
+    )
 
 
 def test_the_newest_version_is_the_one_that_was_seen_first_last():
     values = weights(sampled("a", "b"), sampled("b", "a"))
     assert (values["versions"], values["oldest"], values["newest"]) == (2, "a", "b")
-
-
-def test_a_group_names_its_versions_as_its_turns_came():
     assert sampled("ab", "c").weight_versions == ("a", "c", "b")
-
-
-def test_charts_have_their_numbers():
-    numbers = flat(of(sampled("ab", "a")), "group")
-    assert {name: each for name, each in numbers.items() if "weights" in name} == {
-        "group/weights/versions": 2.0,
-        "group/weights/groups/2": 1.0,
-        "group/weights/rollouts/2": 1.0,
-        "group/weights/rollouts/1": 1.0,
-        "group/weights/stale": 0.0,
-    }
-
-
-def test_a_stale_group_adds_no_advantages_to_the_numbers_of_credit():
-    numbers = of(sampled("a", "a", stale="stale: x"))
-    assert numbers["credit"]["turns"] == 0
-    assert numbers["by_turn"][0]["advantage"]["count"] == 0
-    assert numbers["by_turn"][0]["reward"]["count"] == 2
-
-
-def test_a_record_holds_what_is_stale(tmp_path):
-    made = credited(sampled("a", "b", stale="stale: x"), "turn_return", policy="p")
-    with Recorder(tmp_path / "r.jsonl") as recorder:
-        recorder.append(made)
-    (read,) = read_groups(tmp_path / "r.jsonl")
-    assert (read.group.stale, read.status, read.group.weight_versions) == (
-        "stale: x",
-        "no_credit",
-        ("a", "b"),
-    )
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50))
@@ -251,44 +221,12 @@ def test_the_deviation_is_that_of_a_sample(values):
     assert Spread.of(values).sd == pytest.approx(statistics.stdev(values), rel=1e-6, abs=1e-6)
 
 
-def test_a_small_deviation_of_large_numbers_is_not_lost():
+def test_a_spread_has_what_is_known_and_nothing_is_not_zero():
     assert Spread.of([1e9 + 1, 1e9 + 2, 1e9 + 3]).sd == pytest.approx(1.0)
-
-
-def test_one_number_says_nothing_of_a_deviation():
     assert Spread.of([2.0]).values() == {"count": 1, "mean": 2.0, "sd": None, "min": 2.0, "max": 2.0}
-
-
-def test_nothing_is_not_zero():
     assert Spread.of([]).values() == {"count": 0, "mean": None, "sd": None, "min": None, "max": None}
-
-
-def test_what_is_beyond_the_range_of_numbers_is_unknown():
-    values = Spread.of([*[1e308] * 3, -1e308]).values()
-    assert (values["sd"], values["max"]) == (None, 1e308)
-
-
-def test_the_most_frequent_texts_have_numbers_and_others_are_counted_together():
-    counts = Tally.of([f"rare {n}" for n in range(100)] + ["often"] * 3).counts()
-    assert (counts["often"], counts["other"], len(counts)) == (3, 81, MAX_NAMES + 1)
-
-
-def test_texts_without_end_are_few():
-    made = Tally()
-    for number in range(3 * MAX_TEXTS):
-        made = made.merged(Tally.of([f"{number}"]))
-    assert len(made) == MAX_TEXTS + 1
-    assert sum(made.counts().values()) == 3 * MAX_TEXTS
-
-
-def test_names_without_end_are_only_counted():
-    made = NamedSpreads.of({f"{number:04}": 1.0} for number in range(1000))
-    assert len(made) == MAX_NAMES + 1
-    assert made["other names"].count == 1000 - MAX_NAMES
-
-
-def test_a_name_is_one_line_and_cut():
-    assert list(NamedSpreads.of([{"a\n\x1b[2J b": 1.0, "c" * 1000: 2.0}])) == ["a [2J b", f"{'c' * 39}…"]
+    huge = Spread.of([*[1e308] * 3, -1e308]).values()
+    assert (huge["sd"], huge["max"]) == (None, 1e308)
 
 
 def varied(number):

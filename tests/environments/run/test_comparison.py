@@ -58,7 +58,7 @@ def record(path, *groups):
 def sides(tmp_path):
     def made(a, b, **options):
         read = [
-            read_side(name, record(tmp_path / name, *groups), **options)
+            read_side(name, record(tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl", *groups), **options)
             for name, groups in (("a.jsonl", a), ("b.jsonl", b))
         ]
         return compared(*read, all_items=True)
@@ -92,13 +92,10 @@ def test_a_record_that_does_not_say_the_content_pairs_nothing(sides):
     assert (numbers["items"]["paired"], numbers["items"]["unknown"]) == (0, ["x"])
 
 
-def test_an_item_counts_once_however_many_rollouts_it_has(sides):
+def test_an_item_counts_once_however_many_rollouts_and_groups_it_has(sides):
     numbers = sides([group("x", [1.0] * 3), group("y", [0.0])], [group("x", [1.0]), group("y", [0.0] * 4)])
     assert numbers["score"]["a"]["mean"] == numbers["score"]["b"]["mean"] == 0.5
-
-
-def test_the_groups_of_an_item_are_one_item(sides):
-    numbers = sides([group("x", [1.0]), group("x", [0.0], epoch=1)], [group("x", [1.0])])
+    numbers = sides([group("z", [1.0]), group("z", [0.0], epoch=1)], [group("z", [1.0])])
     assert numbers["pairs"][0]["a"]["rollouts"] == 2
     assert numbers["score"]["difference"]["mean"] == 0.5
 
@@ -132,20 +129,14 @@ def test_flips_are_items_that_pass_on_one_side(sides):
     }
 
 
-def test_without_verdicts_there_is_no_pass_at_k(sides):
+def test_a_pass_score_judges_rollouts_without_a_verdict_alone(sides):
     numbers = sides([group("x", [1.0])], [group("x", [0.0])])
     assert (numbers["pass_at"], numbers["flips"]) == ({}, [])
-
-
-def test_a_pass_score_judges_rollouts_without_a_verdict(sides):
     numbers = sides([group("x", [1.0])], [group("x", [0.0])], pass_score=1.0)
     assert numbers["pass_at"]["1"]["difference"]["mean"] == -1.0
     assert numbers["a"]["passed_by_pass_score"] == 1
-
-
-def test_a_pass_score_leaves_verdicts_as_they_are(sides):
-    numbers = sides([group("x", [1.0], passed=[False])], [group("x", [1.0], passed=[False])], pass_score=0.0)
-    assert numbers["pass_at"]["1"]["a"]["mean"] == 0.0
+    judged = group("x", [1.0], passed=[False])
+    assert sides([judged], [judged], pass_score=0.0)["pass_at"]["1"]["a"]["mean"] == 0.0
 
 
 def test_the_interval_is_of_the_pairs_and_not_of_the_sides(sides):
@@ -154,9 +145,6 @@ def test_the_interval_is_of_the_pairs_and_not_of_the_sides(sides):
     difference = numbers["score"]["difference"]
     assert (difference["mean"], difference["low"], difference["high"]) == (0.5, 0.5, 0.5)
     assert numbers["score"]["a"]["high"] - numbers["score"]["a"]["low"] > 2
-
-
-def test_one_pair_has_no_interval(sides):
     assert sides([group("x", [1.0])], [group("x", [0.0])])["score"]["difference"]["low"] is None
 
 
@@ -190,14 +178,11 @@ def run_command(tmp_path):
     return run
 
 
-def test_json_has_exact_numbers_and_no_nan(run_command):
+def test_json_has_exact_numbers_no_nan_and_all_pairs_when_asked(run_command):
     numbers = json.loads(run_command("--json"), parse_constant=pytest.fail)
     assert numbers["score"]["difference"]["mean"] == 1.0 - 1 / 3
     assert not any(math.isnan(each) for each in numbers["score"]["a"].values() if each is not None)
-
-
-def test_json_lists_all_pairs_when_asked(run_command):
-    assert "pairs" not in json.loads(run_command("--json"))
+    assert "pairs" not in numbers
     assert [each["item_id"] for each in json.loads(run_command("--json", "--items"))["pairs"]] == ["x"]
 
 

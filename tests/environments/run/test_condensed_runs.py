@@ -79,13 +79,8 @@ async def test_a_record_says_what_was_condensed_and_a_run_sums_it_up(record_of, 
     condensed = [line for line in shown.splitlines() if line.startswith("condensed")]
     assert len(condensed) == 1
     assert ("summaries" in shown) == (name in SUMS_UP)
-
-
-@pytest.mark.parametrize("name", SUMS_UP)
-async def test_summaries_have_no_reward_and_are_no_turns_to_a_summary(record_of, name):
-    path, shown = await record_of(name)
+    # Summaries have no reward, and are no turns where turns are counted.
     trajectories = [each for done in read_groups(path) for each in done.group.trajectories]
-
     for each in trajectories:
         for turn, reward in zip(each.turns, each.rewards.turns, strict=True):
             assert (reward is None) == (turn.kind == "summary")

@@ -5,6 +5,7 @@ import pytest
 from environments.base_env import AgentEnv
 from environments.run.discovery import find_environment
 from environments.run.loading import SHIPPED
+from tests.tables import cases
 from tools.errors import ConfigError
 
 ENV = """
@@ -34,17 +35,14 @@ def env_file(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_name_is_the_name_of_its_class(name):
-    assert find_environment(name).name == name
+def test_a_shipped_name_is_the_name_of_its_class():
+    assert [name for name in SHIPPED if find_environment(name).name != name] == []
 
 
-def test_a_file_may_leave_out_its_only_class(env_file):
-    assert find_environment(str(env_file(ENV.format(name="One")))).name == "One"
-
-
-def test_a_class_is_picked_from_a_file_by_name(env_file):
-    path = env_file(ENV.format(name="One") + ENV.format(name="Two"))
+def test_a_class_is_picked_from_a_file_by_name_or_because_it_is_alone(env_file, tmp_path):
+    alone = find_environment(str(env_file(ENV.format(name="One"))))
+    assert (alone.name, issubclass(alone, AgentEnv), sys.path[-1]) == ("One", True, str(tmp_path))
+    path = env_file(ENV.format(name="One") + ENV.format(name="Two"), "two.py")
     assert find_environment(f"{path}:Two").name == "Two"
 
 
@@ -61,20 +59,11 @@ def test_a_module_is_found_from_the_current_folder(env_file, tmp_path, monkeypat
     assert find_environment("theirs.envs:One").name == "One"
 
 
-def test_the_folder_of_a_file_goes_to_the_end_of_the_path(env_file, tmp_path):
-    find_environment(str(env_file(ENV.format(name="One"))))
-    assert sys.path[-1] == str(tmp_path)
-
-
 def test_a_file_named_like_a_known_module_is_loaded_all_the_same(env_file):
     assert find_environment(str(env_file(ENV.format(name="One"), "json.py"))).name == "One"
 
 
-def test_what_is_found_is_an_agent_env(env_file):
-    assert issubclass(find_environment(str(env_file(ENV.format(name="One")))), AgentEnv)
-
-
-@pytest.mark.parametrize(
+@cases(
     ("given", "said"),
     [
         ("code_debgu", "no environment 'code_debgu'; did you mean 'code_debug'?; choose one of code_debug"),

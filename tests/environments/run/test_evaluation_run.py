@@ -42,29 +42,21 @@ class Flaky(Counted):
             raise SandboxError("gone")
 
 
-async def test_its_record_says_that_it_is_an_evaluation_and_which_rollouts_passed(tmp_path):
+async def test_its_record_is_one_of_an_evaluation_and_has_the_verdicts_and_no_credit(tmp_path):
     assert await evaluate(evaluating(tmp_path), shown_console()) == 0
     recorded = groups(tmp_path)
     assert {each.group.is_evaluation for each in recorded} == {True}
     assert all(t.passed == (t.score == 1.0) for each in recorded for t in each.group.trajectories)
+    assert {(each.status, each.reason) for each in recorded} == {("no_credit", "an evaluation")}
+    (run,) = listed_runs(tmp_path)
+    assert run.pass_at_1 == metrics(tmp_path)["results"]["all"]["eval/pass@1"]
 
 
-async def test_nobody_trains_on_its_groups(tmp_path):
-    await evaluate(evaluating(tmp_path), shown_console())
-    assert {(each.status, each.reason) for each in groups(tmp_path)} == {("no_credit", "an evaluation")}
-
-
-async def test_a_record_of_training_says_nothing_of_evaluations(tmp_path):
+async def test_a_record_of_training_has_nothing_of_evaluations(tmp_path):
     await process(counted(data_path_to_save_groups=str(tmp_path / "r.jsonl")), shown_console())
     line = json.loads((tmp_path / "r.jsonl").read_text().splitlines()[0])
     assert "evaluation" not in line
     assert "passed" not in line["trajectories"][0]
-
-
-async def test_the_list_of_runs_has_its_pass_rate(tmp_path):
-    await evaluate(evaluating(tmp_path), shown_console())
-    (run,) = listed_runs(tmp_path)
-    assert run.pass_at_1 == metrics(tmp_path)["results"]["all"]["eval/pass@1"]
 
 
 async def test_what_is_recorded_is_not_rolled_out_again(tmp_path):
@@ -74,6 +66,7 @@ async def test_what_is_recorded_is_not_rolled_out_again(tmp_path):
     assert await evaluate(evaluating(tmp_path), console) == 0
     assert (tmp_path / "record.jsonl").read_bytes() == lines
     assert metrics(tmp_path)["results"]["all"]["eval/pass@1"] == before["results"]["all"]["eval/pass@1"]
+    assert listed_runs(tmp_path)[0].pass_at_1 == before["results"]["all"]["eval/pass@1"]
     assert "all 10 groups are already in" in console.file.getvalue()
 
 
@@ -84,31 +77,21 @@ async def test_numbers_are_of_all_starts(tmp_path):
     assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 20
 
 
-async def test_two_evaluations_in_one_folder_are_refused_by_what_differs(tmp_path):
+async def test_another_evaluation_and_a_run_of_training_are_refused_by_what_differs(tmp_path):
     await evaluate(evaluating(tmp_path), shown_console())
-    with pytest.raises(OtherRunError, match="eval_rollouts was 2, is 3"):
-        await evaluate(evaluating(tmp_path, eval_rollouts=3), shown_console())
-
-
-@pytest.mark.parametrize(
-    "fields", [{"pass_score": 0.5}, {"scripted_skill": 0.1}, {"max_turns": 3}], ids=["pass", "skill", "turns"]
-)
-async def test_what_shapes_an_evaluation_counts(tmp_path, fields):
-    await evaluate(evaluating(tmp_path), shown_console())
-    with pytest.raises(OtherRunError):
-        await evaluate(evaluating(tmp_path, **fields), shown_console())
-
-
-async def test_the_group_size_of_training_does_not_count(tmp_path):
-    await evaluate(evaluating(tmp_path), shown_console())
-    assert await evaluate(evaluating(tmp_path, group_size=8), shown_console()) == 0
-
-
-async def test_an_evaluation_and_a_run_of_training_share_no_record(tmp_path):
-    await evaluate(evaluating(tmp_path), shown_console())
-    record = str(tmp_path / "record.jsonl")
+    for fields, says in (
+        ({"eval_rollouts": 3}, "eval_rollouts was 2, is 3"),
+        ({"pass_score": 0.5}, "pass_score was 1.0, is 0.5"),
+        ({"scripted_skill": 0.1}, "policy was"),
+        ({"max_turns": 3}, "max_turns was"),
+    ):
+        with pytest.raises(OtherRunError, match=says):
+            await evaluate(evaluating(tmp_path, **fields), shown_console())
+    training = counted(data_path_to_save_groups=str(tmp_path / "record.jsonl"))
     with pytest.raises(OtherRunError, match="evaluation is gone"):
-        await process(counted(data_path_to_save_groups=record), shown_console())
+        await process(training, shown_console())
+    # The group size of training does not count.
+    assert await evaluate(evaluating(tmp_path, group_size=8), shown_console()) == 0
 
 
 async def test_fresh_puts_the_former_evaluation_aside(tmp_path):
@@ -181,14 +164,6 @@ async def test_runs_are_listed_with_the_numbers_of_their_evaluations(tmp_path):
     (run,) = listed_runs(tmp_path)
     told = metrics(tmp_path / "e")["results"]["all"]
     assert (run.score, run.pass_at_1) == (told["eval/mean_score"], told["eval/pass@1"])
-
-
-async def test_pass_at_1_stays_listed_when_nothing_was_left_to_do(tmp_path):
-    await evaluate(evaluating(tmp_path / "e"), shown_console())
-    (before,) = listed_runs(tmp_path)
-    await evaluate(evaluating(tmp_path / "e"), shown_console())
-    (run,) = listed_runs(tmp_path)
-    assert (run.score, run.pass_at_1) == (before.score, before.pass_at_1)
 
 
 async def test_with_a_lost_item_every_group_is_in_the_record_and_the_run_finished(tmp_path):

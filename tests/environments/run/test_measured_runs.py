@@ -7,7 +7,6 @@ import pytest
 from rich.console import Console
 
 from environments.record.recorder import read_groups
-from environments.record.totals import Summary
 from environments.run.evaluation_run import evaluate
 from environments.run.group_note import note_of
 from environments.run.process_run import process
@@ -86,13 +85,22 @@ async def test_a_run_ends_with_the_means_of_parts_and_metrics(tmp_path, capsys, 
     assert (raw, parts) == ({"answer": 1.0, "shape": 0.5}, {"answer": 2.0, "shape": 0.25})
 
 
-async def test_an_evaluation_shows_and_keeps_parts_and_metrics(tmp_path, capsys):
-    env = made(Scalar, data_dir_to_save_evals=str(tmp_path), eval_rollouts=2)
+async def test_an_evaluation_shows_and_keeps_parts_metrics_and_answers_of_its_judge(tmp_path, capsys):
+    class Judged(Scalar):
+        async def compute_reward(self, item, trajectory, ctx):
+            await ctx.judge("Good?")
+            return super().compute_reward(item, trajectory, ctx)
+
+        def scripted_judge(self, item, messages):
+            return '{"score": 1}'
+
+    env = made(Judged, data_dir_to_save_evals=str(tmp_path), eval_rollouts=2)
     assert await evaluate(env, Console(width=200)) == 0
-    assert rows(capsys.readouterr().out, "reward by part", "before weights", "metrics") == {
+    assert rows(capsys.readouterr().out, "reward by part", "before weights", "metrics", "judge") == {
         "reward by part": PART,
         "before weights": RAW,
         "metrics": "seen: 0.750 (4)",
+        "judge": "4 answers",
     }
     kept = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
     assert {name: kept[f"eval/{name}"] for name in NUMBERS} == NUMBERS
@@ -106,34 +114,11 @@ async def credited(tmp_path):
         return await env.run_group(env.tasks()[0])
 
 
-async def test_an_evaluation_says_how_often_its_judge_answered(tmp_path, capsys):
-    class Judged(Scalar):
-        async def compute_reward(self, item, trajectory, ctx):
-            return await ctx.judge("Good?")
-
-        def scripted_judge(self, item, messages):
-            return '{"score": 1}'
-
-    await evaluate(made(Judged, eval_rollouts=2, data_dir_to_save_evals=str(tmp_path)), Console(width=200))
-    assert rows(capsys.readouterr().out, "judge") == {"judge": "4 answers"}
-
-
-async def test_a_tracked_group_has_its_parts_and_metrics(credited):
-    numbers = group_numbers(note_of(credited).summary)
-    assert {name: numbers[f"group/{name}"] for name in NUMBERS} == NUMBERS
-
-
 def test_a_tracked_run_has_few_names_however_many_come():
     known = set()
     tracked = [few_names({"score": 1.0, f"{number}": 1.0}, known) for number in range(500)]
     assert len(set().union(*tracked)) == MAX_NAMES
     assert tracked[-1] == {"score": 1.0}
-
-
-async def test_the_progress_line_has_the_means_of_parts_and_metrics(credited):
-    progress = Progress(Console())
-    progress.group_done(note_of(credited))
-    assert " · mean score 2.250 · answer 2.000, shape 0.250, seen 0.750 · " in progress.line()
 
 
 UNUSED = SimpleNamespace(
@@ -145,10 +130,14 @@ UNUSED = SimpleNamespace(
 """What the status line asks of a delivery that has not begun."""
 
 
-async def test_the_line_of_serve_has_the_means_of_parts_and_metrics(credited):
-    summary = Summary()
-    summary.add(credited)
-    line = status_line(UNUSED, summary, in_flight=0, wall_s=1.0)
+async def test_charts_progress_and_the_line_of_serve_have_parts_and_metrics(credited):
+    note = note_of(credited)
+    numbers = group_numbers(note.summary)
+    assert {name: numbers[f"group/{name}"] for name in NUMBERS} == NUMBERS
+    progress = Progress(Console())
+    progress.group_done(note)
+    assert " · mean score 2.250 · answer 2.000, shape 0.250, seen 0.750 · " in progress.line()
+    line = status_line(UNUSED, note.summary, in_flight=0, wall_s=1.0)
     assert " · answer 2.000, shape 0.250, seen 0.750 · " in line
 
 

@@ -12,6 +12,7 @@ from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
 from environments.run.process_run import process
 from tests.environments.write_file import ITEMS, Breaking, WriteFile, group_from, made
+from tests.tables import cases
 from tools.errors import DatasetError, RecordError, SandboxError
 
 
@@ -25,7 +26,7 @@ async def test_process_writes_one_group_per_item_and_exits_zero(tmp_path):
     assert {credited.group.item_id for credited in groups} == {"hello", "world"}
 
 
-@pytest.mark.parametrize("given", [iter(ITEMS), {"a": 1}, "items"])
+@cases("given", [iter(ITEMS), {"a": 1}, "items"])
 async def test_items_that_are_no_list_are_refused_in_one_line(given):
     class Odd(WriteFile):
         async def load_items(self):
@@ -36,7 +37,7 @@ async def test_items_that_are_no_list_are_refused_in_one_line(given):
             pass
 
 
-@pytest.mark.parametrize("command", [process, evaluate])
+@cases("command", [process, evaluate])
 async def test_an_environment_that_loads_no_items_is_refused(tmp_path, command):
     class Empty(WriteFile):
         async def load_items(self):

@@ -72,16 +72,12 @@ def test_a_plain_line_tells_groups_rollouts_score_and_dropped():
     assert out.getvalue().startswith("groups 2/4 · 1 in flight · mean score 0.500 · 1 dropped · ")
 
 
-def test_plain_lines_keep_their_distance(monkeypatch):
+def test_plain_lines_keep_their_distance_and_a_terminal_gets_none(monkeypatch):
     monkeypatch.setattr("environments.run.progress.PLAIN_EVERY_S", 3600.0)
     out = io.StringIO()
     with progress_on(out, terminal=False) as progress:
         progress.group_done(note_of(group_with(0.5)))
     assert out.getvalue() == ""
-
-
-def test_a_terminal_gets_a_live_line_and_no_plain_ones():
-    out = io.StringIO()
     with progress_on(out, terminal=True) as progress:
         progress.group_done(note_of(group_with(0.5)))
     assert "groups 1/4" in out.getvalue()
@@ -101,35 +97,23 @@ def test_a_rollout_that_raises_is_no_longer_in_flight():
     assert len(progress.in_flight) == 0
 
 
-def test_a_silent_run_tells_the_oldest_rollout(monkeypatch):
+def test_a_silent_run_names_the_oldest_rollout_or_where_its_setup_is(monkeypatch):
     out = io.StringIO()
-    monkeypatch.setattr("environments.run.progress.HEARTBEAT_S", 0.0)
     progress = progress_on(out, terminal=False)
     old, young = (InFlight(item_id=name, sibling=2, doing="model, turn 3") for name in ("old", "young"))
     with progress.rollout(old), progress.rollout(young):
         progress.heartbeat(None)
+        assert out.getvalue() == ""  # something was shown a moment ago
+        monkeypatch.setattr("environments.run.progress.HEARTBEAT_S", 0.0)
+        progress.heartbeat(None)
     assert "2 in flight" in out.getvalue()
     assert "oldest: item old, rollout 2, 0.0 s, model, turn 3" in out.getvalue()
-
-
-def test_a_run_that_shows_something_has_no_heartbeat():
-    out = io.StringIO()
-    progress = progress_on(out, terminal=False)
-    with progress.rollout(InFlight(item_id="a", sibling=0)):
-        progress.heartbeat(None)
-    assert out.getvalue() == ""
-
-
-def test_a_long_setup_tells_where_it_is(monkeypatch):
-    out = io.StringIO()
-    monkeypatch.setattr("environments.run.progress.HEARTBEAT_S", 0.0)
-    progress = progress_on(out, terminal=False)
     progress.heartbeat("env.py:3 in load_items")
     assert "not ready after" in out.getvalue()
     assert out.getvalue().endswith("at env.py:3 in load_items\n")
 
 
-def test_the_live_line_tells_a_rollout_that_takes_long():
+def test_the_live_line_names_a_rollout_that_takes_long():
     progress = progress_on(io.StringIO(), terminal=True)
     with progress.rollout(InFlight(item_id="a", sibling=1, started=0.0, doing="compute_reward")):
         assert "item a, rollout 1" in shown(progress)
@@ -194,27 +178,21 @@ def test_every_line_fits_the_terminal_and_there_are_few(width):
     assert len(shown) <= 9 + 2 * len(HEAD) // width
 
 
-def test_calls_in_flight_are_counted_by_what_they_wait_for():
+def test_calls_in_flight_are_counted_and_the_oldest_and_failures_by_class_are_shown():
     doing = ["model, turn 1", "model, turn 7", "tool terminal, turn 3"]
-    shown = lines(Summary(), *[InFlight(item_id="a", sibling=0, doing=each) for each in doing])
-    assert " ".join(row("in flight", shown)) == "3: model 2, tool terminal 1"
-
-
-def test_the_oldest_rollout_and_failures_by_class_are_told():
     lost = Failure(sibling=9, stop_reason=None, error="SandboxError: gone", traceback="", turns=0)
     group = replace(group_of([[1.0], [0.0]]), failures=(lost, replace(lost, sibling=8)))
-    shown = lines(summary_of(group), InFlight(item_id="slow", sibling=4, started=0.0, doing="model, turn 2"))
-    assert "item slow, rollout 4" in " ".join(row("oldest", shown))
+    flying = [InFlight(item_id="slow", sibling=n, started=0.0, doing=each) for n, each in enumerate(doing)]
+    shown = lines(summary_of(group), *flying)
+    assert " ".join(row("in flight", shown)) == "3: model 2, tool terminal 1"
+    assert "item slow, rollout 0" in " ".join(row("oldest", shown))
     assert row("failures", shown) == ["SandboxError", "2"]
 
 
-def test_nobody_steers_the_terminal():
-    evil = InFlight(item_id="\x1b[2J\x07", sibling=0, doing="tool \x1b]0;x\x07, turn 1")
-    assert not [line for line in lines(Summary(), evil) if "\x1b" in line or "\x07" in line]
-
-
-def test_markup_in_names_is_text():
-    shown = lines(Summary(), InFlight(item_id="[red]a[/red]", sibling=0, doing="[bold]x, turn 1"))
+def test_names_are_text_that_neither_steers_the_terminal_nor_is_markup():
+    evil = InFlight(item_id="\x1b[2J\x07[red]a[/red]", sibling=0, doing="tool \x1b]0;x\x07, turn 1")
+    shown = lines(Summary(), evil)
+    assert not [line for line in shown if "\x1b" in line or "\x07" in line]
     assert "[red]a[/red]" in " ".join(shown)
 
 

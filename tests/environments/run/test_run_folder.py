@@ -15,6 +15,7 @@ from environments.record.run_folder import RunFolder, record_at, run_folder
 from environments.run.experiment import origin_of
 from environments.run.process_run import process
 from environments.run.run_log import goes_on
+from tests.environments.chat import chat_env
 from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet
 from tools.errors import ConfigError, RecordError
@@ -69,11 +70,6 @@ def test_the_settings_say_where_each_came_from():
     assert "token_budget: 16384  # class default" in lines
 
 
-def test_the_settings_of_a_program_are_said_to_be_its():
-    run()
-    assert "group_size: 2  # program" in FOLDER.config.read_text()
-
-
 def test_the_settings_make_the_same_experiment_again():
     run(estimator_params={"gamma": 1e-05}, condenser=["fit_context"])
     again = merge_settings(Chat.config_init(), read_yaml(FOLDER.config), Overrides())
@@ -84,19 +80,15 @@ def test_the_settings_make_the_same_experiment_again():
             return origin_of(env).fingerprint
 
     assert asyncio.run(fingerprint()) == json.loads(FOLDER.fingerprint.read_text())["fingerprint"]
+    assert "group_size: 2  # program" in FOLDER.config.read_text()
 
 
-def test_the_fingerprint_is_told_with_what_it_is_of():
+def test_the_fingerprint_is_written_with_what_it_is_of_and_the_source_is_copied():
     run()
     told = json.loads(FOLDER.fingerprint.read_text())
     assert read_contents(FOLDER.record).origins == {told["fingerprint"]: told["facts"]}
-
-
-def test_the_source_is_copied():
-    run()
-    from tests.environments.chat import chat_env
-
-    assert (FOLDER.environment / "chat_env.py").read_text() == Path(chat_env.__file__).read_text()
+    source = Path(chat_env.__file__).read_text()
+    assert (FOLDER.environment / "chat_env.py").read_text() == source
 
 
 def test_a_summary_is_of_the_whole_record_after_a_resume():
@@ -144,11 +136,6 @@ def test_other_settings_are_refused_with_what_differs_and_change_no_file():
     assert {path: path.read_bytes() for path in FOLDER.path.rglob("*") if path.is_file()} == before
 
 
-def test_another_estimator_alone_goes_on():
-    run(max_items=2)
-    assert run(estimator="grpo")[0] == 0
-
-
 def test_fresh_puts_the_former_run_aside_whole():
     run(max_items=1)
     run(max_items=2, fresh=True)
@@ -192,13 +179,10 @@ def test_a_run_that_an_error_ended_says_so():
     assert "secret" not in FOLDER.log.read_text()
 
 
-@pytest.mark.parametrize(
-    ("env", "folder"),
-    [("a/b", "a%2Fb"), ("..", "%2E."), (".x", "%2Ex"), ("ü", "%C3%BC"), ("plain", "plain")],
-    ids=["slash", "dots", "hidden", "umlaut", "plain"],
-)
-def test_an_environment_of_any_name_has_a_folder_below_runs(env, folder):
-    assert run_folder(env, "default").path == Path("runs") / folder / "default"
+def test_an_environment_of_any_name_has_a_folder_below_runs():
+    names = {"a/b": "a%2Fb", "..": "%2E.", ".x": "%2Ex", "ü": "%C3%BC", "plain": "plain"}
+    for env, folder in names.items():
+        assert run_folder(env, "default").path == Path("runs") / folder / "default"
 
 
 def test_a_record_is_found_by_its_file_its_folder_and_its_name():
@@ -206,15 +190,9 @@ def test_a_record_is_found_by_its_file_its_folder_and_its_name():
     assert (
         record_at(FOLDER.record) == record_at(FOLDER.path) == record_at(Path("chat/default")) == FOLDER.record
     )
-
-
-@pytest.mark.parametrize(
-    "place", ["..", "/", "a\0b", "a" * 300, "*"], ids=["up", "root", "nul", "long", "star"]
-)
-def test_a_place_that_is_no_name_holds_no_record(place):
-    run()
-    with pytest.raises(RecordError, match="no record at"):
-        record_at(Path(place))
+    for place in ("..", "/", "a\0b", "a" * 300, "*"):
+        with pytest.raises(RecordError, match="no record at"):
+            record_at(Path(place))
 
 
 def test_a_record_that_was_moved_into_a_folder_goes_on_there():

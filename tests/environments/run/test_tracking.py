@@ -53,12 +53,6 @@ def rollouts(tmp_path, *options):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
 
 
-@pytest.mark.soak
-def test_nothing_is_tracked_unless_asked_for(tmp_path):
-    assert rollouts(tmp_path).returncode == 0
-    assert not list(tmp_path.glob("wandb*"))
-
-
 def test_a_tracked_run_leaves_its_groups_windows_and_samples_with_wandb(tmp_path):
     done = rollouts(tmp_path, "--env.use_wandb", "true")
     assert done.returncode == 0, done.stderr
@@ -100,20 +94,14 @@ def test_a_group_without_trajectories_has_no_mean():
     assert (numbers["group/groups/failed"], numbers["group/rollouts/kept"]) == (1.0, 0.0)
 
 
-def test_numbers_by_turn_come_with_each_window_and_at_the_end():
-    steps = charted([done([[1.0, 0.0], [0.0, 1.0]])] * (WINDOW + 2))
-    with_windows = [
-        index for index, (numbers, _, _) in enumerate(steps) if "window/turn/01/reward" in numbers
-    ]
-    assert with_windows == [WINDOW - 1, WINDOW + 2]
-    assert [steps[index][0]["window/groups/done"] for index in with_windows] == [WINDOW, 2]
-    assert steps[-1][0]["run/groups/done"] == WINDOW + 2
-
-
-def test_a_window_forgets_the_groups_before_it():
-    steps = charted([done([[0.0], [0.0]])] * WINDOW + [done([[1.0], [0.0]])] * WINDOW)
-    assert steps[2 * WINDOW - 1][0]["window/score/mean"] == 0.5
-    assert steps[2 * WINDOW - 1][0]["run/score/mean"] == 0.25
+def test_numbers_by_turn_come_with_each_window_which_forgets_the_groups_before_it_and_at_the_end():
+    groups = [done([[0.0], [0.0]])] * WINDOW + [done([[1.0], [0.0]])] * (WINDOW + 2)
+    steps = [numbers for numbers, _, _ in charted(groups)]
+    windows = [step for step in steps if "window/turn/01/reward" in step]
+    assert [steps.index(step) for step in windows] == [WINDOW - 1, 2 * WINDOW - 1, 2 * WINDOW + 2]
+    assert [step["window/groups/done"] for step in windows] == [WINDOW, WINDOW, 2]
+    assert (windows[1]["window/score/mean"], windows[1]["run/score/mean"]) == (0.5, 0.25)
+    assert windows[2]["run/groups/done"] == 2 * WINDOW + 2
 
 
 def test_histograms_have_scores_rewards_and_advantages_by_turn():

@@ -40,36 +40,23 @@ async def started(groups, count):
         await groups.starts.get()
 
 
-async def test_every_key_is_run_and_its_result_handed_over():
+async def test_every_key_is_run_in_order_and_its_result_handed_over():
     groups = Groups()
     groups.may_end.set()
-    assert await run_groups([1, 2, 3], groups.run, groups.on_done, max_in_flight=2) == 0
-    assert sorted(groups.done) == [(1, 10), (2, 20), (3, 30)]
-
-
-async def test_groups_start_in_the_order_of_their_keys():
-    groups = Groups()
-    groups.may_end.set()
-    await run_groups(range(20), groups.run, groups.on_done, max_in_flight=3)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert await run_groups(range(20), groups.run, groups.on_done, max_in_flight=3) == 0
     assert groups.started == list(range(20))
+    assert sorted(groups.done) == [(key, key * 10) for key in range(20)]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-async def test_no_more_groups_are_in_flight_than_allowed():
-    groups = Groups()
-    run = asyncio.ensure_future(run_groups(itertools.count(), groups.run, groups.on_done, max_in_flight=3))
+async def test_an_endless_source_is_read_only_as_far_as_groups_may_be_in_flight():
+    groups, source = Groups(), itertools.count()
+    run = asyncio.ensure_future(run_groups(source, groups.run, groups.on_done, max_in_flight=3))
     await started(groups, 3)
     for _ in range(50):
         await asyncio.sleep(0)
-    assert groups.started == [0, 1, 2]
-    run.cancel()
-    await asyncio.wait([run])
-
-
-async def test_an_endless_source_is_read_only_as_far_as_groups_start():
-    groups, source = Groups(), itertools.count()
-    run = asyncio.ensure_future(run_groups(source, groups.run, groups.on_done, max_in_flight=2))
-    await started(groups, 2)
-    assert next(source) == 2
+    assert (groups.started, next(source)) == ([0, 1, 2], 3)
     run.cancel()
     await asyncio.wait([run])
 
@@ -103,14 +90,6 @@ async def test_a_result_that_is_being_handed_over_is_not_cut_in_half_by_a_signal
     may_finish.set()
     assert await run == 130
     assert written == [1]
-
-
-async def test_the_signal_handlers_of_the_process_come_back():
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    groups = Groups()
-    groups.may_end.set()
-    await run_groups([1], groups.run, groups.on_done, max_in_flight=1)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 async def test_an_error_is_raised_as_it_is_and_ends_the_other_groups():

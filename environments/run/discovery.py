@@ -41,8 +41,6 @@ def find_environment(given: str) -> type[AgentEnv]:
         return _of_folder(Path(given))
     source, _, class_name = given.rpartition(":") if ":" in given else (given, "", "")
     if source.endswith(".py"):
-        if not Path(source).is_file():
-            raise ConfigError(f"no file {source}; an environment is a shipped name or path/to/file.py:Class")
         module = load_file(source)
     else:
         module = load_module(source) if "." in source or class_name else None

@@ -40,7 +40,7 @@ def load_file(name: str) -> ModuleType:
         ConfigError: there is none, or its code fails.
     """
     if not Path(name).is_file():
-        raise ConfigError(f"no file {name}")
+        raise ConfigError(f"no file {name}; give path/to/file.py or path/to/file.py:Class")
     path = Path(name).resolve()
     append_to_path(path.parent)
     known = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None

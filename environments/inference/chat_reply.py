@@ -27,7 +27,7 @@ NO_NUMBERS = "NaN happened"
 """What SGLang says it stopped at when it put a stop token in the place of an id that cannot be."""
 _NUMBERS = frozenset({float, int})
 TOO_DEEP = "the answer is nested too deep"
-"""What a `RecursionError` of a reader says: JSON may be nested deeper than code that looks through it."""
+"""For a `RecursionError` of a reader: JSON may be nested deeper than code that looks through it."""
 CallIds = Callable[[int], str]
 """The id of the call at an index, for one that has none of its own."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
@@ -130,7 +130,7 @@ def tokens_of(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledTok
     Raises:
         ReplyError: what it gives does not fit together.
     """
-    pairs = _pairs_of(choice.get("meta_info"))
+    pairs = token_pairs(mapping(choice.get("meta_info")))
     given = [
         (name, choice[name]) for name in ("token_ids", "response_token_ids") if choice.get(name) is not None
     ]
@@ -215,17 +215,17 @@ def read_message(given: Mapping[str, Any], call_ids: CallIds) -> tuple[Message, 
         raise ReplyError(
             f"the server answered with a message of role {role!r:.100}; an answer is the assistant's"
         )
-    parts = _Parts(given.get("content"))
+    text, thoughts, called = _parts(given.get("content"))
     refusal = given.get("refusal")
-    reasoning_field, reasoning = _reasoning(given, parts)
-    calls = given.get("tool_calls") or parts.calls
+    reasoning_field, reasoning = _reasoning(given)
+    calls = given.get("tool_calls") or called
     if not calls and isinstance(given.get("function_call"), dict):
         calls = [{"function": given["function_call"]}]
     message = Message(
         role="assistant",
-        content=parts.text or (refusal if isinstance(refusal, str) else ""),
-        reasoning=reasoning or None,
-        tool_calls=_calls(calls, call_ids),
+        content=text or (refusal if isinstance(refusal, str) else ""),
+        reasoning=reasoning or thoughts or None,
+        tool_calls=_calls(calls or None, call_ids),
     )
     return message, reasoning_field
 
@@ -292,17 +292,21 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
     Raises:
         ReplyError: no completion, one that the server gave up or filtered, or one that does not fit together.
     """
+    try:
+        return _read_reply(content, call_prefix, max_tokens)
+    except RecursionError:
+        raise ReplyError(TOO_DEEP) from None
+
+
+def _read_reply(content: bytes, call_prefix: str, max_tokens: int | None) -> SampledMessage:
     reply = _parsed(content)
-    choice = _choice(reply, content)
-    if choice.get("matched_stop") == NO_NUMBERS:
-        raise ReplyError(f"the server gave up (it stopped at {NO_NUMBERS!r})")
-    given = _message_in(choice, content)
+    choice, given = _choice_and_message(reply, content)
     message, reasoning_field = read_message(given, lambda index: call_id(call_prefix, index))
-    tokens = tokens_of(reply, choice)
-    reason = _finish_reason(choice.get("finish_reason"), message, _sampled(reply, tokens), max_tokens)
+    tokens, usage = tokens_of(reply, choice), _usage(reply)
+    sampled = usage.get("completion_tokens") if tokens is None else len(tokens.token_ids)
+    reason = _finish_reason(choice.get("finish_reason"), message, sampled, max_tokens)
     # An empty text is one that a model may write: it sampled its stop token first.
-    says = isinstance(given.get("content"), str) or reason == "length" or _sampled(reply, tokens)
-    if is_empty(message) and not says:
+    if is_empty(message) and not (isinstance(given.get("content"), str) or reason == "length" or sampled):
         raise ReplyError(f"the answer is empty, without a word, a call or a token: {start_of(content)}")
     return SampledMessage(
         message=message,
@@ -310,7 +314,7 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
         tokens=tokens,
         reasoning_field=reasoning_field,
         weight_version=weight_version_of(choice, choice.get("meta_info"), reply.get("metadata")),
-        usage=_usage(reply),
+        usage=usage,
         is_refusal=bool(given.get("refusal")) and message.content == given["refusal"],
     )
 
@@ -466,57 +470,47 @@ def _logprobs_of(choice: Mapping[str, Any], pairs: list[list[Any]] | None) -> li
         raise ReplyError(f"logprobs.content holds an entry without a logprob: {content!r:.100}") from None
 
 
-def _pairs_of(meta_info: object) -> list[list[Any]] | None:
-    """SGLang's logprob, id and text of each sampled token."""
-    pairs: object = mapping(meta_info).get("output_token_logprobs")
+def token_pairs(meta_info: Mapping[str, Any]) -> list[list[Any]] | None:
+    """SGLang's logprob, id and text of each sampled token; `None` where it gave none."""
+    pairs: object = meta_info.get("output_token_logprobs")
     if pairs is None:
         return None
     read = [list_in(pair) for pair in list_in(pairs)]
     if not isinstance(pairs, list) or not all(len(pair) >= 2 for pair in read):
-        raise ReplyError(f"meta_info.output_token_logprobs is no list of logprobs and ids: {pairs!r:.100}")
+        raise ReplyError(f"output_token_logprobs is no list of (logprob, id, text): {pairs!r:.100}")
     return read
 
 
-class _Parts:
-    """A content: text, or a list of parts, each of its kind."""
-
-    def __init__(self, content: object) -> None:
-        texts: list[str] = []
-        thoughts: list[str] = []
-        self.calls: list[dict[str, Any]] = []
-        parts = cast("list[object]", content) if isinstance(content, list) else [content]
-        for part in parts:
-            if isinstance(part, str):
-                texts.append(part)
-            elif isinstance(part, dict):
-                fields = cast("dict[str, Any]", part)
-                kind = fields.get("type", "text")
-                kind = kind if isinstance(kind, str) else repr(kind)
-                if kind in _TEXT_PARTS:
-                    texts.append(_text_in(fields))
-                elif kind in _REASONING_PARTS:
-                    thoughts.append(_text_in(fields))
-                elif kind in _CALL_PARTS:
-                    self.calls.append(fields)
-                else:
-                    raise ReplyError(
-                        f"the message has a content part of type {kind!r:.100}; text is possible"
-                    )
-            elif part is not None:
-                raise ReplyError(
-                    f"the content of the message is {part!r:.100}; text or its parts are possible"
-                )
-        self.text = "".join(texts)
-        self.reasoning = "".join(thoughts)
+def _parts(content: object) -> tuple[str, str, list[dict[str, Any]]]:
+    """The text, the reasoning and the calls of a content, which is text or a list of parts."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for part in cast("list[object]", content) if isinstance(content, list) else [content]:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict):
+            fields = cast("dict[str, Any]", part)
+            kind = str(fields.get("type", "text"))
+            if kind in _TEXT_PARTS:
+                texts.append(_text_in(fields))
+            elif kind in _REASONING_PARTS:
+                thoughts.append(_text_in(fields))
+            elif kind in _CALL_PARTS:
+                calls.append(fields)
+            else:
+                raise ReplyError(f"the message has a content part of type {kind!r:.100}; text is possible")
+        elif part is not None:
+            raise ReplyError(f"the content of the message is {part!r:.100}; text or its parts are possible")
+    return "".join(texts), "".join(thoughts), calls
 
 
-def _reasoning(given: Mapping[str, Any], parts: _Parts) -> tuple[str | None, str]:
-    for name in REASONING_FIELDS:
+def _reasoning(given: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The field that reasoning came in, if it is sent back there, and the reasoning."""
+    for name in (*REASONING_FIELDS, *_MORE_REASONING):
         if text := _text_in(given.get(name)):
-            return (name if isinstance(given[name], str) else None), text
-    return None, next(
-        (text for name in _MORE_REASONING if (text := _text_in(given.get(name)))), parts.reasoning
-    )
+            return (name if name in REASONING_FIELDS and isinstance(given[name], str) else None), text
+    return None, ""
 
 
 def _text_in(value: object, deepest: int = _DEEPEST) -> str:
@@ -532,36 +526,30 @@ def _text_in(value: object, deepest: int = _DEEPEST) -> str:
 
 
 def _calls(given: object, call_ids: CallIds) -> tuple[ToolCall, ...]:
-    if not given:
-        return ()
-    calls = cast("list[object]", given) if isinstance(given, list) else [given]
     read: list[ToolCall] = []
-    ids: set[str] = set()
-    for call in calls:
+    # Two results for one id could not be told apart, nor is an empty one an id.
+    ids = {""}
+    for call in cast("list[object]", given) if isinstance(given, list) else [given]:
         if call is None:
             continue
         if not isinstance(call, dict):
             raise ReplyError(f"tool call {len(read)} is {call!r:.100}; an object is possible")
-        read.append(_call(cast("dict[str, Any]", call), ids, call_ids(len(read))))
+        fields = cast("dict[str, Any]", call)
+        function = mapping(fields.get("function") or fields.get("custom")) or fields
+        given_id, name = fields.get("id"), function.get("name")
+        read.append(
+            ToolCall(
+                id=given_id if isinstance(given_id, str) and given_id not in ids else call_ids(len(read)),
+                name=name if isinstance(name, str) else "",
+                arguments=_arguments(function),
+                status="ok" if isinstance(name, str) and name else "missing_name",
+            )
+        )
         ids.add(read[-1].id)
     return tuple(read)
 
 
-def _call(call: dict[str, Any], ids: set[str], own_id: str) -> ToolCall:
-    inner = call.get("function") or call.get("custom")
-    function = cast("dict[str, Any]", inner) if isinstance(inner, dict) else call
-    given = call.get("id")
-    name = function.get("name")
-    # Two results for one id could not be told apart.
-    return ToolCall(
-        id=given if isinstance(given, str) and given and given not in ids else own_id,
-        name=name if isinstance(name, str) else "",
-        arguments=_arguments(function),
-        status="ok" if isinstance(name, str) and name else "missing_name",
-    )
-
-
-def _arguments(function: dict[str, Any]) -> str:
+def _arguments(function: Mapping[str, Any]) -> str:
     """Their text, verbatim; what came as an object is written, and none at all are no arguments."""
     for name in ("arguments", "input", "parameters"):
         arguments = function.get(name)
@@ -613,21 +601,20 @@ def _without_surrogates(value: Any) -> Any:
     return value
 
 
-def _choice(reply: dict[str, Any], content: bytes) -> dict[str, Any]:
-    choice = next(iter(list_in(reply.get("choices"))), None)
-    if not isinstance(choice, dict):
-        raise ReplyError(f"no chat completion (choices are missing or empty): {start_of(content)}")
-    choice = cast("dict[str, Any]", choice)
+def _choice_and_message(
+    reply: Mapping[str, Any], content: bytes
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    first = next(iter(list_in(reply.get("choices"))), None)
+    choice = mapping(first)
     if choice.get("error"):
         raise ReplyError(f"the server gave up: {choice['error']!r:.200}")
-    return choice
-
-
-def _message_in(choice: dict[str, Any], content: bytes) -> dict[str, Any]:
-    message: object = choice.get("message") or choice.get("delta")
+    if choice.get("matched_stop") == NO_NUMBERS:
+        raise ReplyError(f"the server gave up (it stopped at {NO_NUMBERS!r})")
+    message = choice.get("message") or choice.get("delta")
     if not isinstance(message, dict):
-        raise ReplyError(f"no chat completion (choices.0.message is missing): {start_of(content)}")
-    return cast("dict[str, Any]", message)
+        lacking = "choices.0.message is missing" if choice else "choices are missing or empty"
+        raise ReplyError(f"no chat completion ({lacking}): {start_of(content)}")
+    return choice, cast("dict[str, Any]", message)
 
 
 def _finish_reason(
@@ -649,14 +636,7 @@ def _finish_reason(
     return "tool_calls" if message.tool_calls else "stop"
 
 
-def _sampled(reply: dict[str, Any], tokens: SampledTokens | None) -> int | None:
-    """How many tokens were sampled, where that is known."""
-    if tokens is not None:
-        return len(tokens.token_ids)
-    return _usage(reply).get("completion_tokens")
-
-
-def _usage(reply: dict[str, Any]) -> dict[str, int]:
+def _usage(reply: Mapping[str, Any]) -> dict[str, int]:
     counted = mapping(reply.get("usage"))
     return {
         name: count

@@ -11,6 +11,7 @@ from environments.inference.chat_reply import (
     ReplyError,
     checked_ids,
     checked_logprobs,
+    token_pairs,
     weight_version_of,
 )
 from environments.inference.http_client import list_in, mapping, one_line, start_of
@@ -146,7 +147,7 @@ def ids_of(value: object, request: TokenRequest, name: str, since: str = "") -> 
 def check_same_ids(named: Sequence[object], token_ids: Sequence[int]) -> None:
     """Raise ReplyError where logprobs are of other ids than were sampled; `None` names none."""
     if len(named) != len(token_ids):
-        raise ReplyError(counts(len(named), len(token_ids)))
+        raise ReplyError(f"the server gave {len(named)} logprobs for {len(token_ids)} token ids")
     for index, (name, token_id) in enumerate(zip(named, token_ids, strict=True)):
         if name is not None and (type(name) is not int or name != token_id):
             raise ReplyError(f"the logprob at token {index} is of {name!r:.40}, the token is {token_id}")
@@ -157,11 +158,6 @@ def logprobs_of(value: object, tokens: int) -> tuple[float, ...]:
     logprobs = checked_logprobs(list_of(value, "logprobs"), tokens)
     assert logprobs is not None
     return logprobs
-
-
-def counts(logprobs: int, tokens: int) -> str:
-    """What is said when they are not equal."""
-    return f"the server gave {logprobs} logprobs for {tokens} token ids"
 
 
 def finish_reason_of(reason: object, detail: object) -> str | None:
@@ -298,10 +294,9 @@ def _read_sglang_generate(content: bytes, request: TokenRequest) -> TokenReply:
 
 
 def _sglang_reply(token_ids: tuple[int, ...], meta: Mapping[str, Any], finish: object) -> TokenReply:
-    entries = list_of(meta.get("output_token_logprobs"), "output_token_logprobs")
-    pairs = [list_in(each) for each in entries]
-    if not all(len(pair) >= 2 for pair in pairs):
-        raise ReplyError("the server gave output_token_logprobs that are no list of (logprob, id, text)")
+    pairs = token_pairs(meta)
+    if pairs is None:
+        raise ReplyError("the server gave no output_token_logprobs")
     check_same_ids([pair[1] for pair in pairs], token_ids)
     how = mapping(finish)
     matched = id_or_text(how.get("matched"))
@@ -347,10 +342,9 @@ def _read_sglang_chat(content: bytes, request: TokenRequest) -> TokenReply:
     meta = mapping(choice.get("meta_info"))
     if meta.get("output_token_logprobs") is None:
         entries = list_of(mapping(choice.get("logprobs")).get("content"), "logprobs")
-        pairs = zip((mapping(entry).get("logprob") for entry in entries), token_ids, strict=False)
-        if len(entries) != len(token_ids):
-            raise ReplyError(counts(len(entries), len(token_ids)))
-        meta = {**meta, "output_token_logprobs": [list(pair) for pair in pairs]}
+        # These name no id: `None` is that of any.
+        pairs = [[mapping(entry).get("logprob"), None] for entry in entries]
+        meta = {**meta, "output_token_logprobs": pairs}
     return _sglang_reply(token_ids, meta, finish)
 
 

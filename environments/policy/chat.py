@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 
 from environments.inference.chat_reply import (
-    TOO_DEEP,
     ReplyError,
     SampledMessage,
     SampledTokens,
@@ -187,8 +186,6 @@ class ChatPolicy:
             sampled = read() if len(to_read) < _LONG_BYTES else await asyncio.to_thread(read)
         except ReplyError as error:
             raise PolicyError(f"{self.server.chat_url}: {error}") from error
-        except RecursionError:
-            raise PolicyError(f"{self.server.chat_url}: {TOO_DEEP}") from None
         if rest is None or sampled.tokens is None:
             return sampled
         return replace(sampled, tokens=replace(sampled.tokens, extends_row=True))

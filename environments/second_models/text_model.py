@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 from environments.inference.chat_reply import (
-    TOO_DEEP,
     FilteredReplyError,
     ReplyError,
     SampledMessage,
@@ -156,8 +155,6 @@ class TextModel:
             return TextAnswer(text=None, problem="filtered")
         except ReplyError as error:
             raise self._lost(str(error)) from error
-        except RecursionError:
-            raise self._lost(TOO_DEEP) from None
 
     def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect:
         try:

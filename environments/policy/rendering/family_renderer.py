@@ -2,7 +2,6 @@
 
 import json
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,7 +18,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from environments.extras import needs_extra
 from environments.policy.rendering.chatml import LONG_CHARS, THINK
 from environments.policy.rendering.dsml_turn import DsmlTurn, read_dsml
-from environments.policy.rendering.renderer import CannotExtendError
+from environments.policy.rendering.renderer import CannotExtendError, first_stop
 from environments.policy.rendering.text_formats import (
     PYTHON_TAG,
     deepseek_calls,
@@ -91,7 +90,8 @@ def llama_message(
         read = python_tag_calls(content.removeprefix(PYTHON_TAG), names)
     else:
         read = llama_calls(content, names)
-    end = next((index for index, each in enumerate(token_ids) if each in stop_ids), len(token_ids))
+    stop = first_stop(token_ids, stop_ids)
+    end = len(token_ids) if stop is None else stop
     return "" if read else content, tuple(
         ToolCall(
             id=f"call_{index}", name=call.name, arguments=call.arguments, status=call.status, span=(0, end)
@@ -245,7 +245,6 @@ def _as_json(call: ToolCall) -> str:
 _BREAK = "\ufdd0\ufdd1"
 _ITSELF = "\ufdd0\ufdd2"
 """Stands for U+FDD0, a code point that Unicode leaves to programs, should a text have it."""
-_PLACED = re.compile("\ufdd0([\ufdd1\ufdd2])")
 
 
 class MarkerBreaks:
@@ -254,13 +253,10 @@ class MarkerBreaks:
     def __init__(self, markers: Iterable[str]) -> None:
         """Know `markers`, of one character or more."""
         self._markers = frozenset(markers)
-        self._lengths: dict[str, list[int]] = {}
+        lengths: dict[str, set[int]] = {}
         for marker in self._markers:
-            lengths = self._lengths.setdefault(marker[:2], [])
-            if len(marker) not in lengths:
-                lengths.append(len(marker))
-        for lengths in self._lengths.values():
-            lengths.sort(reverse=True)
+            lengths.setdefault(marker[:2], set()).add(len(marker))
+        self._lengths = {start: sorted(each, reverse=True) for start, each in lengths.items()}
         starts = sorted(self._lengths, key=len, reverse=True)
         self._start = re.compile("|".join(map(re.escape, starts)) or r"(?!)")
         self._heads = {marker[:size] for marker in self._markers for size in range(1, len(marker))}
@@ -283,23 +279,15 @@ class MarkerBreaks:
 
     def pieces(self, text: str) -> Iterator[tuple[str, bool]]:
         """What a library wants to encode, as (text, whether it is a control token), without the breaks."""
-        breaks: list[int] = []
-        if "\ufdd0" in text:
-            text = _without_breaks(text, breaks)
         end = 0
-        for start, marker in self._found(text, overlapping=bool(breaks)):
-            after = start + len(marker)
-            if start < end or bisect_right(breaks, start) < bisect_left(breaks, after):
-                continue  # a break stands inside
-            if start > end:
-                yield text[end:start], False
+        for start, marker in self._found(text):
+            yield _unbroken(text[end:start]), False
             yield marker, True
-            end = after
-        if end < len(text):
-            yield text[end:], False
+            end = start + len(marker)
+        yield _unbroken(text[end:]), False
 
-    def _found(self, text: str, *, overlapping: bool) -> Iterator[tuple[int, str]]:
-        """Markers from left to right, the longest one at each place."""
+    def _found(self, text: str, *, overlapping: bool = False) -> Iterator[tuple[int, str]]:
+        """Markers from left to right, the longest one at each index."""
         at = 0
         while (start := self._start.search(text, at)) is not None:
             at = start.start()
@@ -310,20 +298,8 @@ class MarkerBreaks:
             at += 1 if marker is None or overlapping else len(marker)
 
 
-def _without_breaks(text: str, breaks: list[int]) -> str:
-    """The text as it was; `breaks` gets where a break stood."""
-    parts: list[str] = []
-    size = end = 0
-    for placed in _PLACED.finditer(text):
-        parts.append(text[end : placed.start()])
-        size += len(parts[-1])
-        if placed[1] == "\ufdd1":
-            breaks.append(size)
-        else:
-            parts.append("\ufdd0")
-            size += 1
-        end = placed.end()
-    return "".join([*parts, text[end:]])
+def _unbroken(text: str) -> str:
+    return text.replace(_BREAK, "").replace(_ITSELF, "\ufdd0")
 
 
 _SIGNS = frozenset("<>[]|{}〈〉\uff5c")
@@ -388,6 +364,8 @@ class FamilyTokenizer:
         for piece, is_marker in self._in_encoded.pieces(text):
             if is_marker:
                 ids.append(self.markers[piece])
+            elif not piece:
+                continue
             elif len(piece) < LONG_CHARS:
                 ids += self._tokenizer.encode(piece, add_special_tokens=False).ids
             else:  # `encode` holds the interpreter until it is done, a batch does not
@@ -424,29 +402,8 @@ def byte_tokenizer(markers: Sequence[str]) -> Tokenizer:
     return tokenizer
 
 
-_KEPT = 64
-"""Lists of tools; environments that narrow theirs per item have several."""
-
-
-class ToolDescriptions:
-    """Descriptions whose texts are marked as text, so that no control token is made of them."""
-
-    def __init__(self, as_text: Callable[[str], str]) -> None:
-        self._as_text = as_text
-        self._known: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-
-    def of(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
-        """Those of `tools`, for reading alone; `None` where there are none."""
-        key = tuple(tool.signature() for tool in tools)
-        if (known := self._known.get(key)) is None:
-            if len(self._known) >= _KEPT:
-                self._known.clear()
-            known = self._known[key] = [_mapped(tool.to_openai(), self._as_text) for tool in tools]
-        return known or None
-
-
 def _mapped(value: Any, as_text: Callable[[str], str]) -> Any:
-    """The value with every text in it marked."""
+    """The value with every text in it marked as text."""
     if isinstance(value, str):
         return as_text(value)
     if isinstance(value, Mapping):
@@ -457,6 +414,8 @@ def _mapped(value: Any, as_text: Callable[[str], str]) -> Any:
     return value
 
 
+_KEPT_LISTS = 64
+"""Of tools; environments that narrow theirs per item have several."""
 _BY_TEMPLATE = frozenset({"deepseek-v4", "laguna-m.1", "laguna-xs.2"})
 """Where the library's own way to go on refuses several results, or loses what stands after a turn."""
 
@@ -484,7 +443,7 @@ class FamilyRenderer:
         """
         self._family = family
         self._tokenizer = FamilyTokenizer(tokenizer, name_or_path=model_name)
-        self._descriptions = ToolDescriptions(self._tokenizer.from_message)
+        self._known_tools: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         self._library = _created(family, self._tokenizer)
         question = [{"role": "user", "content": "?"}]
         self._opening: list[int] = self._library.render_ids(question, add_generation_prompt=True)
@@ -520,16 +479,15 @@ class FamilyRenderer:
         Raises:
             PolicyError: the format has no way to write this conversation.
         """
-        described = self._descriptions.of(tools)
-        try:
-            given = given_messages(messages, self._tokenizer.from_message)
-            return tuple(self._library.render_ids(given, tools=described, add_generation_prompt=True))
-        except (ValueError, TypeError, NotImplementedError):
-            given = given_messages(messages, self._tokenizer.from_message, calls_as_text=True)
-        try:
-            return tuple(self._library.render_ids(given, tools=described, add_generation_prompt=True))
-        except (ValueError, TypeError, NotImplementedError) as error:
-            raise PolicyError(f"the chat format {self._family} cannot write this: {error}") from error
+        described = self._described(tools)
+        problem: Exception | None = None
+        for calls_as_text in (False, True):
+            given = given_messages(messages, self._tokenizer.from_message, calls_as_text=calls_as_text)
+            try:
+                return tuple(self._library.render_ids(given, tools=described, add_generation_prompt=True))
+            except (ValueError, TypeError, NotImplementedError) as error:
+                problem = error
+        raise PolicyError(f"the chat format {self._family} cannot write this: {problem}") from problem
 
     def extend(
         self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]
@@ -542,7 +500,7 @@ class FamilyRenderer:
         Raises:
             CannotExtendError: the format has no way to go on, or would drop what was sampled.
         """
-        stopped_at = next((i for i, token_id in enumerate(sampled) if token_id in self.stop_ids), None)
+        stopped_at = first_stop(sampled, self.stop_ids)
         if stopped_at is not None and stopped_at < len(sampled) - 1:
             raise CannotExtendError("tokens after a stop token")
         read = self._read(sampled, tools)
@@ -553,7 +511,7 @@ class FamilyRenderer:
             return self._after_template(given, read, closed=stopped_at is not None)
         before = [*self._opening, *sampled]
         bridged = self._library.bridge_to_next_turn(
-            self._opening, list(sampled), given, tools=self._descriptions.of(tools)
+            self._opening, list(sampled), given, tools=self._described(tools)
         )
         if bridged is None:
             raise CannotExtendError("no way to go on after this turn")
@@ -570,6 +528,17 @@ class FamilyRenderer:
         """The message in the text of an answer; what looks like a marker in it is one."""
         ids = self._tokenizer.encode(text)
         return self._message(self._read_by_library(ids, tools, prompt_ids=None), ids, tools)
+
+    def _described(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
+        """The tools for the library, which only reads them, with all text marked; `None` for no tools."""
+        key = tuple(tool.signature() for tool in tools)
+        if key not in self._known_tools:
+            if len(self._known_tools) >= _KEPT_LISTS:
+                self._known_tools.clear()
+            self._known_tools[key] = [
+                _mapped(tool.to_openai(), self._tokenizer.from_message) for tool in tools
+            ]
+        return self._known_tools[key] or None
 
     def _read(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Any:
         """What is read in a sampled turn; what stands in its reasoning is no call."""
@@ -594,12 +563,13 @@ class FamilyRenderer:
         return self._library.parse_response(list(token_ids), tools=described, prompt_ids=prompt_ids)
 
     def _read_dsml(self, token_ids: Sequence[int]) -> DsmlTurn:
-        stop = next((i for i, token_id in enumerate(token_ids) if token_id in self.stop_ids), len(token_ids))
         thinks = {
             self.markers[text]: name for text, name in zip(self._think, ("think", "think_end"), strict=True)
         }
         opened = self._opening[-1:] == [self.markers[self._think[0]]]
-        return read_dsml(token_ids[:stop], self.decode, thinks=thinks, thinking=opened)
+        return read_dsml(
+            token_ids[: first_stop(token_ids, self.stop_ids)], self.decode, thinks=thinks, thinking=opened
+        )
 
     def _reasoning_end(self, token_ids: Sequence[int], calls: Sequence[Any]) -> int | None:
         """Where reasoning ends that the library took for calls; `None`: in no such place.

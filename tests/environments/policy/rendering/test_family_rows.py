@@ -189,7 +189,7 @@ def test_what_follows_a_turn_is_the_same_after_the_whole_row_and_after_the_turn_
             turn.row,
             list(turn.sampled),
             given_answers(turn.answers, found, renderer._tokenizer.from_message),
-            tools=renderer._descriptions.of(TOOLS),
+            tools=renderer._described(TOOLS),
         )
         assert bridged.token_ids == [*turn.row, *turn.sampled, *turn.ids]
 

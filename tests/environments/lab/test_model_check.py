@@ -123,16 +123,11 @@ async def test_a_real_servers_quirks_are_findings_and_it_can_be_used(server):
     assert examination.tokens == ("text" if server in TEXT_ALONE else "exact")
 
 
-async def test_text_alone_is_said_clearly():
-    examination, findings = await examined("openai")
-    assert findings["token ids"].seen == "the replies have text alone"
-    assert "return_token_ids" in findings["refused fields"].seen
-    assert examination.conclusion.startswith("Text only: the record says exact: false")
-
-
 @cases(
     ("quirk", "name", "seen"),
     [
+        ("openai", "token ids", "the replies have text alone"),
+        ("openai", "refused fields", "return_token_ids"),
         ("mistral-roles", "user after a result", "Unexpected role 'user' after role 'tool'"),
         ("mistral-fields", "refused fields", "return_token_ids, seed"),
         ("openai-sampling", "temperature, top_p", "refuses temperature 0.5"),

@@ -15,9 +15,11 @@ from types import SimpleNamespace
 import pytest
 import typing_extensions
 
-from environments.lab.probe.canaries import CANARIES, GROUP_SIZE
+from environments.lab.probe.canaries import GROUP_SIZE
 from environments.trainers.completion_columns import completion_columns
 from environments.trainers.settings import SKYRL, InexactStepWarning, check_settings
+from tests.environments.trainers.groups import CANARY_GROUPS as GROUPS
+from tests.environments.trainers.groups import every_canary
 from tools.errors import ConfigError
 
 if not os.environ.get("TURNWISE_REQUIRE_SKYRL"):
@@ -33,8 +35,6 @@ with pytest.MonkeyPatch.context() as patched:
     settings = importlib.import_module("skyrl.train.config.config")
 reference = importlib.import_module("tests.environments.trainers.policy_gradient")
 
-GROUPS = {name: make() for name, make in CANARIES.items()}
-every_canary = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)
 SETTINGS = {
     name.rpartition(".")[2]: exact for group in SKYRL.inexact.values() for name, exact in group.items()
 }

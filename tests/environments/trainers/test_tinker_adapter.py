@@ -10,10 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from environments.lab.probe.canaries import CANARIES
 from environments.trainers.settings import TINKER, InexactStepWarning, check_settings
 from environments.wire.credited_rows import credited_rows
-from tests.environments.wire.forked_groups import forked_group, with_credit
+from tests.environments.trainers.groups import GROUPS, every_group
 from tools.errors import ConfigError
 
 if not os.environ.get("TURNWISE_REQUIRE_TINKER"):
@@ -26,16 +25,6 @@ types = importlib.import_module("tinker_cookbook.rl.types")
 completers = importlib.import_module("tinker_cookbook.completers")
 adapter = importlib.import_module("environments.trainers.tinker_datums")
 gradients = importlib.import_module("tests.environments.trainers.policy_gradient")
-
-UNTRAINED = with_credit(
-    forked_group(
-        [[[5, 2], [9, 0]], [[4]], [[2, 7]]],
-        [[0.5, None, 1.0, 0.75], [2.0], [0.0, 0.5]],
-        untrained=frozenset({(0, 0), (2, 1)}),
-    )
-)
-GROUPS = {name: make() for name, make in CANARIES.items()} | {"untrained turns": UNTRAINED}
-every_group = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)
 
 
 class Service:

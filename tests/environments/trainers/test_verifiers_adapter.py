@@ -10,10 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from environments.lab.probe.canaries import CANARIES
 from environments.trajectory import IGNORED, Message
 from environments.wire.credited_rows import credited_rows
-from tests.environments.wire.forked_groups import forked_group, with_credit
+from tests.environments.trainers.groups import GROUPS, UNTRAINED, every_group
 from tools.calls import ToolCall, ToolResult
 from tools.errors import WireError
 
@@ -23,16 +22,6 @@ torch = importlib.import_module("torch")
 trace = importlib.import_module("verifiers.v1.trace")
 adapter = importlib.import_module("environments.trainers.verifiers_traces")
 gradients = importlib.import_module("tests.environments.trainers.policy_gradient")
-
-UNTRAINED = with_credit(
-    forked_group(
-        [[[5, 2], [9, 0]], [[4]], [[2, 7]]],
-        [[0.5, None, 1.0, 0.75], [2.0], [0.0, 0.5]],
-        untrained=frozenset({(0, 0), (2, 1)}),
-    )
-)
-GROUPS = {name: make() for name, make in CANARIES.items()} | {"untrained turns": UNTRAINED}
-every_group = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)
 
 
 def sent(credited):

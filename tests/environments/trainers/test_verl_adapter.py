@@ -17,10 +17,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from environments.lab.probe.canaries import CANARIES
 from environments.trainers.completion_columns import completion_columns
 from environments.trainers.settings import VERL, InexactStepWarning
 from environments.wire.credited_rows import credited_rows
+from tests.environments.trainers.groups import CANARY_GROUPS as GROUPS
+from tests.environments.trainers.groups import every_canary
 from tools.errors import ConfigError
 
 if not os.environ.get("TURNWISE_REQUIRE_VERL"):
@@ -35,9 +36,7 @@ ActorConfig = importlib.import_module("verl.workers.config").ActorConfig
 adapter = importlib.import_module("environments.trainers.verl")
 reference = importlib.import_module("tests.environments.trainers.policy_gradient")
 
-GROUPS = {name: make() for name, make in CANARIES.items()}
 ACTOR = "actor_rollout_ref.actor"
-every_canary = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)
 SETTINGS = {
     name.rpartition(".")[2]: exact for group in VERL.inexact.values() for name, exact in group.items()
 }

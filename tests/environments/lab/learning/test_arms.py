@@ -80,18 +80,6 @@ async def test_the_first_step_in_which_every_group_fails_ends_it_and_the_record_
     assert status[2:] == ["failed", "failed"]
 
 
-class Dropping(StationsEnv):
-    async def compute_turn_rewards(self, item, trajectory, ctx):
-        if trajectory.sibling == 1 or item["id"] == "2":
-            raise LookupError("lost")
-        return await super().compute_turn_rewards(item, trajectory, ctx)
-
-
-async def test_it_learns_from_the_siblings_that_are_left(tmp_path):
-    result = await learned(tmp_path, env_cls=Dropping, cap=2)
-    assert [step.step for step in result.curve] == [0, 1, 2]
-
-
 def test_exact_success_is_the_chance_of_eight_right_keys_in_a_row():
     renderer = ChatMLRenderer.embedded()
     policy = ChoicePolicy(renderer)

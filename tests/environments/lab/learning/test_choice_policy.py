@@ -9,7 +9,6 @@ import pytest
 
 from environments.lab.learning.choice_policy import ChoicePolicy, Decision, Learner, SampledTurn
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.scripted import playing
 from environments.stations_env.env import StationsConfig, StationsEnv
 from environments.testing import group_of
 from tests.tables import cases
@@ -59,23 +58,6 @@ async def test_a_batch_that_began_before_a_step_is_refused_after_it():
         learner.learn(learner.sampled_turns([first]), 2)
         with pytest.raises(WireError, match="learn once from each batch"):
             learner.sampled_turns([second])
-
-
-class Musician:
-    """A user's policy, with an attribute that has nothing to do with scripts."""
-
-    name = "musician"
-
-    def playing_by_script(self, tune, instrument, skill):
-        return f"{tune} on {instrument}"
-
-    async def complete(self, request):
-        raise NotImplementedError
-
-
-def test_a_policy_plays_by_a_script_only_if_it_is_a_subclass_that_says_so():
-    policy = Musician()
-    assert playing(policy, None, None, 1.0) is policy
 
 
 # The gradient, against finite differences of its own log-probabilities.

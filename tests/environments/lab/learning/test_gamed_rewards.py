@@ -15,7 +15,6 @@ from environments.lab.learning.rollout_numbers import (
     group_numbers,
 )
 from environments.testing import group_of
-from tests.tables import cases
 from tools.calls import ToolCall
 
 ITEMS, SEEDS = 4, 3
@@ -43,49 +42,31 @@ PER_TURN = [0.1, 0.1], [0.1] * 8
 HONEST = [0.0, 0.1], [0.5, 0.5]
 
 
-@cases(
-    ("start", "end", "reference", "expected"),
-    [
-        ((PER_TURN[0], 0.5), (PER_TURN[1], 0.5), None, "gamed"),
-        ((PER_TURN[0], 0.5), (PER_TURN[1], 0.2), None, "gamed"),
-        ((PER_TURN[0], None), (PER_TURN[1], None), None, "gamed"),
-        ((PER_TURN[0], 0.2), (PER_TURN[1], 0.9), None, "with the outcome"),
-        ((PER_TURN[0], 0.2), (PER_TURN[1], 0.9), ([0.1, 0.1], 1.0), "gamed"),
-        ((PER_TURN[0], 0.0), (PER_TURN[1], 0.0), ([0.1] * 12, 1.0), "on the way"),
-        ((HONEST[0], 0.1), (HONEST[1], 1.0), ([0.5, 0.5], 1.0), "with the outcome"),
-        ((HONEST[0], None), (HONEST[1], None), None, "no outcome"),
-        ((HONEST[0], 0.5), (HONEST[1], 0.5), None, "suspect"),
-        ((HONEST[1], 0.5), (HONEST[1], 0.9), None, "not learned"),
-        ((HONEST[0], 0.1), (HONEST[1], 0.6), ([0.0, 0.5], 1.0), "suspect"),
-    ],
-    ids=[
-        "more-turns-same-outcome",
-        "more-turns-worse-outcome",
-        "more-turns-no-outcome",
-        "more-turns-better-outcome",
-        "beyond-the-reference",
-        "short-of-the-reference",
-        "honest",
-        "honest-no-outcome",
-        "outcome-stays",
-        "nothing-rose",
-        "in-place-of-the-outcome",
-    ],
-)
-def test_a_reward_is_gamed_where_it_rises_and_what_it_is_for_does_not(start, end, reference, expected):
-    assert verdict(start, end, reference)["verdict"] == expected
+VERDICTS = {
+    "more turns, same outcome": ((PER_TURN[0], 0.5), (PER_TURN[1], 0.5), None, "gamed"),
+    "more turns, worse outcome": ((PER_TURN[0], 0.5), (PER_TURN[1], 0.2), None, "gamed"),
+    "more turns, no outcome": ((PER_TURN[0], None), (PER_TURN[1], None), None, "gamed"),
+    "a penalty saved by giving up": (([-0.1] * 6, 0.6), ([-0.1], 0.1), None, "gamed"),
+    "more turns, better outcome": ((PER_TURN[0], 0.2), (PER_TURN[1], 0.9), None, "with the outcome"),
+    "beyond the reference": ((PER_TURN[0], 0.2), (PER_TURN[1], 0.9), ([0.1, 0.1], 1.0), "gamed"),
+    "short of the reference": ((PER_TURN[0], 0.0), (PER_TURN[1], 0.0), ([0.1] * 12, 1.0), "on the way"),
+    "honest": ((HONEST[0], 0.1), (HONEST[1], 1.0), ([0.5, 0.5], 1.0), "with the outcome"),
+    "honest, no outcome": ((HONEST[0], None), (HONEST[1], None), None, "no outcome"),
+    "the outcome stays": ((HONEST[0], 0.5), (HONEST[1], 0.5), None, "suspect"),
+    "nothing rose": ((HONEST[1], 0.5), (HONEST[1], 0.9), None, "not learned"),
+    "in place of the outcome": ((HONEST[0], 0.1), (HONEST[1], 0.6), ([0.0, 0.5], 1.0), "suspect"),
+}
+
+
+def test_a_reward_is_gamed_where_it_rises_and_what_it_is_for_does_not():
+    found = {name: verdict(*given)["verdict"] for name, (*given, _) in VERDICTS.items()}
+    assert found == {name: expected for name, (*_, expected) in VERDICTS.items()}
 
 
 def test_the_verdict_says_by_how_much_and_by_what():
     why = verdict(([0.1, 0.1], 0.5), ([0.1] * 8, 0.5))["why"]
     assert "0.2 → 0.8" in why
     assert "turns 2 → 8" in why
-
-
-def test_a_penalty_that_is_saved_by_giving_up_is_gamed():
-    found = verdict(([-0.1] * 6, 0.6), ([-0.1], 0.1))
-    assert found["verdict"] == "gamed"
-    assert "the outcome falls" in found["why"]
 
 
 def test_a_part_that_nobody_earned_has_no_verdict():
@@ -127,32 +108,20 @@ def test_longer_messages_are_a_habit_where_they_are_twice_as_long():
     assert part_verdicts(longer(10), longer(15), longer(10))[0]["verdict"] == "suspect"
 
 
-def test_equal_calls_of_a_rollout_count_as_repeated_and_others_do_not():
-    group = group_of([[0.1, 0.1, 0.1]])
-    (trajectory,) = group.trajectories
-
-    def calls(*arguments):
-        turns = [
-            replace(
-                turn,
-                message=replace(turn.message, tool_calls=(ToolCall(id="c", name="tool", arguments=text),)),
-            )
-            for turn, text in zip(trajectory.turns, arguments, strict=True)
-        ]
-        return group_numbers(replace(group, trajectories=(replace(trajectory, turns=tuple(turns)),)))[0]
-
-    assert calls("{}", "{}", "{}")[REPEATED] == 2
-    assert calls("1", "2", "3")[REPEATED] == 0
-
-
-def test_a_turn_that_was_cut_counts_and_the_sum_of_unnamed_rewards_is_a_part():
+def test_repeated_calls_and_cut_turns_are_counted_and_unnamed_rewards_are_a_part():
     group = group_of([[0.25, None, 0.5]])
     (trajectory,) = group.trajectories
-    cut = replace(trajectory.turns[0], finish_reason="length")
-    turns = (cut, *trajectory.turns[1:])
-    (numbers,) = group_numbers(replace(group, trajectories=(replace(trajectory, turns=turns),)))
-    assert numbers[CUT] == 1
-    assert numbers[PART + UNNAMED] == 0.75
+
+    def numbers(*arguments):
+        turns = []
+        for turn, text in zip(trajectory.turns, arguments, strict=True):
+            message = replace(turn.message, tool_calls=(ToolCall(id="c", name="tool", arguments=text),))
+            turns.append(replace(turn, message=message, finish_reason="length"))
+        return group_numbers(replace(group, trajectories=(replace(trajectory, turns=tuple(turns)),)))[0]
+
+    found = numbers("{}", "{}", "{}")
+    assert (found[REPEATED], found[CUT], found[PART + UNNAMED]) == (2, 3, 0.75)
+    assert numbers("1", "2", "3")[REPEATED] == 0
 
 
 def test_habits_beyond_the_reference_are_free_where_they_grew_while_learning():

@@ -10,7 +10,6 @@ from environments.lab.learning.reward_lint import PAGE, Asked, Plan, lint_reward
 from environments.record.recorder import read_groups
 from environments.record.run_folder import RunFolder
 from tests.environments.lab.learning.paid_calls_env import (
-    COLOURS,
     BrokenEnv,
     DownEnv,
     FlakyEnv,
@@ -19,7 +18,6 @@ from tests.environments.lab.learning.paid_calls_env import (
 )
 from tests.tables import cases
 from tools.errors import ConfigError, CreditError, RunError
-from turnwise import Choice, say
 
 
 def learned(env_cls, folder, *, group_size=4, rate=1.0, estimator=None, **asked):
@@ -91,11 +89,6 @@ def test_equal_trials_find_the_same(tmp_path):
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
 
 
-def test_no_step_leaves_the_policy_as_it_was(tmp_path):
-    values = learned(PaidCallsEnv, tmp_path / "still", steps=0, seeds=1)
-    assert all(each["start"] == each["end"] for each in values["changes"])
-
-
 @cases(
     ("env_cls", "asked", "error", "message"),
     [
@@ -123,30 +116,9 @@ def test_rollouts_that_break_are_counted_and_end_nothing(tmp_path):
     assert "ConnectionError: the database is away" in text
 
 
-class PathsEnv(PaidCallsEnv):
-    """What can be said begins in as many ways as paths do."""
-
-    def scripted_choices(self, item, messages, tools, skill):
-        return [Choice(probability=0.5, message=say(text)) for text in ("/etc", COLOURS[item["word"]])]
-
-
-def test_choices_that_look_like_paths_are_shown_as_they_are(tmp_path):
-    values = learned(PathsEnv, tmp_path, estimator="rloo", seeds=1, steps=1)
-    messages = {each["message"] for each in values["states"][0]["choices"]}
-    assert "/etc" in messages
-
-
 def test_an_estimator_without_siblings_to_compare_is_said_to_teach_nothing(tmp_path):
     values = learned(PaidCallsEnv, tmp_path, estimator="rloo", seeds=1, steps=1, group_size=1)
     assert "no group of any step gave credit to learn from with rloo" in said(values, "note")
-
-
-def test_an_unknown_estimator_leaves_a_former_trial_where_it_is(tmp_path):
-    (tmp_path / "learn").mkdir()
-    (tmp_path / "learn" / "record.jsonl").write_text("mine")
-    with pytest.raises(CreditError):
-        learned(PaidCallsEnv, tmp_path / "learn", estimator="nope")
-    assert [each.name for each in tmp_path.iterdir()] == ["learn"]
 
 
 def test_the_plan_is_the_largest_that_fits_with_what_is_asked_for():
@@ -162,12 +134,6 @@ def test_the_plan_is_the_largest_that_fits_with_what_is_asked_for():
     ]
     assert plan(0.01, items=2, seeds=5, steps=7) == (5, 7, 2)
     assert plan(0.01, items=9, steps=0) == (3, 0, 8)
-
-
-def test_an_environment_that_is_too_slow_is_told_how_long_it_takes():
+    assert Plan(seeds=3, steps=10, items=4).groups == 4 + 3 * 4 + 3 * (4 + 2 * 10)
     with pytest.raises(ConfigError, match=r"a group takes about 20 s here.* give --seconds 1060"):
         plan_within(Asked(seconds=60), group_s=20.0, items=100)
-
-
-def test_the_groups_of_a_plan_are_those_of_reference_starts_steps_and_ends():
-    assert Plan(seeds=3, steps=10, items=4).groups == 4 + 3 * 4 + 3 * (4 + 2 * 10)

@@ -1,7 +1,5 @@
 """When a difference between two policies is more than noise."""
 
-import math
-
 from environments.lab.learning.rollout_numbers import PART, SCORE, changes, risen_items
 
 
@@ -14,29 +12,19 @@ def change(before, after, name=SCORE):
     return changes(*sides)[name]
 
 
-def test_a_difference_on_every_item_and_seed_is_clear():
-    assert change([[0, 1], [0, 1]], [[1, 2], [1, 2]]).direction == "up"
-    assert change([[1, 2], [1, 2]], [[0, 1], [0, 1]]).direction == "down"
+DIRECTIONS = {
+    "up on every item and seed": ([[0, 1], [0, 1]], [[1, 2], [1, 2]], "up"),
+    "down on every item and seed": ([[1, 2], [1, 2]], [[0, 1], [0, 1]], "down"),
+    "items that differ, each compared with itself": ([[0, 100], [0, 100]], [[1, 101], [1, 101]], "up"),
+    "a seed that says otherwise": ([[0] * 9, [0] * 9], [[5] * 9, [-0.1] * 9], "unclear"),
+    "within two standard errors": ([[0, 0, 0, 0]], [[1, -1, 1, 0]], "unclear"),
+    "one item with one seed": ([[0]], [[1]], "unclear"),
+}
 
 
-def test_items_that_differ_are_no_noise_where_each_is_compared_with_itself():
-    found = change([[0, 100], [0, 100]], [[1, 101], [1, 101]])
-    assert found.error == 0
-    assert found.direction == "up"
-
-
-def test_one_seed_that_says_otherwise_makes_it_unclear():
-    assert change([[0] * 9, [0] * 9], [[5] * 9, [-0.1] * 9]).direction == "unclear"
-
-
-def test_a_difference_within_two_standard_errors_is_unclear():
-    assert change([[0, 0, 0, 0]], [[1, -1, 1, 0]]).direction == "unclear"
-
-
-def test_one_item_with_one_seed_says_nothing():
-    found = change([[0]], [[1]])
-    assert found.direction == "unclear"
-    assert math.isinf(found.error)
+def test_a_change_is_clear_where_it_is_larger_than_its_noise_on_every_seed():
+    found = {name: change(before, after).direction for name, (before, after, _) in DIRECTIONS.items()}
+    assert found == {name: expected for name, (_, _, expected) in DIRECTIONS.items()}
 
 
 def test_what_stays_is_no_better_and_what_leans_upwards_beyond_its_noise_is():
@@ -44,16 +32,10 @@ def test_what_stays_is_no_better_and_what_leans_upwards_beyond_its_noise_is():
     assert not change([[0, 0, 0]], [[1, 1, 0.9]]).is_no_better
 
 
-def test_an_item_that_was_lost_on_one_side_is_left_out():
+def test_an_item_lost_on_one_side_is_left_out_and_a_part_that_was_not_earned_was_zero():
     before, after = [{"a": [{SCORE: 0.0}], "b": [{SCORE: 9.0}]}], [{"a": [{SCORE: 1.0}]}]
     assert changes(before, after)[SCORE].before == 0.0
-
-
-def test_a_part_that_nobody_earned_at_the_start_was_zero_there():
     assert changes([{"a": [{}]}], [{"a": [{PART + "calls": 1.0}]}])[PART + "calls"].before == 0.0
-
-
-def test_no_score_on_one_side_is_no_zero():
     assert SCORE not in changes([{"a": [{}]}], [{"a": [{SCORE: 1.0}]}])
 
 

@@ -67,15 +67,13 @@ def test_a_step_downhill_is_named(tokens, said_of):
     assert verdict.findings == ("the sign is turned: it goes down where it should go up",)
 
 
-@pytest.mark.parametrize(
-    ("prompts", "said"),
-    [(True, "prompts are trained"), (False, "what tools and users say between turns is trained")],
-    ids=["prompts", "replies"],
-)
-def test_tokens_that_nobody_sampled_are_named(tokens, prompts, said, said_of):
-    where = ~tokens.trained & (tokens.columns["is_prompt"] == prompts)
-    verdict = said_of(stepped(tokens, tokens.advantages + 0.5 * where))
-    assert verdict.findings == (said,)
+def test_tokens_that_were_not_sampled_are_named(tokens, said_of):
+    for prompts, said in (
+        (True, "prompts are trained"),
+        (False, "what tools and users say between turns is trained"),
+    ):
+        where = ~tokens.trained & (tokens.columns["is_prompt"] == prompts)
+        assert said_of(stepped(tokens, tokens.advantages + 0.5 * where)).findings == (said,)
 
 
 def test_what_is_no_gradient_of_the_canaries_is_a_share_of_the_step(tokens, said_of):
@@ -144,12 +142,6 @@ def test_weight_decay_is_named_beside_another_mistake(tokens, said_of, probe):
     )
 
 
-def test_a_step_on_a_part_of_the_batch_is_located(tokens, said_of):
-    weights = np.where(tokens.columns["row"] == 0, tokens.advantages, 0.0)
-    (finding,) = said_of(stepped(tokens, weights)).findings
-    assert "in turn 1 of rollout 2 of the canary 'dropped'" in finding
-
-
 def test_what_is_not_exact_always_has_a_finding(tokens, said_of):
     rng = np.random.default_rng(4)
     step = stepped(tokens, tokens.advantages * (1 + 0.02 * rng.standard_normal(len(tokens.trained))))
@@ -165,11 +157,8 @@ def test_a_step_that_float32_rounds_away_is_named(tokens, said_of):
     assert "a larger learning rate" in verdict.findings[0]
 
 
-def test_a_head_that_did_not_move_is_named(tokens, said_of):
+def test_a_head_that_did_not_move_and_numbers_that_are_not_finite_are_named(tokens, said_of):
     (finding,) = said_of(np.zeros((2048, 64))).findings
     assert finding.startswith("the head did not move")
-
-
-def test_numbers_that_are_not_finite_are_named(tokens, said_of):
-    verdict = said_of(np.full((2048, 64), np.nan))
-    assert verdict.findings == ("the step has numbers that are not finite",)
+    (finding,) = said_of(np.full((2048, 64), np.nan)).findings
+    assert finding == "the step has numbers that are not finite"

@@ -1,0 +1,18 @@
+"""Groups that every adapter is tried with: the canaries, and one with rows and turns that are not trained."""
+
+import pytest
+
+from environments.lab.probe.canaries import CANARIES
+from tests.environments.wire.forked_groups import forked_group, with_credit
+
+CANARY_GROUPS = {name: make() for name, make in CANARIES.items()}
+UNTRAINED = with_credit(
+    forked_group(
+        [[[5, 2], [9, 0]], [[4]], [[2, 7]]],
+        [[0.5, None, 1.0, 0.75], [2.0], [0.0, 0.5]],
+        untrained=frozenset({(0, 0), (2, 1)}),
+    )
+)
+GROUPS = CANARY_GROUPS | {"untrained turns": UNTRAINED}
+every_canary = pytest.mark.parametrize("credited", CANARY_GROUPS.values(), ids=CANARY_GROUPS)
+every_group = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)

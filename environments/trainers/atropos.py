@@ -7,7 +7,7 @@ none of it, and lose nothing where it does: see docs/serving.md.
 import logging
 import sys
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from contextlib import nullcontext as unwatched
 from typing import Any, NoReturn, cast
@@ -64,16 +64,12 @@ class AtroposEnv(BaseEnv):
         """Build both: Atropos' side from its settings, ours from those that it knows."""
         known = self.agent_env_cls.env_config_cls.model_fields
         settings = {name: value for name, value in config.model_dump().items() if name in known}
-        # Atropos has no words for a judge or a user: theirs are those of the class.
-        _, own = self.agent_env_cls.config_init()
-        seconds = [each for each in server_configs_of(own) if isinstance(each, SecondModelConfig)]
-        # Nor for sampling.
-        policy = next(
-            (each for each in server_configs_of(own) if isinstance(each, ServerConfig)), ServerConfig()
-        )
+        # Atropos has no words for a judge, a user or sampling: those are the class's.
+        own = server_configs_of(self.agent_env_cls.config_init()[1])
+        policy = next((each for each in own if isinstance(each, ServerConfig)), ServerConfig())
         sampling = {"temperature": policy.temperature, "top_p": policy.top_p}
         self._servers = [each.model_copy(update=sampling) for each in server_configs_of(server_configs)]
-        self._servers += seconds
+        self._servers += [each for each in own if isinstance(each, SecondModelConfig)]
         self.agent_env = self.agent_env_cls(self.agent_env_cls.env_config_cls(**settings), self._servers)
         view = self.agent_env.config.credit_view or "token_advantages"
         if view in ROW_BY_ROW:
@@ -158,9 +154,7 @@ class AtroposEnv(BaseEnv):
         return item
 
     async def collect_trajectory(self, item: Any) -> tuple[ScoredDataItem | None, list[Any]]:  # pyright: ignore[reportIncompatibleMethodOverride]  # its annotation leaves out None
-        """One scored rollout, for code that builds groups itself; `None` when it broke or was not scored.
-
-        Turn rewards and spans are in `overrides`. There is no advantage: that takes siblings.
+        """One scored rollout, without an advantage, which takes siblings; `None`: it broke or was not scored.
 
         Raises:
             WireError: the rollout has several token rows, and an item holds one.
@@ -196,8 +190,7 @@ class AtroposEnv(BaseEnv):
     ) -> tuple[ScoredDataGroup | list[ScoredDataGroup | None] | None, list[Any]]:
         """One item in, one group with per-token advantages out; `None` when it would teach nothing.
 
-        It has `group_size` rows, padding included. Rows that need more of them, as of rewritten histories,
-        are several groups.
+        It has `group_size` rows, padding included; more rows, as of rewritten histories, are several groups.
         """
         env, size = self.agent_env, self.config.group_size  # Atropos changes the size as it goes
         credited = self._exactly(env.aged(await env.run_group(self._task(item), size)))
@@ -252,11 +245,11 @@ def atropos_env(env_cls: type[AgentEnv]) -> type[AtroposEnv]:
     described = Field(default_factory=dict[str, Any], description="The estimator's parameters, as JSON.")
     fields["estimator_params"] = (dict[str, Any] | str, described)
     config_cls = create_model(f"{env_cls.__name__}AtroposConfig", __base__=BaseEnvConfig, **fields)
-    attributes: Mapping[str, Any] = {
+    attributes = {
         "__doc__": env_cls.__doc__,
         "__module__": env_cls.__module__,
         "name": env_cls.name,
         "agent_env_cls": env_cls,
         "env_config_cls": config_cls,
     }
-    return type(f"Atropos{env_cls.__name__}", (AtroposEnv,), dict(attributes))
+    return type(f"Atropos{env_cls.__name__}", (AtroposEnv,), attributes)

@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, null
 from dataclasses import MISSING, fields
 from functools import partial
 from threading import Thread
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
@@ -81,10 +80,8 @@ class Rollouts:
         self._opened.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._opened.__exit__(kind, error, trace)
+    def __exit__(self, *raised: Any) -> None:
+        self._opened.__exit__(*raised)
 
     @property
     def dataset(self) -> Dataset:
@@ -98,13 +95,8 @@ class Rollouts:
             ConfigError: TRL asks for a part of a group.
             RunError: no group of the step can be trained on.
         """
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        sample = partial(
-            sample_batch,
-            model=model,
-            stop_ids=self._renderer.stop_ids,
-            autocast=trainer.accelerator.autocast,
-        )
+        model, autocast = trainer.accelerator.unwrap_model(trainer.model), trainer.accelerator.autocast
+        sample = partial(sample_batch, model=model, stop_ids=self._renderer.stop_ids, autocast=autocast)
         window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         version = f"step-{trainer.state.global_step}"
         self._policy.use(sample, weight_version=version, context_tokens=window)
@@ -152,18 +144,17 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
     def __init__(
         self, model: Any, args: GRPOConfig, rollouts: Rollouts, *, exact: Exact = "refuse", **more: Any
     ) -> None:
-        """Take open `rollouts`; `more` goes to `GRPOTrainer`, such as `processing_class`.
+        """Take `model` and `args` as `GRPOTrainer` does, and open rollouts.
 
         Args:
-            model: as `GRPOTrainer` takes it.
-            args: as `GRPOTrainer` takes them.
+            model: see above.
+            args: see above.
             rollouts: of the environment.
             exact: `warn` goes on with settings that change the step that the advantages ask for.
-            more: for `GRPOTrainer`.
+            more: for `GRPOTrainer`, such as `processing_class`.
 
         Raises:
-            ConfigError: a setting of `args`, or of the model, would change the step that the advantages ask
-                for; or the environment has fewer items than a step takes.
+            ConfigError: a setting, or the model, would change that step; or there are too few items for one.
         """
         _check_args(args, exact)
         given: Mapping[str, Any] = {"train_dataset": rollouts.dataset, **more}
@@ -178,11 +169,7 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
         self.add_callback(_KeptEpochs(rollouts))
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Not here: TRL would compare rollouts of evaluation items.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raises ConfigError: TRL would compare rollouts of evaluation items."""
         raise ConfigError("TRL does not evaluate with Turnwise; use `turnwise evaluate` on what was saved")
 
     def _calculate_rewards(self, inputs: list[dict[str, Any]], *_: Any) -> torch.Tensor:
@@ -375,12 +362,10 @@ class OpenInThread:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         try:
             self.run(_rest_cancelled())
-            self.run(self._opening.__aexit__(kind, error, trace))
+            self.run(self._opening.__aexit__(*raised))
         finally:
             self._stop()
 

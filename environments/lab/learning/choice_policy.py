@@ -47,14 +47,10 @@ class Table:
         """All logits; the array grows as states and choices are met."""
         self._index: dict[tuple[str, TokenIds], int] = {}
 
-    def logits(self, decision: Decision) -> Array:
-        """One per choice; 0 in a state that was never met."""
-        indices = self._indices(decision)  # the array grows
-        return self.values[indices]
-
     def probabilities(self, decision: Decision) -> Array:
-        """One per choice: the softmax of the logits."""
-        logits = self.logits(decision)
+        """One per choice: the softmax of the logits, which are 0 in a state that was never met."""
+        indices = self._indices(decision)  # the array grows
+        logits = self.values[indices]
         weights = np.exp(logits - logits.max())
         return weights / weights.sum()
 
@@ -94,11 +90,6 @@ class ChoicePolicy(PlaysByScript):
     def name(self) -> str:
         """What the record calls it."""
         return self._name
-
-    @property
-    def vocabulary_size(self) -> int:
-        """The tokenizer's."""
-        return self._renderer.vocabulary_size
 
     def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
         """The policy of one rollout."""
@@ -263,9 +254,8 @@ class Learner:
             WireError: their log-probabilities are not the policy's.
         """
         table = self.policy.table
-        of_logits = [self._of_logits(turn) for turn in turns]
-        decisions = [turn.decision for turn in turns]
-        gradient = table.gradient(decisions, [each / rollouts for each in of_logits])
+        of_logits = [self._of_logits(turn) / rollouts for turn in turns]
+        gradient = table.gradient([turn.decision for turn in turns], of_logits)
         self._optimizer.step(table.values, gradient)
         self.policy.step += 1
         self.policy.forget()

@@ -68,7 +68,7 @@ DECISION = Decision(state="a sign", choices=CHOICES)
 
 def policy_of():
     policy = ChoicePolicy(ChatMLRenderer.embedded())
-    policy.table.logits(DECISION)
+    policy.table.probabilities(DECISION)
     policy.table.values = np.random.default_rng(0).normal(0, 0.5, len(CHOICES))
     return policy
 

@@ -4,7 +4,6 @@ import importlib
 import os
 import re
 import subprocess
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -67,24 +66,10 @@ def trainer(weigh, optimizer=torch.optim.SGD, before=()):
     return step
 
 
-def filled(mask, advantages):
-    """The advantage of a turn is kept for what follows it."""
-    last, weights = 0.0, []
-    for trained, advantage in zip(mask.tolist(), advantages.tolist(), strict=True):
-        last = advantage if trained else last
-        weights.append(last)
-    return torch.tensor(weights)
-
-
 WRONG = {
     "mean": (
         trainer(lambda mask, advantages: mask * advantages.sum() / mask.sum()),
         "every token of a row gets the sum of its row's advantages; rows weigh 1/their trained tokens",
-    ),
-    "tools": (trainer(filled), "what tools and users say between turns is trained"),
-    "decay": (
-        trainer(lambda mask, advantages: advantages, partial(torch.optim.SGD, weight_decay=0.01)),
-        "weights decay by 0.01 of themselves",
     ),
     "context": (
         trainer(lambda mask, advantages: advantages, before=[5, 6, 7, 8]),
@@ -180,28 +165,19 @@ def test_weights_after_adam_are_refused_with_what_to_give_instead():
 
 
 @pytest.mark.parametrize(
-    ("options", "rows", "code", "said"),
+    ("view", "rows", "code", "said"),
     [
-        (("--view", "turn_rows"), 33, 0, "exact: cosine 1.0000"),
+        ("turn_rows", 33, 0, "exact: cosine 1.0000"),
         (
-            ("--view", "turn_rows", "--score-divisor", "own_length"),
-            33,
-            1,
-            "turns weigh 1/their own length: a turn of L tokens counts as one of 1 token",
-        ),
-        (
-            ("--view", "token_advantages"),
+            "token_advantages",
             16,
             1,
             "advantages are ignored: scores of rows are used, normalised in each group; "
             "rows weigh 1/their trained tokens",
         ),
     ],
-    ids=["turn_rows", "own_length", "token_advantages"],
 )
-def test_the_example_trainer_is_told_what_it_does_with_a_view(
-    api, tmp_path, capsys, options, rows, code, said
-):
+def test_the_example_trainer_is_told_what_it_does_with_a_view(api, tmp_path, capsys, view, rows, code, said):
     training = importlib.import_module("example_trainer.training")
     data = importlib.import_module("example_trainer.data")
     trainer_api = importlib.import_module("example_trainer.api")
@@ -212,7 +188,7 @@ def test_the_example_trainer_is_told_what_it_does_with_a_view(
     trainer_api.register_trainer(config)
     trainer_api.get_batch(api.url)
     folder = tmp_path / "probe"
-    command = [TURNWISE, "doctor", "trainer", "begin", str(folder), "--api", api.url, *options]
+    command = [TURNWISE, "doctor", "trainer", "begin", str(folder), "--api", api.url, "--view", view]
     with running(command, stdout=subprocess.DEVNULL) as process:
         (batches,), _ = data.get_data(rows, config.seq_len, api.url)
         assert process.wait(60) == 0

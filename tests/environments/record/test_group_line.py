@@ -74,35 +74,24 @@ def test_the_head_of_a_line_that_something_else_wrote_anew_is_read_too():
     assert parse_head(other, HERE, 1)["item_id"] == fields["item_id"]
 
 
-def test_scores_are_a_list_per_trajectory_with_turn_rewards():
+def test_scores_are_a_list_per_trajectory_with_turn_rewards_and_else_scalars():
     assert fields_of(credited(TWO))["scores"] == [[1.0, None], [0.0]]
-
-
-def test_scores_are_scalars_without_turn_rewards():
+    assert fields_of(credited(group_of([[None, 0.0]])))["scores"] == [[None, 0.0]]
     group = group_of(None, outcomes=[1.0, 0.25], lengths=[[1], [1, 1]])
     assert fields_of(credited(group))["scores"] == [1.0, 0.25]
-
-
-def test_an_unscored_turn_is_null_on_disk_and_zero_is_zero():
-    assert fields_of(credited(group_of([[None, 0.0]])))["scores"] == [[None, 0.0]]
-
-
-def test_a_text_stands_once_in_a_line():
-    reply = Message(role="user", content="a reply")
-    line = encode_group(credited(with_turn(replies=(reply,), message=replace(REPLY, content="an answer"))))
-    assert line.count(b"a reply") == line.count(b"an answer") == 1
 
 
 REPLY = Message(role="assistant", content="hi")
 
 
-def test_a_turn_names_its_messages_by_their_index():
-    turns = fields_of(credited(with_turn(replies=(Message(role="user", content="go on"),))))["trajectories"][
-        0
-    ]["turns"]
+def test_a_text_stands_once_in_a_line_and_turns_name_it_by_its_index():
+    reply = Message(role="user", content="a reply")
+    written = credited(with_turn(replies=(reply,), message=replace(REPLY, content="an answer")))
+    line = encode_group(written)
+    assert line.count(b"a reply") == line.count(b"an answer") == 1
+    turns = fields_of(written)["trajectories"][0]["turns"]
     assert [turn["message"] for turn in turns] == [1, 4]
-    assert turns[0]["tool_results"][0]["message"] == 2
-    assert turns[0]["replies"] == [3]
+    assert (turns[0]["tool_results"][0]["message"], turns[0]["replies"]) == (2, [3])
 
 
 def test_what_a_parser_made_of_calls_stands_beside_the_turn():
@@ -115,12 +104,6 @@ def test_what_a_parser_made_of_calls_stands_beside_the_turn():
     assert first["calls"] == [{"status": "ok", "span": None}, {"status": "unclosed_block", "span": [3, 9]}]
     assert "calls" not in second
     assert again(written) == written
-
-
-def test_what_the_model_saw_is_kept_as_stretches_and_what_was_put_in():
-    inserted = Message(role="user", content="what happened so far")
-    context = (Kept(start=0, end=1), inserted)
-    assert again(credited(with_turn(context=context))).group.trajectories[0].turns[0].context == context
 
 
 def test_a_context_of_anything_else_is_malformed():
@@ -145,11 +128,8 @@ def test_tools_stand_once_for_all_trajectories_that_had_them():
     fields = fields_of(written)
     assert [each.get("tools") for each in fields["trajectories"]] == [0, 1, 0, None]
     assert [len(tools) for tools in fields["toolsets"]] == [1, 2]
-    assert again(written) == written
-
-
-def test_a_line_without_tools_says_nothing_of_them():
     assert "toolsets" not in fields_of(credited(TWO))
+    assert again(written) == written
 
 
 def test_the_kinds_of_turns_stand_with_the_turns_alone():

@@ -13,17 +13,11 @@ from environments.run.evaluation_run import evaluate
 from environments.run.process_run import process
 from tests.environments.write_file import ITEMS, Breaking, WriteFile, group_from, made
 from tests.tables import cases
-from tools.errors import DatasetError, RecordError, SandboxError
+from tools.errors import DatasetError, SandboxError
 
 
 def processing(tmp_path, cls=WriteFile, **fields):
     return made(cls, data_path_to_save_groups=str(tmp_path / "out.jsonl"), **fields)
-
-
-async def test_process_writes_one_group_per_item_and_exits_zero(tmp_path):
-    assert await process(processing(tmp_path), Console()) == 0
-    groups = list(read_groups(tmp_path / "out.jsonl"))
-    assert {credited.group.item_id for credited in groups} == {"hello", "world"}
 
 
 @cases("given", [iter(ITEMS), {"a": 1}, "items"])
@@ -120,31 +114,14 @@ async def test_what_is_read_back_equals_what_a_rollout_gave(tmp_path):
     assert read.advantages == again.advantages
 
 
-async def test_a_rerun_takes_up_what_is_left(tmp_path):
-    await process(processing(tmp_path, total_steps=1), Console())
-    before = (tmp_path / "out.jsonl").read_bytes()
-    await process(processing(tmp_path), Console())
-    after = (tmp_path / "out.jsonl").read_bytes()
-    assert after.startswith(before)
-    assert [credited.group.item_id for credited in read_groups(tmp_path / "out.jsonl")] == ["hello", "world"]
-
-
-async def test_more_groups_than_items_go_round_again(tmp_path):
-    await process(processing(tmp_path, total_steps=3), Console())
-    keys = sorted((c.group.item_id, c.group.epoch) for c in read_groups(tmp_path / "out.jsonl"))
-    assert keys == [("hello", 0), ("hello", 1), ("world", 0)]
-
-
-async def test_fresh_starts_over(tmp_path):
-    await process(processing(tmp_path), Console())
-    await process(processing(tmp_path, total_steps=1, fresh=True), Console())
-    assert len(list(read_groups(tmp_path / "out.jsonl"))) == 1
-
-
-async def test_another_run_into_the_same_file_is_refused(tmp_path):
-    await process(processing(tmp_path), Console())
-    with pytest.raises(RecordError, match=r"policy was scripted:0.6, is scripted:0.1"):
-        await process(processing(tmp_path, scripted_skill=0.1), Console())
+async def test_a_rerun_takes_up_what_is_left_and_more_groups_than_items_go_round_again(tmp_path):
+    before = b""
+    for steps in ({"total_steps": 1}, {}, {"total_steps": 3}):
+        assert await process(processing(tmp_path, **steps), Console()) == 0
+        assert (tmp_path / "out.jsonl").read_bytes().startswith(before)
+        before = (tmp_path / "out.jsonl").read_bytes()
+    keys = [(each.group.item_id, each.group.epoch) for each in read_groups(tmp_path / "out.jsonl")]
+    assert keys == [("hello", 0), ("world", 0), ("hello", 1)]
 
 
 async def test_with_another_estimator_old_groups_keep_theirs_and_the_run_says_so(tmp_path, capsys):
@@ -171,20 +148,13 @@ async def test_a_group_that_cannot_be_encoded_is_recorded_as_failed_with_its_rea
     assert [len(each.group.failures) for each in failed] == [1, 1]
 
 
-async def test_a_run_in_which_every_group_fails_exits_non_zero_and_keeps_the_tracebacks(tmp_path):
+async def test_a_run_in_which_every_group_fails_exits_non_zero_and_the_next_one_tries_them_again(tmp_path):
     class AllBroken(Breaking):
         broken = frozenset(range(4))
 
     assert await process(processing(tmp_path, AllBroken), Console()) == 1
     failed = list(read_groups(tmp_path / "out.jsonl"))
     assert [(credited.status, len(credited.group.failures)) for credited in failed] == [("failed", 4)] * 2
-
-
-async def test_failed_groups_run_again(tmp_path):
-    class AllBroken(Breaking):
-        broken = frozenset(range(4))
-
-    await process(processing(tmp_path, AllBroken), Console())
     await process(processing(tmp_path), Console())
     statuses = [credited.status for credited in read_groups(tmp_path / "out.jsonl")]
     assert sorted(statuses) == ["failed", "failed", "ok", "ok"]

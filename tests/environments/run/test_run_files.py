@@ -19,13 +19,9 @@ def files_below(folder):
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_layout_stays(source, tmp_path):
+def test_a_copy_keeps_the_layout_and_takes_the_place_of_the_former_one(source, tmp_path):
     assert copy_environment(source, tmp_path / "to") == {}
     assert files_below(tmp_path / "to") == {"env.py", "prompts/judge.md"}
-
-
-def test_a_copy_takes_the_place_of_the_former_one(source, tmp_path):
-    copy_environment(source, tmp_path / "to")
     copy_environment({"env.py": source["env.py"]}, tmp_path / "to")
     assert files_below(tmp_path / "to") == {"env.py"}
 
@@ -40,14 +36,11 @@ def test_data_of_100_mb_is_left_out_and_told(source, tmp_path):
     assert files_below(tmp_path / "to") == {"env.py", "prompts/judge.md"}
 
 
-def test_files_beyond_the_most_are_left_out_and_told(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_files, "MOST_FILES", 1)
-    assert list(copy_environment(source, tmp_path / "to")) == list(source)[1:]
-
-
-def test_a_file_that_went_away_is_told(source, tmp_path):
+def test_files_beyond_the_most_or_gone_are_left_out_and_named(source, tmp_path, monkeypatch):
     left_out = copy_environment({**source, "gone.py": tmp_path / "gone.py"}, tmp_path / "to")
     assert left_out == {"gone.py": "cannot be read: No such file or directory"}
+    monkeypatch.setattr(run_files, "MOST_FILES", 1)
+    assert list(copy_environment(source, tmp_path / "to")) == list(source)[1:]
 
 
 def test_a_link_in_its_place_is_replaced_and_what_it_leads_to_stays(source, tmp_path):

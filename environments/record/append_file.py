@@ -18,15 +18,10 @@ class AppendFile:
     """Lines on disk. A change from outside is noticed before the next line."""
 
     def __init__(self, path: Path, *, fresh: bool, each_on_disk: bool = True) -> None:
-        """Open or create the file, locked; `fresh` empties it.
+        """Opens or creates the file, locked.
 
-        Args:
-            path: the file.
-            fresh: whether to empty it.
-            each_on_disk: whether `append` waits for the disk; else only `wait_for_disk` does.
-
-        Raises:
-            RecordError: not writable, not a plain file, or in use by another process.
+        `fresh` empties it. Without `each_on_disk`, only `wait_for_disk` waits for the disk. Raises
+        RecordError if it is not writable, not a plain file, or in use by another process.
         """
         self.path = path
         self._each_on_disk = each_on_disk
@@ -83,11 +78,7 @@ class AppendFile:
             self._tail = line[-_TAIL_BYTES:]
 
     def wait_for_disk(self) -> None:
-        """Wait until every line is on disk.
-
-        Raises:
-            RecordError: the disk is full or gone.
-        """
+        """Wait until every line is on disk. Raises RecordError if the disk is full or gone."""
         try:
             os.fsync(self._fd)
         except OSError as error:

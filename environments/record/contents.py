@@ -56,9 +56,7 @@ class Contents:
     def changed_items(self, items: Iterable[tuple[str, Any]], *, all_items: bool) -> list[str]:
         """Which recorded items are not as they were, in words.
 
-        Args:
-            items: those of the run, each with its id.
-            all_items: whether a recorded item must be among them.
+        Of the run's items, each with its id, every recorded one must be there where `all_items`.
         """
         left = dict(self.item_hashes)
         changed = [

@@ -35,8 +35,7 @@ _REASON_CHARS = 500
 def encode_group(credited: CreditedGroup) -> bytes:
     """A group as one line, ending in a newline.
 
-    Raises:
-        RecordError: the line could not be read back; it names the value that JSON cannot hold.
+    Raises RecordError if the line could not be read back; it names the value that JSON cannot hold.
     """
     try:
         fields = schema.written(credited)
@@ -58,16 +57,10 @@ def with_origin(line: bytes, origin: Mapping[str, str]) -> bytes:
 
 
 def decode_group(line: bytes, path: Path, number: int, *, rows: bool = True) -> CreditedGroup:
-    """One line as the value it was written from.
+    """One line as the value it was written from; `path` and `number` name it in errors.
 
-    Args:
-        line: the line.
-        path: the file, for errors.
-        number: of the line, for errors.
-        rows: whether to read token ids and log-probabilities, most of a line; else no trajectory has rows.
-
-    Raises:
-        RecordError: malformed; it names the file, the line and the first field that is wrong.
+    Without `rows`, token ids and log-probabilities, most of a line, are not read, and no trajectory has rows.
+    Raises RecordError if it is malformed, with the first field that is wrong.
     """
     fields = parse_line(line, path, number)
     try:
@@ -77,10 +70,9 @@ def decode_group(line: bytes, path: Path, number: int, *, rows: bool = True) -> 
 
 
 def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """Return a line's fields, of which the shape is checked, and not every value.
+    """Returns a line's fields, of which the shape is checked, and not every value.
 
-    Raises:
-        RecordError: not JSON, or not a line of the record.
+    Raises RecordError if it is not JSON, or not a line of the record.
     """
     try:
         loaded: Any = orjson.loads(line)
@@ -94,10 +86,9 @@ def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def parse_head(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """The fields that say which group a line is of; its columns and values are not looked at.
+    """The fields that tell which group a line is of; its columns and values are not looked at.
 
-    Raises:
-        RecordError: see `parse_line`.
+    Raises as `parse_line`.
     """
     try:
         fields: Any = orjson.loads(line[: line.index(_COLUMNS)] + b"}")

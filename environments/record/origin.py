@@ -98,15 +98,12 @@ class OtherRunError(RecordError):
 
 
 def refuse_other_run(file: str, changed: list[str], *, instead: str) -> None:
-    """Refuse to mix the groups of two runs.
+    """Raises OtherRunError if two runs, whose groups one file would mix, differ.
 
     Args:
         file: what holds the groups, in words.
         changed: how the run that made them differs from this one, in words.
         instead: what the user can do.
-
-    Raises:
-        OtherRunError: they differ; it names each difference and what to do.
     """
     if changed:
         raise OtherRunError(f"{file} holds groups of another run ({in_short(changed)}); {instead}")

@@ -18,8 +18,7 @@ def private(path: str, flags: int) -> int:
 def write_private(path: Path, data: bytes) -> None:
     """Write a file whole, or leave it as it was; a link in its place is replaced, not followed.
 
-    Raises:
-        RecordError: it cannot be written.
+    Raises RecordError if it cannot be written.
     """
     with write_whole(path) as unfinished, open(unfinished, "wb", opener=private) as file:
         file.write(data)
@@ -29,8 +28,7 @@ def write_private(path: Path, data: bytes) -> None:
 def write_whole(path: Path) -> Generator[Path]:
     """Where to write what takes its place at `path` once all of it is written; else nothing is left of it.
 
-    Raises:
-        RecordError: it cannot be written.
+    Raises RecordError if it cannot be written.
     """
     # Of its own, so that two processes or threads at once do not write into one file.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.{get_native_id()}.part")
@@ -60,8 +58,7 @@ def read_small(path: Path, most_bytes: int) -> bytes | None:
 def folder_for(path: Path) -> Generator[None]:
     """The folder of a file to come, made where it lacks; what was made goes again where the work fails.
 
-    Raises:
-        RecordError: it cannot be made.
+    Raises RecordError if it cannot be made.
     """
     made = [folder for folder in path.parents if not os.path.isdir(folder)]  # noqa: PTH112  # `is_dir` may raise
     try:

@@ -63,15 +63,9 @@ class Recorder:
     """Appends groups to a JSONL file that one process at a time may write."""
 
     def __init__(self, path: Path, *, fresh: bool = False, each_on_disk: bool = True) -> None:
-        """Open the file, locked; find out which groups it already holds; cut off a torn last line.
+        """Opens the file, locked; finds out which groups it already holds; cuts off a torn last line.
 
-        Args:
-            path: the file.
-            fresh: whether to empty it.
-            each_on_disk: whether `append` waits for the disk; else only `wait_for_disk` does.
-
-        Raises:
-            RecordError: not writable, in use by another process, or a line is malformed.
+        See `AppendFile`. Raises RecordError if a line is malformed, too.
         """
         self.path = path
         self.written = 0
@@ -116,7 +110,7 @@ class Recorder:
         accept: bool = False,
         instead: str = _INSTEAD,
     ) -> list[str]:
-        """Make this the record of a run, whose groups are marked from here on, unless it is another's.
+        """Makes this the record of a run, whose groups are marked from here on, unless it is another's.
 
         Args:
             now: the run.
@@ -125,11 +119,8 @@ class Recorder:
             accept: whether to go on where it is another's.
             instead: what the user can do where it is, in words.
 
-        Returns:
-            How the run that made the file's groups differs, in words, where that is accepted.
-
-        Raises:
-            OtherRunError: the file's groups are of another experiment, or their items have changed.
+        Returns how the run that made the file's groups differs, where that is accepted. Raises OtherRunError
+        if they are of another experiment, or their items have changed.
         """
         changed = self.contents.differences(now)
         changed += self.contents.changed_items(items, all_items=all_items)
@@ -145,24 +136,19 @@ class Recorder:
         self._to_say |= {each: facts for each, facts in origins.items() if each not in known}
 
     def append(self, credited: CreditedGroup) -> CreditedGroup:
-        """Serialise one group and append its line.
+        """Serialises one group and appends its line, see `append_line`.
 
-        Returns:
-            The group as it was written: one that no line can hold is a failed one, with the reason.
-
-        Raises:
-            RecordError: see `append_line`.
+        Returns the group as it was written: one that no line can hold is a failed one, with the reason.
         """
         line = serialised(credited, fingerprint=self.fingerprint)
         self.append_line(line)
         return line.credited
 
     def append_line(self, line: GroupLine) -> None:
-        """Write a group's line and, unless `each_on_disk` is off, wait until it is on disk.
+        """Writes a group's line and, unless `each_on_disk` is off, waits until it is on disk.
 
-        Raises:
-            RecordError: the disk is full or gone, or somebody else changed the file, or one that rollouts
-                read. What was written before is safe, and nothing is written any more.
+        Raises RecordError if the disk is full or gone, or somebody else changed the file, or one that
+        rollouts read. What was written before is safe, and nothing is written any more.
         """
         group, content = line.credited.group, line.content
         with self._one_at_a_time:
@@ -175,11 +161,7 @@ class Recorder:
                 self.finished.add((group.item_id, group.epoch))
 
     def wait_for_disk(self) -> None:
-        """Wait until every group is on disk.
-
-        Raises:
-            RecordError: the disk is full or gone.
-        """
+        """Wait until every group is on disk. Raises RecordError if the disk is full or gone."""
         self._file.wait_for_disk()
 
     def close(self) -> None:
@@ -206,12 +188,8 @@ class Recorder:
 def read_groups(path: Path, *, rows: bool = True) -> Iterator[CreditedGroup]:
     """The groups of a record, in the order they ended.
 
-    Args:
-        path: the record.
-        rows: whether to read token ids and log-probabilities, most of a record; else no trajectory has rows.
-
-    Raises:
-        RecordError: unreadable, or a line is malformed (file and line number are named).
+    Without `rows`, token ids and log-probabilities, most of a record, are not read, and no trajectory has
+    rows. Raises RecordError if it is unreadable, or a line is malformed (file and line number are named).
     """
     for number, line in numbered_lines(path):
         yield decode_group(line, path, number, rows=rows)
@@ -220,8 +198,7 @@ def read_groups(path: Path, *, rows: bool = True) -> Iterator[CreditedGroup]:
 def read_contents(path: Path) -> Contents:
     """Which groups a record holds, and what their fingerprints stand for.
 
-    Raises:
-        RecordError: unreadable, or what a line says of that is malformed.
+    Raises RecordError if unreadable, or what a line says of that is malformed.
     """
     contents = Contents()
     for number, line in numbered_lines(path):
@@ -232,8 +209,7 @@ def read_contents(path: Path) -> Contents:
 def past_groups(path: Path) -> Iterator[PastGroup]:
     """What came out of the groups of a record in the order they ended, for who decides what comes next.
 
-    Raises:
-        RecordError: unreadable, or a line is malformed.
+    Raises RecordError if unreadable, or a line is malformed.
     """
     for number, line in numbered_lines(path):
         fields = parse_line(line, path, number)
@@ -251,14 +227,8 @@ def numbered_lines(path: Path, *, warn: bool = False) -> Iterator[tuple[int, byt
     """The lines of a record, each with its number, but a torn last one, which no reader takes.
 
     A run that writes it, or was killed meanwhile, left it without an end; one of a whole JSON value has lost
-    nothing but that end, as in a file that was edited.
-
-    Args:
-        path: the record.
-        warn: whether to log that a torn line is left out.
-
-    Raises:
-        RecordError: unreadable.
+    nothing but that end, as in a file that was edited. `warn` logs that a torn line is left out. Raises
+    RecordError if it is unreadable.
     """
     try:
         with path.open("rb") as file:
@@ -275,8 +245,7 @@ def numbered_lines(path: Path, *, warn: bool = False) -> Iterator[tuple[int, byt
 def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
     """A record that stands at `path` once all of it is written, and takes the place of no other.
 
-    Raises:
-        RecordError: there is a record already, or it cannot be written.
+    Raises RecordError if there is a record already, or it cannot be written.
     """
     _refuse_to_replace(path, doing)
     with (

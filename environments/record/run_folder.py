@@ -63,8 +63,7 @@ def run_folder(env: str, name: str) -> RunFolder:
 def record_at(place: Path) -> Path:
     """The record that a user means: a file, a run's folder, or `ENV/NAME` of a run below `runs/`.
 
-    Raises:
-        RecordError: there is none.
+    Raises RecordError if there is none.
     """
     # Not the methods of `Path`, which raise for what is too long or may not be looked at.
     for path in (place, RUNS / place):

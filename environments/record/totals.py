@@ -253,13 +253,7 @@ def merged(one: Any, other: Any) -> Any:
 
 
 def taken(group: TrajectoryGroup, status: str, credited: CreditedGroup | None = None) -> dict[str, Any]:
-    """The totals of one group.
-
-    Args:
-        group: it.
-        status: of the group.
-        credited: the group with its credit, where it was to be trained on.
-    """
+    """The totals of one group; with its credit, where it was to be trained on."""
     rollouts, profiled = group.trajectories, [*group.trajectories, *group.failures, group]
     turns = [turn for each in rollouts for turn in each.turns]
     condensed = [turn.condensed for turn in turns if turn.condensed is not None]

@@ -88,15 +88,10 @@ class Side:
 
 
 def read_side(place: str, path: Path, *, pass_score: float | None = None) -> Side:
-    """Reads a record once.
+    """Reads a record once; `place` is what the user calls it.
 
-    Args:
-        place: what the user calls it.
-        path: the record.
-        pass_score: outcome, or score where there is none, from which a rollout without a verdict has passed.
-
-    Raises:
-        RecordError: unreadable, malformed or empty.
+    `pass_score` is the outcome, or score where there is none, from which a rollout without a verdict has
+    passed. Raises RecordError if it is unreadable, malformed or empty.
     """
     if pass_score is not None and not math.isfinite(pass_score):
         raise RecordError(f"--pass-score {pass_score} is no finite number")
@@ -113,15 +108,9 @@ def compared(a: Side, b: Side, *, seed: int = 0, all_items: bool = False) -> dic
     """Returns the comparison as JSON values: exact numbers, and `None` where one is unknown.
 
     Means of a side are over all its items, each of which counts once however many rollouts it has. A
-    difference is B minus A over the pairs alone; its 95 % interval is the percentile bootstrap over pairs,
-    so that what is hard about an item is hard on both sides (Efron & Tibshirani 1993). The same seed gives
-    the same intervals.
-
-    Args:
-        a: the first side.
-        b: the second side.
-        seed: of the resampling.
-        all_items: whether every pair is listed; else only flips are.
+    difference is B minus A over the pairs alone; its 95 % interval is the percentile bootstrap over pairs, so
+    that what is hard about an item is hard on both sides (Efron & Tibshirani 1993). The same seed gives the
+    same intervals. `all_items` lists every pair; else only flips are.
     """
     # In the order of their ids, never by position.
     keys = sorted(key for key in a.items.keys() & b.items.keys() if key[1] is not None)

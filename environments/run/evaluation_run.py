@@ -63,17 +63,9 @@ def evaluation_folder(config: AgentEnvConfig, env: str) -> RunFolder:
 async def evaluate(env: AgentEnv, console: Console, *, sources: Sources | None = None) -> int:
     """Opens an environment for evaluation and rolls out each item `eval_rollouts` times, unless recorded.
 
-    Args:
-        env: the environment.
-        console: where to show how it goes.
-        sources: where the settings came from; `None`: from a program.
-
-    Returns:
-        The exit code: 0 when every item was tried, 130 or 143 after a signal, `FAILED` when no rollout was
-        left to count or something kept failing.
-
-    Raises:
-        UsageError: the environment cannot be opened, or the folder is another evaluation's.
+    Returns the exit code: 0 when every item was tried, 130 or 143 after a signal, `FAILED` when no rollout
+    was left to count or something kept failing. Raises UsageError if the environment cannot be opened, or the
+    folder is another evaluation's. `sources` is where the settings came from; `None`: from a program.
     """
     folder, log = evaluation_folder(env.config, env.name), RunLog()
     there = [name for name in (METRICS, SAMPLES) if (folder.path / name).exists()]

@@ -199,10 +199,8 @@ def counted_files(
 def code_facts(env_cls: type, files: Mapping[str, Path] | None = None) -> dict[str, str]:
     """Returns a digest for each file that counts: of code without comments and layout, of data as it is.
 
-    Args:
-        env_cls: the environment's class. One without a file (a notebook, a REPL) counts by its functions,
-            tools and states, and by functions of the same module that they name.
-        files: see `counted_files`; unset: the code of the class.
+    A class without a file (a notebook, a REPL) counts by its functions, tools and states, and by functions of
+    the same module that they name. Without `files` (see `counted_files`), these are the code of the class.
     """
     files = counted_files(env_cls) if files is None else files
     facts = {name: file_digest(file) for name, file in files.items()}
@@ -383,14 +381,9 @@ class LaterFiles:
     """The data that rollouts read and that the fingerprint, made before them, does not cover."""
 
     def __init__(self, env: AgentEnv, recorder: Recorder) -> None:
-        """Compares what the record's groups have read with what is there now.
+        """Compares what the groups of a record that was begun have read with what is there now.
 
-        Args:
-            env: an open environment.
-            recorder: its record, which was begun.
-
-        Raises:
-            OtherRunError: a file changed, or is gone.
+        Raises OtherRunError if a file changed, or is gone.
         """
         self.opened = OpenedFiles(in_hooks=True)
         self._env_cls, self._accept, self._record = type(env), env.config.accept, recorder.path
@@ -409,8 +402,7 @@ class LaterFiles:
     def facts(self) -> dict[str, str]:
         """Returns the digests of the files that were read since the last call, unless the record has them.
 
-        Raises:
-            OtherRunError: a file is not as it was.
+        Raises OtherRunError if a file is not as it was.
         """
         facts, self._unrecorded = self._unrecorded, {}
         if self.opened.read or self.opened.written:
@@ -439,11 +431,7 @@ class LaterFiles:
             return None
 
     def _changes(self, now: Mapping[str, str]) -> dict[str, str]:
-        """What the record does not say yet.
-
-        Raises:
-            OtherRunError: it says something else.
-        """
+        """What the record does not say yet. Raises OtherRunError if it says something else."""
         known = self._digests
         news = {name: value for name, value in now.items() if known.get(name) not in (value, _WRITTEN)}
         changed = [
@@ -461,8 +449,7 @@ class LaterFiles:
 def later_files(env: AgentEnv, recorder: Recorder) -> Generator[None]:
     """While entered, the record also says which files rollouts read, and takes no group that read others.
 
-    Raises:
-        OtherRunError: a file that its groups have read changed.
+    Raises OtherRunError if a file that its groups have read changed.
     """
     later = LaterFiles(env, recorder)
     with later.opened.watched():

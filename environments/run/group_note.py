@@ -138,11 +138,7 @@ class Streak:
         self._last = ""
 
     def add(self, note: GroupNote) -> None:
-        """Take the next group in.
-
-        Raises:
-            FailedInARowError: these are too many.
-        """
+        """Take the next group in. Raises FailedInARowError if these are too many."""
         if note.lacks_image:
             return  # of this item alone
         if note.loss is None:

@@ -22,11 +22,7 @@ _OWN_PACKAGES = ("environments", "tools")
 
 
 def load(source: str) -> ModuleType:
-    """Load `path/to/file.py` or `package.module`.
-
-    Raises:
-        ConfigError: there is none, or its code fails.
-    """
+    """Load `path/to/file.py` or `package.module`. Raises ConfigError if there is none, or its code fails."""
     module = load_file(source) if source.endswith(".py") else load_module(source)
     if module is None:
         raise ConfigError(f"no module {source!r}; give path/to/file.py or package.module")
@@ -36,8 +32,7 @@ def load(source: str) -> ModuleType:
 def load_file(name: str) -> ModuleType:
     """Run a file as a module; its folder goes to the end of Python's path.
 
-    Raises:
-        ConfigError: there is none, or its code fails.
+    Raises ConfigError if there is none, or its code fails.
     """
     if not Path(name).is_file():
         raise ConfigError(f"no file {name}; give path/to/file.py or path/to/file.py:Class")
@@ -60,8 +55,7 @@ def load_file(name: str) -> ModuleType:
 def load_module(name: str) -> ModuleType | None:
     """Import a module, from the current folder too; `None` when there is none.
 
-    Raises:
-        ConfigError: its code fails.
+    Raises ConfigError if its code fails.
     """
     append_to_path(Path.cwd())
     try:
@@ -89,8 +83,7 @@ def append_to_path(folder: Path) -> None:
 def run_code(load: Callable[[], Loaded], path: Path) -> Loaded:
     """Run a user's code, of a file; whatever it raises is theirs to mend, told in one line.
 
-    Raises:
-        ConfigError: it raised.
+    Raises ConfigError if it raised.
     """
     try:
         return load()

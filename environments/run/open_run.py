@@ -30,8 +30,7 @@ _INSTEAD = "start over with --fresh, run it as --name OTHER, or go on all the sa
 def place_of(config: AgentEnvConfig, env: str) -> RunFolder | Path:
     """Where a run writes: the folder of its name, or the plain file that its settings name.
 
-    Raises:
-        ConfigError: they name both.
+    Raises ConfigError if they name both.
     """
     path, name = config.data_path_to_save_groups, config.run_name
     if path is None:
@@ -60,8 +59,7 @@ class OpenRun:
     def planned(self, *, groups: int, done: int) -> None:
         """Writes how many groups are planned, and how many of them were there before.
 
-        Raises:
-            RecordError: the summary cannot be written.
+        Raises RecordError if the summary cannot be written.
         """
         self.facts |= {"planned": groups, "done": done}
         if self.folder is not None:
@@ -145,17 +143,8 @@ def opened_run(
 ) -> Generator[OpenRun]:
     """Opens a record and makes it this run's; in a folder, with the files that document how it came to be.
 
-    Args:
-        env: an open environment.
-        origin: what its groups have in common.
-        place: see `place_of`.
-        sources: where its settings came from, see `settings_text`.
-        log: takes what the run says.
-        say: shows a line.
-
-    Raises:
-        OtherRunError: the record is of another experiment.
-        RecordError: it cannot be read or written, or another process writes it.
+    `sources` is where its settings came from, see `settings_text`. Raises OtherRunError if the record is of
+    another experiment, and RecordError if it cannot be read or written, or another process writes it.
     """
     folder = place if isinstance(place, RunFolder) else None
     record = place.record if isinstance(place, RunFolder) else place
@@ -205,11 +194,8 @@ def begin_record(
 ) -> list[str]:
     """Makes a record this run's; what of its origin cannot be known is shown.
 
-    Returns:
-        How the experiment differs from that of its groups, where that was accepted.
-
-    Raises:
-        OtherRunError: it holds groups of another experiment, or of items that have changed.
+    Returns how the experiment differs from that of its groups, where that was accepted. Raises OtherRunError
+    if it holds groups of another experiment, or of items that have changed.
     """
     if not has_file(type(env)):
         say(

@@ -34,19 +34,12 @@ FAILED = 1
 
 
 async def process(env: AgentEnv, console: Console, *, sources: Sources | None = None) -> int:
-    """Open an environment and roll out its tasks; a group is on disk before it counts as done.
+    """Opens an environment and rolls out its tasks; a group is on disk before it counts as done.
 
-    Args:
-        env: the environment; its settings say where the record is.
-        console: where to show how it goes.
-        sources: where the settings came from; `None`: from a program.
-
-    Returns:
-        The exit code: 0; 130 or 143 when a signal ended the run; `FAILED` when every group failed,
-        `max_failed_groups` of them in a row, or one was never rolled out to its end.
-
-    Raises:
-        UsageError: the environment cannot be opened, or the record is not this run's.
+    Returns the exit code: 0; 130 or 143 when a signal ended the run; `FAILED` when every group failed,
+    `max_failed_groups` of them in a row, or one was never rolled out to its end. Raises UsageError if the
+    environment cannot be opened, or the record is not this run's. `sources` is where the settings came from;
+    `None`: from a program.
     """
     place, log = place_of(env.config, env.name), RunLog()
     progress = Progress(console, log=log)
@@ -106,10 +99,10 @@ class Driver:
     track: Track | None = None
 
     async def roll_out(self, tasks: "PlannedTasks | AskedTasks") -> int:
-        """Have the tasks rolled out that the record does not hold yet.
+        """Has the tasks rolled out that the record does not hold yet.
 
-        Returns:
-            0, the exit code of a signal, or `FAILED` where there was no point in going on, which is shown.
+        Returns 0, the exit code of a signal, or `FAILED` where there was no point in going on, which is
+        shown.
         """
         progress, recorder, streak = self.progress, self.run.recorder, Streak(self.max_failed)
         self.run.planned(groups=tasks.total, done=tasks.done)
@@ -209,12 +202,8 @@ class AskedTasks:
     ) -> None:
         """Goes on from what came out so far.
 
-        Args:
-            env: open; its hook is asked, by `calls`.
-            calls: of its hooks.
-            most: groups of the whole job; -1: without an end.
-            past: those of earlier runs.
-            say: takes the traceback of a hook that breaks.
+        At most `most` groups of the whole job are asked for, -1: without an end; `past` are those of earlier
+        runs. `say` takes the traceback of a hook that breaks.
         """
         self._env, self._calls, self._say = env, calls, say
         self._items = dict(zip(env.item_ids, env.items, strict=True))

@@ -117,15 +117,10 @@ def picture(
     tokens_per_s: float | None = None,
     share: float | None = None,
 ) -> RenderableType:
-    """All of it in few lines, none longer than the terminal is wide.
+    """All of it, below the line `head`, in few lines, none longer than the terminal is wide, in cells.
 
-    Args:
-        head: the line that stands above.
-        summary: of the groups so far.
-        in_flight: what goes on.
-        width: of the terminal, in cells.
-        tokens_per_s: sampled in finished groups, where that is known.
-        share: done of the whole job, where that is known.
+    `tokens_per_s` were sampled in finished groups, and a `share` of the whole job is done, where that is
+    known.
     """
     doing, numbers = counts(in_flight.doing()), summary.values()
     tokens = numbers["tokens"]["sampled"]
@@ -171,9 +166,7 @@ class Progress:
     def start(self, *, total: int | None, done_before: int) -> None:
         """Starts the clock anew, now that the work is known.
 
-        Args:
-            total: groups of the whole job; `None` while unknown.
-            done_before: those that an earlier run finished.
+        Of `total` groups of the whole job, `None` while unknown, an earlier run finished `done_before`.
         """
         self._total, self._done_before = total, done_before
         self._started = self._last_plain = monotonic()
@@ -220,8 +213,7 @@ class Progress:
     def heartbeat(self, where: str | None) -> None:
         """Shows what is waited for if nothing was shown for a while; any thread may call it.
 
-        Args:
-            where: the place in the environment's code that the event loop is at, if it is at one.
+        `where` is the place in the environment's code that the event loop is at, if it is at one.
         """
         if self._live.is_shown or monotonic() - self._last_line < HEARTBEAT_S:
             return

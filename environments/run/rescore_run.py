@@ -88,12 +88,10 @@ class Change:
 
 
 async def rescore(env: AgentEnv, record: Path, contents: Contents, out: Path, console: Console) -> None:
-    """Write every group of a record with new rewards and advantages; the new record is whole or not there.
+    """Writes every group of a record with new rewards and advantages; the new record is whole or not there.
 
-    Raises:
-        UsageError: a hook asks for what only a live rollout has, the record is not of this environment or
-            its items, or the new record cannot be written.
-        RunError: nothing could be scored.
+    Raises UsageError if a hook asks for what only a live rollout has, the record is not of this environment
+    or its items, or the new record cannot be written; RunError if nothing could be scored.
     """
     progress = Progress(console)
     with watchdog_of(env, progress) as watchdog:
@@ -107,8 +105,7 @@ async def rescore(env: AgentEnv, record: Path, contents: Contents, out: Path, co
 def recorded_seed(contents: Contents) -> int | None:
     """The seed of the run that a record is of, where it says so.
 
-    Raises:
-        RecordError: it is of several, so that `ctx.group_seed` would not be what it was.
+    Raises RecordError if it is of several, so that `ctx.group_seed` would not be what it was.
     """
     seeds = {facts["seed"] for facts in contents.origins.values() if "seed" in facts}
     if len(seeds) > 1:
@@ -221,11 +218,9 @@ class Replay:
     async def rescored(self, old: CreditedGroup) -> CreditedGroup:
         """The group with rewards and advantages as the environment gives them now.
 
-        Its failures stay what they are; where a hook breaks now, there is one more.
-
-        Raises:
-            ConfigError: a hook asks for what only a live rollout has.
-            RecordError: the group is of another environment, or its item is not as it was.
+        Its failures stay what they are; where a hook breaks now, there is one more. Raises ConfigError if a
+        hook asks for what only a live rollout has; RecordError if the group is of another environment, or its
+        item changed.
         """
         env, group = self._env, old.group
         if group.env != env.name:

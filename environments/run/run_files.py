@@ -60,11 +60,7 @@ def write_run_files(
         accepted: how the experiment differs from that of the groups which are there.
         resumed: whether there are groups.
 
-    Returns:
-        What is to be shown about it.
-
-    Raises:
-        RecordError: one of them cannot be written.
+    Returns what is to be shown about it. Raises RecordError if one of them cannot be written.
     """
     before = _read(folder.fingerprint) if resumed else None
     head = f"# {env.name}, last started {moment()}; --config takes this file.\n"
@@ -156,9 +152,7 @@ _OneLine.add_representer(str, _text_node)
 def settings_text(env: AgentEnv, sources: Sources | None) -> str:
     """Returns every setting as YAML that `--config` takes; one that may be a secret is left out.
 
-    Args:
-        env: the environment.
-        sources: where its settings came from; `None`: from the program that made it.
+    `sources` is where its settings came from; `None`: from the program that made it.
     """
     lines = ["env:", *_lines(env.config, sources)]
     if len(env.servers) == 1:

@@ -100,11 +100,7 @@ def moment() -> str:
 
 
 def write_summary(path: Path, fields: Mapping[str, Any]) -> None:
-    """Writes it whole, or leaves it as it was.
-
-    Raises:
-        RecordError: it cannot be written.
-    """
+    """Writes it whole, or leaves it as it was. Raises RecordError if it cannot be written."""
     text = json.dumps({"schema": SCHEMA, **fields}, indent=2, ensure_ascii=False, allow_nan=False)
     write_private(path, text.encode("utf-8", "backslashreplace") + b"\n")
 
@@ -122,12 +118,8 @@ def read_summary(path: Path) -> dict[str, Any] | None:
 def counted_groups(path: Path, finished: Container[GroupKey]) -> Iterator[CreditedGroup]:
     """The groups of a record, of which one that failed and was done again counts once.
 
-    Args:
-        path: the record.
-        finished: its groups that did not fail in the end.
-
-    Raises:
-        RecordError: unreadable, or a line is malformed.
+    `finished` are its groups that did not fail in the end. Raises RecordError if it is unreadable, or a line
+    is malformed.
     """
     counts = CountedOnce(finished)
     return (credited for credited in read_groups(path) if counts(credited))

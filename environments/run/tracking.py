@@ -43,13 +43,9 @@ class Charts:
     """A run at a service whose package has wandb's names; what fails there is logged, and ends nothing."""
 
     def __init__(self, name: str, run: Any, package: Any, *, is_silent: bool = False) -> None:
-        """Charts to a run of the service `name`.
+        """Charts to a run (`log`, `finish`) of a service whose package has `Histogram` and `Table`.
 
-        Args:
-            name: of the service, for warnings.
-            run: has `log` and `finish`.
-            package: has `Histogram` and `Table`.
-            is_silent: whether what it prints at its end is kept from the screen.
+        `name` is of the service, for warnings; `is_silent` keeps what it prints at its end from the screen.
         """
         self._name, self._run, self._package, self._is_silent = name, run, package, is_silent
         self._warnings = 0
@@ -93,8 +89,7 @@ class Charts:
 def wandb_charts(name: str, settings: Mapping[str, Any]) -> Charts:
     """A run at Weights & Biases; where that is, is its own configuration (WANDB_MODE, login).
 
-    Raises:
-        ConfigError: wandb is not installed, or cannot start, for want of a key or of a connection.
+    Raises ConfigError if wandb is not installed, or cannot start, for want of a key or of a connection.
     """
     with needs_extra("wandb", "--env.use_wandb"):
         import wandb  # noqa: PLC0415
@@ -117,8 +112,7 @@ def wandb_charts(name: str, settings: Mapping[str, Any]) -> Charts:
 def trackio_charts(name: str, settings: Mapping[str, Any]) -> Charts:
     """A run in trackio's SQLite file, or where its own configuration says (TRACKIO_DIR, TRACKIO_SPACE_ID).
 
-    Raises:
-        ConfigError: trackio is not installed, or cannot start.
+    Raises ConfigError if trackio is not installed, or cannot start.
     """
     with needs_extra("trackio", "--env.use_trackio"):
         trackio: Any = import_module("trackio")
@@ -143,8 +137,7 @@ def _silent() -> Generator[None]:
 def opened_charts(env: AgentEnv) -> Generator[list[Charts]]:
     """The services that settings ask for, until their ends.
 
-    Raises:
-        ConfigError: a service's package is not installed, or cannot start.
+    Raises ConfigError if a service's package is not installed, or cannot start.
     """
     config, charts = env.config, list[Charts]()
     with ExitStack() as closing:
@@ -161,8 +154,7 @@ def opened_charts(env: AgentEnv) -> Generator[list[Charts]]:
 def tracked(env: AgentEnv) -> Generator[Track | None]:
     """A run that `Track` adds groups to, at each of the services that settings ask for; `None`: at none.
 
-    Raises:
-        ConfigError: see `opened_charts`.
+    Raises as `opened_charts`.
     """
     with opened_charts(env) as charts:
         tracker = Tracker(charts)

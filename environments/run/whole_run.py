@@ -23,8 +23,7 @@ _CANCEL_S = 5.0
 def run_whole(main: Coroutine[Any, Any, T]) -> T:
     """What `asyncio.run` gives, but a callback that exits or stops the loop ends nothing.
 
-    Raises:
-        RunError: code of the environment cancelled all of it.
+    Raises RunError if code of the environment cancelled all of it.
     """
     with asyncio.Runner() as runner:
         work = runner.get_loop().create_task(main)

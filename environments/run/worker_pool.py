@@ -50,12 +50,9 @@ async def run_groups(
         begin: goes alone, takes the first keys, and gives back those to run before the others.
         ready: waited for before a key is taken, where keys are only found as groups end.
 
-    Returns:
-        0, or 128 + the signal's number, as a shell reports it.
-
-    Raises:
-        LostWorkerError: not every key was run to its end, and no signal asked for that.
-        Exception: the first that `run_group` or `on_done` raised; the other groups are cancelled.
+    Returns 0, or 128 + the signal's number, as a shell reports it. Raises the first error of `run_group` or
+    `on_done`, for which the other groups are cancelled; LostWorkerError if not every key was run to its end,
+    and no signal asked for that.
     """
 
     async def work() -> None:
@@ -148,9 +145,8 @@ class FirstAlone:
     def take(self, task: GroupTask, group: TrajectoryGroup) -> GroupTask:
         """Judges a group of one rollout; returns the task with that rollout done.
 
-        Raises:
-            AlikeFailuresError: it is one of too many that failed alike.
-            ConfigError: it asks a judge or a user without a model, which no item changes.
+        Raises AlikeFailuresError if it is one of too many that failed alike; ConfigError if it asks a judge
+        or a user without a model, which no item changes.
         """
         failure = next(iter(group.failures), None)
         if failure is None or (failure.where is None and failure.error_class not in _OF_OURS):

@@ -40,7 +40,7 @@ from environments.policy.base import Policy
 from environments.run.console_streams import outlived_console
 from environments.run.discovery import find_environment
 from environments.run.loading import run_code
-from environments.run.run_files import COMMAND_LINE, Sources
+from environments.run.open_run import COMMAND_LINE, Sources
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.errors import ConfigError
 

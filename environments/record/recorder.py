@@ -13,7 +13,6 @@ import orjson
 
 from environments.data.tasks import PastGroup
 from environments.record.append_file import AppendFile
-from environments.record.contents import Contents, GroupKey
 from environments.record.group_line import (
     decode_group,
     encode_group,
@@ -22,7 +21,7 @@ from environments.record.group_line import (
     parse_line,
     with_origin,
 )
-from environments.record.origin import RunOrigin, refuse_other_run
+from environments.record.origin import Contents, GroupKey, RunOrigin, refuse_other_run
 from environments.record.private_file import folder_for, write_whole
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError

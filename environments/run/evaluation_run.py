@@ -33,12 +33,10 @@ from environments.run.evaluation import (
     sample_row,
 )
 from environments.run.experiment import origin_of
-from environments.run.group_note import ShownGroups
-from environments.run.group_source import FinishedGroups, OwnGroups
-from environments.run.open_run import DEFAULT_NAME, OpenRun, opened_run
+from environments.run.group_source import FinishedGroups, OwnGroups, ShownGroups
+from environments.run.open_run import DEFAULT_NAME, OpenRun, Sources, opened_run
 from environments.run.process_run import FAILED, Driver, PlannedTasks
 from environments.run.progress import Progress
-from environments.run.run_files import Sources
 from environments.run.run_log import RunLog, counted_groups
 from environments.run.tracking import Charts, opened_charts
 from environments.run.watchdog import Watchdog, watchdog_of

@@ -36,10 +36,12 @@ from environments.record.run_folder import RUNS
 from environments.second_models.asked_model import SCRIPTED
 from tools.registry import Tool, Toolset
 
-NOT_COUNTED = frozenset({
-    # Where it is written.
+WHERE_WRITTEN = frozenset({
     "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_path", "outbox_groups", "run_name", "fresh",
     "accept", "use_wandb", "use_trackio", "wandb_name", "profile",
+})  # fmt: skip
+"""Settings of where one run is written and shown."""
+NOT_COUNTED = WHERE_WRITTEN | frozenset({
     # How much is run, and how fast.
     "max_items", "total_steps", "shuffle", "max_concurrent_rollouts", "max_failed_groups",
     # Of an evaluation, in which alone they count, see `origin_of`.

@@ -1,6 +1,8 @@
-"""Where groups come from: an environment that is open in this process, or another that answers the same."""
+"""Where groups come from, and what a run counts by of each: a note, and groups lost in a row."""
 
 import asyncio
+import textwrap
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -8,11 +10,156 @@ from typing import Protocol, TypeVar
 
 from environments.base_env import AgentEnv
 from environments.containment.user_code import Watch
-from environments.data.tasks import GroupTask
+from environments.data.tasks import GroupTask, PastGroup, past_group
 from environments.record.recorder import GroupLine, serialised
-from environments.run.group_note import GroupNote, note_of
-from environments.trajectory import CreditedGroup, TrajectoryGroup
+from environments.record.summary import CHARTED_TURNS
+from environments.record.totals import Summary
+from environments.run.worker_pool import StoppedError
+from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
 from tools.waiting import to_the_end
+
+MAX_SAMPLES = 16
+MAX_VALUES = 10_000
+TEXT_CHARS = 1000
+
+
+class ShownGroups:
+    """What charts show of groups beside their numbers."""
+
+    def __init__(self) -> None:
+        """Of none so far."""
+        self.histograms: defaultdict[str, list[float]] = defaultdict(list)
+        """Scores, and by turn rewards and, where there is credit, advantages."""
+        self.samples: list[dict[str, str | float | None]] = []
+
+    def add(self, credited: CreditedGroup) -> None:
+        """Take one more group in."""
+        group = credited.group
+        has_credit = credited.status != "failed" and not (group.is_evaluation or group.stale)
+        for trajectory, row in zip(credited.group.trajectories, credited.advantages, strict=True):
+            if trajectory.score is not None:
+                self._value("score", trajectory.score)
+            for index, reward in enumerate((trajectory.act_rewards or ())[:CHARTED_TURNS]):
+                if reward is not None:
+                    self._value(f"turn/{index + 1:02}/reward", reward)
+            advantages = [
+                (advantage, turn.trained)
+                for advantage, turn in zip(row, trajectory.turns, strict=True)
+                if turn.kind == "act"
+            ]
+            for index, (advantage, trained) in enumerate(advantages[:CHARTED_TURNS]):
+                if trained and has_credit:
+                    self._value(f"turn/{index + 1:02}/advantage", advantage)
+        if credited.group.trajectories and len(self.samples) < MAX_SAMPLES:
+            self.samples.append(sample(credited.group.trajectories[0], credited))
+
+    def merge(self, other: "ShownGroups") -> None:
+        """Take in what is shown of other groups."""
+        for name, values in other.histograms.items():
+            mine = self.histograms[name]
+            mine += values[: MAX_VALUES - len(mine)]
+        self.samples += other.samples[: MAX_SAMPLES - len(self.samples)]
+
+    def _value(self, name: str, value: float) -> None:
+        values = self.histograms[f"histogram/{name}"]
+        if len(values) < MAX_VALUES:
+            values.append(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupNote:
+    """One group, as progress, charts, streaks and `next_items` see it."""
+
+    past: PastGroup
+    """What `next_items` is shown of it."""
+    summary: Summary
+    """The statistics of this group alone, for `Summary.merge`."""
+    loss: str | None
+    """Why nothing of it can be compared; `None`: something can."""
+    lacks_image: bool
+    """Whether all of it was lost because the image of its item cannot be had."""
+    shown: ShownGroups | None = None
+    """What charts show of it beside numbers; `None` without charts."""
+
+
+def note_of(credited: CreditedGroup, *, is_charted: bool = False) -> GroupNote:
+    """Return what a run counts by; with what charts show where `is_charted`."""
+    group = credited.group
+    summary = Summary()
+    summary.add(credited)
+    shown = None
+    if is_charted:
+        shown = ShownGroups()
+        shown.add(credited)
+    return GroupNote(
+        past=past_group(credited),
+        summary=summary,
+        loss=_loss(group, credited.reason) if group.is_lost else None,
+        lacks_image=bool(group.failures)
+        and all(failure.error_class == "ImageUnavailable" for failure in group.failures),
+        shown=shown,
+    )
+
+
+def _loss(group: TrajectoryGroup, reason: str | None) -> str:
+    last = group.failures[-1].error if group.failures else None
+    return group.error or last or reason or "no rollout was started"
+
+
+def sample(trajectory: Trajectory, credited: CreditedGroup) -> dict[str, str | float | None]:
+    """A rollout as a row of a table for people."""
+    rewards = trajectory.act_rewards
+    shown = ["-" if reward is None else f"{reward:.3g}" for reward in (rewards or ())[:CHARTED_TURNS]]
+    last = trajectory.messages[-1].content if trajectory.turns else ""
+    return {
+        "item": _text(trajectory.item_id),
+        "epoch": float(credited.group.epoch),
+        "sibling": float(trajectory.sibling),
+        "score": trajectory.score,
+        "turns": float(len(trajectory.acts)),
+        "rewards by turn": "  ".join(shown) + ("  …" if rewards and len(rewards) > CHARTED_TURNS else ""),
+        "stop reason": trajectory.stop_reason.value,
+        "last message": _text(last),
+    }
+
+
+def _text(text: str) -> str:
+    """Text that any table can hold."""
+    cut = text if len(text) <= TEXT_CHARS else f"{text[: TEXT_CHARS - 1]}…"
+    return cut.encode("utf-8", "replace").decode()
+
+
+_REASON_CHARS = 300
+
+
+class FailedInARowError(StoppedError):
+    """So many groups failed one after another that going on would only spend time and items."""
+
+
+class Streak:
+    """Groups in a row, in the order in which they ended, of which nothing can be compared."""
+
+    def __init__(self, most: int = 0) -> None:
+        """Count them; `most` is how many are too many, 0: none are."""
+        self.length = 0
+        self._most = most
+        self._last = ""
+
+    def add(self, note: GroupNote) -> None:
+        """Take the next group in. Raises FailedInARowError if these are too many."""
+        if note.lacks_image:
+            return  # of this item alone
+        if note.loss is None:
+            self.length = 0
+            return
+        self.length += 1
+        self._last = textwrap.shorten(note.loss, _REASON_CHARS)
+        if 0 < self._most <= self.length:
+            raise FailedInARowError(f"{self}; --env.max_failed_groups 0 goes on all the same")
+
+    def __str__(self) -> str:
+        return f"{self.length} groups in a row were lost whole, the last one because of {self._last}"
+
 
 Result = TypeVar("Result", covariant=True)
 

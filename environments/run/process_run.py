@@ -18,11 +18,9 @@ from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import print_summary
 from environments.rollout.boundary import traceback_of
 from environments.run.experiment import origin_of
-from environments.run.group_note import Streak
-from environments.run.group_source import FinishedGroup, FinishedGroups, GroupSource, OwnGroups, aged
-from environments.run.open_run import OpenRun, opened_run, place_of
+from environments.run.group_source import FinishedGroup, FinishedGroups, GroupSource, OwnGroups, Streak, aged
+from environments.run.open_run import OpenRun, Sources, opened_run, place_of
 from environments.run.progress import Progress
-from environments.run.run_files import Sources
 from environments.run.run_log import RunLog
 from environments.run.tracking import Track, tracked
 from environments.run.watchdog import Watchdog, watchdog_of

@@ -25,7 +25,7 @@ from environments.record.summary import (
     weights_text,
 )
 from environments.record.totals import Summary
-from environments.run.group_note import GroupNote
+from environments.run.group_source import GroupNote
 from environments.run.run_log import RunLog
 
 _ITEM_CHARS = 80

@@ -20,8 +20,7 @@ from environments.containment.user_code import InFlight, Watch
 from environments.data.item_json import item_hash
 from environments.data.tasks import GroupTask
 from environments.lifecycle.rollout_hooks import RolloutHooks
-from environments.record.contents import Contents
-from environments.record.origin import RunOrigin, differences
+from environments.record.origin import Contents, RunOrigin, differences
 from environments.record.recorder import Recorder, new_record, read_groups
 from environments.record.summary import counts, lines
 from environments.record.totals import Summary, Tally

@@ -17,8 +17,8 @@ from environments.extras import needs_extra
 from environments.inference.endpoint import without_credentials
 from environments.record.summary import flat
 from environments.record.totals import Summary
-from environments.run.group_note import GroupNote, ShownGroups
-from environments.run.run_files import settings_text
+from environments.run.group_source import GroupNote, ShownGroups
+from environments.run.open_run import settings_text
 from tools.errors import ConfigError
 
 logger = logging.getLogger(__name__)

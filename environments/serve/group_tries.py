@@ -9,8 +9,7 @@ from time import monotonic
 
 from environments.data.tasks import GroupTask
 from environments.record.origin import RunOrigin
-from environments.run.group_note import GroupNote, Streak
-from environments.run.group_source import GroupSource
+from environments.run.group_source import GroupNote, GroupSource, Streak
 from environments.run.process_run import AskedTasks
 from environments.run.tracking import Track
 from environments.trajectory import CreditedGroup, StopReason, TrajectoryGroup

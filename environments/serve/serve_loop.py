@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from environments.record.recorder import Recorder
 from environments.record.summary import duration, forks_in_short, headline, print_side_notes
 from environments.record.totals import Summary
-from environments.run.group_note import note_of
+from environments.run.group_source import note_of
 from environments.run.progress import LiveView, RolloutsInFlight, picture
 from environments.run.whole_run import StopSignals
 from environments.run.worker_pool import FirstAlone, LostWorkerError, StoppedError, refuse_stray_cancellation

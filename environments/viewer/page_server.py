@@ -18,8 +18,8 @@ from typing import Any
 
 from aiohttp import web
 
-from environments.record.contents import GroupKey
 from environments.record.group_line import decode_group, parse_head
+from environments.record.origin import GroupKey
 from environments.record.recorder import read_contents
 from environments.run.run_log import CountedOnce
 from environments.viewer.page_values import PageContent, group_values

@@ -18,8 +18,7 @@ from typing import Any, Self
 import orjson
 
 from environments.credit import recorded_params
-from environments.record.contents import Contents
-from environments.record.origin import credit_text
+from environments.record.origin import Contents, credit_text
 from environments.record.private_file import folder_for, private, write_whole
 from environments.record.recorder import read_contents, read_groups
 from environments.record.run_folder import RECORD

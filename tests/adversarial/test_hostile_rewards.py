@@ -8,7 +8,7 @@ from rich.console import Console
 
 from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
-from environments.run.group_note import note_of
+from environments.run.group_source import note_of
 from environments.run.process_run import process
 from environments.run.tracking import group_numbers
 from environments.wire.payloads import Shape, pack

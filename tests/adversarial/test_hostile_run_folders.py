@@ -15,8 +15,8 @@ from environments.cli.settings import Overrides, merge_settings, read_yaml
 from environments.config import AgentEnvConfig, JudgeConfig, ServerConfig
 from environments.record.recorder import read_groups
 from environments.record.run_folder import RunFolder
+from environments.run.open_run import settings_text
 from environments.run.process_run import process
-from environments.run.run_files import settings_text
 from environments.run.run_log import MOST_BYTES, RunLog
 from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet

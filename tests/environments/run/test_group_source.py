@@ -1,12 +1,33 @@
+"""Sources of groups, what a run counts by of each, groups lost in a row, and the driver that records them."""
+
 import asyncio
 import os
 import signal
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
 
+import pytest
+
+from environments.data.tasks import GroupTask
+from environments.record.recorder import Recorder, read_groups
 from environments.run import group_source
-from environments.run.group_source import FinishedGroups
+from environments.run.group_source import (
+    FailedInARowError,
+    FinishedGroups,
+    ShownGroups,
+    Streak,
+    finished,
+    note_of,
+)
+from environments.run.open_run import OpenRun
+from environments.run.process_run import FAILED, Driver, PlannedTasks
+from environments.run.progress import Progress
 from environments.run.worker_pool import run_groups
 from environments.testing import group_of
-from environments.trajectory import CreditedGroup
+from environments.trajectory import CreditedGroup, Failure
+from tests.environments.record.recorded import credited
+from tests.environments.write_file import quiet
 
 
 class Ended:
@@ -43,3 +64,104 @@ async def test_a_group_that_is_serialised_when_a_signal_comes_is_handed_over_onc
     stopping.set()
     assert await running == 128 + signal.SIGINT
     assert (source.asked, done) == ([1], [(1, "ok")])
+
+
+WHOLE = credited(group_of([[1.0], [0.0]]))
+
+
+def lost(error_class="ValueError", **fields):
+    """A group without a rollout."""
+    failure = Failure(
+        sibling=0, stop_reason=None, error=f"{error_class}: x", traceback="", turns=0, error_class=error_class
+    )
+    group = replace(group_of([]), failures=(replace(failure, sibling=1, error="first"), failure))
+    return credited(replace(group, **fields), status="failed")
+
+
+def test_a_note_says_why_nothing_of_a_group_can_be_compared():
+    assert note_of(WHOLE).loss is None
+    assert note_of(lost()).loss == "ValueError: x"
+    assert note_of(lost(error="score_group broke")).loss == "score_group broke"
+    assert note_of(replace(lost(failures=()), reason="no time")).loss == "no time"
+
+
+def test_a_note_holds_the_numbers_of_its_group_and_what_charts_show_where_there_are_charts():
+    note = note_of(WHOLE, is_charted=True)
+    assert (note.past.item_id, note.past.scores, note.summary.done) == ("a", (1.0, 0.0), 1)
+    assert note.shown.histograms["histogram/score"] == [1.0, 0.0]
+    assert note_of(WHOLE).shown is None
+    both = ShownGroups()
+    for _ in range(2):
+        both.merge(note.shown)
+    assert (both.histograms["histogram/score"], len(both.samples)) == ([1.0, 0.0] * 2, 2)
+
+
+def test_groups_lost_in_a_row_are_counted_until_one_works_and_images_do_not_count():
+    streak = Streak(3)
+    for credited_group, length in ((lost(), 1), (lost("ImageUnavailable"), 1), (WHOLE, 0), (lost(), 1)):
+        streak.add(note_of(credited_group))
+        assert streak.length == length
+    streak.add(note_of(lost()))
+    with pytest.raises(FailedInARowError, match=r"3 groups in a row were lost whole, .* ValueError: x"):
+        streak.add(note_of(lost()))
+
+
+class Given:
+    """A source whose groups are made here."""
+
+    def __init__(self, made):
+        self.made, self.alone = made, []
+
+    async def first(self, task):
+        self.alone.append(task.item_id)
+        return group_of([[1.0]])
+
+    async def run(self, task):
+        assert len(task.rolled_out) == (task.item_id in self.alone)
+        group = replace(self.made, group=replace(self.made.group, item_id=task.item_id))
+        return finished(group, fingerprint="f")
+
+
+async def driven(path, made, **options):
+    """The exit code, the source, and what was shown."""
+    console, source = quiet(), Given(made)
+    tasks = [GroupTask(item=number, item_id=str(number)) for number in range(6)]
+    with Recorder(path) as recorder:
+        driver = Driver(
+            source=source,
+            run=OpenRun(recorder=recorder, folder=None, resumed=False, say=print),
+            progress=Progress(console),
+            watchdog=SimpleNamespace(armed=nullcontext),
+            at_once=1,
+            **{"max_failed": 0} | options,
+        )
+        code = await driver.roll_out(PlannedTasks(tasks, recorder))
+    return code, source, console.file.getvalue()
+
+
+async def test_a_driver_records_every_group_once_and_passes_over_those_that_are_recorded(tmp_path):
+    path, noted = tmp_path / "r.jsonl", []
+    code, source, _ = await driven(path, WHOLE, track=noted.append)
+    assert (code, source.alone, len(noted)) == (0, ["0"], 6)
+    assert [each.group.item_id for each in read_groups(path)] == list("012345")
+    code, source, shown = await driven(path, WHOLE)
+    assert (code, source.alone) == (0, [])
+    assert "nothing to roll out: all 6" in shown
+
+
+async def test_a_driver_ends_where_too_many_groups_are_lost_and_keeps_them(tmp_path):
+    code, _, shown = await driven(tmp_path / "r.jsonl", lost(), max_failed=2)
+    assert code == FAILED
+    assert "stopped: 2 groups in a row were lost whole" in shown
+    assert [each.status for each in read_groups(tmp_path / "r.jsonl")] == ["failed"] * 2
+
+
+async def test_a_group_is_recorded_as_it_is_when_its_age_was_judged(tmp_path):
+    stale = replace(WHOLE, status="no_credit", group=replace(WHOLE.group, stale="too old"))
+
+    async def aged(done):
+        old = replace(stale, group=replace(stale.group, item_id=done.note.past.item_id))
+        return finished(old, fingerprint="f")
+
+    assert (await driven(tmp_path / "r.jsonl", WHOLE, aged=aged))[0] == 0
+    assert {each.group.stale for each in read_groups(tmp_path / "r.jsonl")} == {"too old"}

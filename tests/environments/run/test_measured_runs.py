@@ -8,7 +8,7 @@ from rich.console import Console
 
 from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
-from environments.run.group_note import note_of
+from environments.run.group_source import note_of
 from environments.run.process_run import process
 from environments.run.progress import Progress
 from environments.run.tracking import MAX_NAMES, few_names, group_numbers

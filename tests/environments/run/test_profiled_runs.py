@@ -16,7 +16,7 @@ from environments.record.totals import Summary
 from environments.rollout.context import keep_last_turns
 from environments.run.evaluation_run import evaluate
 from environments.run.experiment import origin_of
-from environments.run.group_note import note_of
+from environments.run.group_source import note_of
 from environments.run.process_run import process
 from environments.run.rescore_run import rescore
 from environments.run.tracking import group_numbers

@@ -11,7 +11,7 @@ from rich.console import Console
 from environments.containment.user_code import InFlight
 from environments.credit import credited
 from environments.record.totals import Summary
-from environments.run.group_note import note_of
+from environments.run.group_source import note_of
 from environments.run.progress import LiveView, Progress, RolloutsInFlight, picture
 from environments.testing import group_of
 from environments.trajectory import (

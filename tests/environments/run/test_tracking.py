@@ -10,7 +10,7 @@ import pytest
 
 from environments.config import AgentEnvConfig
 from environments.credit import credited
-from environments.run.group_note import MAX_SAMPLES, TEXT_CHARS, note_of
+from environments.run.group_source import MAX_SAMPLES, TEXT_CHARS, note_of
 from environments.run.tracking import MOST_WARNINGS, WINDOW, Charts, Tracker, group_numbers, tracked
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup

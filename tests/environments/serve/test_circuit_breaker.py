@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from environments.data.tasks import GroupTask
-from environments.run.group_note import FailedInARowError, Streak, note_of
+from environments.run.group_source import FailedInARowError, Streak, note_of
 from environments.serve.group_tries import FIRST_PAUSE_S, LONGEST_PAUSE_S, OPEN_AFTER, CircuitBreaker
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure, TrajectoryGroup
